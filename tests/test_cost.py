@@ -253,6 +253,33 @@ def test_of_a_length_that_stood_beside_no_plain_round_nothing_is_claimed() -> No
     assert neighbours.speedup() is not None
 
 
+def test_what_drafts_are_off_by_makes_no_plain_round_dearer() -> None:
+    """Passes beside a draft that goes on vote on no cost: what they take longer stays apart."""
+    neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
+    dear = replace(timed(4, 3.9, step=0.1), ahead=1)  # twice of what the table says, steps included
+    for _ in range(5):
+        feed(neighbours, [timed(1, 1.0), *[dear] * 5])
+    neighbours.begin()
+    feed(neighbours, [*[timed(1, 1.0)] * 31, *[dear] * 3])
+    found = neighbours.speedup()
+    assert found is not None
+    assert found.estimate == pytest.approx((30 + 3 * 2) / (30 + 3 * 4.2))
+
+
+def test_every_round_counts_at_its_own_context() -> None:
+    """At the last one, where a draft is dearest, the claims of long answers were 5 % too low."""
+    costs = Costs({0: {1: 1.0, 4: 1.8}, 1000: {1: 1.0, 4: 3.8}}, {DRAFT: {0: {1: 0.1}}})
+    neighbours, tokens, seconds = Neighbours(costs), 0, 0.0
+    for context in range(0, 1200, 20):
+        round_ = timed(4, 1.8 + 0.002 * context, step=0.1) if context % 120 else timed(1, 1.0)
+        neighbours.add(replace(round_, context=context))
+        if context:
+            tokens, seconds = tokens + round_.emitted, seconds + round_.total_s
+    found = neighbours.speedup()
+    assert found is not None
+    assert found.estimate == pytest.approx(tokens / seconds)
+
+
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     luck, held, widths = random.Random(5), 0, []
     for _ in range(200):

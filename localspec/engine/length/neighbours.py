@@ -9,7 +9,7 @@ disturbed round, or a plain one, has one vote among many. Pure: no clock of its 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
@@ -75,10 +75,11 @@ class Neighbours:
         self._rounds: list[_Timed] = []
         self.row, self.longer = Row(), 0.0
         self.stretches *= not anew
-        # What its rounds after the first, which never drafts, were made of.
-        self._decodes: Counter[_Decode] = Counter()
-        self._tokens, self._longer, self._context = 0, 0.0, -1
-        self._count = self._here = 0  # those, and stretches of theirs that were seen
+        # Of its rounds after the first, which never drafts: seconds of their decodes and of as many
+        # plain rounds as they brought tokens, by the measurement and each at its own context.
+        self._decodes: defaultdict[_Decode, float] = defaultdict(float)
+        self._plain, self._longer = 0.0, 0.0
+        self._count, self._here = -1, 0  # those, and stretches of theirs that were seen
 
     @property
     def wants_plain(self) -> bool:
@@ -97,14 +98,13 @@ class Neighbours:
         longer = self.row.longer(self._costs.target.onset)
         if self._costs.rereads and done.accepted < done.drafted:
             self.row = Row()  # it has read again what was accepted
-        if self._context >= 0:
+        self._count += 1
+        if self._count:
             self.longer = longer
             self._longer += longer
-            self._tokens += done.emitted
-            self._count += 1
+            self._plain += done.emitted * self._costs.target.expected(1, done.context)
             for model, n, count in self._costs.decodes(done):
-                self._decodes[model, n] += count
-        self._context = done.context
+                self._decodes[model, n] += count * model.expected(n, done.context)
         if done.undrafted_s <= 0:  # nobody timed it
             return
         # What it took but for drafting and, where the target reads again, going back.
@@ -125,25 +125,26 @@ class Neighbours:
     def speedup(self) -> Speedup | None:
         """Of this answer over plain decoding, None while that is not known.
 
-        Its tokens are counted; what its rounds took in plain rounds follows from the costs, and is
-        set right by how far off these were beside plain rounds, lately. Where that differs from
-        stretch to stretch, it may differ in those of this answer that no plain round stood in.
+        Its tokens are counted; what its rounds took in plain rounds follows from the costs. That of
+        drafts and their passes is set right by how far off these were beside plain rounds, lately.
+        Where that differs from stretch to stretch, it may differ in those of this answer that no
+        plain round stood in.
         """
         target = self._costs.target
         if self._error == math.inf or not any(m is target and n > 1 for m, n in self._decodes):
             return None
         spent, compared = self._longer, 0.0
-        for (model, n), count in self._decodes.items():
-            seconds = count * model.at(self._context).seconds(n)
+        for (model, n), expected in self._decodes.items():
+            plain = model is target and n == 1
+            seconds = expected * (1.0 if plain else math.exp(self._off + model.correction(n)))
             spent += seconds
             compared += seconds if n == 1 or model.votes(n) else 0.0
         if compared < _COMPARED * spent:
             return None
-        plain = self._tokens * target.at(self._context).seconds(1)
         its = max(1.0, self._count / _STRETCH)
         unseen = max(0.0, its - self._here) / its**2
         doubt = math.sqrt(self._error**2 + self._unrest * unseen)
-        found, wide = plain / spent / math.exp(self._off), math.exp(_WIDE * doubt)
+        found, wide = self._plain / spent, math.exp(_WIDE * doubt)
         return Speedup(found, found / wide, found * wide)
 
     def _observe(self, plain: Sequence[_Timed], drafting: Sequence[_Timed]) -> None:
