@@ -24,6 +24,7 @@ import psutil
 import pytest
 
 from benchmarks.workers import Uneven
+from localspec.cli.worker import _how_to_reach
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import acquaint, measure
 from localspec.engine.llama import (
@@ -47,8 +48,14 @@ from tests.support import ENDLESS
 from tests.support.workers import relay, worker
 from tests.test_process import DEMO, Heard
 
-GOOD = (28).to_bytes(8, "little") + bytes([rpc.PROTOCOL, 0, 0, 0]) + bytes(24)
-OLD = (28).to_bytes(8, "little") + bytes([rpc.PROTOCOL - 1, 0, 0, 0]) + bytes(24)
+MAJOR, MINOR, PATCH = rpc.PROTOCOL
+
+
+def reply_of(*version: int) -> bytes:
+    return (28).to_bytes(8, "little") + bytes([*version, 0]) + bytes(24)
+
+
+GOOD = reply_of(*rpc.PROTOCOL)
 ADD = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 
 needs_backend = pytest.mark.skipif("RPC" not in backends(), reason="this build has no RPC backend")
@@ -127,6 +134,20 @@ def test_a_server_is_greeted_and_registered(monkeypatch: pytest.MonkeyPatch) -> 
     assert called[1:] == [endpoint.encode(), 42]
 
 
+@pytest.mark.parametrize("other", ["127.0.0.1", "localhost"])
+def test_one_worker_under_two_names_is_refused(monkeypatch: pytest.MonkeyPatch, other: str) -> None:
+    """The second would wait for the first for ever, and its memory would count twice."""
+    called = scripted(monkeypatch, registered=42)
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        port = listening.getsockname()[1]
+        with pytest.raises(UsageError, match="are one worker"):
+            add_workers([f"127.0.0.1:{port}", f"{other}:{port}"])
+        listening.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody was asked
+            listening.accept()
+    assert len(called) == 1
+
+
 def test_a_server_without_devices_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, registered=None)
     with server(GOOD) as endpoint, pytest.raises(EngineError, match="has no devices"):
@@ -139,7 +160,9 @@ def test_a_server_without_devices_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is no worker, or one of another version"),
         (GOOD[:20], "is no worker"),
         (b"", "is no worker"),
-        (OLD, f"speaks version {rpc.PROTOCOL - 1} .* this machine {rpc.PROTOCOL}"),
+        (reply_of(MAJOR - 1, MINOR, PATCH), "speaks version 6.0.0 .* this machine 7.0.0"),
+        (reply_of(MAJOR, MINOR + 1, PATCH), "speaks version 7.1.0 .* this machine 7.0.0"),
+        (reply_of(MAJOR, MINOR, PATCH + 1), "speaks version 7.0.1 .* this machine 7.0.0"),
     ],
 )
 def test_what_is_no_such_worker_never_gets_to_llama_cpp(
@@ -329,6 +352,60 @@ def test_a_worker_whose_machine_falls_silent_is_noticed() -> None:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
         model.close()
         add_workers(())
+
+
+@needs_backend
+@pytest.mark.skipif(sys.platform != "linux", reason="where the timers of connections are told")
+def test_a_worker_lets_go_of_whoever_falls_silent() -> None:
+    """One at a time may use it: it would be lost to everybody until somebody started it anew."""
+    with worker() as (endpoint, _):
+        host, port = endpoint.split(":")
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(rpc.HELLO)
+            client.recv(64)
+            ends = [f"{int(port):04X}", f"{client.getsockname()[1]:04X}"]
+            until = time.monotonic() + 30
+            while timer_of(*ends) != "02" and time.monotonic() < until:
+                time.sleep(0.2)
+            assert timer_of(*ends) == "02"  # asks now and then whether somebody is there
+
+
+def timer_of(local: str, remote: str) -> str:
+    """The timer of one connection of this machine, as proc(5) numbers it."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, here, there, _, _, timer, *_ = line.split()
+        if (here[-4:], there[-4:]) == (local, remote):
+            return timer[:2]
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("127.0.0.1", "localspec chat PAIR --workers 127.0.0.1:1234"),
+        ("0.0.0.0", "localspec chat PAIR --workers HOST:1234"),
+        ("8.8.8.8", "ssh -N -L 1234:8.8.8.8:1234 HOST, and localspec chat PAIR --workers"
+                    " 127.0.0.1:1234"),
+    ],
+)  # fmt: skip
+def test_a_worker_says_what_the_other_side_takes(host: str, said: str) -> None:
+    assert _how_to_reach(f"{host}:1234") == said
+
+
+@needs_backend
+@pytest.mark.parametrize("device", [("RPC0",), ("RPC0", "RPC1")])
+def test_a_device_of_a_worker_that_is_gone_is_not_asked_for(device: tuple[str, ...]) -> None:
+    """It had ended every attempt to load the pair again without it."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        gone = f"127.0.0.1:{taken.getsockname()[1]}"
+    request = replace(DEMO, rpc=(gone,), device=device, tensor_split=(1.0,), ctx_size=256)
+    session = load_session(request, progress=lambda *_: None, cancel=Cancel())
+    try:
+        loaded = session.pair.loaded
+        assert (loaded.rpc, loaded.device) == ((), None)
+        assert any("its devices are left out" in each for each in session.pair.notices)
+    finally:
+        session.close()
 
 
 @needs_backend

@@ -205,7 +205,9 @@ async def one_runs_and_one_waits() -> tuple[Any, Desk, Job, Job]:
 async def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
     engine, desk, running, waiting = await one_runs_and_one_waits()
     await engine.says(DEAD)
-    assert isinstance(running.said.get_nowait(), Refusal)
+    refused = running.said.get_nowait()
+    assert isinstance(refused, Refusal)
+    assert str(refused).startswith("gone; ")  # such as which worker went away
     assert engine.reloaded == 1
     await engine.says(DEAD)
     await engine.says(DEAD)
@@ -213,6 +215,7 @@ async def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
     found = waiting.said.get_nowait()
     assert isinstance(found, Refusal)
     assert found.status == 503
+    assert str(found).endswith(": gone")
     with pytest.raises(Refusal):
         desk.submit(job("a", "z"))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 import click
 
 from localspec.cli import option_types as types
@@ -63,6 +65,18 @@ def command(
         memory=None if memory is None else round(memory * 1e9),
         force=force,
         ready=lambda address: click.echo(
-            f"localspec chat PAIR --workers {address}  (Ctrl+C ends the worker)", err=True
+            f"{_how_to_reach(address)}  (Ctrl+C ends the worker)", err=True
         ),
     )
+
+
+def _how_to_reach(address: str) -> str:
+    """What to type on the other machine, which connects to private addresses alone."""
+    host, _, port = address.rpartition(":")
+    at = ipaddress.ip_address(host)
+    if at.is_global:
+        return (
+            f"ssh -N -L {port}:{address} HOST, and localspec chat PAIR --workers 127.0.0.1:{port}"
+        )
+    place = f"HOST:{port}" if at.is_unspecified else address
+    return f"localspec chat PAIR --workers {place}"

@@ -131,7 +131,13 @@ def load_session(
         renderer = Renderer(cancel)  # its process is there by the time the models are
         undo.callback(renderer.close)
         loader = ModelLoader(
-            options, progress, cancel, undo, not plan.memory.from_disk, thorough, plan.unflashed
+            plan.options,
+            progress,
+            cancel,
+            undo,
+            not plan.memory.from_disk,
+            thorough,
+            plan.unflashed,
         )
         mtp = any(map(uses_mtp, (options, *beside)))
         target = loader.load_target(plan.path, plan.memory.target, mtp=mtp)

@@ -134,7 +134,7 @@ class ModelLoader:
             draft_n_gpu_layers=drafts.gpu_layers,
             device=options.device,
             draft_device=devices_of_draft(options),
-            rpc=plan.workers,
+            rpc=options.rpc,
             tensor_split=dict(setup.split) or None,
             flash_attn=self.flash_attn,
             cache_type_k=setup.cache_k,

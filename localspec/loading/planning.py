@@ -76,7 +76,7 @@ class LoadPlan:
         notices: what the user should know.
         unflashed: bytes more that the models take without flash attention; None where that is no
             choice: a device computes, values are quantised, or there is no room.
-        workers: other machines whose devices count, HOST:PORT.
+        options: what was asked for, but for workers that do not answer.
     """
 
     name: str
@@ -85,8 +85,8 @@ class LoadPlan:
     total: int
     drafts: DraftsPlan
     notices: tuple[str, ...]
-    unflashed: int | None = None
-    workers: tuple[str, ...] = ()
+    unflashed: int | None
+    options: LoadRequest
 
 
 def load_plan(options: LoadRequest) -> LoadPlan:
@@ -100,13 +100,28 @@ def load_plan(options: LoadRequest) -> LoadPlan:
     greeted = add_workers(options.rpc)
     told = tuple(filter(None, (each.notice for each in greeted)))
     workers = tuple(each.endpoint for each in greeted if not each.problem)
-    # Proportions say nothing of devices that are left.
-    split = options.tensor_split if workers == tuple(options.rpc) else ()
     try:
-        found = _load_plan(replace(options, rpc=workers, tensor_split=split))
+        found = _load_plan(_left_to(workers, options))
     except OutOfMemory as error:
         raise OutOfMemory("; ".join((error.message, *told)), error.remedy) from None
-    return replace(found, notices=(*told, *found.notices), workers=workers)
+    return replace(found, notices=(*told, *found.notices))
+
+
+def _left_to(workers: tuple[str, ...], options: LoadRequest) -> LoadRequest:
+    """What is asked for where only these of the workers are there.
+
+    Proportions say nothing of the devices that are left, nor do the names of workers' devices,
+    which are counted anew.
+    """
+    if workers == options.rpc:
+        return options
+
+    def own(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        left = tuple(each for each in names or () if not each.startswith(RPC))
+        return left if left or not names else None
+
+    device, draft_device = own(options.device), own(options.draft_device)
+    return replace(options, rpc=workers, tensor_split=(), device=device, draft_device=draft_device)
 
 
 def _load_plan(options: LoadRequest) -> LoadPlan:
@@ -146,7 +161,7 @@ def _load_plan(options: LoadRequest) -> LoadPlan:
         [target, *(each.facts for each in found.drafts)], [memory.target, *setups], memory
     )
     total = memory.total + sum(each.total for each in more)
-    return LoadPlan(name, path, memory, total, drafts, tuple(notices), unflashed)
+    return LoadPlan(name, path, memory, total, drafts, tuple(notices), unflashed, options)
 
 
 def _unflashed(

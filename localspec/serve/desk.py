@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.chat.events import TurnEnd, TurnEvent
-from localspec.errors import Cancelled
+from localspec.errors import Cancelled, LocalspecError
 from localspec.process import messages as m
 from localspec.serve.errors import Refusal, refusal_of, unavailable
 
@@ -195,16 +195,17 @@ class Desk:
                 self._lost(error.exception())
 
     def _lost(self, error: Exception) -> None:
-        """There is no engine: whoever was being answered is told, and it is started again."""
+        """There is no engine: whoever was being answered is told why, and it is started again."""
         if not self.ready.done():
             self.ready.set_exception(error)
             return
-        self._over(unavailable("the engine died; it is being started again", 1))
+        why = error.message if isinstance(error, LocalspecError) else "the engine stopped"
+        self._over(unavailable(f"{why}; it is being started again", 1))
         self._deaths += 1
         if self._deaths < _DEATHS:
             self._revive()
         else:
-            self._rest("the engine keeps dying")
+            self._rest(f"the engine keeps dying: {why}")
 
     def _rest(self, why: str) -> None:
         """Send everybody away, and try again in a while."""

@@ -26,12 +26,14 @@ from localspec.errors import EngineError, UsageError
 from localspec.machine import available, resident
 
 _ANSWER_S: Final = 5.0
+_LOOK_S: Final = 5.0
 _GONE_S: Final = 1.0
 _MOMENT_S: Final = 0.3
 SLOW_ANSWER_S: Final = 0.05
-# ggml-rpc.h, as of llama-cpp-python 0.3.36: the protocol's major version, which must be the same on
-# both sides; and the first command, its input and its output.
-PROTOCOL: Final = 7
+# ggml-rpc.h, as of llama-cpp-python 0.3.36: the protocol's version, and the first command, its
+# input and its output. All of the version must be the same on both sides: llama.cpp ends the
+# process where a worker's minor one is newer, and the last one counts what operations there are.
+PROTOCOL: Final = (7, 0, 0)
 HELLO: Final = struct.pack("<BQ24x", 14, 24)
 _REPLY: Final = struct.Struct("<QBBBx24x")
 # Its last words where a worker does not answer.
@@ -86,13 +88,15 @@ def add_workers(endpoints: Sequence[str]) -> tuple[Greeted, ...]:
     Those of earlier ones are forgotten: no model may be using them.
 
     Raises:
-        UsageError: not of the form ``HOST:PORT``, or on a network that anybody can listen to.
+        UsageError: not of the form ``HOST:PORT``, twice the same, or on a network that anybody can
+            listen to.
         EngineError: this build has no RPC backend, or what answers is no such worker.
     """
     _forget()
     if not endpoints:
         return ()
     places = [_place(endpoint) for endpoint in endpoints]
+    _require_different(endpoints, places)
     add = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(_function("add_server"))
     ggml().ggml_set_abort_callback(ctypes.cast(_last_words(), ctypes.c_void_p))
     found = []
@@ -110,15 +114,22 @@ def add_workers(endpoints: Sequence[str]) -> tuple[Greeted, ...]:
 def notice_silence() -> None:
     """Have the system end connections to workers whose machine is off, asleep or cut off.
 
-    llama.cpp would wait for their answers for ever. Its connections are looked up among the files
-    of this process, once a model holds them. (Windows has no such list.)
+    llama.cpp would wait for their answers for ever.
     """
-    places = [_place(endpoint) for endpoint in _known().values()]
+    known = {_address(*_place(endpoint)) for endpoint in _known().values()}
+    if known:
+        _end_silent(lambda each: tuple(each.raddr) in known)
+
+
+def _end_silent(wanted: Callable[[Any], bool]) -> None:
+    """The same for connections that are wanted, once llama.cpp has made them.
+
+    They are looked up among the files of this process. (Windows has no such list.)
+    """
     options = [(getattr(socket, name, None), value) for name, value in _SILENCE.items()]
     with suppress(OSError, psutil.Error):
-        known = {(socket.gethostbyname(host), port) for host, port in places}
-        for each in psutil.Process().net_connections("tcp") if known else ():
-            if each.fd >= 0 and tuple(each.raddr) in known:
+        for each in psutil.Process().net_connections("tcp"):
+            if each.fd >= 0 and wanted(each):
                 with socket.socket(fileno=os.dup(each.fd)) as connection:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                     for option, value in options:
@@ -183,6 +194,29 @@ def _place(endpoint: str) -> tuple[str, int]:
     return host, number
 
 
+def _address(host: str, port: int) -> tuple[str, int]:
+    """The same place by number, where its name can be looked up."""
+    with suppress(OSError, UnicodeError):
+        return socket.gethostbyname(host), port
+    return host, port
+
+
+def _require_different(endpoints: Sequence[str], places: Sequence[tuple[str, int]]) -> None:
+    """Of one that is named twice the second name would wait for the first, which has it, for ever.
+
+    Raises:
+        UsageError: two lead to one place.
+    """
+    seen: dict[tuple[str, int], str] = {}
+    for endpoint, place in zip(endpoints, places, strict=True):
+        address = _address(*place)
+        if address in seen:
+            raise UsageError(
+                f"{seen[address]} and {endpoint} are one worker", "Name each worker once."
+            )
+        seen[address] = endpoint
+
+
 def _function(name: str) -> int:
     """The address of one of the RPC backend's own functions."""
     backend = ggml().reg_by_name(RPC.encode())
@@ -224,16 +258,17 @@ def _greet(endpoint: str, place: tuple[str, int]) -> Greeted:
 
 
 def _require_same_version(endpoint: str, reply: bytes) -> None:
-    size, *version = _REPLY.unpack(reply) if len(reply) == _REPLY.size else (0, 0)
+    size, *version = _REPLY.unpack(reply) if len(reply) == _REPLY.size else (0,)
     if size != _REPLY.size - 8:
         raise EngineError(
             f"what answers at {endpoint} is no worker, or one of another version",
             "Start `localspec worker` there, of the version that is here.",
         )
-    if version[0] != PROTOCOL:
+    if tuple(version) != PROTOCOL:
+        its, ours = (".".join(map(str, each)) for each in (version, PROTOCOL))
         raise EngineError(
-            f"the worker at {endpoint} speaks version {version[0]} of llama.cpp's protocol, this"
-            f" machine {PROTOCOL}",
+            f"the worker at {endpoint} speaks version {its} of llama.cpp's protocol, this"
+            f" machine {ours}",
             "Install the same llama-cpp-python on both: `localspec doctor` names the version.",
         )
 
@@ -294,8 +329,13 @@ def lend(
     )
     serving.start()
     ready(address)
+    port = int(address.rpartition(":")[2])
+    looked = 0.0
     while serving.is_alive():
         serving.join(0.2)
+        if perf_counter() - looked > _LOOK_S:  # whoever is gone without a word makes way
+            looked = perf_counter()
+            _end_silent(lambda each: each.laddr.port == port and bool(each.raddr))
     del told
     raise EngineError(f"llama.cpp's server at {address} ended", "Choose another --port.")
 
