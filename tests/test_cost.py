@@ -23,7 +23,7 @@ from localspec.engine.length.profile import (
     measure_by_context,
 )
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.stats import DRAFT, Round
+from localspec.engine.stats import DRAFT, FinishReason, Round
 from localspec.errors import Cancelled
 
 from .fakes import round_of
@@ -278,6 +278,41 @@ def test_every_round_counts_at_its_own_context() -> None:
     found = neighbours.speedup()
     assert found is not None
     assert found.estimate == pytest.approx(tokens / seconds)
+
+
+def test_the_token_that_ends_a_text_counts_as_one_that_plain_decoding_writes() -> None:
+    stretch = [timed(1, 1.0), *[timed(4, 1.8, step=0.1)] * 5]
+    found = []
+    for last in (replace(timed(4, 1.8, step=0.1), finish=FinishReason.STOP), None):
+        neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
+        feed(neighbours, 5 * stretch)
+        neighbours.add(last or timed(4, 1.8, step=0.1))
+        found.append(neighbours.speedup())
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[0].estimate / found[1].estimate == pytest.approx(57 / 56)  # tokens
+
+
+def test_what_planning_takes_in_rounds_without_a_draft_is_in_the_claim() -> None:
+    neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
+    plain = replace(timed(1, 1.0), draft_s=0.05, total_s=1.05)
+    feed(neighbours, 5 * [plain, *[timed(4, 1.8, step=0.1)] * 5])
+    found = neighbours.speedup()
+    assert found is not None
+    assert found.estimate == pytest.approx((4 + 25 * 2) / (4 * 1.05 + 25 * 2.1))
+
+
+def test_a_wait_between_two_rounds_is_no_slow_round() -> None:
+    """A full pipe, a stopped parent: it would have widened the intervals of fifteen stretches."""
+    widths = []
+    for waited in (0.0, 3000.0):
+        neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
+        stretch = [timed(1, 1.0), *[timed(4, 1.8, step=0.1)] * 5]
+        feed(neighbours, [*stretch[:5], replace(stretch[5], between_s=waited), *(5 * stretch)])
+        found = neighbours.speedup()
+        assert found is not None
+        widths.append(found.high / found.low)
+    assert widths[1] == pytest.approx(widths[0], rel=0.1)
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:

@@ -43,10 +43,12 @@ def sentence(
 
 def test_where_nothing_is_wrong_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sentence(monkeypatch) == ""
-    right = replace(NOW, acceptance_rate=0.6, drafted=100)
+    right = replace(NOW, drafters=(("draft", 100, 60),))
     assert sentence(monkeypatch, right) == ""
-    few = replace(NOW, acceptance_rate=0.0, drafted=5)
+    few = replace(NOW, drafters=(("draft", 5, 0),))
     assert sentence(monkeypatch, few) == ""
+    copied = replace(NOW, drafters=(("draft", 10, 6), ("lookup", 100, 10)))
+    assert sentence(monkeypatch, copied) == ""  # what is copied is no draft's fault
 
 
 def test_the_machine_s_reasons_are_in_doctor_s_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +83,7 @@ def test_the_machine_s_reasons_are_in_doctor_s_words(monkeypatch: pytest.MonkeyP
     throttled = sentence(monkeypatch, clock=(1200.0, 3000.0))
     assert told == [swapped, battery, throttled]
     assert sentence(monkeypatch, others=1.2).startswith(formats.busy(1.2, 2).split(" of ")[0])
-    wrong = replace(NOW, acceptance_rate=0.2, drafted=100)
+    wrong = replace(NOW, drafters=(("draft", 100, 20),))
     assert "often wrong" in sentence(monkeypatch, wrong, others=1.2, crowded=False)
 
 
@@ -101,7 +103,7 @@ def test_what_is_the_pair_s_own_is_said_where_the_machine_is_well(
     said = "a pass over 4 tokens takes 3.6 times one over a token here"
     assert sentence(monkeypatch, costs=steep) == said
     assert sentence(monkeypatch, replace(NOW, speculation=False), steep) == ""
-    wrong = replace(NOW, acceptance_rate=0.21, drafted=60)
+    wrong = replace(NOW, drafters=(("draft", 100, 21), ("lookup", 100, 90)))
     assert sentence(monkeypatch, wrong) == (
         "the draft is often wrong: 21 % of its tokens were accepted"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from localspec.bench.result import INTERRUPTED, OUT_OF_TIME, ArmReport, Interval, Report
+from localspec.engine.stats import LOOKUP
 from localspec.formats import percent, times
 
 _SMALL = 0.03  # a difference up to this matters to nobody
@@ -92,7 +93,7 @@ def _advice(best: ArmReport) -> Iterator[str]:
 def _forced(report: Report, best: ArmReport, found: Interval) -> Iterator[str]:
     """What a fixed draft length has to do with it."""
     expected = max((p.predicted for p in report.sweep), key=lambda p: p.speedup, default=None)
-    if expected is None or best.gamma in ("auto", str(expected.gamma)):
+    if expected is None or best is not report.on[0] or best.gamma in ("auto", str(expected.gamma)):
         return
     fixed = f"The draft length was fixed at {best.gamma}; "
     if expected.gamma == 0:
@@ -125,12 +126,13 @@ def _verification(report: Report) -> Iterator[str]:
 def _costs(report: Report, best: ArmReport) -> Iterator[str]:
     """Drafting, acceptance, Python: what else holds the speed back."""
     acceptance, step, alone = best.overall.acceptance, report.draft_step_s, report.step
-    if step is not None and alone and step > _COSTLY_DRAFT * alone:
+    first = best is report.on[0]  # whose steps were timed
+    if first and step is not None and alone and step > _COSTLY_DRAFT * alone:
         yield (
             "A smaller draft would pay, if it is right as often: a step of this one costs"
             f" {percent(step / alone)} of the target's."
         )
-    if acceptance is not None and acceptance < _RARELY:
+    if acceptance is not None and acceptance < _RARELY and best.draft != LOOKUP:
         yield (
             f"The draft is rarely right ({percent(acceptance)} accepted): one of the same family,"
             " or a larger one, would do better."

@@ -10,6 +10,7 @@ from localspec import formats, machine
 from localspec.chat.figures import Figures
 from localspec.engine.length.cost import Costs
 from localspec.engine.llama import BUSY, Context
+from localspec.engine.stats import LOOKUP
 
 _LOOK_S = 5.0  # from one look at the machine to the next: to ask for all of it takes milliseconds
 _GROWN = 1.5  # times the time of a token at the beginning, at the least that timings leave open
@@ -50,9 +51,11 @@ class Slow:
             several = curve.seconds(_FEW) / curve.seconds(1)
             if now.speculation and several / target.doubt(_FEW) >= _NO_SAVING * _FEW:
                 yield f"a pass over {_FEW} tokens takes {several:.1f} times one over a token here"
-        share = now.acceptance_rate
-        if share is not None and share < _WRONG and now.drafted >= _ENOUGH:
-            yield f"the draft is often wrong: {formats.percent(share)} of its tokens were accepted"
+        by_models = [each for name, *each in now.drafters if name != LOOKUP]
+        drafted, accepted = (sum(each[i] for each in by_models) for i in (0, 1))
+        if drafted >= _ENOUGH and accepted < _WRONG * drafted:
+            share = formats.percent(accepted / drafted)
+            yield f"the draft is often wrong: {share} of its tokens were accepted"
 
 
 def _machine() -> Iterator[str]:

@@ -97,7 +97,8 @@ def stored(known: Mapping[str, Any], store: ProfileStore) -> Attention | None:
         return None
     ((depth, on),), ((_, off),) = (times[way].items() for way in _WAYS)
     slower = sum(on.values()) / sum(off.values())
-    return Attention(slower * _GAIN <= 1, depth, max(slower, 1 / slower))
+    flash = slower * _GAIN <= 1
+    return Attention(flash, depth, 1 / slower if flash else slower)
 
 
 def measured_here(store: ProfileStore) -> list[Attention]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from localspec.chat.pair import LoadedPair, LoadRecord
 from localspec.doctor.findings import unused_card
-from localspec.engine.length.cost import Costs, Curve, ModelCosts, Points
+from localspec.engine.length.cost import ByContext, Costs, Curve, ModelCosts, Points
 from localspec.engine.length.gamma import LONGEST
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.length.stopping import gamma_for
@@ -55,17 +55,19 @@ class Expected:
     attention: Attention | None
 
 
-def choices(target: Points, draft: Points, takes_back: int | None = None) -> tuple[Choice, ...]:
-    """The draft length for each acceptance.
+def choices(
+    target: ByContext, draft: ByContext, takes_back: int | None = None
+) -> tuple[Choice, ...]:
+    """The draft length for each acceptance, behind `BEHIND` tokens as far as that was measured.
 
     Args:
         target: seconds by number of tokens.
         draft: the same.
         takes_back: drafted tokens that the target takes back at once (see `Costs`).
     """
-    costs = Costs({0: target}, {DRAFT: {0: draft}}, takes_back)
-    times = costs.target.at(0).times(costs.longest(LONGEST) + 1)
-    step = costs.drafts[DRAFT].at(0).seconds(1)
+    costs = Costs(target, {DRAFT: draft}, takes_back)
+    times = costs.target.at(BEHIND).times(costs.longest(LONGEST) + 1)
+    step = costs.drafts[DRAFT].at(BEHIND).seconds(1)
     return tuple(
         Choice(each, *gamma_for(each, times, step, rereads=costs.rereads)) for each in ACCEPTANCES
     )
@@ -82,20 +84,19 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | N
     own = _profile(store, target, plan.target, flash_attn, draft=False)
     if own is None:
         return None
-    points = _shortest(own)
     found = None
     if draft is not None and plan.draft is not None:
         found = _profile(store, draft, plan.draft, flash_attn, draft=True)
     if draft is not None and found is None:
         return None
-    steps = None if found is None else _shortest(found)
+    takes_back = own.identity.get("takes_back")
     return Expected(
         threads=own.identity["threads"],
         draft_threads=None if found is None else found.identity["threads"],
-        target=points,
-        draft_step_s=None if steps is None else Curve(steps).seconds(1),
+        target=_shortest(own),
+        draft_step_s=None if found is None else Curve(_shortest(found)).seconds(1),
         tokens_per_second=1 / ModelCosts(own.best).at(BEHIND).seconds(1),
-        choices=(() if steps is None else choices(points, steps, own.identity.get("takes_back"))),
+        choices=() if found is None else choices(own.best, found.best, takes_back),
         attention=attention,
     )
 

@@ -76,7 +76,9 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
             target=target,
             draft=draft,
             draft_note=session.speculation_note,
-            choices=(choices(target.points, draft.points, pair.target.takes_back) if draft else ()),
+            choices=choices({0: target.points}, {0: draft.points}, pair.target.takes_back)
+            if draft
+            else (),
         )
 
 

@@ -24,7 +24,14 @@ from localspec.engine.length.stopping import (
     StoppingPlan,
     gamma_for,
 )
-from localspec.engine.stats import LOOKUP, GammaNote, GammaReason, Round, Speedup
+from localspec.engine.stats import (
+    LOOKUP,
+    FinishReason,
+    GammaNote,
+    GammaReason,
+    Round,
+    Speedup,
+)
 
 LONGEST = 24
 """Tokens that a model drafts at most: one that is always right gains little more. Copies go on."""
@@ -243,9 +250,9 @@ class AutoGamma:
 
     def observe(self, done: Round) -> None:
         """Learn what the round tells about the drafter, the costs and the rate."""
+        self.follow(done)
         if not done.tokens:
             return
-        self.follow(done)
         if done.draft_prefill > _HORIZON:  # a prompt is not read again every round
             done = replace(done, draft_prefill=_USUAL_LAG)
         rounds = self._table.plain_rounds(done, longer=self.neighbours.longer)
@@ -284,7 +291,7 @@ class AutoGamma:
 
     def follow(self, done: Round) -> None:
         """Let the round's own timing correct what is known of costs, whoever planned it."""
-        if done.tokens:
+        if done.tokens or done.finish is FinishReason.STOP:
             self.learnt = True
             self.neighbours.add(done)
 
@@ -356,7 +363,9 @@ class AutoGamma:
             most = min(situation.blocks[name], len(times) - 2)
             each, step = (curve.seconds(read + most) - cost) / most, 0.0
             mean = track.calibration.mean
-            length = max(1, gamma_for(mean, times[: most + 2], each, first=cost)[0])
+            back = self._table.rereads
+            found = gamma_for(mean, times[: most + 2], each, first=cost, rereads=back)
+            length = max(1, found[0])
             times, cost = times[: length + 2], curve.seconds(read + length)
         cost += self._shared_catch_up(curve, lag, situation) - saved
         cost += self._owed(situation, track.emitted, but=name)
@@ -409,7 +418,7 @@ class AutoGamma:
 
     def _probe(self, plan: StoppingPlan, situation: Situation, prices: Copying) -> bool:
         """Whether to let a draft show its confidence although plain decoding is best."""
-        self._wait, times = _PAUSE, prices.times[: LONGEST + 2]
+        self._wait, times = _PAUSE, prices.times[: plan.limit + 2]
         lag, model = situation.lags[plan.drafter], self._table.drafts[plan.drafter]
         if lag > _USUAL_LAG and self._tracks[LOOKUP].lately > _WILLING:
             return False  # it would soon have to read as much again

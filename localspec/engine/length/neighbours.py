@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from localspec.engine.length.cost import FEW, VOTES, Costs, ModelCosts, Row
-from localspec.engine.stats import Round, Speedup
+from localspec.engine.stats import FinishReason, Round, Speedup
 
 # Half and twice of each number here: docs/measurements/constants.md.
 
@@ -101,8 +101,11 @@ class Neighbours:
         self._count += 1
         if self._count:
             self.longer = longer
-            self._longer += longer
-            self._plain += done.emitted * self._costs.target.expected(1, done.context)
+            # To look for copies and to plan takes a while even where nothing is drafted then.
+            self._longer += longer if done.draft_passes or done.kept else longer + done.draft_s
+            # For the token that ends the text plain decoding makes a pass as well.
+            tokens = done.emitted + (done.finish is FinishReason.STOP)
+            self._plain += tokens * self._costs.target.expected(1, done.context)
             for model, n, count in self._costs.decodes(done):
                 self._decodes[model, n] += count * model.expected(n, done.context)
         if done.undrafted_s <= 0:  # nobody timed it
@@ -117,7 +120,7 @@ class Neighbours:
         plain = [each for each in rounds if not each.done.drafted]
         self.stretches += 0 < len(plain) < _STRETCH
         drafting = [each for each in rounds if each.done.draft_passes or each.done.drafted]
-        times = [each.done.total_s for each in rounds]
+        times = [each.done.total_s + each.done.between_s for each in rounds]
         halted = max(times) > _HALT_S + _HALT * median(times)
         if plain and drafting and not halted:
             self._observe(plain, drafting)
