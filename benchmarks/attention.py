@@ -25,6 +25,7 @@ from localspec.loading.request import LoadRequest
 
 SENTENCE = "The little boat went out to sea, and the wind was kind to it all day long. "
 WAYS = ("on", "off", "auto")
+USUAL_CONTEXT, ROOM = 1024, 64  # tokens: the demo's, and what the template adds
 
 
 def main() -> None:
@@ -38,6 +39,8 @@ def main() -> None:
     request = LoadRequest(
         pair=arguments.pair, threads=arguments.threads, temp=0.0, n_predict=arguments.tokens
     )
+    if (needed := max(arguments.prompts) + arguments.tokens + ROOM) > USUAL_CONTEXT:
+        request = replace(request, ctx_size=needed)
     speeds: dict[tuple[str, str, int], list[float]] = {}
     loads: dict[str, list[float]] = {way: [] for way in WAYS}
     chosen = "?"
