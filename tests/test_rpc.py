@@ -392,6 +392,22 @@ def test_a_worker_says_what_the_other_side_takes(host: str, said: str) -> None:
     assert _how_to_reach(f"{host}:1234") == said
 
 
+@pytest.mark.parametrize(
+    ("asked", "left"),
+    [(None, None), ((), ()), (("CUDA0",), ("CUDA0",)), (("CUDA0", "RPC1"), None)],
+)
+def test_a_worker_that_is_gone_changes_no_choice_of_other_devices(
+    asked: tuple[str, ...] | None, left: tuple[str, ...] | None
+) -> None:
+    """None is all, and nothing is none."""
+    request = replace(DEMO, rpc=("a:1", "b:1"), tensor_split=(1.0, 2.0))
+    request = replace(request, device=asked, draft_device=asked)
+    found = planning._left_to(("b:1",), request)
+    assert (found.rpc, found.tensor_split) == (("b:1",), ())
+    assert (found.device, found.draft_device) == (left, left)
+    assert planning._left_to(("a:1", "b:1"), request) is request
+
+
 @needs_backend
 @pytest.mark.parametrize("device", [("RPC0",), ("RPC0", "RPC1")])
 def test_a_device_of_a_worker_that_is_gone_is_not_asked_for(device: tuple[str, ...]) -> None:

@@ -110,17 +110,16 @@ def load_plan(options: LoadRequest) -> LoadPlan:
 def _left_to(workers: tuple[str, ...], options: LoadRequest) -> LoadRequest:
     """What is asked for where only these of the workers are there.
 
-    Proportions say nothing of the devices that are left, nor do the names of workers' devices,
-    which are counted anew.
+    Proportions say nothing of the devices that are left, nor does a choice of devices with names of
+    workers' ones, which are counted anew.
     """
-    if workers == options.rpc:
+    if workers == tuple(options.rpc):
         return options
 
-    def own(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        left = tuple(each for each in names or () if not each.startswith(RPC))
-        return left if left or not names else None
+    def still(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if any(each.startswith(RPC) for each in names or ()) else names
 
-    device, draft_device = own(options.device), own(options.draft_device)
+    device, draft_device = still(options.device), still(options.draft_device)
     return replace(options, rpc=workers, tensor_split=(), device=device, draft_device=draft_device)
 
 

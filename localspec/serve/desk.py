@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.chat.events import TurnEnd, TurnEvent
-from localspec.errors import Cancelled, LocalspecError
+from localspec.errors import Cancelled, EngineDied
 from localspec.process import messages as m
 from localspec.serve.errors import Refusal, refusal_of, unavailable
 
@@ -199,7 +199,8 @@ class Desk:
         if not self.ready.done():
             self.ready.set_exception(error)
             return
-        why = error.message if isinstance(error, LocalspecError) else "the engine stopped"
+        # Of an engine that cannot be loaded the reason may name this machine's files.
+        why = error.message if isinstance(error, EngineDied) else "the models cannot be loaded"
         self._over(unavailable(f"{why}; it is being started again", 1))
         self._deaths += 1
         if self._deaths < _DEATHS:

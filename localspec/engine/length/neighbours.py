@@ -101,8 +101,7 @@ class Neighbours:
         self._count += 1
         if self._count:
             self.longer = longer
-            # To look for copies and to plan takes a while even where nothing is drafted then.
-            self._longer += longer if done.draft_passes or done.kept else longer + done.draft_s
+            self._longer += longer + self._planning(done)
             # For the token that ends the text plain decoding makes a pass as well.
             tokens = done.emitted + (done.finish is FinishReason.STOP)
             self._plain += tokens * self._costs.target.expected(1, done.context)
@@ -124,6 +123,16 @@ class Neighbours:
         halted = max(times) > _HALT_S + _HALT * median(times)
         if plain and drafting and not halted:
             self._observe(plain, drafting)
+
+    def _planning(self, done: Round) -> float:
+        """Seconds that looking for copies and planning took where no model drafted then.
+
+        By the round's own pass, which the machine of that moment made: never more than that.
+        """
+        if done.draft_passes or done.kept or done.undrafted_s <= 0:
+            return 0.0
+        share = min(1.0, done.draft_s / done.undrafted_s)
+        return share * self._costs.target.expected(done.drafted + 1, done.context)
 
     def speedup(self) -> Speedup | None:
         """Of this answer over plain decoding, None while that is not known.

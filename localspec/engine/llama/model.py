@@ -314,13 +314,7 @@ def _metadata(handle: lib.llama_model_p) -> dict[str, str]:
 
 
 def _progress_callback(progress: Callable[[float], None] | None, cancel: Cancel | None) -> Any:
-    begun = False
-
     def report(share: float, _data: object) -> bool:
-        nonlocal begun
-        if not begun:  # from here on weights are on their way to workers
-            begun = True
-            notice_silence()
         if progress is not None:
             progress(share)
         return cancel is None or not cancel.is_set()

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import psutil
 
-from localspec.engine.llama.hardware import RPC, device_list, devices, ggml
+from localspec.engine.llama.hardware import RPC, build, device_list, devices, ggml
 from localspec.errors import EngineError, UsageError
 from localspec.machine import available, resident
 
@@ -33,6 +33,7 @@ SLOW_ANSWER_S: Final = 0.05
 # ggml-rpc.h, as of llama-cpp-python 0.3.36: the protocol's version, and the first command, its
 # input and its output. All of the version must be the same on both sides: llama.cpp ends the
 # process where a worker's minor one is newer, and the last one counts what operations there are.
+_BUILD: Final = "0.3.36"
 PROTOCOL: Final = (7, 0, 0)
 HELLO: Final = struct.pack("<BQ24x", 14, 24)
 _REPLY: Final = struct.Struct("<QBBBx24x")
@@ -129,12 +130,14 @@ def _end_silent(wanted: Callable[[Any], bool]) -> None:
     options = [(getattr(socket, name, None), value) for name, value in _SILENCE.items()]
     with suppress(OSError, psutil.Error):
         for each in psutil.Process().net_connections("tcp"):
-            if each.fd >= 0 and wanted(each):
-                with socket.socket(fileno=os.dup(each.fd)) as connection:
-                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                    for option, value in options:
-                        if option is not None:
-                            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+            if each.fd < 0 or not wanted(each):
+                continue
+            # One that is closed meanwhile keeps none of the others from it.
+            with suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option, value in options:
+                    if option is not None:
+                        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _forget() -> None:
@@ -264,7 +267,9 @@ def _require_same_version(endpoint: str, reply: bytes) -> None:
             f"what answers at {endpoint} is no worker, or one of another version",
             "Start `localspec worker` there, of the version that is here.",
         )
-    if tuple(version) != PROTOCOL:
+    # Of another llama.cpp no more is known than the major one: it may differ there, and here.
+    known = len(PROTOCOL) if build().split()[0] == _BUILD else 1
+    if tuple(version[:known]) != PROTOCOL[:known]:
         its, ours = (".".join(map(str, each)) for each in (version, PROTOCOL))
         raise EngineError(
             f"the worker at {endpoint} speaks version {its} of llama.cpp's protocol, this"
