@@ -187,8 +187,8 @@ class Truth:
 
     def seconds(self, done: Round) -> tuple[float, float]:
         """Of the drafting, and of the target's pass."""
-        (model, n, _), *others = self.costs.decodes(done)
-        drafting = sum(count * each.at(0).seconds(size) for each, size, count in others)
+        (model, n, *_), *others = self.costs.decodes(done)
+        drafting = sum(count * each.at(0).seconds(size) for each, size, _, count in others)
         return drafting, model.at(0).seconds(n)
 
     def begin(self, *, follow_clock: bool) -> None:

@@ -181,6 +181,19 @@ def test_a_round_costs_its_catching_up_its_steps_and_its_pass() -> None:
     assert rounds(16, 0, 0) == 1
 
 
+def test_a_draft_costs_what_it_costs_behind_what_it_read() -> None:
+    """Behind a long text of which it read 40 tokens: in a round's price, and in what is learnt."""
+    deep = {0: {1: 0.2, 40: 0.4}, 1000: {1: 0.6, 40: 0.8}}
+    costs = Costs({0: {1: 1.0, 3: 1.2}}, {DRAFT: deep})
+    done = replace(round_of(2, 1, seconds=1.2), context=1000, left_out=960)
+    assert costs.plain_rounds(done) == pytest.approx(1.2 + 2 * 0.216, rel=0.01)
+    neighbours, plain = Neighbours(costs), replace(round_of(0, 0, seconds=1.0), context=1000)
+    drafted = replace(done, draft_s=2 * 0.216, total_s=1.2 + 2 * 0.216)
+    feed(neighbours, 6 * [plain, *5 * [drafted]])
+    assert costs.drafts[DRAFT].votes(1) == 6
+    assert costs.drafts[DRAFT].correction(1) == pytest.approx(0.0, abs=0.01)
+
+
 # ---------------------------------------------------------------- neighbours
 
 

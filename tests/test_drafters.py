@@ -250,8 +250,28 @@ def test_a_draft_reads_on_over_what_a_copy_leaves_behind(
 ) -> None:
     excerpt = Excerpt(last)
     assert excerpt.lag(missing) == read
+    assert excerpt.leaves_out(length, missing) == (length - read if read < missing else 0)
     assert excerpt.begins_anew(length, missing) == (read < missing)
     assert excerpt.left_out == (length - read if read < missing else 0)
+
+
+def test_a_round_says_how_much_of_a_long_text_its_drafter_did_not_read(
+    contexts: dict[str, Context],
+) -> None:
+    one = engine(contexts, (DRAFT,))
+    one.drafters[DRAFT].excerpt = Excerpt()
+    contexts[DRAFT].clear()
+    ids = one.target.model.tokenize(LONG, add_special=True, parse_special=False)[-500:]
+    list(one.prefill(ids, Cancel()))
+    assert one.drafters[DRAFT].left_out(ids) == 500 - 4 - LOOK  # before it read anything
+    settings = GenerateSettings(sampling=SamplingParams(temperature=0.0), n_predict=8)
+    first, *rounds = one.generate(ids, settings, FixedGamma(2), Cancel())
+    assert (first.drafter, first.left_out) == ("", 0)
+    assert {done.left_out for done in rounds if done.drafter} == {501 - 4 - LOOK}
+    short = ids[:20]
+    list(one.prefill(short, Cancel()))
+    rounds = [*one.generate(short, settings, FixedGamma(2), Cancel())]
+    assert {done.left_out for done in rounds} == {0}
 
 
 def test_a_draft_that_left_something_out_goes_on_from_there(contexts: dict[str, Context]) -> None:

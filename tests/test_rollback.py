@@ -81,6 +81,9 @@ class Scripted:
     def lag(self, tokens: Sequence[int]) -> int:
         return 1
 
+    def left_out(self, tokens: Sequence[int]) -> int:
+        return 0
+
     def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
         self.right = self.turn % (self.gamma + 1)
         self.turn += 1

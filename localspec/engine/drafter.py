@@ -148,6 +148,10 @@ class Drafter(Protocol):
         """How many of `tokens` the first pass of a proposal would have to read; 0: it is made."""
         ...
 
+    def left_out(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens` its passes know nothing of, once it has read what it lacks."""
+        ...
+
     def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
         """Tokens that may follow `tokens`, as many as the plan wants.
 
@@ -245,6 +249,10 @@ class Excerpt:
     def lag(self, missing: int) -> int:
         """What is read of so many tokens that the cache lacks."""
         return missing if self._reads_on(missing) else _FIRST + self.last
+
+    def leaves_out(self, length: int, missing: int) -> int:
+        """What is not read of a text of `length` tokens of which the cache lacks `missing`."""
+        return self.left_out if self._reads_on(missing) else length - self.lag(missing)
 
     def _reads_on(self, missing: int) -> bool:
         return missing <= max(GAP, _FIRST + self.last)
@@ -346,6 +354,10 @@ class ModelDrafter:
     def lag(self, tokens: Sequence[int]) -> int:
         """What the cache lacks of `tokens`, or what it would begin anew with."""
         return 0 if self._found(tokens) else self.excerpt.lag(self._missing(tokens))
+
+    def left_out(self, tokens: Sequence[int]) -> int:
+        """What stands between the first tokens and the last ones of a long text."""
+        return self.excerpt.leaves_out(len(tokens), self._missing(tokens))
 
     def _missing(self, tokens: Sequence[int]) -> int:
         return len(tokens) - self.excerpt.left_out - len(self.context.tokens)

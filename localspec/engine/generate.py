@@ -246,6 +246,8 @@ class Engine:
         plan = self._plan(generation, policy, guess)
         sight = self._looked_at(generation) if self.watch is not None and plan.limit else None
         asked = self._propose(generation, plan, guess)
+        drafter = self.drafters.get(asked.drafter)
+        left_out = drafter.left_out(tokens) if drafter is not None else 0
         drafted = perf_counter()
         done = self._verify(generation, asked, sight)
         chances = self._observe(asked, tokens, done.p, done.verdict)
@@ -272,6 +274,7 @@ class Engine:
             kept=asked.kept,
             **scores._asdict(),
             context=held,
+            left_out=left_out,
             confidences=tuple(asked.confidences),
             chances=chances,
             logprobs=done.logprobs,
@@ -384,19 +387,17 @@ class Engine:
             generation.first = False
             return PLAIN
         tokens = generation.tokens
+        asked = {name: it for name, it in self.drafters.items() if generation.asks(name)}
         return policy.plan(
             Situation(
                 room=self._room(generation),
                 context=len(tokens),
                 remaining=generation.remaining,
-                lags={
-                    name: each.lag(tokens)
-                    for name, each in self.drafters.items()
-                    if generation.asks(name)
-                },
+                lags={name: each.lag(tokens) for name, each in asked.items()},
+                left_out={name: each.left_out(tokens) for name, each in asked.items()},
                 copies=guess.confidences,
-                readers=[name for name, each in self.drafters.items() if each.reads_paths],
-                blocks={name: each.block for name, each in self.drafters.items() if each.block},
+                readers=[name for name, each in asked.items() if each.reads_paths],
+                blocks={name: each.block for name, each in asked.items() if each.block},
             )
         )
 

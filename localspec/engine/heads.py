@@ -78,6 +78,11 @@ class HeadDrafter:
         """Rows that are missing, as far as they can be made."""
         return max(1, len(tokens) - 1 - self._next(tokens))
 
+    def left_out(self, tokens: Sequence[int]) -> int:
+        """What stands before the first row."""
+        head, row = self.head, self._next(tokens)
+        return head.first if head.tokens and row == head.end else row
+
     def _next(self, tokens: Sequence[int]) -> int:
         """The row to be made next: one that goes on, or the first of those that are made anew."""
         head = self.head
@@ -245,6 +250,10 @@ class SharedDrafter(HeadDrafter):
     def lag(self, tokens: Sequence[int]) -> int:  # noqa: ARG002 - the target has read them
         """None but the newest token."""
         return 1
+
+    def left_out(self, tokens: Sequence[int]) -> int:  # noqa: ARG002 - it reads the target's cache
+        """Nothing."""
+        return 0
 
     def propose(
         self,

@@ -124,6 +124,7 @@ class Round:
         kept: passes of the draft that were made so in the round before, and are none of
             `draft_passes`.
         context: tokens of the sequence when the round began.
+        left_out: of these, those that the drafter's passes knew nothing of.
         confidences: how sure the draft was, after each of its passes, in order; empty unless the
             policy learns.
         chances: acceptance probabilities of the positions that were judged: up to and including
@@ -157,6 +158,7 @@ class Round:
     ahead: int = 0
     kept: int = 0
     context: int = 0
+    left_out: int = 0
     confidences: tuple[float, ...] = ()
     chances: tuple[float, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()

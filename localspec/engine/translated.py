@@ -99,6 +99,10 @@ class TranslatedDrafter:
         """What was not read yet, in tokens of the target."""
         return self._excerpt.lag(max(1, len(tokens) - self._read))
 
+    def left_out(self, tokens: Sequence[int]) -> int:
+        """What stands between the first tokens and the last ones of a long text."""
+        return self._excerpt.leaves_out(len(tokens), len(tokens) - self._read)
+
     def propose(
         self,
         tokens: Sequence[int],

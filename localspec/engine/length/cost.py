@@ -311,15 +311,15 @@ class Costs:
         """
         return min(most, self.takes_back) if self.takes_back else most
 
-    def decodes(self, done: Round) -> Iterator[tuple[ModelCosts, int, int]]:
-        """What a round was made of: (whose, of how many tokens, how often)."""
-        yield self.target, done.drafted + 1, 1
+    def decodes(self, done: Round) -> Iterator[tuple[ModelCosts, int, int, int]]:
+        """What a round was made of: (whose, of how many tokens, behind how many, how often)."""
+        yield self.target, done.drafted + 1, done.context, 1
         if self.rereads and done.accepted < done.drafted:
-            yield self.target, done.accepted + 1, 1
-        draft = self.drafts.get(done.drafter)
+            yield self.target, done.accepted + 1, done.context, 1
+        draft, behind = self.drafts.get(done.drafter), done.context - done.left_out
         if draft is not None and done.draft_passes:
-            yield draft, max(1, done.draft_prefill), 1
-            yield draft, 1, done.draft_passes - 1
+            yield draft, max(1, done.draft_prefill), behind, 1
+            yield draft, 1, behind, done.draft_passes - 1
 
     def times(self, n: int, context: int, last: int) -> list[float]:
         """Seconds of the target's decodes of up to `n` tokens, behind one of `last`.
@@ -338,8 +338,8 @@ class Costs:
             longer: seconds that the target's decode took longer for being behind others.
         """
         seconds = longer
-        for model, n, count in self.decodes(done):
-            seconds += count * model.at(done.context).seconds(n)
+        for model, n, behind, count in self.decodes(done):
+            seconds += count * model.at(behind).seconds(n)
         return seconds / self.target.at(done.context).seconds(1)
 
 

@@ -333,6 +333,11 @@ class AutoGamma:
         known = self._begins, self._tracks[LOOKUP].calibration
         return Copying(*known, times, rate, going, self._table.rereads)
 
+    def _curve(self, name: str, situation: Situation) -> Curve:
+        """What a drafter's decodes cost behind what it knows of the text."""
+        behind = situation.context - situation.left_out.get(name, 0)
+        return self._table.drafts[name].at(behind)
+
     def _compares(self) -> bool:
         """Whether to decode plainly for once although drafting pays, to see what that takes."""
         if self._spare < 1.0 or not self.neighbours.wants_plain:
@@ -352,7 +357,7 @@ class AutoGamma:
     ) -> tuple[StoppingPlan, float]:
         """A drafter's plan, and what its first pass costs, in tokens."""
         track, lag = self._tracks[name], situation.lags[name]
-        curve, times = self._table.drafts[name].at(situation.context), prices.times[: LONGEST + 2]
+        curve, times = self._curve(name, situation), prices.times[: LONGEST + 2]
         reads, saved = 0, 0.0
         if lag and situation.copies and name in situation.readers:
             copies = situation.copies[: LONGEST - 1]
@@ -392,7 +397,7 @@ class AutoGamma:
         total = 0.0
         for name, lag in situation.lags.items():
             if name != but and self._tracks[name].lately > 0:
-                curve = self._table.drafts[name].at(situation.context)
+                curve = self._curve(name, situation)
                 more = curve.seconds(round(lag + tokens)) - curve.seconds(lag + 1)
                 total += self._tracks[name].lately * max(0.0, more)
         return total
@@ -419,11 +424,11 @@ class AutoGamma:
     def _probe(self, plan: StoppingPlan, situation: Situation, prices: Copying) -> bool:
         """Whether to let a draft show its confidence although plain decoding is best."""
         self._wait, times = _PAUSE, prices.times[: plan.limit + 2]
-        lag, model = situation.lags[plan.drafter], self._table.drafts[plan.drafter]
+        lag, curve = situation.lags[plan.drafter], self._curve(plan.drafter, situation)
         if lag > _USUAL_LAG and self._tracks[LOOKUP].lately > _WILLING:
             return False  # it would soon have to read as much again
         read = lag + plan.limit if plan.drafter in situation.blocks else lag
-        if model.at(situation.context).seconds(read) > self._credit * times[1]:
+        if curve.seconds(read) > self._credit * times[1]:
             return False
         asked, step = self._tracks[plan.drafter].rounds, plan.step
         if not asked:  # its measurement may be wrong by any factor

@@ -105,8 +105,8 @@ class Neighbours:
             # For the token that ends the text plain decoding makes a pass as well.
             tokens = done.emitted + (done.finish is FinishReason.STOP)
             self._plain += tokens * self._costs.target.expected(1, done.context)
-            for model, n, count in self._costs.decodes(done):
-                self._decodes[model, n] += count * model.expected(n, done.context)
+            for model, n, behind, count in self._costs.decodes(done):
+                self._decodes[model, n] += count * model.expected(n, behind)
         if done.undrafted_s <= 0:  # nobody timed it
             return
         # What it took but for drafting and, where the target reads again, going back.
@@ -193,10 +193,13 @@ class Neighbours:
             if done.kept and not done.draft_passes:  # it waited for a pass that was going on
                 took[target, done.drafted + 1] += done.draft_s
             if done.drafter in drafts and done.draft_passes and done.draft_s > 0:
-                model, steps = drafts[done.drafter], done.draft_passes - 1
+                model = drafts[done.drafter]
                 took[model, 1] += done.draft_s
-                expected[model, 1] += model.expected(max(1, done.draft_prefill), done.context)
-                expected[model, 1] += steps * model.expected(1, done.context)
+                expected[model, 1] += sum(
+                    count * model.expected(n, behind)
+                    for one, n, behind, count in self._costs.decodes(done)
+                    if one is model
+                )
         return took, expected
 
     def _judge(self) -> None:

@@ -30,6 +30,7 @@ class Situation:
         readers: of the drafters those that can read in one pass what lookup would copy.
         blocks: of those that guess several tokens in one pass, how many at most. Their pass is one
             over the tokens that they have to read and those that they guess.
+        left_out: by drafter the tokens of the sequence that its passes know nothing of.
     """
 
     room: int
@@ -39,6 +40,7 @@ class Situation:
     copies: Sequence[float] = ()
     readers: Collection[str] = ()
     blocks: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 class Plan(Protocol):
