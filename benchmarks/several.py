@@ -133,12 +133,17 @@ class Prices:
         return Costs({0: self.target}, {name: {0: its} for name, its in self.drafts.items()})
 
 
-def speed(policy: GammaPolicy, answers: Sequence[Answer], prices: Prices) -> float:
-    """Tokens per unit of time with which `policy` writes the answers, one behind the other."""
+def speed(
+    policy: GammaPolicy, answers: Sequence[Answer], prices: Prices, *, goes_on: bool = False
+) -> float:
+    """Tokens per unit of time with which `policy` writes the answers, one behind the other.
+
+    As one text; as the next answer of a conversation if that `goes_on`.
+    """
     answer = [place for each in answers for place in each]
     target = Curve(prices.target)
     drafts = {name: Curve(points) for name, points in prices.drafts.items()}
-    policy.begin(follow_clock=False)
+    policy.begin(follow_clock=goes_on)
     read, at, seconds = dict.fromkeys(drafts, 0), 0, 0.0
     while at < len(answer):
         room = len(answer) - at - 1

@@ -1321,8 +1321,8 @@ def test_a_generation_whose_model_reads_first_is_lossless(
 class Knowing(AutoGamma):
     """The default policy, not at its very first copy."""
 
-    def _reset(self) -> None:
-        super()._reset()
+    def begin(self, *, follow_clock: bool) -> None:
+        super().begin(follow_clock=follow_clock)
         tried(self._tracks[LOOKUP].calibration)
         tried(self._begins)
         tried(self._tail)
@@ -1339,8 +1339,8 @@ def choosing_to_read() -> AutoGamma:
     """Lookup alone is known to be wrong here, and what it says to be what the model says."""
 
     class Reads(Knowing):
-        def _reset(self) -> None:
-            super()._reset()
+        def begin(self, *, follow_clock: bool) -> None:
+            super().begin(follow_clock=follow_clock)
             for known in (self._begins, self._tracks[LOOKUP].calibration):
                 known.learn((0.75,) * 12, (0.01,) * 12)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import geometric_mean
 
 import pytest
 
-from benchmarks import several
+from benchmarks import conversations, several
 from benchmarks.several import (
     COPYING,
     OTHERS,
@@ -24,6 +25,7 @@ from benchmarks.several import (
 )
 from benchmarks.simulator import CURVES, Text, steady
 from benchmarks.simulator import recorded as positions
+from localspec.engine.length import gamma
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import FixedPlan, Plan, Situation
 from localspec.engine.stats import DRAFT, EAGLE3, LOOKUP
@@ -152,6 +154,53 @@ def silent(answer: Answer) -> Answer:
 
 def seconds(policy: GammaPolicy, answers: list[Answer], prices: Prices) -> float:
     return sum(len(answer) / speed(policy, [answer], prices) for answer in answers)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_a_lookup_that_was_right_in_the_answers_before_may_be_wrong_in_this_one(
+    curve: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 tokens behind answers that were copied are written at 0.96 of plain decoding's speed."""
+    prices = Prices.of(CURVES[curve], {DRAFT: 0.15})
+    before = several.recorded(COPYING, 0.0)
+    texts = [steady(positions(), acceptance, 64, seed=1) for acceptance in (0.6, 0.8)]
+
+    def least() -> float:
+        shares = []
+        for text in texts:
+            policy, answer = auto(prices), always_wrong(text, 1)
+            speed(policy, before, prices, goes_on=True)
+            taken = speed(policy, [answer], prices, goes_on=True)
+            shares.append(taken * seconds(FixedGamma(0), [answer], prices) / len(answer))
+        return min(shares)
+
+    assert least() >= 0.96
+    begin = AutoGamma.begin
+
+    def remembers(self: AutoGamma, *, follow_clock: bool) -> None:
+        known = getattr(self, "_begins", None)
+        begin(self, follow_clock=follow_clock)
+        self._begins = known or self._begins
+
+    monkeypatch.setattr(AutoGamma, "begin", remembers)  # the control
+    monkeypatch.setattr(gamma, "COPIES_KEEP", 0.98)
+    assert least() < 0.8
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_a_text_that_stops_repeating_is_found_out_within_a_few_rounds(
+    curve: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """128 tokens behind 600 that were copied, at 0.9 of plain decoding's speed or more."""
+    prices, texts = Prices.of(CURVES[curve], {DRAFT: 0.15}), conversations.answers()
+
+    def share(right: int) -> float:
+        return geometric_mean(conversations.afterwards(prices, texts, right, seeds=6))
+
+    assert share(0) >= 0.9
+    assert share(1) >= 0.9
+    monkeypatch.setattr(gamma, "COPIES_KEEP", 0.98)  # the control
+    assert share(0) < 0.8
 
 
 class Believing(FixedGamma):

@@ -36,7 +36,14 @@ class Calibration:
         seen: positions judged so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, round_keep: float = 1.0) -> None:
+        """Start from the prior.
+
+        Args:
+            round_keep: what all that was observed counts a round later, beside what the
+                observations of that round take from it.
+        """
+        self._round_keep = round_keep
         self.mean = _START
         self.seen = 0
         self._base, self._slope = _BASE, _SLOPE
@@ -73,6 +80,7 @@ class Calibration:
         """
         if not chances:
             return
+        self._fade(self._round_keep)
         for confidence, chance in zip(confidences, chances, strict=False):
             self._recent.append(self.acceptance(confidence))
             self._fit(confidence, chance)
@@ -81,9 +89,14 @@ class Calibration:
             self.mean += max(_RATE, 1 / (self.seen + 2)) * (chance - self.mean)
         self._levels = []
 
+    def _fade(self, keep: float) -> None:
+        count, first, second = self._sums
+        self._sums = keep * count, keep * first, keep * second
+
     def _fit(self, confidence: float, chance: float) -> None:
         """Least squares, one observation after the other: the line as it was is the prior."""
-        count, first, second = (_KEEP * each for each in self._sums)
+        self._fade(_KEEP)
+        count, first, second = self._sums
         self._sums = count, first, second = count + 1, first + confidence, second + confidence**2
         off = chance - self._base - self._slope * confidence
         step = off / ((count + _DOUBT) * (second + _DOUBT) - first * first)

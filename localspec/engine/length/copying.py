@@ -17,6 +17,20 @@ if TYPE_CHECKING:  # numpy, which lists have no use for
 # copy has at most so many tokens for every position that was judged.
 _TRUSTED = 4
 
+COPIES_KEEP = 0.75
+"""What a copy that was judged still counts a round later.
+
+A text stops repeating at once: where copies of forty tokens went wrong from then on, 128 tokens
+were written at a quarter of plain decoding's speed with 0.98 a token. From 0.6 to 0.8 nothing is
+lost elsewhere (docs/measurements/drafters.md).
+"""
+
+LENT = 2
+"""Positions for which all that was judged in other texts counts, where a copy's length is limited.
+
+The first copy of an answer that goes wrong costs a round or two by that, and not eight.
+"""
+
 # A model's decodes are timed with one row of logits. With a row for every token, what a token adds
 # was 1.2 to 1.8 times as much with the demo's draft; its output matrix is half of that model.
 _ROWS = 1.4

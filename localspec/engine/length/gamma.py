@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from localspec.engine.length.calibration import MOST, Calibration
-from localspec.engine.length.copying import Copy, Copying, reading
+from localspec.engine.length.copying import COPIES_KEEP, LENT, Copy, Copying, reading
 from localspec.engine.length.cost import FEW, USUAL, Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import (
@@ -185,13 +185,13 @@ class AutoGamma:
         self.neighbours = Neighbours(costs)
         self.learnt = False
         self._table = costs  # in force: in a generation that must be repeatable it stands still
+        self._generated = 0
         self._reset()
+        self.begin(follow_clock=True)
 
     def _reset(self) -> None:
-        self._tracks = {name: _Track() for name in (*self.costs.drafts, LOOKUP)}
-        self._begins = Calibration()  # of the first token of a copy; lookup's track has the others
-        # Where a model was not sure enough to go on, what lookup says is right less often.
-        self._tail = Calibration()
+        self._tracks = {name: _Track() for name in self.costs.drafts}
+        self._tracks[LOOKUP] = _Track(Calibration(COPIES_KEEP))
         # Of rounds without copied tokens, of those in which some were found, used or not, of all: a
         # copy ends, and what follows it is not as fast. What a token saves there is what it takes
         # otherwise.
@@ -199,8 +199,6 @@ class AutoGamma:
         # Plain rounds that may be put between those that draft: one soon where a table is wrong.
         self._spare = float(not self._table.believed)
         self._credit = _CREDIT  # plain rounds that drafting in vain may still cost
-        self._probes = self._wait = 0  # since a token was accepted; rounds until the next
-        self._generated = 0
         self._drafting = float(bool(self.costs.drafts))  # share of the last rounds
 
     def begin(self, *, follow_clock: bool) -> None:
@@ -210,7 +208,14 @@ class AutoGamma:
             self._reset()
         self._credit = min(_CREDIT, self._credit + _INTEREST * self._generated)
         self.neighbours.begin(anew=not follow_clock)
-        self._generated = self._probes = self._wait = 0
+        # What repeats in one text goes on, in another it does not: an answer finds out for itself
+        # how often the first token of a copy is right (lookup's track has the others), and what is
+        # copied where a model was not sure enough to go on, which is right less often.
+        self._begins, self._tail = Calibration(COPIES_KEEP), Calibration(COPIES_KEEP)
+        copied = self._tracks[LOOKUP].calibration
+        copied.seen = min(LENT, copied.seen)
+        self._probes = self._wait = 0  # since a token was accepted; rounds until the next
+        self._generated = 0
 
     def forget(self) -> None:
         """Tell nothing of what was decided so far; what was learnt stays."""
