@@ -28,7 +28,7 @@ from localspec.engine.drafter import Drafted, Drafter, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import head_drafter
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.length.stopping import FixedPlan, Plan, Situation
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model
 from localspec.engine.lookup import Lookup
 from localspec.engine.sampling import SamplingParams
@@ -39,7 +39,7 @@ COPIED = 24  # tokens of a copy that are kept
 ROWS = 48  # places whose distributions are read in one pass
 
 
-class Glance(FixedPlan):
+class Glance(Plan):
     """One pass, of which nothing is submitted."""
 
     def keep(self) -> int:
@@ -52,7 +52,7 @@ class Glancing(FixedGamma):
 
     def plan(self, situation: Situation) -> Plan:
         """One pass."""
-        return next((Glance(1, name, learns=True) for name in situation.lags), FixedPlan(0))
+        return next((Glance(1, name, learns=True) for name in situation.lags), Plan(0))
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from statistics import fmean
 from localspec.engine.drafter import Excerpt
 from localspec.engine.length.cost import Costs, Curve, Points
 from localspec.engine.length.gamma import LONGEST, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation
+from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.stats import LOOKUP, Round
 
 RECORDED = Path(__file__).parents[1] / "tests/data/drafters_rounds.json"
@@ -218,8 +218,8 @@ def _right(looks: Sequence[Look]) -> int:
     return sum(1 for _ in takewhile(lambda look: look.right, looks))
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen(FixedPlan):
+@dataclass(slots=True)
+class Chosen(Plan):
     """A length of one model, and of what lookup adds to it."""
 
     tail: int = 0
@@ -337,7 +337,7 @@ class Oracle:
     def _best(self, at: int, lags: Mapping[str, int], room: int) -> tuple[Plan, float]:
         """The best choice there, and how long it takes to the end."""
         tail, best = self._ended(at, 0, 1.0, room)
-        plan: Plan = FixedPlan(tail, LOOKUP) if tail else PLAIN
+        plan: Plan = Plan(tail, LOOKUP) if tail else PLAIN
         for name, chances in self._chances.items():
             model = self._drafts[name]
             usual = model.seconds(min(lags[name], 2))

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from localspec.engine.length.cost import Curve, Points, Row
 from localspec.engine.length.gamma import LONGEST, GammaPolicy
-from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation
+from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.stats import DRAFT, Round
 
 RECORDED = Path(__file__).parents[1] / "tests/data/gamma_rounds.json"
@@ -373,23 +373,18 @@ class Threshold:
 
     def plan(self, situation: Situation) -> Plan:
         """The same bound every time."""
-        return _ThresholdPlan(self._bound, max(0, min(self._limit, situation.room)))
+        return _ThresholdPlan(
+            max(0, min(self._limit, situation.room)), DRAFT, learns=True, bound=self._bound
+        )
 
     def observe(self, done: Round) -> None:
         """A bound learns nothing."""
 
 
 @dataclass(slots=True)
-class _ThresholdPlan:
-    bound: float
-    limit: int
-    learns: bool = True
-    drafter: str = DRAFT
-    aim: int = 0
+class _ThresholdPlan(Plan):
+    bound: float = 0.0
     tokens: int = 0
-
-    def wants_pass(self) -> bool:
-        return True
 
     def wants_token(self, confidence: float, *, firm: bool) -> bool:  # noqa: ARG002 - a `Plan`
         if confidence < self.bound:
@@ -432,7 +427,7 @@ class Oracle:
             if value > best:
                 best, length = value, m
             cost += world.draft.seconds(1)
-        return FixedPlan(length)
+        return Plan(length)
 
     def observe(self, done: Round) -> None:
         """Move on."""

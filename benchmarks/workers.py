@@ -275,7 +275,8 @@ def delay(arguments: argparse.Namespace, record: Record) -> None:
         if not chosen:
             continue
         best = max(FIXED, key=lambda arm: median(speeds[arm][each] for each in chosen))
-        gains = [speeds[best][each] / plain for each, plain in speeds[0].items()]
+        plain = speeds[0].items()
+        gains = [speeds[best][each] / speed for each, speed in plain if each in whole]
         ratios = np.array([speeds["auto"][each] / speeds[best][each] for each in scored])
         low, high = interval(ratios, arguments.seed)
         print(f"| {milliseconds:g} ms | {best} | {median(gains):.2f} | {np.median(ratios):.3f} |"

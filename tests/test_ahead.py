@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from localspec.engine.length.beside import Beside
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.neighbours import Neighbours
-from localspec.engine.length.stopping import FixedPlan, Plan, Situation
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams
@@ -152,8 +152,7 @@ def test_lookup_beside_it_changes_nothing() -> None:
 
 
 def test_nothing_goes_on_where_the_text_cannot_be_read() -> None:
-    @dataclass(frozen=True)
-    class Copying(FixedPlan):
+    class Copying(Plan):
         def copies(self, confidences: Sequence[float]) -> int:
             return len(confidences)
 

@@ -22,7 +22,7 @@ from localspec.engine.drafter import GAP, LOOK, Drafted, Excerpt, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import FixedPlan, Plan, Situation
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.lookup import Lookup
 from localspec.engine.sampling import SamplingParams
@@ -108,7 +108,7 @@ class Reads(FixedGamma):
     """The model reads what lookup would copy, whatever that costs."""
 
     def plan(self, situation: Situation) -> Plan:
-        return FixedPlan(min(3, situation.room), DRAFT, reads=len(situation.copies))
+        return Plan(min(3, situation.room), DRAFT, reads=len(situation.copies))
 
 
 def questions(number: int) -> list[str]:
@@ -169,7 +169,7 @@ def test_a_draft_is_the_same_whatever_path_it_reads(
         how = verification(Accept.TOKEN, SamplingParams(temperature=temperature, seed=3))
         context.clear()
         drafter.begin(ids, how.proposer, Cancel())
-        return drafter.propose(ids, FixedPlan(6, DRAFT, learns=True), path)
+        return drafter.propose(ids, Plan(6, DRAFT, learns=True), path)
 
     alone = drafted(())
     tokens = alone.draft.tokens

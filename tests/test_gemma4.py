@@ -32,7 +32,7 @@ from localspec.engine.length.profile import (
     measure,
     measure_by_context,
 )
-from localspec.engine.length.stopping import FixedPlan
+from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, ContextOptions, Model, SharedHead, head_of
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import ASSISTANT
@@ -90,7 +90,7 @@ def places(context: Context) -> tuple[int, int]:
 def drafts(head: SharedHead, tokens: list[int], n: int) -> Drafted:
     drafter = head_drafter(head)
     assert isinstance(drafter, SharedDrafter)
-    return drafter.propose(tokens, FixedPlan(n, drafter.name))
+    return drafter.propose(tokens, Plan(n, drafter.name))
 
 
 def test_a_target_says_bit_by_bit_what_it_says_without_a_head(

@@ -34,7 +34,7 @@ from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import HeadDrafter, head_drafter
 from localspec.engine.length.gamma import FixedGamma, GammaPolicy
 from localspec.engine.length.profile import DRAFT_SIZES, identity, measure
-from localspec.engine.length.stopping import PLAIN, FixedPlan, Plan, Situation
+from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import (
     BlockHead,
     Context,
@@ -351,7 +351,7 @@ def test_a_head_goes_on_as_if_it_had_seen_everything_at_once(engine: Engine) -> 
             list(each.prefill(third, Cancel()))
             each.target.decode(third[-1:], 1)
             text = [*third, 300]
-            proposals.append(its.propose(text, FixedPlan(4, its.name)).draft.tokens)
+            proposals.append(its.propose(text, Plan(4, its.name)).draft.tokens)
         assert proposals[0] == proposals[1]
         assert len(proposals[0]) > 0
 

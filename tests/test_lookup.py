@@ -16,7 +16,7 @@ from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import ByContext, Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import FixedPlan, Plan, Situation
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, LOOKUP, GammaReason, GenerationStats, Round
@@ -502,7 +502,7 @@ def test_a_model_that_is_not_asked_does_nothing() -> None:
 
     class Copies(AutoGamma):
         def plan(self, situation: Situation) -> Plan:
-            return FixedPlan(min(4, len(situation.copies)), LOOKUP)
+            return Plan(min(4, len(situation.copies)), LOOKUP)
 
     rounds = run(of, Copies(Costs(FLAT, {DRAFT: {0: {1: 0.05}}})))
     assert text(rounds) == text(run(engine(copies=False), FixedGamma(0)))

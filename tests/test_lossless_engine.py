@@ -22,7 +22,7 @@ from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import HeadDrafter, head_drafter
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import FixedPlan, Plan, Situation
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.lookup import Lookup
@@ -367,7 +367,7 @@ def test_a_biased_draw_is_rejected_under_the_coupled_rule(
 REPEATS = "Call 123123 or 123123 or 12"
 
 
-class Adding(FixedPlan):
+class Adding(Plan):
     """A model's tokens, and two more if lookup has them."""
 
     def copies(self, confidences: Sequence[float]) -> int:
@@ -393,7 +393,7 @@ class Turns(Counts):
     def plan(self, situation: Situation) -> Plan:
         name = self._names[situation.context % len(self._names)]
         if name == LOOKUP:
-            return FixedPlan(min(2, len(situation.copies)), LOOKUP)
+            return Plan(min(2, len(situation.copies)), LOOKUP)
         return Adding(1, name)
 
 
@@ -401,7 +401,7 @@ class Reading(Counts):
     """The model reads what lookup would copy, and drafts two tokens."""
 
     def plan(self, situation: Situation) -> Plan:
-        return FixedPlan(min(2, situation.room), DRAFT, reads=len(situation.copies))
+        return Plan(min(2, situation.room), DRAFT, reads=len(situation.copies))
 
 
 def lookup_alone(target: Context, _draft: Context) -> Engine:

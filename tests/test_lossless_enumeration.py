@@ -28,7 +28,7 @@ from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.copying import Copying
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import FixedPlan, Plan, Situation, StoppingPlan
+from localspec.engine.length.stopping import Plan, Situation, StoppingPlan
 from localspec.engine.llama import BlockHead, Head, SharedHead
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.llama.head import Rows, TargetStates
@@ -1041,7 +1041,7 @@ def copying(*, length: int = 0, rate: float = 1.05) -> GammaPolicy:
     class Policy(Stopping):
         def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
             if length:
-                return FixedPlan(min(length, len(situation.copies)), LOOKUP)
+                return Plan(min(length, len(situation.copies)), LOOKUP)
             its = tried(Calibration())
             prices = Copying(its, its, self._times, 0.5, 0.5)
             return StoppingPlan(Calibration(), self._times, 0.05, self._rate, copying=prices)
@@ -1085,7 +1085,7 @@ class Reading(Stopping):
     def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
         reads = len(situation.copies)
         if not self._rate:
-            return FixedPlan(3, DRAFT, reads=reads)
+            return Plan(3, DRAFT, reads=reads)
         its = tried(Calibration())
         prices = Copying(its, its, self._times, 0.5, 0.5)
         return StoppingPlan(
@@ -1213,7 +1213,7 @@ class OneThen(FixedGamma):
     """One token, then two where there is room."""
 
     def plan(self, situation: Situation) -> Plan:
-        return FixedPlan(min(1 if situation.context == len(PROMPT) else 2, situation.room), DRAFT)
+        return Plan(min(1 if situation.context == len(PROMPT) else 2, situation.room), DRAFT)
 
 
 class InRoom(Stopping):
@@ -1224,7 +1224,7 @@ class InRoom(Stopping):
         return StoppingPlan(Calibration(), times=times, step=0.05, rate=self._rate)
 
 
-class _First(FixedPlan):
+class _First(Plan):
     """Submits one token of those that it drafts: the next one is known for a guess."""
 
     def keep(self) -> int:
@@ -1514,7 +1514,7 @@ class Translating(Stopping):
 
     def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
         if not self._rate:
-            return FixedPlan(3, TRANSLATED)
+            return Plan(3, TRANSLATED)
         return StoppingPlan(Calibration(), self._times, 0.05, self._rate, drafter=TRANSLATED)
 
 

@@ -27,7 +27,7 @@ from benchmarks.simulator import CURVES, Text, steady
 from benchmarks.simulator import recorded as positions
 from localspec.engine.length import gamma
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import FixedPlan, Plan, Situation
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.stats import DRAFT, EAGLE3, LOOKUP
 
 STEPS = {DRAFT: 0.1, EAGLE3: 0.06}
@@ -207,7 +207,7 @@ class Believing(FixedGamma):
     """The negative control: what lookup is sure of is submitted."""
 
     def plan(self, situation: Situation) -> Plan:
-        return FixedPlan(min(4, len(situation.copies)), LOOKUP)
+        return Plan(min(4, len(situation.copies)), LOOKUP)
 
 
 @pytest.mark.parametrize("steps", [{}, {DRAFT: 0.1}, {DRAFT: 0.25}])

@@ -15,7 +15,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import LOOK, ModelDrafter
 from localspec.engine.generate import Engine
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.length.stopping import FixedPlan
+from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.look import look_again
 from localspec.engine.lookup import Lookup
@@ -289,7 +289,7 @@ def test_the_text_is_the_same_with_another_vocabulary(
     assert brought["smaller"] > 0.6 * brought["draft"]
 
 
-class Unsure(FixedPlan):
+class Unsure(Plan):
     """Looks, and drafts nothing."""
 
     def wants_token(self, confidence: float, *, firm: bool) -> bool:
@@ -303,7 +303,7 @@ def test_a_look_that_was_too_unsure_tells_what_it_would_have_drafted(
     ids = contexts["target"].model.tokenize("Once upon a", add_special=True, parse_special=False)
     drafter = of.drafters[TRANSLATED]
     drafter.begin(ids, argmax_proposer, Cancel(), anew=True)
-    bold = drafter.propose(ids, FixedPlan(1, TRANSLATED, learns=True))
+    bold = drafter.propose(ids, Plan(1, TRANSLATED, learns=True))
     drafter.observe(ids, 0)
     seen = drafter.propose(ids, Unsure(1, TRANSLATED, learns=True))
     assert not seen.draft.tokens

@@ -16,7 +16,7 @@ from localspec.engine.acceptance import Verification, verification
 from localspec.engine.drafter import LOOK
 from localspec.engine.explain import Case, Explained, Word, explain
 from localspec.engine.inside import Bar, Guessed, Inside, Opinion
-from localspec.engine.length.stopping import FixedPlan
+from localspec.engine.length.stopping import Plan
 from localspec.engine.proposer import Proposer, View, argmax_proposer
 from localspec.engine.sampling import Dist, Logits, TargetRows, logprobs
 from localspec.engine.stats import LOOKUP, Round
@@ -301,7 +301,7 @@ def _drafted_again(
     if drafter.reader is not None:
         _show(engine, drafter, tokens, made.begun, cancel)
     drafter.begin(tokens, sight, cancel)
-    asked = drafter.propose(tokens, FixedPlan(max(made.own, made.block), drafter.name)).draft
+    asked = drafter.propose(tokens, Plan(max(made.own, made.block), drafter.name)).draft
     drafter.observe(tokens, 0)
     draft = Draft(asked.tokens[: made.own], asked.q and asked.q[: made.own])
     rows = draft.q or ()
@@ -329,5 +329,5 @@ def _show(
             cancel.check()
         engine.target.decode(tokens[end - 1 : end], 0)
         if end < last:
-            drafter.propose(tokens[: end + 1], FixedPlan(1, drafter.name))
+            drafter.propose(tokens[: end + 1], Plan(1, drafter.name))
             drafter.observe(tokens[: end + 1], 0)

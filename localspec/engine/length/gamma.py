@@ -18,7 +18,6 @@ from localspec.engine.length.cost import FEW, USUAL, Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import (
     PLAIN,
-    FixedPlan,
     Plan,
     Situation,
     StoppingPlan,
@@ -78,8 +77,8 @@ class FixedGamma:
         """The fixed draft length, as far as there is room: of the first model, else of lookup."""
         length = max(0, min(self.gamma, situation.room))
         for name in situation.lags:
-            return FixedPlan(length, name, learns=self._learns)
-        return FixedPlan(min(length, len(situation.copies)), LOOKUP, learns=self._learns)
+            return Plan(length, name, learns=self._learns)
+        return Plan(min(length, len(situation.copies)), LOOKUP, learns=self._learns)
 
     def observe(self, done: Round) -> None:
         """A fixed length learns nothing."""
@@ -246,7 +245,7 @@ class AutoGamma:
         copy = self._copy(situation, prices) if situation.copies else Copy()
         plan, cost = self._best(situation, prices)
         if copy.length and (plan is None or copy.worth >= plan.promise() - cost):
-            return PLAIN if self._compares() else FixedPlan(copy.length, LOOKUP)
+            return PLAIN if self._compares() else Plan(copy.length, LOOKUP)
         if plan is None:
             return PLAIN
         if plan.pays(cost):

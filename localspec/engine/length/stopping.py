@@ -9,7 +9,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Protocol
 
 from localspec.engine.length.calibration import LEAST, MOST, Calibration
 from localspec.engine.length.copying import Copying
@@ -43,62 +42,16 @@ class Situation:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-class Plan(Protocol):
-    """One round's decisions, asked for as the draft grows."""
-
-    @property
-    def drafter(self) -> str:
-        """The name of the drafter that proposes; empty if none does."""
-        ...
-
-    @property
-    def aim(self) -> int:
-        """The draft length asked for, known for sure when the draft is done."""
-        ...
-
-    @property
-    def limit(self) -> int:
-        """Tokens to draft at most; 0 leaves the drafter alone."""
-        ...
-
-    @property
-    def reads(self) -> int:
-        """Tokens that lookup would copy, for the drafter to read with what it missed."""
-        ...
-
-    @property
-    def learns(self) -> bool:
-        """Whether the round should report confidences and acceptance probabilities."""
-        ...
-
-    def wants_pass(self) -> bool:
-        """Whether to spend another draft pass; asked before each but the first."""
-        ...
-
-    def wants_token(self, confidence: float, *, firm: bool) -> bool:
-        """Whether to add a token; asked after a pass, before the token is picked.
-
-        Args:
-            confidence: the probability of the draft's best guess, if the plan learns.
-            firm: whether the token, once picked, must be submitted.
-        """
-        ...
-
-    def keep(self) -> int:
-        """How many of the tokens added are worth verifying: those that are firm, or more."""
-        ...
-
-    def copies(self, confidences: Sequence[float]) -> int:
-        """How many copied tokens, with these confidences, to add to those that are kept."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class FixedPlan:
-    """Draft `limit` tokens, whatever they look like.
+@dataclass(slots=True)
+class Plan:
+    """One round's decisions, asked for as the draft grows; these: a fixed length, come what may.
 
     Attributes:
-        learns: set to record what a replay of other policies needs.
+        limit: tokens to draft at most; 0 leaves the drafter alone.
+        drafter: the name of the drafter that proposes; empty if none does.
+        learns: whether the round should report confidences and acceptance probabilities: here for
+            those who record what a replay of other policies needs.
+        reads: tokens that lookup would copy, for the drafter to read with what it missed.
     """
 
     limit: int
@@ -108,30 +61,35 @@ class FixedPlan:
 
     @property
     def aim(self) -> int:
-        """The fixed length."""
+        """The draft length asked for, known for sure when the draft is done."""
         return self.limit
 
     def wants_pass(self) -> bool:
-        """Always: the limit alone ends the draft."""
+        """Whether to spend another draft pass; asked before each but the first."""
         return True
 
     def wants_token(self, confidence: float, *, firm: bool) -> bool:  # noqa: ARG002 - always
-        """Always: confidence has no say."""
+        """Whether to add a token; asked after a pass, before the token is picked.
+
+        Args:
+            confidence: the probability of the draft's best guess, if the plan learns.
+            firm: whether the token, once picked, must be submitted.
+        """
         return True
 
     def keep(self) -> int:
-        """The fixed length: whatever was drafted is verified."""
+        """How many of the tokens added are worth verifying: those that are firm, or more."""
         return self.limit
 
-    def copies(self, confidences: Sequence[float]) -> int:  # noqa: ARG002 - never
-        """None: the length is that of one drafter's draft."""
+    def copies(self, confidences: Sequence[float]) -> int:  # noqa: ARG002 - none
+        """How many copied tokens, with these confidences, to add to those that are kept."""
         return 0
 
 
-PLAIN = FixedPlan(0)
+PLAIN = Plan(0)
 
 
-class StoppingPlan:
+class StoppingPlan(Plan):
     """Drafts while the best that can still come is worth more than what is there.
 
     With n tokens drafted, S_k the chance that the first k are all accepted and lambda the tokens
@@ -147,8 +105,6 @@ class StoppingPlan:
     A target that goes back by reading again pays for a rejection: with r decodes of what stays (one
     or none), V(m) is less by lambda r sum_{k<m} (S_k - S_{k+1}) T(k+1).
     """
-
-    learns = True
 
     def __init__(
         self,
@@ -174,8 +130,8 @@ class StoppingPlan:
             copying: what tokens copied to the draft's end are worth; None where none may be.
             reads: of what lookup would copy, for the drafter to read at first.
         """
-        self.drafter, self.reads, self.step = drafter, reads, step
-        self.limit = len(times) - 2
+        super().__init__(len(times) - 2, drafter, learns=True, reads=reads)
+        self.step = step
         self._calibration = calibration
         self._times = times
         # At n the least of what comes after it.
