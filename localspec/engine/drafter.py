@@ -62,6 +62,7 @@ class Drafted:
         begun: the first token that its cache knows of, where that is a head's.
         block: tokens that it guessed at once.
         kept: passes that were made beside the target's pass before.
+        left_out: tokens of the sequence that its passes knew nothing of.
     """
 
     drafter: str = ""
@@ -78,6 +79,7 @@ class Drafted:
     begun: int = 0
     block: int = 0
     kept: int = 0
+    left_out: int = 0
 
     @property
     def decodes(self) -> int:

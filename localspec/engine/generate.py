@@ -246,8 +246,6 @@ class Engine:
         plan = self._plan(generation, policy, guess)
         sight = self._looked_at(generation) if self.watch is not None and plan.limit else None
         asked = self._propose(generation, plan, guess)
-        drafter = self.drafters.get(asked.drafter)
-        left_out = drafter.left_out(tokens) if drafter is not None else 0
         drafted = perf_counter()
         done = self._verify(generation, asked, sight)
         chances = self._observe(asked, tokens, done.p, done.verdict)
@@ -274,7 +272,7 @@ class Engine:
             kept=asked.kept,
             **scores._asdict(),
             context=held,
-            left_out=left_out,
+            left_out=asked.left_out,
             confidences=tuple(asked.confidences),
             chances=chances,
             logprobs=done.logprobs,
@@ -409,7 +407,9 @@ class Engine:
             copied = guess.first(plan.limit)
             return Drafted(LOOKUP, Draft(copied.tokens), tail=copied)
         path = guess.tokens[: plan.reads]
-        asked = self.drafters[plan.drafter].propose(generation.tokens, plan, path)
+        drafter, tokens = self.drafters[plan.drafter], generation.tokens
+        asked = drafter.propose(tokens, plan, path)
+        asked = replace(asked, left_out=drafter.left_out(tokens))
         if guess.tokens:
             same = common_prefix(asked.draft.tokens, guess.tokens)
             asked = replace(asked, agreed=max(0, min(same, len(asked.views) - 1)))
