@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import Counter
@@ -78,7 +79,7 @@ def test_positions_after_a_rejection_are_not_observations() -> None:
     other.learn([0.9], [0.9])
     assert one.seen == 1
     assert one.mean == other.mean
-    assert one.levels == other.levels
+    assert one.spread == other.spread
 
 
 def test_a_bad_draft_loses_its_credit_at_every_confidence() -> None:
@@ -89,18 +90,26 @@ def test_a_bad_draft_loses_its_credit_at_every_confidence() -> None:
     assert calibration.acceptance(0.99) < 0.5 * before
 
 
-def test_levels_are_a_distribution_around_what_is_expected() -> None:
+@pytest.mark.parametrize("differ", [0.0, 0.25, 0.5])
+def test_it_learns_how_far_positions_differ(differ: float) -> None:
+    """Their standard deviation: a draft that is as sure of all of them tells nothing by a pass."""
     calibration = Calibration()
     luck = random.Random(2)
     for _ in range(300):
-        confidence = luck.random()
+        confidence = 0.5 + 2 * differ * (luck.random() - 0.5)
         calibration.learn([confidence], [confidence])
-    assert sum(weight for weight, _ in calibration.levels) == pytest.approx(1)
-    offsets = [offset for _, offset in calibration.levels]
-    assert sum(weight * offset for weight, offset in calibration.levels) == pytest.approx(0)
-    assert offsets == sorted(offsets)
-    assert offsets[-1] - offsets[0] > 0.4  # few, and far apart
-    assert len(calibration.levels) <= 6
+    assert calibration.spread == pytest.approx(differ / math.sqrt(3), abs=0.04)
+
+
+def test_a_pass_is_worth_more_where_positions_differ_more() -> None:
+    """It may show the better ones: a draft that is sometimes sure pays, and its mean does not."""
+    found = []
+    for spread in (0.0, 0.2, 0.4):
+        calibration = Told(0.4, spread)
+        plan = StoppingPlan(calibration, [0.0, 1.0, 1.5, 2.0, 2.5], 0.1, 1.0)
+        found.append(plan.promise())
+    assert found == sorted(found)
+    assert found[0] == 0.0 < found[-1]
 
 
 # ---------------------------------------------------------------- the rule
@@ -109,10 +118,10 @@ def test_levels_are_a_distribution_around_what_is_expected() -> None:
 class Told(Calibration):
     """Takes the confidence for the acceptance, and expects `mean` of what is not known."""
 
-    def __init__(self, mean: float) -> None:
+    def __init__(self, mean: float, spread: float = 0.0) -> None:
         super().__init__()
         self.mean = mean
-        self._levels = [(1.0, 0.0)]
+        self._variance = spread**2
 
     def acceptance(self, confidence: float) -> float:
         return confidence

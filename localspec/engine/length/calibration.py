@@ -5,7 +5,7 @@ A leaf: plain numbers in, plain numbers out, no clock.
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Sequence
 
 # All of these were chosen in benchmarks/gamma_simulate.py, by the speed on average.
@@ -17,8 +17,7 @@ LEAST, MOST = 0.005, 0.99
 
 _RATE = 0.06  # of the mean, by which code is told from prose: it forgets faster
 _START = 0.7  # what it begins with
-_RECENT = 64  # positions
-_LEVELS = 4
+_SPREAD = 0.2  # how far positions are off it, to begin with
 _PERSISTENCE = 0.4  # of what sets one position apart from the mean, at the next
 
 
@@ -44,23 +43,15 @@ class Calibration:
                 observations of that round take from it.
         """
         self._round_keep = round_keep
-        self.mean = _START
+        self.mean, self._variance = _START, _SPREAD**2
         self.seen = 0
         self._base, self._slope = _BASE, _SLOPE
         self._sums = 0.0, 0.0, 0.0  # observations, their confidences, the squares of these
-        start = [self.acceptance((n + 0.5) / _LEVELS) for n in range(_LEVELS)]
-        self._recent = deque(start, maxlen=_RECENT)
-        self._levels: list[tuple[float, float]] = []  # as long as nothing more was learnt
 
     @property
-    def levels(self) -> list[tuple[float, float]]:
-        """What to expect of a position, few and far apart.
-
-        (probability, by how much its acceptance is off the expected one)
-        """
-        if not self._levels:
-            self._levels = self._grouped()
-        return self._levels
+    def spread(self) -> float:
+        """How far off the mean positions seen lately were expected to be: a standard deviation."""
+        return math.sqrt(self._variance)
 
     def acceptance(self, confidence: float) -> float:
         """The chance that a token proposed with this confidence is accepted."""
@@ -82,12 +73,12 @@ class Calibration:
             return
         self._fade(self._round_keep)
         for confidence, chance in zip(confidences, chances, strict=False):
-            self._recent.append(self.acceptance(confidence))
+            off = self.acceptance(confidence) - self.mean
+            self._variance += (1 - _KEEP) * (off * off - self._variance)
             self._fit(confidence, chance)
             # The first few count more, so that a start which is wrong does not linger.
             self.seen += 1
             self.mean += max(_RATE, 1 / (self.seen + 2)) * (chance - self.mean)
-        self._levels = []
 
     def _fade(self, keep: float) -> None:
         count, first, second = self._sums
@@ -102,11 +93,3 @@ class Calibration:
         step = off / ((count + _DOUBT) * (second + _DOUBT) - first * first)
         self._base += step * (second + _DOUBT - first * confidence)
         self._slope = max(0.0, self._slope + step * ((count + _DOUBT) * confidence - first))
-
-    def _grouped(self) -> list[tuple[float, float]]:
-        """The recent acceptances in groups as large as each other, by how far off their mean."""
-        found = sorted(self._recent)
-        size = -(-len(found) // _LEVELS)
-        mean = sum(found) / len(found)
-        groups = (found[at : at + size] for at in range(0, len(found), size))
-        return [(len(each) / len(found), sum(each) / len(each) - mean) for each in groups]

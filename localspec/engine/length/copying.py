@@ -37,11 +37,10 @@ _ROWS = 1.4
 
 
 class Copy(NamedTuple):
-    """So many copied tokens, what they are worth in tokens, and how many should be accepted."""
+    """So many copied tokens, and what they are worth in tokens."""
 
     length: int = 0
     worth: float = 0.0
-    accepted: float = 0.0
 
 
 class Copying(NamedTuple):
@@ -84,7 +83,7 @@ class Copying(NamedTuple):
             seconds = spent + times[drafted + m + 1] - plain
             if gain - self.going * seconds > highest:
                 highest = gain - self.going * seconds
-                best = Copy(m, gain - self.rate * seconds, gain)
+                best = Copy(m, gain - self.rate * seconds)
         return best
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from localspec.engine.length.calibration import MOST, Calibration
-from localspec.engine.length.copying import COPIES_KEEP, LENT, Copy, Copying, reading
+from localspec.engine.length.copying import COPIES_KEEP, LENT, Copying, reading
 from localspec.engine.length.cost import FEW, USUAL, Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import (
@@ -109,13 +109,12 @@ _SHARE_UNSURE = 0.04
 # than 2 % of 256 tokens, and less than 2.5 % of 30 answers of 20 (tests/test_simulate.py).
 _PAUSE = 3
 _CREDIT = 2.0  # to begin with, and at most
-_INTEREST = 0.01  # a round, and for the next answer a token; 0.015 cost 2.4 %
+_INTEREST = 0.0075  # a round, and for the next answer a token; 0.01 costs 0.5 % of such a draft
 # A draft that would gain less than a tenth even if it were as good as always right is not probed.
 # (To probe only what could more than double the speed costs texts of many kinds 2.4 %.)
 _WORTH = 1.1
 
-# Reading a long prompt pays for many rounds: this many tokens are expected to follow at least, and
-# as many again as were generated so far.
+# Reading a long prompt pays for many rounds: this many tokens are expected to follow.
 _HORIZON = 128
 _USUAL_LAG = 2  # the target's own token, and one of the draft's where all were accepted
 _TOKENS_A_ROUND = 3  # what most pairs bring where drafting pays (docs/measurements/gamma.md)
@@ -130,12 +129,6 @@ class _Track:
     rounds: float = 0.0
     drafted: float = 0.0
     accepted: float = 0.0
-    lately: float = 0.0  # share of the last rounds in which it was asked
-
-    @property
-    def emitted(self) -> float:
-        """Tokens per round in which it was asked."""
-        return 1 + self.accepted / self.rounds if self.rounds else 1.0
 
     @property
     def length(self) -> int:
@@ -198,7 +191,8 @@ class AutoGamma:
         # Plain rounds that may be put between those that draft: one soon where a table is wrong.
         self._spare = float(not self._table.believed)
         self._credit = _CREDIT  # plain rounds that drafting in vain may still cost
-        self._drafting = float(bool(self.costs.drafts))  # share of the last rounds
+        # Shares of the last rounds: with any draft, and those that lookup proposed.
+        self._drafting, self._copying = float(bool(self.costs.drafts)), 0.0
 
     def begin(self, *, follow_clock: bool) -> None:
         """Start a generation; one that must be repeatable starts from nothing but measurements."""
@@ -242,9 +236,9 @@ class AutoGamma:
         if room < 1 or (waits and not situation.copies):
             return PLAIN
         prices = self._prices(situation, room)
-        copy = self._copy(situation, prices) if situation.copies else Copy()
+        copy = prices.best(situation.copies)
         plan, cost = self._best(situation, prices)
-        if copy.length and (plan is None or copy.worth >= plan.promise() - cost):
+        if copy.worth > 0 and (plan is None or copy.worth >= plan.promise() - cost):
             return PLAIN if self._compares() else Plan(copy.length, LOOKUP)
         if plan is None:
             return PLAIN
@@ -270,8 +264,6 @@ class AutoGamma:
         self._begins.learn(done.copy_confidences[:1], done.copy_chances[:1])
         self._tracks[LOOKUP].calibration.learn(done.copy_confidences[1:], done.copy_chances[1:])
         self._tail.learn(done.tail_confidences, done.tail_chances)
-        for name, track in self._tracks.items():
-            track.lately += _LATELY * ((name == done.drafter) - track.lately)
         for name, drafted, accepted in done.shares if done.drafter else ():
             if drafted or done.draft_passes:
                 self._tracks[name].count(drafted, accepted)
@@ -290,6 +282,7 @@ class AutoGamma:
         drafting = rounds - curve.seconds(done.drafted + 1) / curve.seconds(1)
         self._credit = min(_CREDIT, self._credit - drafting + _INTEREST * rounds)
         self._drafting += _LATELY * ((done.drafted > 0) - self._drafting)
+        self._copying += _LATELY * ((done.drafter == LOOKUP) - self._copying)
         if any(accepted for name, _, accepted in done.shares if name != LOOKUP):
             self._credit, self._probes, self._wait = _CREDIT, 0, 0
 
@@ -377,7 +370,6 @@ class AutoGamma:
             length = max(1, found[0])
             times, cost = times[: length + 2], curve.seconds(read + length)
         cost += self._shared_catch_up(curve, lag, situation) - saved
-        cost += self._owed(situation, track.emitted, but=name)
         plan = StoppingPlan(
             track.calibration,
             times,
@@ -390,22 +382,6 @@ class AutoGamma:
         )
         return plan, prices.rate * cost
 
-    def _copy(self, situation: Situation, prices: Copying) -> Copy:
-        """The best copy, if it is worth more than plain decoding."""
-        copy = prices.best(situation.copies)
-        owed = prices.rate * self._owed(situation, 1 + copy.accepted) if copy.length else 0.0
-        return Copy(copy.length, copy.worth - owed, copy.accepted) if copy.worth > owed else Copy()
-
-    def _owed(self, situation: Situation, tokens: float, but: str = "") -> float:
-        """What it costs the models asked lately to read, later, so many tokens instead of one."""
-        total = 0.0
-        for name, lag in situation.lags.items():
-            if name != but and self._tracks[name].lately > 0:
-                curve = self._curve(name, situation)
-                more = curve.seconds(round(lag + tokens)) - curve.seconds(lag + 1)
-                total += self._tracks[name].lately * max(0.0, more)
-        return total
-
     def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
         """This round's share of what reading `lag` tokens costs more than the usual.
 
@@ -415,9 +391,8 @@ class AutoGamma:
         if lag <= _USUAL_LAG:
             return 0.0
         extra = curve.seconds(lag) - curve.seconds(_USUAL_LAG)
-        tokens = min(situation.remaining, max(_HORIZON, self._generated))
-        copying = self._tracks[LOOKUP].lately
-        return extra * max(copying, 1 / max(1.0, tokens / _TOKENS_A_ROUND))
+        rounds = min(situation.remaining, _HORIZON) / _TOKENS_A_ROUND
+        return extra * max(self._copying, 1 / max(1.0, rounds))
 
     def _waits(self) -> bool:
         """Whether the next probe is some rounds off; a round goes by."""
@@ -429,7 +404,7 @@ class AutoGamma:
         """Whether to let a draft show its confidence although plain decoding is best."""
         self._wait, times = _PAUSE, prices.times[: plan.limit + 2]
         lag, curve = situation.lags[plan.drafter], self._curve(plan.drafter, situation)
-        if lag > _USUAL_LAG and self._tracks[LOOKUP].lately > _WILLING:
+        if lag > _USUAL_LAG and self._copying > _WILLING:
             return False  # it would soon have to read as much again
         read = lag + plan.limit if plan.drafter in situation.blocks else lag
         if curve.seconds(read) > self._credit * times[1]:

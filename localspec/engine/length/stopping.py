@@ -165,13 +165,13 @@ class StoppingPlan(Plan):
 
     def promise(self) -> float:
         """What another pass is expected to be worth, in tokens, before it is paid."""
-        floor, worth = self._floor, 0.0
-        for weight, offset in self._calibration.levels:
+        floor, worth, spread = self._floor, 0.0, self._calibration.spread
+        for offset in (-spread, spread):
             accepted = min(MOST, max(LEAST, self._next + offset))
             chain, gain, here = self._with(accepted)
             follows = self._calibration.next_after(accepted)
             ahead = self._ahead(self._drafted + 1, chain, gain, follows) - self._step
-            worth += weight * max(floor, here, ahead)
+            worth += max(floor, here, ahead) / 2
         return worth - floor
 
     def wants_token(self, confidence: float, *, firm: bool) -> bool:
