@@ -97,11 +97,13 @@ def conversation(texts: Recorded, luck: random.Random) -> Sequence[tuple[str, An
     return found
 
 
-def by_kind(prices: Prices, texts: Recorded, seeds: int = 72) -> Mapping[str, float]:
+def by_kind(
+    prices: Prices, texts: Recorded, seeds: Sequence[int] = range(72)
+) -> Mapping[str, float]:
     """The speed over plain decoding's in each kind of answer."""
     tokens: defaultdict[str, int] = defaultdict(int)
     rounds: defaultdict[str, float] = defaultdict(float)
-    for seed in range(seeds):
+    for seed in seeds:
         policy = AutoGamma(prices.costs())
         for kind, answer in conversation(texts, random.Random(seed)):
             tokens[kind] += len(answer)
@@ -109,10 +111,12 @@ def by_kind(prices: Prices, texts: Recorded, seeds: int = 72) -> Mapping[str, fl
     return {kind: tokens[kind] / (rounds[kind] / prices.target[1]) for kind in tokens}
 
 
-def afterwards(prices: Prices, texts: Recorded, right: int, seeds: int = 12) -> Sequence[float]:
+def afterwards(
+    prices: Prices, texts: Recorded, right: int, seeds: Sequence[int] = range(12)
+) -> Sequence[float]:
     """The speed over plain decoding's behind a text that was copied, where copies go wrong."""
     found = []
-    for seed in range(seeds):
+    for seed in seeds:
         luck = random.Random(seed)
         copied = texts[luck.choice(COPYING), 0.0]
         before = [place for each in luck.sample(copied, min(3, len(copied))) for place in each]

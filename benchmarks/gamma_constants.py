@@ -1,9 +1,9 @@
 """What the numbers in automatic gamma are worth: each is halved and doubled, in the simulator.
 
 Prints Markdown: for every number what half and twice of it change in the speed (percent) over texts
-of changing kinds, a draft of no use, texts that change every 40 tokens, and a wrong table in
-bursts; and of the claims made, how many intervals hold the truth, and high over low. Two minutes of
-one core.
+of changing kinds, a draft of no use, texts that change every 40 tokens, a wrong table in bursts,
+and a draft that is of use late; and of the claims made, how many intervals hold the truth, and high
+over low. Two minutes of one core.
 
     uv run python -m benchmarks.gamma_constants
 """
@@ -89,25 +89,29 @@ def controller(points: Points, *, wrong: bool, seed: int) -> AutoGamma:
     return AutoGamma(Costs({0: target}, {DRAFT: {0: draft}}))
 
 
-def scenarios() -> dict[str, list[Text]]:
-    """Answers by scenario."""
-    pool, luck = recorded(), random.Random(4)
+def scenarios(draw: int = 0) -> dict[str, list[Text]]:
+    """Answers by scenario; another `draw` has other texts of the same kinds."""
+    pool, luck, first = recorded(), random.Random(4 + 1000 * draw), 50 * draw
     kinds = (0.3, 0.45, 0.6, 0.75, 0.9)
-    hopeless: list[Text] = [
-        [Position(luck.choice(pool).confidence, 0.2 * luck.random() ** 4) for _ in range(64)]
-        for _ in range(12)
-    ]
+
+    def hopeless(tokens: int) -> Text:
+        return [
+            Position(luck.choice(pool).confidence, 0.2 * luck.random() ** 4) for _ in range(tokens)
+        ]
+
+    useless = [hopeless(64) for _ in range(12)]
     switching: list[Text] = []
-    for seed, pair in enumerate(((0.35, 0.9), (0.5, 0.85), (0.6, 0.95))):
+    for seed, pair in enumerate(((0.35, 0.9), (0.5, 0.85), (0.6, 0.95)), first):
         one, other = (steady(pool, a, 240, seed=seed + i) for i, a in enumerate(pair))
         switching.append(
             [p for at in range(0, 240, 40) for p in (*one[at:][:40], *other[at:][:40])]
         )
     return {
-        "kinds": [steady(pool, luck.choice(kinds), 128, seed=i) for i in range(16)],
-        "no use": hopeless,
+        "kinds": [steady(pool, luck.choice(kinds), 128, seed=first + i) for i in range(16)],
+        "no use": useless,
         "changing": switching,
-        "wrong, bursts": [steady(pool, 0.7, 150, seed=i) for i in range(2)],
+        "wrong, bursts": [steady(pool, 0.7, 150, seed=first + i) for i in range(2)],
+        "late": [[*hopeless(80), *steady(pool, 0.8, 150, seed=first + i)] for i in range(2)],
     }
 
 

@@ -195,7 +195,7 @@ def test_a_text_that_stops_repeating_is_found_out_within_a_few_rounds(
     prices, texts = Prices.of(CURVES[curve], {DRAFT: 0.15}), conversations.answers()
 
     def share(right: int) -> float:
-        return geometric_mean(conversations.afterwards(prices, texts, right, seeds=6))
+        return geometric_mean(conversations.afterwards(prices, texts, right, range(6)))
 
     assert share(0) >= 0.9
     assert share(1) >= 0.9
