@@ -1,10 +1,11 @@
 """Lookup in conversations, in the simulator: texts that repeat, and texts that stop repeating.
 
-Recorded answers of eight kinds (benchmarks/drafters_record.py), cut to 64, 128 or 256 tokens, make
-conversations of ten, written by automatic gamma with a draft at 0.15 T(1). Into these are put
-answers of 64 tokens in which lookup is as sure as ever, at three places in ten, and its first token
-always wrong. Then answers of 600 tokens that are copied for the most part go on for 128 more in
-which lookup is sure at every place and wrong from the first token on, or from the second or third.
+Recorded answers of eight kinds (benchmarks/drafters_record.py), whole (31 to 95 tokens) or cut to
+64, make conversations of ten, written by automatic gamma with a draft at 0.15 T(1). Into these are
+put answers of 64 tokens in which lookup is as sure as ever, at three places in ten, and its first
+token always wrong. Then texts of 120 to 220 tokens that are copied for the most part go on for 95
+more in which lookup is sure at every place and wrong from the first token on, or from the second or
+third.
 Prints Markdown: tokens in the time of a plain round, by cost curve. Half a minute of one core.
 
     uv run python -m benchmarks.conversations
@@ -90,7 +91,7 @@ def conversation(texts: Recorded, luck: random.Random) -> Sequence[tuple[str, An
     for _ in range(10):
         kind = luck.choice(COPYING + OTHERS)
         answer = luck.choice(texts[kind, temperature])
-        found.append((kind, answer[: luck.choice((64, 128, 256))]))
+        found.append((kind, answer[: luck.choice((64, None, None))]))
         if luck.random() < 0.25:
             answer = luck.choice(texts[luck.choice(OTHERS), temperature])
             found.append((WRONG, misled(answer[:64], luck)))
@@ -120,8 +121,7 @@ def afterwards(
         luck = random.Random(seed)
         copied = texts[luck.choice(COPYING), 0.0]
         before = [place for each in luck.sample(copied, min(3, len(copied))) for place in each]
-        before = before[:600]
-        then = luck.choice(texts[luck.choice(OTHERS), 0.0])[:128]
+        then = luck.choice(texts[luck.choice(OTHERS), 0.0])
         misleads = misled(then, luck, share=1.0, right=right)
         alone, both = (
             len(text) / speed(AutoGamma(prices.costs()), [text], prices)

@@ -66,8 +66,12 @@ def _prices(**others: Callable[[Copying], object]) -> Change:
     return AutoGamma, "_prices", prices
 
 
-def _one_rate(policy: AutoGamma) -> None:
-    policy._usual = policy._all
+def _one_rate(
+    policy: AutoGamma, situation: Situation, room: int, prices: Any = AutoGamma._prices
+) -> Copying:
+    """Lambda of all rounds, those with copies too."""
+    with patch.object(policy, "_usual", policy._all):
+        return prices(policy, situation, room)
 
 
 def _one_tail(policy: AutoGamma) -> None:
@@ -119,7 +123,7 @@ PARTS: Mapping[str, Sequence[Change]] = {
     "a table without faults is believed": [(cost, "credible", lambda *_, **__: False)],
     "doubt of a machine that is not calm": [(Neighbours, "_judge", _calm)],
     "no claim where half was not compared": [(neighbours, "_COMPARED", 0.0)],
-    "lambda leaves copies out": [(AutoGamma, "_reset", _after(AutoGamma._reset, _one_rate))],
+    "lambda leaves copies out": [(AutoGamma, "_prices", _one_rate)],
     "a copy's length has its own lambda": [_prices(going=lambda its: its.rate)],
     "how copies begin": [_prices(begins=lambda its: its.goes_on)],
     "how they go on behind a model": [(AutoGamma, "begin", _after(AutoGamma.begin, _one_tail))],

@@ -705,3 +705,15 @@ def test_a_decision_takes_microseconds() -> None:
         policy.observe(round_of(n, n))
         tokens += n + 1
     assert (time.process_time() - started) / tokens < 500e-6
+
+
+def test_a_draft_is_planned_for_by_what_it_read_not_by_the_whole_text() -> None:
+    """Behind a thousand tokens its passes take ten times as long as behind thirty."""
+    draft = {0: {1: 0.02, 16: 0.04}, 1000: {1: 0.2, 16: 0.4}}
+    policy = AutoGamma(Costs({0: {1: 1.0, 8: 1.2}}, {DRAFT: draft}))
+    steps = []
+    for left_out in (0, 970):
+        plan = policy.plan(Situation(63, context=1000, left_out={DRAFT: left_out}))
+        assert isinstance(plan, StoppingPlan)
+        steps.append(plan.step)
+    assert steps == [pytest.approx(0.2, rel=0.05), pytest.approx(0.025, rel=0.2)]

@@ -151,7 +151,7 @@ class Drafter(Protocol):
         ...
 
     def left_out(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens` its passes know nothing of, once it has read what it lacks."""
+        """How many of `tokens` its passes leave out, as far as can be told; asked behind `lag`."""
         ...
 
     def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:

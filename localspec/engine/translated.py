@@ -100,7 +100,7 @@ class TranslatedDrafter:
         return self._excerpt.lag(max(1, len(tokens) - self._read))
 
     def left_out(self, tokens: Sequence[int]) -> int:
-        """What stands between the first tokens and the last ones of a long text."""
+        """What stands before the last tokens of a long text."""
         return self._excerpt.leaves_out(len(tokens), len(tokens) - self._read)
 
     def propose(

@@ -32,7 +32,7 @@ class Calibration:
 
     Attributes:
         mean: acceptance of the positions judged lately, whatever the confidence.
-        seen: positions judged so far.
+        seen: positions judged so far, or of these as many as count in another answer.
     """
 
     def __init__(self, round_keep: float = 1.0) -> None:

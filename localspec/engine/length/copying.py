@@ -14,13 +14,13 @@ if TYPE_CHECKING:  # numpy, which lists have no use for
     from localspec.engine.length.cost import Curve
 
 # Nobody knows yet whether what repeats here goes on to do so, and it is found out for nothing: a
-# copy has at most so many tokens for every position that was judged.
+# copy has at most so many tokens for every position that was judged; of other answers LENT count.
 _TRUSTED = 4
 
 COPIES_KEEP = 0.75
 """What a copy that was judged still counts a round later.
 
-A text stops repeating at once: where copies of forty tokens went wrong from then on, 128 tokens
+A text stops repeating at once: where copies of forty tokens went wrong from then on, 95 tokens
 were written at a quarter of plain decoding's speed with 0.98 a token. From 0.6 to 0.8 nothing is
 lost elsewhere (docs/measurements/drafters.md).
 """
