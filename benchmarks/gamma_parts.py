@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import fmean, geometric_mean, pstdev
 from typing import Any
@@ -45,16 +44,6 @@ def _one_more(plan: StoppingPlan, n: int, chain: float, gain: float, chance: flo
     return gain + chain * chance - plan._rate * plan._times[n + 2]
 
 
-def _after(method: Callable[..., Any], then: Callable[..., None]) -> Callable[..., Any]:
-    """The method, and then something that undoes a part of it."""
-
-    def both(policy: AutoGamma, *args: object, **named: object) -> None:
-        method(policy, *args, **named)
-        then(policy)
-
-    return both
-
-
 def _prices(**others: Callable[[Copying], object]) -> Change:
     """A round's prices with some of them in place of others."""
     usual = AutoGamma._prices
@@ -66,16 +55,15 @@ def _prices(**others: Callable[[Copying], object]) -> Change:
     return AutoGamma, "_prices", prices
 
 
-def _one_rate(
-    policy: AutoGamma, situation: Situation, room: int, prices: Any = AutoGamma._prices
-) -> Copying:
-    """Lambda of all rounds, those with copies too."""
-    with patch.object(policy, "_usual", policy._all):
-        return prices(policy, situation, room)
+def _within(method: str, name: str, other: Callable[[AutoGamma], object]) -> Change:
+    """The method, with another of the policy's attributes while it runs."""
+    usual = getattr(AutoGamma, method)
 
+    def changed(policy: AutoGamma, *args: object) -> Any:
+        with patch.object(policy, name, other(policy)):
+            return usual(policy, *args)
 
-def _one_tail(policy: AutoGamma) -> None:
-    policy._tail = policy._tracks[LOOKUP].calibration
+    return AutoGamma, method, changed
 
 
 def _at_once(_: AutoGamma, curve: Curve, lag: int, __: Situation) -> float:
@@ -95,6 +83,11 @@ def _first(policy: AutoGamma, situation: Situation, prices: Copying) -> Any:
     return None, 0.0
 
 
+def _others(policy: AutoGamma) -> Calibration:
+    """How copies go on where no model stopped."""
+    return policy._tracks[LOOKUP].calibration
+
+
 def _own_alone(model: ModelCosts, n: int) -> float:
     return model._corrected.get(n, 0.0)
 
@@ -104,34 +97,35 @@ def _calm(of: Neighbours, judge: Callable[[Neighbours], None] = Neighbours._judg
     of._unrest = 0.0
 
 
-PARTS: Mapping[str, Sequence[Change]] = {
-    "a pass may show more or less than the mean": [(Calibration, "spread", 0.0)],
-    "the next position is like the last": [(calibration, "_PERSISTENCE", 0.0)],
-    "confidence": [(Calibration, "acceptance", lambda its, _: min(0.99, max(0.005, its.mean)))],
-    "what a confidence is worth is learnt": [(Calibration, "_fit", lambda *_: None)],
-    "looking ahead beyond one token": [(StoppingPlan, "_ahead", _one_more)],
-    "probes": [(AutoGamma, "_probe", lambda *_: False)],
-    "pauses between probes": [(AutoGamma, "_waits", lambda _: False)],
-    "an account of probes": [(gamma, "_CREDIT", 1e9)],
-    "no probe of what gains less than a tenth": [(gamma, "_WORTH", 0.0)],
-    "plain rounds beside drafts": [(AutoGamma, "_compares", lambda _: False)],
-    "more of them while unsure": [(gamma, "_SHARE_UNSURE", gamma._SHARE)],
-    "in the middle of a stretch": [(AutoGamma, "_compares", _any_time)],
-    "rounds correct the table": [(ModelCosts, "vote", lambda *_: None)],
-    "sizes without votes are off as others": [(ModelCosts, "correction", _own_alone)],
-    "no kernel does this": [(cost, "credible", lambda *_, **__: True)],
-    "a table without faults is believed": [(cost, "credible", lambda *_, **__: False)],
-    "doubt of a machine that is not calm": [(Neighbours, "_judge", _calm)],
-    "no claim where half was not compared": [(neighbours, "_COMPARED", 0.0)],
-    "lambda leaves copies out": [(AutoGamma, "_prices", _one_rate)],
-    "a copy's length has its own lambda": [_prices(going=lambda its: its.rate)],
-    "how copies begin": [_prices(begins=lambda its: its.goes_on)],
-    "how they go on behind a model": [(AutoGamma, "begin", _after(AutoGamma.begin, _one_tail))],
-    "copies behind a model": [(StoppingPlan, "copies", lambda *_: 0)],
-    "copies as long as they were judged": [(copying, "_TRUSTED", 1000)],
-    "copies are forgotten by the round": [(gamma, "COPIES_KEEP", 1.0)],
-    "reading is paid for by later rounds": [(AutoGamma, "_shared_catch_up", _at_once)],
-    "the best model, not the first": [(AutoGamma, "_best", _first)],
+PARTS: Mapping[str, Change] = {
+    "a pass may show more or less than the mean": (Calibration, "spread", 0.0),
+    "the next position is like the last": (calibration, "_PERSISTENCE", 0.0),
+    "confidence": (Calibration, "acceptance", lambda its, _: min(0.99, max(0.005, its.mean))),
+    "what a confidence is worth is learnt": (Calibration, "_fit", lambda *_: None),
+    "looking ahead beyond one token": (StoppingPlan, "_ahead", _one_more),
+    "probes": (AutoGamma, "_probe", lambda *_: False),
+    "pauses between probes": (AutoGamma, "_waits", lambda _: False),
+    "an account of probes": (gamma, "_CREDIT", 1e9),
+    "no probe of what gains less than a tenth": (gamma, "_WORTH", 0.0),
+    "plain rounds beside drafts": (AutoGamma, "_compares", lambda _: False),
+    "more of them while unsure": (gamma, "_SHARE_UNSURE", gamma._SHARE),
+    "in the middle of a stretch": (AutoGamma, "_compares", _any_time),
+    "rounds correct the table": (ModelCosts, "vote", lambda *_: None),
+    "sizes without votes are off as others": (ModelCosts, "correction", _own_alone),
+    "no kernel does this": (cost, "credible", lambda *_, **__: True),
+    "a table without faults is believed": (cost, "credible", lambda *_, **__: False),
+    "doubt of a machine that is not calm": (Neighbours, "_judge", _calm),
+    "no claim where half was not compared": (neighbours, "_COMPARED", 0.0),
+    "lambda leaves copies out": _within("_prices", "_usual", lambda its: its._all),
+    "a copy's length has its own lambda": _prices(going=lambda its: its.rate),
+    "how copies begin": _prices(begins=lambda its: its.goes_on),
+    "how they go on behind a model": _within("_choice", "_tail", _others),
+    "copies behind a model": (StoppingPlan, "copies", lambda *_: 0),
+    "copies as long as they were judged": (copying, "_TRUSTED", 1000),
+    "of other answers few positions count": (gamma, "LENT", 10**9),
+    "copies are forgotten by the round": (gamma, "COPIES_KEEP", 1.0),
+    "reading is paid for by later rounds": (AutoGamma, "_shared_catch_up", _at_once),
+    "the best model, not the first": (AutoGamma, "_best", _first),
 }
 
 
@@ -171,13 +165,13 @@ def _conversations(draws: int) -> dict[str, Sequence[float]]:
 
 def _two_models() -> dict[str, Sequence[float]]:
     """With a head beside the draft."""
-    found = []
+    speeds = []
     for curve in USED:
         prices = Prices.of(CURVES[curve], {DRAFT: 0.1, EAGLE3: 0.06})
         for temperature in (0.0, 0.8):
             texts = recorded(COPYING + OTHERS, temperature)
-            found.append(speed(AutoGamma(prices.costs()), texts, prices) * prices.target[1])
-    return {"two": [geometric_mean(found)]}
+            speeds.append(speed(AutoGamma(prices.costs()), texts, prices) * prices.target[1])
+    return {"two": [geometric_mean(speeds)]}
 
 
 def main() -> None:
@@ -189,12 +183,10 @@ def main() -> None:
     names = list(usual.speeds)
     print(f"| without | {' | '.join(names)} | held | width |\n{'|---' * (len(names) + 3)}|")
     print(f"| nothing | {'| ' * len(names)}{usual.held:.1%} | {usual.width:.2f} |", flush=True)
-    for part, changes in PARTS.items():
+    for part, change in PARTS.items():
         if arguments.only not in part:
             continue
-        with ExitStack() as stack:
-            for owner, name, value in changes:
-                stack.enter_context(patch.object(owner, name, value))
+        with patch.object(*change):
             now = measured(arguments.draws)
         cells = " | ".join(_cell(usual.speeds[name], now.speeds[name]) for name in names)
         print(f"| {part} | {cells} | {now.held:.1%} | {now.width:.2f} |", flush=True)

@@ -203,6 +203,23 @@ def test_a_text_that_stops_repeating_is_found_out_within_a_few_rounds(
     assert share(0) < 0.8
 
 
+def test_what_was_judged_in_other_answers_counts_for_little_in_a_copys_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the first copy of an answer that goes wrong costs its whole length: 2 % in the mean."""
+    prices, texts = (
+        Prices.of(CURVES["CPU, 2 cores, 1.7B Q4_0"], {DRAFT: 0.15}),
+        conversations.answers(),
+    )
+
+    def misled() -> float:
+        return conversations.by_kind(prices, texts, range(24))[conversations.WRONG]
+
+    little = misled()
+    monkeypatch.setattr(gamma, "LENT", 10**9)
+    assert misled() < 0.99 * little
+
+
 class Believing(FixedGamma):
     """The negative control: what lookup is sure of is submitted."""
 

@@ -50,7 +50,7 @@ class Calibration:
 
     @property
     def spread(self) -> float:
-        """How far off the mean positions seen lately were expected to be: a standard deviation."""
+        """How far off `mean` positions looked at lately were expected to be: a root mean square."""
         return math.sqrt(self._variance)
 
     def acceptance(self, confidence: float) -> float:

@@ -109,9 +109,7 @@ _SHARE_UNSURE = 0.04
 # than 2 % of 256 tokens, and less than 2.5 % of 30 answers of 20 (tests/test_simulate.py).
 _PAUSE = 3
 _CREDIT = 2.0  # to begin with, and at most
-_INTEREST = (
-    0.0075  # a round, and for the next answer a token; with 0.01 such a draft costs 0.5 % more
-)
+_INTEREST = 0.0075  # a round, and for the next answer a token; 0.01 makes such a draft 0.5 % dearer
 # A draft that would gain less than a tenth even if it were as good as always right is not probed.
 # (To probe only what could more than double the speed costs texts of many kinds 2.4 %.)
 _WORTH = 1.1

@@ -159,7 +159,7 @@ class StoppingPlan(Plan):
 
     def pays(self, cost: float) -> bool:
         """Whether another pass promises more than it costs, both in tokens."""
-        # What the mean confidence would be worth is a bound from below, and mostly decides.
+        # What the mean confidence would be worth is sooner known, and mostly decides.
         sure = self._ahead(self._drafted, self._chain, self._gain, self._next)
         return sure > self._floor + cost or self.promise() > cost
 
