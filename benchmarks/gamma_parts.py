@@ -29,7 +29,7 @@ from localspec.engine.length.cost import Curve, ModelCosts
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import Situation, StoppingPlan
-from localspec.engine.stats import DRAFT, EAGLE3, LOOKUP
+from localspec.engine.stats import DRAFT, EAGLE3, LOOKUP, Round
 
 Change = tuple[Any, str, Any]
 """An attribute, by its owner and name, and what stands in its place."""
@@ -64,6 +64,16 @@ def _within(method: str, name: str, other: Callable[[AutoGamma], object]) -> Cha
             return usual(policy, *args)
 
     return AutoGamma, method, changed
+
+
+def _every(
+    policy: AutoGamma, done: Round, observe: Callable[..., None] = AutoGamma.observe
+) -> None:
+    """Lambda of all rounds, those with copies too."""
+    observe(policy, done)
+    if done.copied:
+        rounds = policy._table.plain_rounds(done, longer=policy.neighbours.longer)
+        policy._usual.add(done.emitted, rounds)
 
 
 def _at_once(_: AutoGamma, curve: Curve, lag: int, __: Situation) -> float:
@@ -116,7 +126,7 @@ PARTS: Mapping[str, Change] = {
     "a table without faults is believed": (cost, "credible", lambda *_, **__: False),
     "doubt of a machine that is not calm": (Neighbours, "_judge", _calm),
     "no claim where half was not compared": (neighbours, "_COMPARED", 0.0),
-    "lambda leaves copies out": _within("_prices", "_usual", lambda its: its._all),
+    "lambda leaves copies out": (AutoGamma, "observe", _every),
     "a copy's length has its own lambda": _prices(going=lambda its: its.rate),
     "how copies begin": _prices(begins=lambda its: its.goes_on),
     "how they go on behind a model": _within("_choice", "_tail", _others),

@@ -29,7 +29,7 @@ _GAMMA = {
     GammaReason.UNDECIDED: "automatic: decided while the answer is written",
     GammaReason.TOO_DEAR: "not drafting: this draft costs more than it saves here",
     GammaReason.UNKNOWN: "drafting: nothing is known about this draft yet",
-    GammaReason.PAYS: "drafting {length}: {accepted}, {gain:.1f}{times} expected",
+    GammaReason.PAYS: "drafting {length}: {accepted}",
 }
 
 
@@ -218,22 +218,18 @@ def accepted_words(drafted: int, accepted: int, generated: int) -> str:
     return formats.percent(share)
 
 
-def gamma_words(note: GammaNote | None, *, times: str = "x") -> str:
+def gamma_words(note: GammaNote | None) -> str:
     """Where gamma comes from, for a person.
 
     Args:
         note: of `Figures.gamma_note`; None for nothing to say.
-        times: the sign behind a ratio; plain text has ``x``.
     """
     if note is None:
         return ""
     accepted = f"{100 * (note.acceptance or 0.0):.0f} % accepted"
-    gain = note.speedup or 1.0
     said = _GAMMA[note.reason].format(
         length=note.length,
         accepted=f"{note.kind}, {accepted}" if note.kind else accepted,
-        gain=gain,
-        times=times,
     )
     lossy = note.lenience is not None and note.reason is not GammaReason.OFF
     return f"{said}, {lossy_words(note.lenience)}" if lossy else said

@@ -54,7 +54,6 @@ class GammaNote:
         reason: why.
         length: tokens per draft lately; 0 where `reason` says enough.
         acceptance: accepted over drafted tokens lately; None where that is not known.
-        speedup: expected over plain decoding at that acceptance; None where it is not known.
         kind: of the text being written; empty where nobody knows.
         lenience: of a lossy rule; None for a lossless one.
     """
@@ -62,7 +61,6 @@ class GammaNote:
     reason: GammaReason
     length: int = 0
     acceptance: float | None = None
-    speedup: float | None = None
     kind: str = ""
     lenience: float | None = None
 

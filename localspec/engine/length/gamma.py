@@ -184,10 +184,11 @@ class AutoGamma:
     def _reset(self) -> None:
         self._tracks = {name: _Track() for name in self.costs.drafts}
         self._tracks[LOOKUP] = _Track(Calibration(COPIES_KEEP))
-        # Of rounds without copied tokens, of those in which some were found, used or not, of all: a
+        # Of rounds without copied tokens, and of those in which some were found, used or not: a
         # copy ends, and what follows it is not as fast. What a token saves there is what it takes
         # otherwise.
-        self._usual, self._found, self._all = _Rate(), _Rate(), _Rate()
+        self._usual, self._found = _Rate(), _Rate()
+        self._decided = False  # anything that may be told
         # Plain rounds that may be put between those that draft: one soon where a table is wrong.
         self._spare = float(not self._table.believed)
         self._credit = _CREDIT  # plain rounds that drafting in vain may still cost
@@ -212,7 +213,7 @@ class AutoGamma:
 
     def forget(self) -> None:
         """Tell nothing of what was decided so far; what was learnt stays."""
-        self._all = _Rate()
+        self._decided = False
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -254,7 +255,7 @@ class AutoGamma:
         if done.draft_prefill > _HORIZON:  # a prompt is not read again every round
             done = replace(done, draft_prefill=_USUAL_LAG)
         rounds = self._table.plain_rounds(done, longer=self.neighbours.longer)
-        self._all.add(done.emitted, rounds)
+        self._decided = True
         if not done.copied:
             self._usual.add(done.emitted, rounds)
         if done.copy_confidences:
@@ -307,7 +308,7 @@ class AutoGamma:
         drafting = self._drafting >= _WILLING
         if not self.costs.drafts and not drafting:
             return GammaNote(GammaReason.NOTHING_REPEATS)
-        if not self._all.tokens:
+        if not self._decided:
             return GammaNote(GammaReason.UNDECIDED)
         if not drafting:
             return GammaNote(GammaReason.TOO_DEAR)
@@ -318,7 +319,6 @@ class AutoGamma:
             GammaReason.PAYS,
             length=track.length,
             acceptance=track.accepted / track.drafted,
-            speedup=self._all.gain,
         )
 
     def _prices(self, situation: Situation, room: int) -> Copying:

@@ -100,7 +100,7 @@ def hindrances(now: Figures) -> str:
     """Why drafting does not help, or the last answer was slow; empty where nothing is known."""
     note = now.gamma_note
     still = note is not None and note.reason in (GammaReason.TOO_DEAR, GammaReason.NOTHING_REPEATS)
-    said = [gamma_words(note, times="×") if still and now.speculation else "", now.slow]
+    said = [gamma_words(note) if still and now.speculation else "", now.slow]
     return "; ".join(filter(None, said)) if now.generated else ""
 
 
@@ -224,7 +224,7 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     now = state.figures
     switch = ("● on", "bold $text-success") if now.speculation else _SWITCHED_OFF
     lines = [two_sides(("Speculation", HEAD), switch, width)]
-    note = ("" if now.speculation else state.note) or gamma_words(now.gamma_note, times="×")
+    note = ("" if now.speculation else state.note) or gamma_words(now.gamma_note)
     said = textwrap.wrap(one_line(note), width, max_lines=3, placeholder=" …")
     lines += [Content.styled(line, f"{MUTED} italic") for line in said]
     counts = now.drafted, now.accepted, now.generated
