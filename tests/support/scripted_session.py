@@ -172,7 +172,7 @@ class ScriptedSession:
             generating=self._generating,
             speculation=self.speculation and self.draft_name is not None,
             gamma=GAMMA if self.speculation else 0,
-            gamma_note=GammaNote(GammaReason.PAYS, GAMMA, 0.75, 1.5, kind="scripted"),
+            gamma_note=GammaNote(GammaReason.PAYS, GAMMA, 0.75, "scripted"),
             speed_now=speed if self._generating else None,
             speed_average=stats.tokens_per_second,
             acceptance_rate=stats.acceptance_rate,
