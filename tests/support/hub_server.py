@@ -385,8 +385,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         data = content[start:end]
         flip = self.fault.flip_at if self.fault else None
         if flip is not None and start <= flip < end:
-            data = bytearray(data)
-            data[flip - start] ^= 0xFF
+            changed = bytearray(data)
+            changed[flip - start] ^= 0xFF
+            data = bytes(changed)
         for piece in range(0, len(data), 1 << 16):
             some = data[piece : piece + (1 << 16)]
             self.seen.sent += len(some)

@@ -33,8 +33,8 @@ class Proxy(socketserver.ThreadingTCPServer):
         if self._context is None:
             return raw, address
         # The handshake is left to the handler's thread.
-        handshake = {"server_side": True, "do_handshake_on_connect": False}
-        return self._context.wrap_socket(raw, **handshake), address
+        wrapped = self._context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
+        return wrapped, address
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Keep quiet: clients that go away are part of the tests."""
