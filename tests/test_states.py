@@ -135,6 +135,15 @@ def test_what_is_damaged_is_put_aside(
     session.close()
 
 
+def test_a_conversation_is_forgotten_and_none_whose_file_ends_alike(tmp_path: Path) -> None:
+    gone = [tmp_path / name for name in ("c2.1f.state", "c2.1f.damaged", ".c2.1f.state.part")]
+    others = [tmp_path / name for name in ("c1.0c2.state", "1c2.1f.state", ".1c2.1f.state.part")]
+    for path in gone + others:
+        path.touch()
+    forget(tmp_path, "c2")
+    assert sorted(tmp_path.iterdir()) == sorted(others)
+
+
 def test_what_others_made_is_not_used(tmp_path: Path) -> None:
     States(tmp_path, "one").save("c1", b"", TOKENS, BYTES)
     assert States(tmp_path, "other").find("c1") is None

@@ -209,8 +209,10 @@ def by_age(folder: Path) -> list[tuple[Path, int]]:
 def forget(folder: Path, name: str) -> None:
     """Delete the files of a conversation."""
     with suppress(OSError):
-        for path in folder.glob(f"*{checked(name)}.*"):
-            path.unlink(missing_ok=True)
+        beginnings = (f"{checked(name)}.", f".{name}.")  # the latter while a file is written
+        for path in folder.iterdir():
+            if path.name.startswith(beginnings):
+                path.unlink(missing_ok=True)
 
 
 def checked(name: str) -> str:
