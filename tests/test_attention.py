@@ -105,14 +105,23 @@ def test_a_turn_in_which_the_program_was_stopped_counts_for_nothing(
 def test_a_pass_behind_copies_takes_what_one_behind_a_text_takes(model: Model) -> None:
     """The very same passes follow: the cache has as many cells."""
     options = ContextOptions(n_ctx=1024, threads=1, flash_attention=True)
-    with Context(model, options) as read, Context(model, replace(options, copies=True)) as copied:
-        before = min(seconds(read) for _ in range(9))
+    with (
+        Context(model, options) as empty,
+        Context(model, options) as read,
+        Context(model, replace(options, copies=True)) as copied,
+    ):
         assert fill(read, 960)
         assert fill(copied, 32)
         assert copied.repeat(960)
         assert len(copied.tokens) == 32
-        both = [(seconds(read), seconds(copied)) for _ in range(25)]
-        behind, behind_copies = map(min, zip(*both, strict=True))
+        least = [math.inf] * 3
+        for turn in range(200):  # beside other programs few turns are undisturbed
+            least = [
+                min(pair) for pair in zip(least, map(seconds, (empty, read, copied)), strict=True)
+            ]
+            before, behind, behind_copies = least
+            if turn >= 24 and behind > 2 * before:
+                break
         assert behind > 2 * before  # a control: there is something to be seen
         assert 0.7 < behind_copies / behind < 1.4
         assert not read.repeat(1000)  # not made for that
