@@ -30,11 +30,12 @@ from pathlib import Path
 import psutil
 
 from localspec.chat.history.store import Store
+from tests.support import toy
 from tests.support.terminal import Terminal
 
 QUESTION = "Tell me a story about a dog."
 # One manner of attention, or what was measured last would decide which of two near ties is said.
-OPTIONS = ("demo", "--flash-attn", "on", "--temp", "0", "--gamma", "3", "--threads", "1",
+OPTIONS = ("toy", "--flash-attn", "on", "--temp", "0", "--gamma", "3", "--threads", "1",
            "--n-predict", "150")  # fmt: skip
 F5 = "\x1b[15~"
 ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, None)
@@ -229,11 +230,12 @@ def require_kept(database: Path, seen: str) -> None:
 def right_answer() -> str:
     """What a chat that nobody disturbs says."""
     with tempfile.TemporaryDirectory() as folder:
+        toy.install(Path(folder))
         command = ["run", *OPTIONS[:-1], "2000", "-p", QUESTION, "--json"]
         done = subprocess.run(
             [sys.executable, "-m", "localspec", *command],
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "LOCALSPEC_DATA": folder, "LOCALSPEC_DEMO": "small"},
+            env={**os.environ, "LOCALSPEC_DATA": folder},
             capture_output=True,
             check=True,
         )

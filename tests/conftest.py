@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests: the demo pair's files and the models loaded from them once."""
+"""Fixtures shared by all tests: the toy pair's files and the models loaded from them once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 
 from localspec.engine.llama import Context, ContextOptions, Model
+from tests.support import toy
 
 if TYPE_CHECKING:
     from tests.support.hub_world import World
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 # A machine that does something else as well is slow, not wrong.
 hypothesis.settings.register_profile("localspec", deadline=None)
 hypothesis.settings.load_profile("localspec")
-
-DEMO = Path(__file__).parent.parent / "models" / "demo"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -47,6 +46,7 @@ def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # test leaves no files for it.
         "SETUPTOOLS_USE_DISTUTILS": "stdlib",
     }
+    toy.install(Path(folders["LOCALSPEC_DATA"]))
     with mock.patch.dict(os.environ, folders):
         yield
 
@@ -67,34 +67,34 @@ def _no_naps() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def demo_target() -> Path:
-    """The demo pair's target file."""
-    return next(DEMO.glob("target-*.gguf"))
+def toy_target() -> Path:
+    """The toy pair's target file."""
+    return toy.TARGET
 
 
 @pytest.fixture(scope="session")
-def demo_draft() -> Path:
-    """The demo pair's draft file."""
-    return next(DEMO.glob("draft-*.gguf"))
+def toy_draft() -> Path:
+    """The toy pair's draft file."""
+    return toy.DRAFT
 
 
 @pytest.fixture(scope="session")
-def target_model(demo_target: Path) -> Iterator[Model]:
-    """The demo target, loaded once."""
-    with Model.load(demo_target) as model:
+def target_model(toy_target: Path) -> Iterator[Model]:
+    """The toy target, loaded once."""
+    with Model.load(toy_target) as model:
         yield model
 
 
 @pytest.fixture(scope="session")
-def draft_model(demo_draft: Path) -> Iterator[Model]:
-    """The demo draft, loaded once."""
-    with Model.load(demo_draft) as model:
+def draft_model(toy_draft: Path) -> Iterator[Model]:
+    """The toy draft, loaded once."""
+    with Model.load(toy_draft) as model:
         yield model
 
 
 @pytest.fixture
 def target_context(target_model: Model) -> Iterator[Context]:
-    """A fresh context of the demo target: one thread, so that batch sizes do not change a bit."""
+    """A fresh context of the toy target: one thread, so that batch sizes do not change a bit."""
     options = ContextOptions(n_ctx=1024, threads=1, flash_attention=True)
     with Context(target_model, options) as context:
         yield context
@@ -102,7 +102,7 @@ def target_context(target_model: Model) -> Iterator[Context]:
 
 @pytest.fixture
 def draft_context(draft_model: Model) -> Iterator[Context]:
-    """A fresh context of the demo draft."""
+    """A fresh context of the toy draft."""
     with Context(draft_model, ContextOptions(n_ctx=1024, threads=1)) as context:
         yield context
 

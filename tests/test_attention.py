@@ -43,8 +43,8 @@ SETUP = Setup(n_ctx=1024)
 
 
 @pytest.fixture(scope="module")
-def model(demo_target: Path) -> Iterator[Model]:
-    with Model.load(demo_target) as found:
+def model(toy_target: Path) -> Iterator[Model]:
+    with Model.load(toy_target) as found:
         yield found
 
 
@@ -195,13 +195,13 @@ def test_it_can_be_stopped(model: Model, tmp_path: Path) -> None:
 
 
 def test_no_choice_where_values_are_quantised_or_memory_is_short(
-    demo_target: Path, monkeypatch: pytest.MonkeyPatch
+    toy_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = LoadRequest(pair=str(demo_target), draft="none", ctx_size=1024)
+    request = LoadRequest(pair=str(toy_target), draft="none", ctx_size=1024)
     more = load_plan(request).unflashed
     assert more is not None
     assert more > 0
-    quantised = LoadRequest(pair=str(demo_target), draft="none", ctx_size=1024, cache_type_v="q8_0")
+    quantised = LoadRequest(pair=str(toy_target), draft="none", ctx_size=1024, cache_type_v="q8_0")
     assert load_plan(quantised).unflashed is None
     taken = load_plan(request).memory.host
     monkeypatch.setattr("localspec.machine.available", lambda: PROGRAM + taken + more // 2)
@@ -216,11 +216,11 @@ def run(*arguments: str) -> Any:
 
 
 def test_the_choice_holds_for_both_models_and_is_told(
-    demo_target: Path, demo_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toy_target: Path, toy_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
-    pair = ["--target", str(demo_target), "--draft", str(demo_draft)]
+    pair = ["--target", str(toy_target), "--draft", str(toy_draft)]
     scripted(monkeypatch, on=1.0, off=0.5)
     assert run(*pair, "--flash-attn", "on") == "on"
     assert not _attention(tmp_path)

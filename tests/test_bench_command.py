@@ -17,9 +17,11 @@ from localspec.bench import benchmark
 from localspec.bench.result import Report
 from localspec.cli.app import cli
 from localspec.errors import LocalspecError, UsageError
-from tests.support import bench_reports
+from tests.support import bench_reports, toy
 
-QUICKLY = ("--kinds", "sums", "--repeat", "1", "-n", "8", "--gamma", "2", "-t", "1", "-c", "256")
+QUESTIONS = ("--prompts", str(toy.QUESTIONS))
+QUICKLY = ("--repeat", "1", "-n", "8", "--gamma", "2", "-t", "1", "-c", "256")
+SUMS = (*QUESTIONS, "--kinds", "sums", *QUICKLY)
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +41,7 @@ def bench(*arguments: str) -> Any:
 
 def test_it_reports_and_writes_every_kind_of_file(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"report.{ending}") for ending in ("json", "csv", "md", "svg", "png")]
-    done = bench("demo", *QUICKLY, *(word for path in paths for word in ("-o", path)))
+    done = bench("toy", *SUMS, *(word for path in paths for word in ("-o", path)))
     assert done.exit_code == 0
     for said in ("sums", "all", "Verdict", "T(n)", "Where the time goes", "sha256"):
         assert said in done.stdout
@@ -53,7 +55,7 @@ def test_it_reports_and_writes_every_kind_of_file(tmp_path: Path) -> None:
 
 
 def test_json_has_it_all_and_nothing_else() -> None:
-    document = json.loads(bench("demo", *QUICKLY, "--json").stdout)
+    document = json.loads(bench("toy", *SUMS, "--json").stdout)
     assert document["format"] == 1
     assert len(document["runs"]) == 14
     assert document["settings"]["gamma"] == 2
@@ -63,7 +65,7 @@ def test_json_has_it_all_and_nothing_else() -> None:
 def test_own_prompts_and_a_draft_of_none(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"prompt": "Tell me a story about a dog.", "kind": "tale"}\n')
-    done = bench("demo", "--draft", "none", "--prompts", str(path), *QUICKLY[2:])
+    done = bench("toy", "--draft", "none", "--prompts", str(path), *QUICKLY)
     assert done.exit_code == 0
     assert "Plain decoding" in done.stdout
     assert "tale" in done.stdout
@@ -77,7 +79,7 @@ def test_own_prompts_and_a_draft_of_none(tmp_path: Path) -> None:
         (("-o", "nowhere/at/all.json"), "cannot write"),
         (("-o", "report.pdf"), "no ending"),
         (("--kinds", "poems"), "no kind 'poems'"),
-        (("--target", "demo"), "say the same"),
+        (("--target", "toy"), "say the same"),
         (("--draft", "none", "--drafts", "none"), "say the same"),
         (("--temp", "-1"), "temperature"),
     ],
@@ -90,7 +92,7 @@ def test_wrong_requests_end_before_anything_is_measured(
 
     monkeypatch.setattr("localspec.bench.benchmark.bench", never)
     with pytest.raises(LocalspecError, match=said):
-        bench("demo", *QUICKLY[2:], *arguments)
+        bench("toy", *QUICKLY, *arguments)
 
 
 @pytest.mark.usefixtures("scripted")
@@ -101,15 +103,15 @@ def test_a_bad_file_of_prompts_is_found_before_the_load(
     path.write_text('{"prompt": "a"}\n{"prompt"}\n')
     monkeypatch.setattr("localspec.bench.benchmark.bench_pair", None)
     with pytest.raises(LocalspecError, match="line 2"):
-        bench("demo", "--prompts", str(path))
+        bench("toy", "--prompts", str(path))
     os.truncate(path, 65 << 20)
     with pytest.raises(LocalspecError, match="larger than 64 MB"):
-        bench("demo", "--prompts", str(path))
+        bench("toy", "--prompts", str(path))
     with pytest.raises(UsageError, match="no kind 'code'"):  # the demo pair has its own kinds
         bench("--kinds", "code")
     path.write_text('{"prompt": "a", "kind": "b"}\n')
     with pytest.raises(UsageError, match="no kind 'c' among"):
-        bench("demo", "--prompts", str(path), "--kinds", "b,c")
+        bench("toy", "--prompts", str(path), "--kinds", "b,c")
 
 
 @pytest.mark.usefixtures("scripted")
@@ -124,7 +126,7 @@ def test_a_file_that_cannot_be_written_any_more_loses_nothing_else(
         return bench_reports.report()
 
     monkeypatch.setattr("localspec.bench.benchmark.bench_pair", measured)
-    done = CliRunner().invoke(cli, ["bench", "demo", "-o", str(gone), "-o", str(kept)])
+    done = CliRunner().invoke(cli, ["bench", "toy", "-o", str(gone), "-o", str(kept)])
     assert isinstance(done.exception, LocalspecError)
     assert f"cannot write {gone}" in done.exception.message
     assert "Verdict" in done.stdout
@@ -144,29 +146,29 @@ def test_it_waits_for_a_calm_moment_but_not_for_most_of_its_time(
     monkeypatch.setattr(benchmark, "wait_for_calm", wait)
     for how in ([], ["--quick"]):
         with pytest.raises(LocalspecError, match="enough"):
-            bench("demo", *how)
+            bench("toy", *how)
     assert waited[0] == 20.0
     assert 5 < waited[1] <= 9.0
-    for wrong in (["nosuch.gguf"], ["demo", "--drafts", "lookup,nosuch.gguf"]):
+    for wrong in (["nosuch.gguf"], ["toy", "--drafts", "lookup,nosuch.gguf"]):
         with pytest.raises(LocalspecError, match="nosuch"):  # said at once
             bench(*wrong)
 
 
 @pytest.mark.parametrize("sweep", ["12..0", "a..b", "1,,2", "", "0..64", "-1"])
 def test_a_sweep_that_makes_no_sense_is_wrong_usage(sweep: str) -> None:
-    done = CliRunner().invoke(cli, ["bench", "demo", f"--gamma-sweep={sweep}"])
+    done = CliRunner().invoke(cli, ["bench", "toy", f"--gamma-sweep={sweep}"])
     assert done.exit_code == 2
 
 
 def test_a_target_named_twice_is_wrong_usage() -> None:
     with pytest.raises(UsageError):
-        bench("demo", "--target", "demo")
+        bench("toy", "--target", "toy")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_ctrl_c_reports_what_is_done(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
-    words = ["-m", "localspec", "bench", "demo", "-t", "1", "-n", "64", "--gamma", "2"]
+    words = ["-m", "localspec", "bench", "toy", *QUESTIONS, "-t", "1", "-n", "64", "--gamma", "2"]
     child = pexpect.spawn(
         sys.executable,
         [*words, "--repeat", "500", "-o", str(path)],
@@ -201,7 +203,7 @@ def test_quick_runs_agree(tmp_path: Path) -> None:
     alike: list[dict[str, float]] = []
     while not alike and len(runs) < 7:
         path = tmp_path / f"{len(runs)}.json"
-        done = bench("demo", "--quick", "-t", "1", "-o", str(path))
+        done = bench("toy", "--quick", *QUESTIONS, "-t", "1", "-o", str(path))
         assert done.exit_code == 0
         document = json.loads(path.read_text())
         on = next(arm for arm in document["arms"] if arm["name"] == "on")

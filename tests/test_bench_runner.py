@@ -1,4 +1,4 @@
-"""Benching the demo pair: real models, real clocks."""
+"""Benching the toy pair: real models, real clocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from localspec.bench import benchmark
 from localspec.bench.benchmark import arms_of, bench
 from localspec.bench.files import document
 from localspec.bench.picture import draw
-from localspec.bench.request import DEMO, BenchPrompt, BenchRequest, PromptSet, shipped
+from localspec.bench.request import BenchPrompt, BenchRequest, PromptSet
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, Report
 from localspec.bench.runner import BeforeAsking, Runner, part
 from localspec.bench.tables import text
@@ -25,10 +25,11 @@ from localspec.engine.length.profile import Timing
 from localspec.errors import Cancelled
 from localspec.loading.load import load_beside, load_session
 from localspec.loading.request import LoadRequest
+from tests.support import toy
 from tests.support.gguf_models import write_random_llama
 
-OPTIONS = LoadRequest(pair="demo", threads=1, ctx_size=256, gamma=3)
-THREE = PromptSet("three", tuple(shipped(DEMO).prompts[:3]), ignore_end=True)
+OPTIONS = LoadRequest(pair="toy", threads=1, ctx_size=256, gamma=3)
+THREE = PromptSet("three", toy.questions(3).prompts, ignore_end=True)
 
 
 def ignore(*_: object) -> None:
@@ -208,9 +209,9 @@ def test_without_a_draft_plain_decoding_is_measured() -> None:
     assert "Speculation was not measured: there is no draft" in report.verdict[0]
 
 
-def test_several_drafts_share_a_target(session: Session, demo_draft: Path) -> None:
+def test_several_drafts_share_a_target(session: Session, toy_draft: Path) -> None:
     beside = load_beside(
-        session, replace(OPTIONS, draft=f"{demo_draft},lookup"), progress=ignore, cancel=Cancel()
+        session, replace(OPTIONS, draft=f"{toy_draft},lookup"), progress=ignore, cancel=Cancel()
     )
     try:
         report = bench(
@@ -257,19 +258,19 @@ def test_nothing_private_stands_in_a_report(
 
 
 def forced(draft: Path) -> Report:
-    """Gamma 4 with this draft, over a part of the demo's questions."""
-    options = LoadRequest(pair="demo", draft=str(draft), threads=1, gamma=4)
+    """Gamma 4 with this draft, over a part of the toy's questions."""
+    options = LoadRequest(pair="toy", draft=str(draft), threads=1, gamma=4)
     session = load_session(options, progress=ignore, cancel=Cancel())
     try:
-        prompts = PromptSet(DEMO, shipped(DEMO).prompts[:15], ignore_end=True)
+        prompts = toy.questions(15)
         return run(session, request(prompts, gamma=4, repeats=3, n_predict=32))
     finally:
         session.close()
 
 
 @pytest.mark.slow
-def test_the_target_as_its_own_draft_is_slower_and_that_is_said(demo_target: Path) -> None:
-    report = forced(demo_target)
+def test_the_target_as_its_own_draft_is_slower_and_that_is_said(toy_target: Path) -> None:
+    report = forced(toy_target)
     assert report.best is not None
     assert report.best.overall.speedup is not None
     assert report.best.overall.speedup.below_one

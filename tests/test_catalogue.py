@@ -277,12 +277,12 @@ def test_a_head_that_can_draft_beside_a_curated_target_is_its_draft(name: str) -
 
 
 def test_a_curated_head_is_pulled_with_its_target(
-    hub_world: World, demo_target: Path, tmp_path: Path
+    hub_world: World, toy_target: Path, tmp_path: Path
 ) -> None:
     entry = catalogue.pairs()["muse-glimmer-30b"]
     assert entry.draft is not None
     head = write_dflash(tmp_path / "head.gguf").read_bytes()
-    files = {entry.target.file: demo_target.read_bytes(), entry.draft.file: head}
+    files = {entry.target.file: toy_target.read_bytes(), entry.draft.file: head}
     hub_world.server.add(entry.target.repo, files)
     assert hub_world.run("pull", entry.name).code == 0
     found = resolver.resolve(entry.name)
@@ -352,12 +352,13 @@ def test_a_damaged_catalogue_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # --- resolving --------------------------------------------------------------------------------
 
 
-def test_the_demo_pair_is_there_without_a_network(demo_target: Path, demo_draft: Path) -> None:
+def test_the_demo_pair_is_there_without_a_network() -> None:
+    target, draft = (folders.shipped("demo") / f"{side}-Q8_0.gguf" for side in ("target", "draft"))
     for text in (None, "demo", "DEMO"):
         found = resolver.resolve(text)
-        assert (found.name, found.target, found.draft) == ("demo", demo_target, demo_draft)
+        assert (found.name, found.target, found.draft) == ("demo", target, draft)
     assert resolver.resolve("demo", "none").draft is None
-    assert resolver.resolve(str(demo_target), "demo").draft == demo_draft
+    assert resolver.resolve(str(target), "demo").draft == draft
 
 
 def test_files_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def test_folding_and_merging() -> None:
     assert merge_neighbours([HI, HI, ANSWER]) == [Message(Role.USER, "hi\n\nhi"), ANSWER]
 
 
-def test_the_demo_models_template(target_model: Model) -> None:
+def test_the_toys_template(target_model: Model) -> None:
     chat = ChatTemplate(target_model, renderer())
     assert chat.notices == []
     ids = chat.tokenize(chat.render([HI]))

@@ -11,7 +11,7 @@ import pytest
 
 from localspec.errors import ModelFileError
 from localspec.pairs import sources
-from tests.support import damaged, gguf_models, ggufs, heads
+from tests.support import damaged, gguf_models, ggufs, heads, toy
 from tests.support.damaged import Damaged, Parts, put_together, split, take_apart, write_parts
 
 Change = Callable[[Parts], Parts]
@@ -113,7 +113,7 @@ def test_undamaged_files_of_every_architecture_are_loaded(tmp_path: Path) -> Non
     found = [Damaged(path, "", ()) for path in sound]
     found += [Damaged(path, "", (), "draft", sound[0]) for path in sound]
     eagle3 = heads.write_eagle3(tmp_path / "eagle3.gguf")
-    found.append(Damaged(eagle3, "", (), "head", gguf_models.DEMO_TARGET))
+    found.append(Damaged(eagle3, "", (), "head", toy.TARGET))
     found.append(Damaged(heads.write_mtp(tmp_path / "mtp.gguf"), "", (), "mtp"))
     for path in sound:
         files = [put_together(one) for one in split(take_apart(path.read_bytes()), 3)]

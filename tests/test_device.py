@@ -31,6 +31,7 @@ from localspec.engine.stats import DeviceMemory, FinishReason
 from localspec.loading.load import load_session
 from localspec.loading.planning import load_plan
 from localspec.loading.request import LoadRequest
+from tests.support import toy
 
 from .support.gemma4 import write_assistant, write_gemma4
 from .support.gguf_models import (
@@ -79,9 +80,9 @@ OPTIONS = ContextOptions(n_ctx=512, threads=1, flash_attention=False)
 
 
 def asked(**other: object) -> LoadRequest:
-    """The demo on the device, without a draft."""
+    """The toy on the device, without a draft."""
     request = LoadRequest(
-        pair="demo", device=(device().label,), gamma=2 if crashing() else 4, temp=0, n_predict=40,
+        pair="toy", device=(device().label,), gamma=2 if crashing() else 4, temp=0, n_predict=40,
         ctx_size=512, threads=1, flash_attn="off", draft="none",
     )  # fmt: skip
     return replace(request, **other)  # type: ignore[arg-type]
@@ -89,14 +90,14 @@ def asked(**other: object) -> LoadRequest:
 
 @pytest.fixture(scope="module")
 def text(target_model: Model) -> list[int]:
-    """A story as the demo target tells it, as tokens."""
+    """A story as the toy target tells it, as tokens."""
     story = "Once upon a time, there was a little girl named Lily. She loved to play outside. " * 6
     return target_model.tokenize(story, add_special=True, parse_special=False)
 
 
 @pytest.fixture(scope="module")
-def on_device(demo_target: Path) -> Iterator[Model]:
-    with Model.load(demo_target, devices=(device().label,)) as model:
+def on_device(toy_target: Path) -> Iterator[Model]:
+    with Model.load(toy_target, devices=(device().label,)) as model:
         yield model
 
 
@@ -290,14 +291,14 @@ def test_the_text_is_the_processor_s(target_model: Model, plain: Answer) -> None
     "name", ["draft on the processor", "both on the device", "draft on the device", "split target"]
 )
 def test_a_draft_leaves_the_text_what_it_is(
-    target_model: Model, plain: Answer, name: str, demo_draft: Path
+    target_model: Model, plain: Answer, name: str, toy_draft: Path
 ) -> None:
     here: dict[str, object] = {
         "draft on the processor": {"draft_device": ()},
         "draft on the device": {"device": (), "draft_device": (device().label,)},
         "split target": {"n_gpu_layers": 2},
     }.get(name, {})
-    found = answer(asked(draft=str(demo_draft), **here))
+    found = answer(asked(draft=str(toy_draft), **here))
     assert agree(target_model, found, plain)
     assert found.accepted > 0
     assert found.late < 0.02
@@ -320,8 +321,8 @@ def test_so_does_lookup(target_model: Model, plain: Answer) -> None:
     assert agree(target_model, answer(asked(draft="lookup")), plain)
 
 
-def test_so_does_the_head_inside_the_target(target_model: Model, demo_target: Path) -> None:
-    pair = str(demo_target.with_name("mtp-Q8_0.gguf"))
+def test_so_does_the_head_inside_the_target(target_model: Model, toy_target: Path) -> None:
+    pair = str(toy.mtp())
     found = answer(asked(pair=pair, draft="mtp"))
     assert agree(target_model, found, answer(asked(pair=pair, gamma=0)))
     assert found.accepted > 0
@@ -329,11 +330,11 @@ def test_so_does_the_head_inside_the_target(target_model: Model, demo_target: Pa
 
 
 @pytest.fixture(params=["eagle3", "dflash"])
-def head(request: pytest.FixtureRequest, demo_target: Path, tmp_path: Path) -> Path:
+def head(request: pytest.FixtureRequest, toy_target: Path, tmp_path: Path) -> Path:
     """EAGLE-3's, and DFlash's of random weights, whose guesses are seldom right."""
     if request.param == "dflash":
         return write_dflash(tmp_path / "dflash.gguf")
-    return demo_target.with_name("eagle3-Q8_0.gguf")
+    return toy.EAGLE3
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -430,7 +431,7 @@ def test_two_devices_share_a_target(shares: tuple[str, ...], layers: list[int]) 
         pytest.skip("the software driver can be named twice")
     options = (
         "run",
-        "demo",
+        "toy",
         "-p",
         "Tell me a story.",
         "--temp",
@@ -458,7 +459,7 @@ def test_doctor_names_it() -> None:
 def test_more_than_the_device_has_is_refused_before_it_is_loaded() -> None:
     per_token = load_plan(asked(ctx_size=4096)).memory.target_need.device_cache / 4096
     too_many = str(int(1.1 * device().free / per_token))
-    options = ("run", "demo", "-p", "Tell me a story.", "--ctx-size", too_many, "-ngl", "all")
+    options = ("run", "toy", "-p", "Tell me a story.", "--ctx-size", too_many, "-ngl", "all")
     done = localspec(*options, "--gamma", "0", "-fa", "off")
     assert done.returncode == 1
     assert re.search(r"need .* on the accelerator, .* are free there", done.stderr.splitlines()[-2])
@@ -469,7 +470,7 @@ def test_what_the_device_has_no_room_for_while_loading_is_told() -> None:
     if not device().label.startswith("Vulkan"):
         pytest.skip("the limit is one of llama.cpp's Vulkan")
     limits = dict.fromkeys(LIMITS, str(2**20))
-    options = ("run", "demo", "-p", "Tell me a story.", "--ctx-size", "4096", "-ngl", "all")
+    options = ("run", "toy", "-p", "Tell me a story.", "--ctx-size", "4096", "-ngl", "all")
     done = localspec(*options, "--gamma", "0", "-fa", "off", **limits)
     assert done.returncode == 1, done.stderr
     assert "no memory for a context" in done.stderr
@@ -482,7 +483,7 @@ def chat_with(pair: str, data: Path, *options: str, **environment: str) -> Termi
 
 
 def test_the_chat_answers_on_it(tmp_path: Path) -> None:
-    chat = chat_with("demo", tmp_path, "-n", "24")
+    chat = chat_with("toy", tmp_path, "-n", "24")
     try:
         chat.sees("ready")
         chat.child.send("Tell me a story.\r")
@@ -493,7 +494,7 @@ def test_the_chat_answers_on_it(tmp_path: Path) -> None:
 
 
 def test_the_chat_stays_where_its_memory_runs_out_in_a_conversation(
-    demo_target: Path, tmp_path: Path
+    toy_target: Path, tmp_path: Path
 ) -> None:
     """The driver takes more while a long prompt is read, as if somebody else had the rest by then.
 
@@ -504,7 +505,7 @@ def test_the_chat_stays_where_its_memory_runs_out_in_a_conversation(
     if not device().label.startswith("Vulkan"):
         pytest.skip("the limit is one of llama.cpp's Vulkan")
     shape = Sizes(n_layer=1, n_embd=1024, n_head=16, n_head_kv=16, n_ff=64, n_ctx=1024)
-    vocabulary = read_vocabulary(demo_target)
+    vocabulary = read_vocabulary(toy_target)
     wide = write_llama(tmp_path / "wide.gguf", vocabulary, shape, seed=0, type="q8_0")
     limits = dict.fromkeys(LIMITS, str(5 * 2**19))
     options = ("--draft", "none", "-c", "1024", "-n", "8", "-fa", "on", *CACHE)

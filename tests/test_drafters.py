@@ -13,7 +13,6 @@ from statistics import fmean
 
 import pytest
 
-from localspec.bench import request as prompts
 from localspec.bench.request import drafters_of
 from localspec.chat.events import Origin
 from localspec.engine.acceptance import Accept, verification
@@ -34,6 +33,7 @@ from localspec.loading.measuring import identity_of
 from localspec.loading.planning import load_plan
 from localspec.loading.request import Drafters, LoadRequest
 from localspec.pairs.memory.free import Free
+from tests.support import toy
 
 from .fakes import ended, fake_session
 from .support.gguf_models import write_random_llama
@@ -113,7 +113,7 @@ class Reads(FixedGamma):
 
 def questions(number: int) -> list[str]:
     """Prompts of all kinds; every other one has its text twice, so that something repeats."""
-    texts = [prompt.text for prompt in prompts.shipped(prompts.DEMO).prompts]
+    texts = [prompt.text for prompt in toy.questions().prompts]
     chosen = [texts[i * len(texts) // number] for i in range(number)]
     return [f"{text} {text}" if i % 2 else text for i, text in enumerate(chosen)]
 
@@ -368,12 +368,12 @@ def test_what_draft_cannot_mean(text: str) -> None:
         _ = LoadRequest(draft=text).drafters
 
 
-def test_a_draft_named_twice_in_two_ways_is_refused(demo_draft: Path) -> None:
+def test_a_draft_named_twice_in_two_ways_is_refused(toy_draft: Path) -> None:
     with pytest.raises(UsageError, match="twice"):
-        load_plan(LoadRequest(pair="demo", draft=f"auto,{demo_draft}"))
-    there = os.path.relpath(demo_draft)
+        load_plan(LoadRequest(pair="toy", draft=f"auto,{toy_draft}"))
+    there = os.path.relpath(toy_draft)
     with pytest.raises(UsageError, match="twice"):
-        load_plan(LoadRequest(pair="demo", draft=f"{there},{demo_draft}"))
+        load_plan(LoadRequest(pair="toy", draft=f"{there},{toy_draft}"))
 
 
 @pytest.mark.parametrize(
@@ -381,24 +381,24 @@ def test_a_draft_named_twice_in_two_ways_is_refused(demo_draft: Path) -> None:
     [(b"gpt2", b"gpt9", "unknown tokenizer 'gpt9'"), (b"qwen2", b"qwenX", "unknown pre-tokenizer")],
 )
 def test_a_draft_whose_tokenizer_llama_cpp_cannot_use_is_refused(
-    demo_draft: Path, tmp_path: Path, known: bytes, unknown: bytes, said: str
+    toy_draft: Path, tmp_path: Path, known: bytes, unknown: bytes, said: str
 ) -> None:
     odd = tmp_path / "odd.gguf"
-    odd.write_bytes(demo_draft.read_bytes().replace(known, unknown, 1))
+    odd.write_bytes(toy_draft.read_bytes().replace(known, unknown, 1))
     with pytest.raises(LocalspecError, match=said):
         loaded(replace(SMALL, draft=str(odd)))
 
 
 def test_more_drafters_than_memory_are_refused(
-    demo_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toy_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drafts = [shutil.copy(demo_target, tmp_path / f"d{i}.gguf") for i in range(8)]
+    drafts = [shutil.copy(toy_target, tmp_path / f"d{i}.gguf") for i in range(8)]
     free = Free(ram=150 << 20)
     monkeypatch.setattr("localspec.loading.planning.free_memory", lambda *_, **__: free)
 
     def planned(number: int) -> int:
         named = ",".join(map(str, drafts[:number]))
-        request = LoadRequest(pair=str(demo_target), draft=named, ctx_size=256)
+        request = LoadRequest(pair=str(toy_target), draft=named, ctx_size=256)
         return len(load_plan(request).drafts.models)
 
     assert planned(1) == 1
@@ -418,7 +418,7 @@ def test_drafts_of_the_bench_are_joined_by_a_plus(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- loading
 
 
-SMALL = LoadRequest(pair="demo", ctx_size=256, threads=1, gamma=3, temp=0, n_predict=8)
+SMALL = LoadRequest(pair="toy", ctx_size=256, threads=1, gamma=3, temp=0, n_predict=8)
 
 
 def loaded(request: LoadRequest) -> tuple[tuple[str, ...], str]:
@@ -429,21 +429,21 @@ def loaded(request: LoadRequest) -> tuple[tuple[str, ...], str]:
         session.close()
 
 
-def test_a_target_alone_drafts_by_lookup(demo_target: Path, tmp_path: Path) -> None:
-    alone = shutil.copy(demo_target, tmp_path / "alone.gguf")
+def test_a_target_alone_drafts_by_lookup(toy_target: Path, tmp_path: Path) -> None:
+    alone = shutil.copy(toy_target, tmp_path / "alone.gguf")
     assert loaded(replace(SMALL, pair=str(alone))) == ((LOOKUP,), "")
     assert loaded(replace(SMALL, pair=str(alone), draft="none"))[0] == ()
 
 
 def test_every_draft_s_costs_are_kept_under_its_own_threads(
-    demo_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toy_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    second = shutil.copy(demo_draft, tmp_path / "second.gguf")
+    second = shutil.copy(toy_draft, tmp_path / "second.gguf")
     threads = {"second.gguf": 2}  # as `tune` found
     monkeypatch.setattr(
         models, "chosen_threads", lambda context, *_, **__: threads.get(context.model.path.name, 1)
     )
-    asked = replace(SMALL, threads=None, draft=f"{demo_draft},{second}")
+    asked = replace(SMALL, threads=None, draft=f"{toy_draft},{second}")
     session = load_session(asked, progress=lambda *_: None, cancel=Cancel())
     with closing(session):
         its = session.pair.drafts.values()
@@ -461,8 +461,8 @@ def test_an_answer_tells_the_models_apart() -> None:
     assert said == [("h", Origin.DRAFT), own, ("h", Origin.SECOND), own]
 
 
-def test_several_models_are_planned_loaded_and_freed(demo_draft: Path, tmp_path: Path) -> None:
-    second = shutil.copy(demo_draft, tmp_path / "second.gguf")
+def test_several_models_are_planned_loaded_and_freed(toy_draft: Path, tmp_path: Path) -> None:
+    second = shutil.copy(toy_draft, tmp_path / "second.gguf")
     asked = replace(SMALL, draft=f"auto,{second}")
     plan = load_plan(asked)
     assert [each.path.name for each in plan.drafts.models][1:] == ["second.gguf"]

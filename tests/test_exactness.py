@@ -58,12 +58,12 @@ def unequal(target: Context, most: int = 8) -> list[int]:
     return found
 
 
-def test_passes_of_every_size_give_the_same_bits_and_else_not(demo_target: Path) -> None:
-    for target, session in loaded(demo_target, exact=True):
+def test_passes_of_every_size_give_the_same_bits_and_else_not(toy_target: Path) -> None:
+    for target, session in loaded(toy_target, exact=True):
         assert unequal(target) == []
         assert session.pair.loaded.exact == 16
         assert not session.notices
-    for target, session in loaded(demo_target, flash_attn="on", threads=2):
+    for target, session in loaded(toy_target, flash_attn="on", threads=2):
         assert unequal(target, 4) == [2, 3, 4]
         assert session.pair.loaded.exact is None
 
@@ -104,7 +104,7 @@ def run(*arguments: str) -> Any:
 
 
 def test_drafts_keep_to_the_sizes_that_are_alike(cache: Path) -> None:
-    plain, drafted = (run("demo", "--exact", "--gamma", gamma) for gamma in ("0", "40"))
+    plain, drafted = (run("toy", "--exact", "--gamma", gamma) for gamma in ("0", "40"))
     assert drafted["tokens"] == plain["tokens"]
     assert drafted["settings"]["exact"] == plain["settings"]["exact"] == 16
     assert max(done["drafted"] for done in drafted["rounds"]) == 15
@@ -114,13 +114,13 @@ def test_drafts_keep_to_the_sizes_that_are_alike(cache: Path) -> None:
 
 
 def _shown() -> str:
-    return CliRunner().invoke(cli, ["show", "demo", "--no-scan"], catch_exceptions=False).stdout
+    return CliRunner().invoke(cli, ["show", "toy", "--no-scan"], catch_exceptions=False).stdout
 
 
-def test_show_says_what_is_known(demo_target: Path) -> None:
-    assert "--exact     not tried yet on this machine: `localspec tune demo --exact`" in _shown()
+def test_show_says_what_is_known(toy_target: Path) -> None:
+    assert "--exact     not tried yet on this machine: `localspec tune toy --exact`" in _shown()
 
 
-def test_without_flash_attention_it_is_wrong_usage(demo_target: Path) -> None:
+def test_without_flash_attention_it_is_wrong_usage(toy_target: Path) -> None:
     with pytest.raises(UsageError, match="needs flash attention"):
-        run("--target", str(demo_target), "--exact", "--flash-attn", "off")
+        run("--target", str(toy_target), "--exact", "--flash-attn", "off")

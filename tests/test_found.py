@@ -259,11 +259,11 @@ def test_without_a_scan_their_names_mean_nothing(stores: Stores) -> None:
 
 
 def test_other_names_are_resolved_without_looking(
-    stores: Stores, demo_target: Path, monkeypatch: pytest.MonkeyPatch
+    stores: Stores, toy_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(found, "scan", lambda: pytest.fail("it looked"))
     resolver.resolve("demo")
-    resolver.resolve(str(demo_target), "none")
+    resolver.resolve(str(toy_target), "none")
     for text in ("qwen3-8b", "user/repo:Q4_K_M", "hf.co/user/repo"):
         with pytest.raises(NotOnHub):
             resolver.resolve(text)
@@ -284,9 +284,9 @@ def test_they_are_matched_with_drafts_by_vocabulary(stores: Stores) -> None:
 
 @pytest.mark.parametrize("draft", [None, "none"])
 def test_further_drafts_are_tried_for_a_named_pair_but_not_its_own(
-    stores: Stores, demo_draft: Path, draft: str | None
+    stores: Stores, toy_draft: Path, draft: str | None
 ) -> None:
-    stores.file(".lmstudio/models/a/b/another.gguf", demo_draft.read_bytes())
+    stores.file(".lmstudio/models/a/b/another.gguf", toy_draft.read_bytes())
     with mock.patch.object(constants, "HF_HUB_OFFLINE", True):
         assert examine("demo", draft, Patience()).candidates == ()
         report = examine("demo", draft, Patience(), further=True)
@@ -396,12 +396,12 @@ def test_a_setting_stops_the_looking(
 
 
 def test_run_answers_with_ollamas_model_where_it_is(
-    stores: Stores, hub_world: World, demo_target: Path, demo_draft: Path
+    stores: Stores, hub_world: World, toy_target: Path, toy_draft: Path
 ) -> None:
-    blob = stores.ollama("registry.ollama.ai/library/tiny:latest", demo_target.read_bytes() + b"\0")
+    blob = stores.ollama("registry.ollama.ai/library/tiny:latest", toy_target.read_bytes() + b"\0")
     draft = stores.home / ".lmstudio/models/a/b/tiny-draft.gguf"
     draft.parent.mkdir(parents=True)
-    shutil.copyfile(demo_draft, draft)
+    shutil.copyfile(toy_draft, draft)
     before = stores.contents()
     options = ("--draft", "tiny-draft", "-n", "8", "--temp", "0", "--gamma", "2", "--json")
     done = hub_world.run_outside(

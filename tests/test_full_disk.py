@@ -120,16 +120,16 @@ def run(*arguments: str, **places: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "LOCALSPEC_DEMO": "small", **given},
+        env={**os.environ, **given},
     )
 
 
 @pytest.mark.slow
-def test_a_bench_is_printed_where_it_cannot_be_written(disk: Disk, demo_target: Path) -> None:
+def test_a_bench_is_printed_where_it_cannot_be_written(disk: Disk, toy_target: Path) -> None:
     report = disk.folder / "report.json"
     prompts = disk.folder.with_name("prompts.jsonl")
     prompts.write_text(json.dumps({"prompt": "Tell me a story.", "kind": "story"}) + "\n")
-    bench = ("bench", "demo", "--prompts", str(prompts), "-n", "8", "--repeat", "1")
+    bench = ("bench", "toy", "--prompts", str(prompts), "-n", "8", "--repeat", "1")
     arguments = (*bench, "-t", "1", "-o", str(report))
     done = run(*arguments, DATA=disk.folder / "data", CACHE=disk.folder / "cache")
     assert done.returncode == 0, done.stderr
@@ -147,20 +147,20 @@ def test_a_bench_is_printed_where_it_cannot_be_written(disk: Disk, demo_target: 
 
 
 @pytest.mark.slow
-def test_a_tune_is_printed_where_it_cannot_be_stored(disk: Disk, demo_target: Path) -> None:
+def test_a_tune_is_printed_where_it_cannot_be_stored(disk: Disk, toy_target: Path) -> None:
     cache = disk.folder / "cache"
     disk.fill()
-    done = run("tune", "demo", "-t", "1", CACHE=cache)
+    done = run("tune", "toy", "-t", "1", CACHE=cache)
     assert done.returncode == 0, done.stderr
     assert "nothing was stored" in done.stdout
     assert not [path for path in cache.rglob("*") if path.is_file()]
     disk.make_room()
-    done = run("tune", "demo", "-t", "1", CACHE=cache)
+    done = run("tune", "toy", "-t", "1", CACHE=cache)
     assert "nothing was stored" not in done.stdout
     kept = {path: path.read_bytes() for path in cache.rglob("*.json")}
     assert kept
     disk.fill()
-    done = run("tune", "demo", "-t", "1", CACHE=cache)
+    done = run("tune", "toy", "-t", "1", CACHE=cache)
     # Of a model whose timings varied more it is not even tried.
     told = [
         line for line in done.stdout.splitlines() if "nothing was stored" in line or "kept" in line

@@ -20,7 +20,7 @@ import pytest
 from llama_cpp import llama_cpp as lib
 
 from localspec.bench.benchmark import bench_pair
-from localspec.bench.request import DEMO, BenchRequest, PromptSet, shipped
+from localspec.bench.request import BenchRequest, PromptSet
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted
 from localspec.engine.generate import Engine
@@ -44,6 +44,7 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads
 from localspec.pairs.memory.need import Setup, draft_facts, need
+from tests.support import toy
 
 from .support.gemma4 import USUAL, Assistant, Attention, write_assistant, write_gemma4
 from .test_heads import PROMPTS, run
@@ -330,7 +331,7 @@ def test_a_bench_compares_it(
 ) -> None:
     """Its context is made for a target that another session uses already."""
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
-    one = PromptSet("one", tuple(shipped(DEMO).prompts[:1]), ignore_end=True)
+    one = PromptSet("one", toy.questions(1).prompts, ignore_end=True)
     wanted = BenchRequest(
         prompts=one,
         repeats=1,

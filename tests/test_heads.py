@@ -1,4 +1,4 @@
-"""Draft heads through llama.cpp: EAGLE-3 and MTP, trained ones of the demo and random ones."""
+"""Draft heads through llama.cpp: EAGLE-3 and MTP, trained ones of the toy and random ones."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from gguf import gguf_reader as reader
 from llama_cpp import llama_cpp_ext
 
 from localspec.bench.benchmark import bench_pair
-from localspec.bench.request import DEMO as DEMO_PROMPTS
-from localspec.bench.request import BenchRequest, PromptSet, shipped
+from localspec.bench.request import BenchRequest, PromptSet
 from localspec.chat.pair import LoadRecord
 from localspec.chat.prefixes import Prefixes
 from localspec.engine.cancel import Cancel
@@ -64,13 +63,12 @@ from localspec.pairs.memory.need import Setup, draft_facts, facts, mtp_facts, ne
 from localspec.pairs.memory.outlook import counted
 from localspec.pairs.memory.placement import PROGRAM
 
-from .conftest import DEMO
-from .support import wrong_heads
+from .support import toy, wrong_heads
 from .support.gemma4 import Assistant, write_assistant, write_gemma4
 from .support.gguf_models import Sizes, vocabulary_of, write_llama, write_random_qwen35
 from .support.heads import Block, Eagle, write_chain, write_dflash, write_eagle3, write_mtp
 from .support.hub_world import World
-from .test_models_demo import PROMPTS as ASKED
+from .test_toy import PROMPTS as ASKED
 
 PROMPTS = (
     "Once upon a time there was a",
@@ -78,10 +76,10 @@ PROMPTS = (
     "<|im_start|>user\nWrite a Python function that adds two numbers.<|im_end|>\n"
     "<|im_start|>assistant\n",
 )
-# Of every kind that the demo knows as many; written for the bench, so that no model learnt them.
+# Of every kind that the toy knows as many; written for the bench, so that no model learnt them.
 HELD_OUT = tuple(
     f"<|im_start|>user\n{each.text}<|im_end|>\n<|im_start|>assistant\n"
-    for each in shipped(DEMO_PROMPTS).prompts
+    for each in toy.questions().prompts
 )
 NEXT_TURN = "<|im_end|>\n<|im_start|>user\nGo on.<|im_end|>\n<|im_start|>assistant\n"
 GREEDY = SamplingParams(temperature=0.0)
@@ -109,7 +107,7 @@ def models(
     folder = tmp_path_factory.mktemp("heads")
     with ExitStack() as stack:
         if kind in (MTP, "chain", "hybrid"):
-            path = WITHIN[kind](folder / "mtp.gguf") if random else next(DEMO.glob("mtp-*"))
+            path = WITHIN[kind](folder / "mtp.gguf") if random else toy.mtp()
             target = stack.enter_context(Model.load(path, mtp=True))
             yield target, target
             return
@@ -121,8 +119,8 @@ def models(
             )
             return
         write = write_dflash if kind == DFLASH else write_eagle3
-        path = write(folder / "h.gguf") if random else next(DEMO.glob("eagle3-*"))
-        target = stack.enter_context(Model.load(next(DEMO.glob("target-*"))))
+        path = write(folder / "h.gguf") if random else toy.EAGLE3
+        target = stack.enter_context(Model.load(toy.TARGET))
         yield target, stack.enter_context(Model.load(path, head=True))
 
 
@@ -310,7 +308,7 @@ def test_twenty_conversations_are_those_of_plain_decoding(
             ended |= found[1]
     assert rejected >= {0, 1, 2}
     assert FinishReason.LENGTH in ended
-    if engine.target.model.path.parent == DEMO:  # random weights end no answer
+    if engine.target.model.path in (toy.TARGET, toy.mtp()):  # random weights end no answer
         assert FinishReason.STOP in ended
 
 
@@ -732,7 +730,7 @@ def test_what_a_head_costs_is_kept_apart_from_the_model_in_the_same_file(
 
 
 def test_costs_are_kept_under_each_model_s_own_layers_on_accelerators() -> None:
-    path, loaded = next(DEMO.glob("draft-*")), LoadRecord(ctx_size=256, threads=1)
+    path, loaded = toy.DRAFT, LoadRecord(ctx_size=256, threads=1)
     for layers in (3, 0):
         with Model.load(path, n_gpu_layers=layers) as model, Context(model, OPTIONS) as context:
             assert identity_of(context, loaded, draft=True)["n_gpu_layers"] == layers
@@ -742,7 +740,7 @@ def test_an_installed_head_counts_as_a_head_in_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
-    files = [next(DEMO.glob(f"{name}-*")) for name in ("target", "eagle3")]
+    files = [toy.TARGET, toy.EAGLE3]
     target, head = (InstalledModel((str(path),), n_bytes=path.stat().st_size) for path in files)
     installed.save(InstalledPair("mine", target, head))
     listed = next(row.fit for row in catalogue.rows() if row.name == "mine")
@@ -752,7 +750,7 @@ def test_an_installed_head_counts_as_a_head_in_lists(
 
 
 def test_a_pair_may_have_a_draft_model_and_a_head(hub_world: World) -> None:
-    target, draft, head = (next(DEMO.glob(f"{name}-*")) for name in ("target", "draft", "eagle3"))
+    target, draft, head = toy.TARGET, toy.DRAFT, toy.EAGLE3
     both = f"{draft},{head}"
     done = hub_world.run("pull", str(target), "--draft", both, "--name", "mine")
     assert done.code == 0, done.err
@@ -781,7 +779,7 @@ def test_a_pair_may_have_a_draft_model_and_a_head(hub_world: World) -> None:
 
 
 def test_a_list_s_memory_counts_all_that_drafts(hub_world: World) -> None:
-    target, draft, head = (next(DEMO.glob(f"{name}-*")) for name in ("target", "draft", "eagle3"))
+    target, draft, head = toy.TARGET, toy.DRAFT, toy.EAGLE3
     reports = [
         examine(str(target), ",".join(map(str, drafts)), Patience(), n_ctx=512)
         for drafts in ((draft,), (draft, head))
@@ -795,7 +793,7 @@ def test_a_list_s_memory_counts_all_that_drafts(hub_world: World) -> None:
     ("named", "says"), [("{0},{0}", "twice"), ("none,{0}", "none beside others")]
 )
 def test_what_drafts_in_a_pair_is_named_once(hub_world: World, named: str, says: str) -> None:
-    target, head = (next(DEMO.glob(f"{name}-*")) for name in ("target", "eagle3"))
+    target, head = toy.TARGET, toy.EAGLE3
     for command in ("pull", "show"):
         done = hub_world.run(command, str(target), "--draft", named.format(head))
         assert done.code == 2
@@ -803,7 +801,7 @@ def test_what_drafts_in_a_pair_is_named_once(hub_world: World, named: str, says:
 
 
 def test_a_head_for_another_target_is_no_part_of_a_pair(hub_world: World, tmp_path: Path) -> None:
-    target, draft = (next(DEMO.glob(f"{name}-*")) for name in ("target", "draft"))
+    target, draft = toy.TARGET, toy.DRAFT
     wrong = write_eagle3(tmp_path / "wrong.gguf", Eagle(taps=(1, 2, 99)))
     done = hub_world.run("pull", str(target), "--draft", f"{draft},{wrong}", "--name", "mine")
     assert done.code == 1
@@ -818,7 +816,7 @@ def test_a_bench_takes_mtp_wherever_it_is_named(
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
     target = WITHIN[kind](tmp_path / "mtp.gguf")
     options = LoadRequest(pair=str(target), draft="lookup", threads=1, ctx_size=256, gamma=2)
-    one = PromptSet("one", tuple(shipped(DEMO_PROMPTS).prompts[:1]), ignore_end=True)
+    one = PromptSet("one", toy.questions(1).prompts, ignore_end=True)
     wanted = BenchRequest(
         prompts=one,
         repeats=1,
@@ -906,7 +904,7 @@ def computed(model: Model, text: Sequence[int], size: int, *, flash: bool, heads
 def test_a_head_inside_the_target_changes_no_bit_of_what_it_computes(
     size: int, flash: bool
 ) -> None:
-    path = next(DEMO.glob("mtp-*"))
+    path = toy.mtp()
     with Model.load(path) as without, Model.load(path, mtp=True) as model:
         for text in TEXTS:
             tokens = model.tokenize(text, add_special=True, parse_special=True)
@@ -917,7 +915,7 @@ def test_a_head_inside_the_target_changes_no_bit_of_what_it_computes(
 @pytest.mark.parametrize("size", [1, 20])
 def test_the_target_with_mtp_computes_what_the_plain_one_does(size: int) -> None:
     """Behind other tokens sums over keys run in another order, of which Q8_0 makes hundredths."""
-    files = [next(DEMO.glob(name)) for name in ("target-*", "mtp-*")]
+    files = [toy.TARGET, toy.mtp()]
     with Model.load(files[0]) as plain_one, Model.load(files[1], mtp=True) as model:
         for text, flash in itertools.product(TEXTS, (False, True)):
             tokens = model.tokenize(text, add_special=True, parse_special=True)
@@ -929,7 +927,7 @@ def test_the_target_with_mtp_computes_what_the_plain_one_does(size: int) -> None
 
 def test_of_a_token_alone_the_target_with_mtp_computes_the_same_bits() -> None:
     """All its layers do, but for the order of sums over several keys."""
-    files = [next(DEMO.glob(name)) for name in ("target-*", "mtp-*")]
+    files = [toy.TARGET, toy.mtp()]
     with Model.load(files[0]) as plain_one, Model.load(files[1], mtp=True) as model:
         tokens = {
             t for text in TEXTS for t in model.tokenize(text, add_special=True, parse_special=True)
@@ -945,7 +943,7 @@ def test_of_a_token_alone_the_target_with_mtp_computes_the_same_bits() -> None:
 
 def test_the_target_with_mtp_holds_the_plain_one_s_weights() -> None:
     """Byte by byte; rows that llama.cpp turns by twos lie in halves there."""
-    files = [reader.GGUFReader(next(DEMO.glob(name))) for name in ("target-*", "mtp-*")]
+    files = [reader.GGUFReader(path) for path in (toy.TARGET, toy.mtp())]
     plain_one, model = ({each.name: each.data for each in file.tensors} for file in files)
     width = 64  # of a head
     for name, data in plain_one.items():
@@ -964,8 +962,8 @@ def test_a_target_padded_with_its_head_says_and_drafts_what_it_did(
     kind: str, tmp_path: Path
 ) -> None:
     """Not a bit changes: in Q8_0 the padded blocks are whole."""
-    target = next(DEMO.glob("target-*" if kind == "eagle3" else "mtp-*"))
-    own = next(DEMO.glob("eagle3-*")) if kind == "eagle3" else None
+    target = toy.TARGET if kind == "eagle3" else toy.mtp()
+    own = toy.EAGLE3 if kind == "eagle3" else None
     large, padded = tmp_path / "target.gguf", tmp_path / "head.gguf" if own else None
     shape = padding.pad(target, large, 140_000_000)
     assert (shape.width, shape.layers) == (4 * 384, 8)
@@ -979,7 +977,7 @@ def test_a_target_padded_with_its_head_says_and_drafts_what_it_did(
 
 
 def test_layers_are_put_before_the_one_that_predicts_more_tokens(tmp_path: Path) -> None:
-    target, large = next(DEMO.glob("mtp-*")), tmp_path / "large.gguf"
+    target, large = toy.mtp(), tmp_path / "large.gguf"
     shape = padding.pad(target, large, 24_000_000)
     assert shape.layers > 8
     heads.require_mtp(gguf.read_header(large), "it")
@@ -988,7 +986,7 @@ def test_layers_are_put_before_the_one_that_predicts_more_tokens(tmp_path: Path)
 
 
 def test_what_is_no_head_is_not_padded_as_one(tmp_path: Path) -> None:
-    target = next(DEMO.glob("target-*"))
+    target = toy.TARGET
     with pytest.raises(UnsupportedModel, match="is no head"):
         padding.pad_head(target, tmp_path / "no.gguf", target)
 
@@ -1037,7 +1035,7 @@ def taken(target: str, file: str, n_ctx: int) -> int:
 def test_a_head_takes_no_more_than_was_planned_as_the_system_counts(
     vocab: int, kind: str, tmp_path: Path
 ) -> None:
-    target, own = next(DEMO.glob("target-*")), next(DEMO.glob("eagle3-*"))
+    target, own = toy.TARGET, toy.EAGLE3
     eagle, block = Eagle(), replace(BLOCKS.get(kind, Block()), places=16)
     if vocab:
         more = vocabulary_of(vocab)
@@ -1058,7 +1056,7 @@ def test_a_head_takes_no_more_than_was_planned_as_the_system_counts(
         capture_output=True,
         text=True,
         check=True,
-        cwd=DEMO.parents[1],
+        cwd=Path(__file__).parents[1],
     )
     used = int(done.stdout)
     planned = need(draft_facts(gguf.read_header(own)), Setup(n_ctx=8192)).total
@@ -1104,10 +1102,10 @@ def test_every_wrong_head_ends_the_command_with_one_line(tmp_path: Path) -> None
         assert f"does not export {name.split()[-1]}" in said[name]
 
 
-def test_a_wrong_head_ends_the_engine_s_process_as_well(demo_target: Path, tmp_path: Path) -> None:
+def test_a_wrong_head_ends_the_engine_s_process_as_well(toy_target: Path, tmp_path: Path) -> None:
     path = write_eagle3(tmp_path / "e.gguf", Eagle(taps=(2, 5, 8)))
     done = subprocess.run(
-        [sys.executable, "-m", "localspec", "run", str(demo_target)]  # noqa: RUF005
+        [sys.executable, "-m", "localspec", "run", str(toy_target)]  # noqa: RUF005
         + ["--draft", str(path), "-p", "Hello"],
         capture_output=True,
         text=True,
@@ -1120,7 +1118,7 @@ def test_a_wrong_head_ends_the_engine_s_process_as_well(demo_target: Path, tmp_p
 
 def test_a_head_that_was_not_loaded_with_its_target_is_refused() -> None:
     with (
-        Model.load(next(DEMO.glob("mtp-*"))) as model,
+        Model.load(toy.mtp()) as model,
         Context(model, OPTIONS) as target,
         pytest.raises(UnsupportedModel, match="without the head"),
     ):
@@ -1195,4 +1193,4 @@ def test_a_head_inside_the_target_can_be_asked_for_by_its_name(tmp_path: Path) -
     path = str(write_mtp(tmp_path / "target.gguf"))
     assert examine(path, "mtp", Patience(), scan=False).draft is None
     with pytest.raises(UnsupportedModel, match="cannot draft for itself"):
-        examine(str(next(DEMO.glob("target-*"))), "mtp", Patience(), scan=False)
+        examine(str(toy.TARGET), "mtp", Patience(), scan=False)

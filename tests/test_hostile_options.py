@@ -55,11 +55,11 @@ def test_a_file_name_forges_no_line_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_what_a_model_says_steers_no_terminal_and_a_pipe_gets_it_as_it_is(
-    demo_target: Path, demo_draft: Path, tmp_path: Path
+    toy_target: Path, toy_draft: Path, tmp_path: Path
 ) -> None:
     from tests.support.terminal import Terminal  # noqa: PLC0415 - Windows has none
 
-    options = ["run", "demo", "-p", "hi", "--grammar", ESCAPES]
+    options = ["run", "toy", "-p", "hi", "--grammar", ESCAPES]
     for more in ([], ["--json"]):
         terminal = Terminal([*options, *more], tmp_path)
         assert terminal.ends() == 0

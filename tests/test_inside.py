@@ -30,8 +30,8 @@ from localspec.engine.trace import Recorder
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
 from localspec.errors import EngineError
+from tests.support import toy
 
-from .conftest import DEMO
 from .support.gemma4 import write_assistant, write_gemma4
 from .support.gguf_models import write_renumbered
 from .support.heads import write_dflash
@@ -258,16 +258,16 @@ def test_a_drafter_that_has_changed_is_told() -> None:
 
 @pytest.fixture(params=[DRAFT, TRANSLATED, EAGLE3, MTP, DFLASH, ASSISTANT])
 def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    """The demo's target, one thread, with each of its drafters."""
+    """The toy's target, one thread, with each of its drafters."""
     options = ContextOptions(n_ctx=1100, threads=1, flash_attention=True)
-    path = next(DEMO.glob("mtp-*" if request.param == MTP else "target-*"))
+    path = toy.mtp() if request.param == MTP else toy.TARGET
     if request.param == ASSISTANT:
         path = write_gemma4(tmp_path / "target.gguf")
     with ExitStack() as stack:
         model = stack.enter_context(Model.load(path, mtp=request.param == MTP))
         target = stack.enter_context(Context(model, options))
         if request.param == DRAFT:
-            small = stack.enter_context(Model.load(next(DEMO.glob("draft-*"))))
+            small = stack.enter_context(Model.load(toy.DRAFT))
             draft = stack.enter_context(Context(small, options))
             yield Engine(target, ModelDrafter(draft, model.n_vocab))
             return
@@ -279,7 +279,7 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
             return
         held = model
         if request.param == EAGLE3:
-            held = stack.enter_context(Model.load(next(DEMO.glob("eagle3-*")), head=True))
+            held = stack.enter_context(Model.load(toy.EAGLE3, head=True))
         if request.param == DFLASH:
             path = write_dflash(tmp_path / "head.gguf")
             held = stack.enter_context(Model.load(path, head=True))

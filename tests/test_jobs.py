@@ -20,10 +20,12 @@ from click.testing import CliRunner
 from localspec import machine
 from localspec.cli.app import cli
 from localspec.process import spawning
+from tests.support import toy
 
-RUN = ["run", "demo", "-t", "1", "--gamma", "2", "-p", "Tell me a story.", "-n"]
-BENCH = ["bench", "demo", "-t", "1", "-c", "256", "--gamma", "2", "-n", "8", "--kinds", "sums"]
-TUNE = ["tune", "demo", "-c", "256", "-t", "1"]
+RUN = ["run", "toy", "-t", "1", "--gamma", "2", "-p", "Tell me a story.", "-n"]
+QUESTIONS = ["--prompts", str(toy.QUESTIONS), "--kinds", "sums"]
+BENCH = ["bench", "toy", *QUESTIONS, "-t", "1", "-c", "256", "--gamma", "2", "-n", "8"]
+TUNE = ["tune", "toy", "-c", "256", "-t", "1"]
 
 WATCHED = """
 import atexit, sys
@@ -33,6 +35,7 @@ def tell():
     print([name for name in heavy if name in sys.modules], file=sys.stderr)
 atexit.register(tell)
 from localspec.cli import main
+from tests.support import toy
 main()
 """
 

@@ -40,10 +40,10 @@ def opened(**given: object) -> tuple[str, str | None, list[str]]:
         session.close()
 
 
-def test_the_pair_that_was_named_is_opened_again(demo_target: Path, demo_draft: Path) -> None:
-    name, draft, _ = opened(pair=str(demo_target), draft=str(demo_draft))
+def test_the_pair_that_was_named_is_opened_again(toy_target: Path, toy_draft: Path) -> None:
+    name, draft, _ = opened(pair=str(toy_target), draft=str(toy_draft))
     assert opened() == (name, draft, [])
-    assert (name, draft) == (demo_target.stem, demo_draft.name)
+    assert (name, draft) == (toy_target.stem, toy_draft.name)
     assert opened(draft="none")[:2] == (name, None)
 
 
@@ -52,9 +52,9 @@ def test_without_a_past_it_is_the_demo_and_nothing_is_kept(data: Path) -> None:
     assert not data.exists()
 
 
-def test_a_pair_that_is_gone_is_named_in_one_line(demo_target: Path, tmp_path: Path) -> None:
+def test_a_pair_that_is_gone_is_named_in_one_line(toy_target: Path, tmp_path: Path) -> None:
     gone = tmp_path / "gone.gguf"
-    gone.symlink_to(demo_target)
+    gone.symlink_to(toy_target)
     assert opened(pair=str(gone))[0] == "gone"
     gone.unlink()
     name, _, notices = opened()
@@ -63,7 +63,7 @@ def test_a_pair_that_is_gone_is_named_in_one_line(demo_target: Path, tmp_path: P
     assert str(gone) in notices[0]
     assert "does not exist" in notices[0]
     assert "\n" not in notices[0]
-    gone.symlink_to(demo_target)
+    gone.symlink_to(toy_target)
     assert opened()[0] == "gone"  # what may come back is not forgotten
 
 
@@ -73,18 +73,18 @@ def test_what_cannot_be_opened_is_not_remembered(tmp_path: Path) -> None:
     assert recall_last() is None
 
 
-def test_wrong_settings_are_not_blamed_on_the_pair(demo_target: Path) -> None:
-    remember_last(str(demo_target))
+def test_wrong_settings_are_not_blamed_on_the_pair(toy_target: Path) -> None:
+    remember_last(str(toy_target))
     with pytest.raises(UsageError):
         opened(temp=-1.0)
 
 
 def test_a_path_means_the_same_in_another_folder(
-    demo_target: Path, monkeypatch: pytest.MonkeyPatch
+    toy_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(demo_target.parent)
-    remember_last(f"./{demo_target.name}", demo_target.name)
-    assert recall_last() == LastUsed(str(demo_target), str(demo_target))
+    monkeypatch.chdir(toy_target.parent)
+    remember_last(f"./{toy_target.name}", toy_target.name)
+    assert recall_last() == LastUsed(str(toy_target), str(toy_target))
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_a_folder_that_cannot_be_written_does_no_harm(data: Path) -> None:
     assert recall_last() is None
 
 
-def test_a_removed_pair_is_forgotten(demo_target: Path) -> None:
-    save(InstalledPair("mine", InstalledModel((str(demo_target),)), None))
+def test_a_removed_pair_is_forgotten(toy_target: Path) -> None:
+    save(InstalledPair("mine", InstalledModel((str(toy_target),)), None))
     remember_last("Mine")
     remove.remove("mine", Patience())
     assert recall_last() is None
-    assert demo_target.exists()
+    assert toy_target.exists()

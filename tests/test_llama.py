@@ -1,4 +1,4 @@
-"""`Model` and `Context` on the demo pair: loading, tokens, rollback, interruption."""
+"""`Model` and `Context` on the toy pair: loading, tokens, rollback, interruption."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from .support.gguf_models import write_other_vocabulary
 TEXT = "Once upon a time there was a dog. He said: Grüße, 世界! 🐕 def f(x): return x + 1"
 
 
-def test_loading_reports_progress_to_the_end(demo_target: Path) -> None:
+def test_loading_reports_progress_to_the_end(toy_target: Path) -> None:
     seen: list[float] = []
-    with Model.load(demo_target, progress=seen.append) as model:
+    with Model.load(toy_target, progress=seen.append) as model:
         assert model.n_vocab > 1000
-        assert model.weights_bytes > 0.9 * demo_target.stat().st_size * 0.9
+        assert model.weights_bytes > 0.9 * toy_target.stat().st_size * 0.9
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
 
 
-def test_loading_can_be_cancelled(demo_target: Path) -> None:
+def test_loading_can_be_cancelled(toy_target: Path) -> None:
     cancel = Cancel()
     cancel.set()
     with pytest.raises(Cancelled):
-        Model.load(demo_target, cancel=cancel)
+        Model.load(toy_target, cancel=cancel)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ def test_whatever_a_model_is_called_its_buffers_are_read_at_once(tmp_path: Path,
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
 def test_a_truncated_file_is_refused_with_a_reason(
-    tmp_path: Path, demo_draft: Path, share: float
+    tmp_path: Path, toy_draft: Path, share: float
 ) -> None:
-    raw = demo_draft.read_bytes()
+    raw = toy_draft.read_bytes()
     path = tmp_path / "cut.gguf"
     path.write_bytes(raw[: int(len(raw) * share)])
     with pytest.raises(ModelLoadError, match=r"cannot load cut\.gguf: .+"):

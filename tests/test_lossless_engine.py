@@ -1,4 +1,4 @@
-"""Losslessness through the real engine on the demo pair: the same text, the same distribution."""
+"""Losslessness through the real engine on the toy pair: the same text, the same distribution."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ from localspec.engine.stats import ASSISTANT, DFLASH, DRAFT, EAGLE3, LOOKUP, MTP
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
 from localspec.engine.verify import Draft, Verdict
+from tests.support import toy
 
-from .conftest import DEMO
 from .support.gemma4 import write_assistant, write_gemma4
 from .support.gguf_models import (
-    DEMO_TARGET,
     Sizes,
     read_vocabulary,
     write_llama,
@@ -323,9 +322,9 @@ def test_with_heads_the_first_tokens_have_the_targets_distribution(
 ) -> None:
     """4,000 seeds; a false alarm has the same probability as above."""
     how = ContextOptions(n_ctx=64, threads=1)
-    target_file, head_file = (next(DEMO.glob(f"{name}-*")) for name in ("target", EAGLE3))
+    target_file, head_file = toy.TARGET, toy.EAGLE3
     with ExitStack() as stack:
-        file = target_file if kind == EAGLE3 else next(DEMO.glob("mtp-*"))
+        file = target_file if kind == EAGLE3 else toy.mtp()
         model = stack.enter_context(Model.load(file, mtp=True))
         own = stack.enter_context(Model.load(head_file, head=True)) if kind == EAGLE3 else model
         target, reference = (stack.enter_context(Context(model, how)) for _ in range(2))
@@ -421,7 +420,7 @@ def translated(target: Context, draft: Context) -> Engine:
 
 @pytest.fixture(scope="module")
 def other_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """The demo draft with other ids, and a thousand tokens fewer."""
+    """The toy draft with other ids, and a thousand tokens fewer."""
     path = write_renumbered(tmp_path_factory.mktemp("other") / "draft.gguf", fewer=1000)
     with Model.load(path) as model:
         yield model
@@ -554,7 +553,7 @@ def _dflash(path: Path) -> Path:
 
 
 def _tiny(path: Path) -> Path:
-    return write_llama(path, read_vocabulary(DEMO_TARGET), TINY, seed=0, type="q8_0")
+    return write_llama(path, read_vocabulary(toy.TARGET), TINY, seed=0, type="q8_0")
 
 
 Write = Callable[[Path], Path]

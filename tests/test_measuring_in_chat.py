@@ -15,20 +15,21 @@ from localspec.bench import request
 from localspec.loading import tuning
 from localspec.loading.request import LoadRequest
 from localspec.pairs import pull
-from localspec.pairs.installed import remember_last
+from localspec.pairs.installed import DEMO, remember_last
 from localspec.process.client import EngineClient
 from localspec.process.messages import Asking
 from localspec.process.server import Server, loader
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 from localspec.ui.measuring import Measuring
+from tests.support import toy
 from tests.support.chat_pilot import Chat
 from tests.support.heads import write_mtp
 from tests.support.scripted_session import ScriptedSession
 
 
 @asynccontextmanager
-async def chatting(pair: str | None = "demo", draft: str | None = None) -> AsyncIterator[Chat]:
+async def chatting(pair: str | None = "toy", draft: str | None = None) -> AsyncIterator[Chat]:
     wanted = LoadRequest(pair=pair, draft=draft, threads=1, temp=0.0, n_predict=12)
     app = ChatApp(EngineClient(wanted, lambda: Server(loader)))
     async with app.run_test(size=(120, 60)) as pilot:
@@ -48,6 +49,7 @@ async def says(chat: Chat, command: str, said: str) -> None:
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    toy.install(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
@@ -60,7 +62,7 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
         async with chatting() as chat:
             await chat.send("Tell me a story.")
             await chat.until(lambda: "12 tokens" in chat.transcript(), "an answer")
-            await says(chat, "/stats", "demo: 1 answer, 12 tokens in")
+            await says(chat, "/stats", "toy: 1 answer, 12 tokens in")
             await says(chat, "/draft", "auto: ")
             now = " ".join(chat.transcript().split())
             assert "drafting now: localspec demo draft and lookup" in now
@@ -124,12 +126,12 @@ def test_the_bar_of_a_bench_is_of_its_time() -> None:
     assert share == pytest.approx(0.75, abs=0.05)
 
 
-@pytest.mark.parametrize("pair", ["demo", None])
+@pytest.mark.parametrize("pair", ["toy", None])
 @pytest.mark.parametrize("at_first", [True, False])
 def test_a_draft_that_is_not_here_is_offered_with_the_pair_that_it_is_for(
     pair: str | None, at_first: bool
 ) -> None:
-    draft = "user/none-here:Q8_0"
+    draft, name = "user/none-here:Q8_0", pair or DEMO
 
     async def body() -> None:
         async with chatting(pair, draft if at_first else None) as chat:
@@ -138,11 +140,11 @@ def test_a_draft_that_is_not_here_is_offered_with_the_pair_that_it_is_for(
                 await chat.send(f"/draft {draft}")
             said = f"{draft} is not on this disk yet"
             await chat.until(lambda: said in chat.transcript(), said)
-            assert f"Ctrl+F fetches demo --draft {draft}," in " ".join(chat.transcript().split())
+            assert f"Ctrl+F fetches {name} --draft {draft}," in " ".join(chat.transcript().split())
             assert "the name of a model is empty" not in chat.transcript()
             chat.app.pairs.get()  # with a draft of its own it is another pair than the one in use
-            assert pull.recall_wanted() == pull.PullRequest("demo", draft)
-            await chat.until(lambda: "✗ demo" in chat.transcript(), "there is no Hub here")
+            assert pull.recall_wanted() == pull.PullRequest(name, draft)
+            await chat.until(lambda: f"✗ {name}" in chat.transcript(), "there is no Hub here")
 
     asyncio.run(body())
 
@@ -167,9 +169,9 @@ def test_the_pair_that_was_opened_stays_whatever_was_used_last_since(tmp_path: P
     async def body() -> None:
         async with chatting(pair=None) as chat:
             assert chat.app.session.pair_name == "mtp"
-            await chat.send("/draft mtp")  # checked for this target, not for the demo
+            await chat.send("/draft mtp")  # checked for this target, not for the toy
             await chat.until(lambda: chat.ready() and chat.app.session.draft_name, "its head")
-            remember_last("demo")  # another localspec
+            remember_last("toy")  # another localspec
             await chat.send("/set ctx-size 512")
             await chat.until(
                 lambda: chat.ready() and chat.app.dashboard.state.figures.context_size == 512

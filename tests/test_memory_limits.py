@@ -57,18 +57,18 @@ def run(*arguments: str, before: tuple[str, ...] = (), limit: int | None = None)
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory, demo_target: Path) -> Path:
-    """A target of 250 MB that writes what the demo target writes."""
+def large(tmp_path_factory: pytest.TempPathFactory, toy_target: Path) -> Path:
+    """A target of 250 MB that writes what the toy target writes."""
     path = tmp_path_factory.mktemp("large") / "large.gguf"
-    enlarge.enlarge(demo_target, path, 250_000_000, "q8_0")
+    enlarge.enlarge(toy_target, path, 250_000_000, "q8_0")
     return path
 
 
 # --- ulimit -v --------------------------------------------------------------------------------
 
 
-def test_a_target_larger_than_the_address_space_is_refused(large: Path, demo_draft: Path) -> None:
-    pair = ("--target", str(large), "--draft", str(demo_draft), "-t", "1")
+def test_a_target_larger_than_the_address_space_is_refused(large: Path, toy_draft: Path) -> None:
+    pair = ("--target", str(large), "--draft", str(toy_draft), "-t", "1")
     run(*pair, limit=400 * MB).refused("the models need about", "this process may take", "ulimit")
 
 
@@ -123,9 +123,9 @@ def test_the_libraries_room_is_required_only_under_a_limit(monkeypatch: pytest.M
 
 
 def test_in_a_small_control_group_a_large_target_is_read_from_disk(
-    large: Path, demo_draft: Path
+    large: Path, toy_draft: Path
 ) -> None:
-    pair = ("--target", str(large), "--draft", str(demo_draft), "-t", "1", "-c", "512")
+    pair = ("--target", str(large), "--draft", str(toy_draft), "-t", "1", "-c", "512")
     with cgroup(250 * MB) as command:
         done = run(*pair, "--gamma", "2", before=tuple(command))
     assert done.code == 0, done.err

@@ -54,10 +54,10 @@ def assert_close(path: Path, setup: Setup) -> None:
 
 @pytest.mark.parametrize("n_ctx", [300, 8192])
 @pytest.mark.parametrize("flash", [True, False])
-def test_the_demo_takes_what_was_planned(
-    demo_target: Path, demo_draft: Path, n_ctx: int, flash: bool
+def test_the_toy_takes_what_was_planned(
+    toy_target: Path, toy_draft: Path, n_ctx: int, flash: bool
 ) -> None:
-    for path in (demo_target, demo_draft):
+    for path in (toy_target, toy_draft):
         assert_close(path, Setup(n_ctx=n_ctx, flash=flash))
 
 
@@ -69,13 +69,13 @@ def test_every_architecture_takes_what_was_planned(tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.parametrize("cache", ["f32", "bf16", "q8_0", "q4_0", "iq4_nl", "q5_1"])
-def test_every_cache_type_takes_what_was_planned(demo_target: Path, cache: str) -> None:
-    assert_close(demo_target, Setup(n_ctx=4096, cache_k=cache, cache_v=cache))
+def test_every_cache_type_takes_what_was_planned(toy_target: Path, cache: str) -> None:
+    assert_close(toy_target, Setup(n_ctx=4096, cache_k=cache, cache_v=cache))
 
 
 @pytest.mark.parametrize("values", ["f32", "q4_0"])
-def test_what_flash_attention_converts_is_planned(demo_draft: Path, values: str) -> None:
-    assert_close(demo_draft, Setup(n_ctx=32768, cache_k="f32", cache_v=values))
+def test_what_flash_attention_converts_is_planned(toy_draft: Path, values: str) -> None:
+    assert_close(toy_draft, Setup(n_ctx=32768, cache_k="f32", cache_v=values))
 
 
 def test_a_small_model_with_a_large_vocabulary_takes_what_was_planned(tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_a_small_model_with_a_large_vocabulary_takes_what_was_planned(tmp_path: 
 
 @pytest.mark.parametrize("kind", ["f16", "q8_0"])
 def test_an_enlarged_model_takes_what_was_planned(
-    tmp_path: Path, demo_target: Path, kind: str
+    tmp_path: Path, toy_target: Path, kind: str
 ) -> None:
     path = tmp_path / "large.gguf"
-    enlarge.enlarge(demo_target, path, 60_000_000, kind)
+    enlarge.enlarge(toy_target, path, 60_000_000, kind)
     assert_close(path, Setup(n_ctx=4096))
 
 
@@ -396,11 +396,11 @@ def test_later_parts_of_a_split_model_are_counted() -> None:
 
 
 def test_show_says_how_a_pair_would_be_loaded(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["show", "demo"], standalone_mode=False)
+    cli.main(["show", "toy"], standalone_mode=False)
     said = capsys.readouterr().out
     assert "plan        1,024 tokens of context, f16 cache" in said
     assert "  draft     weights 1.78 MB" in said
-    cli.main(["show", "demo", "--json"], standalone_mode=False)
+    cli.main(["show", "toy", "--json"], standalone_mode=False)
     data = json.loads(capsys.readouterr().out)["plan"]
     assert data["fits"]
     assert data["host_bytes"] == sum(
@@ -414,7 +414,7 @@ def test_show_says_why_a_pair_would_not_be_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("localspec.machine.available", lambda: 1_000_000)
-    cli.main(["show", "demo"], standalone_mode=False)
+    cli.main(["show", "toy"], standalone_mode=False)
     said = capsys.readouterr().out
     assert "plan        the models need about" in said
     assert "free are 1 MB" in said

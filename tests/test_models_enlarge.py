@@ -15,8 +15,9 @@ from localspec.pairs.gguf import heads
 from localspec.pairs.gguf.header import read_header, read_model
 from models import enlarge
 from tests.support import gguf_models as made
+from tests.support import toy
 
-DRAFT = made.DEMO_TARGET.with_name("draft-Q8_0.gguf")
+DRAFT = toy.TARGET.with_name("draft-Q8_0.gguf")
 PROMPT = "Once upon a time there was"
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from localspec.engine.llama import Context, ContextOptions, Model
 from tests.support import gguf_models as made
+from tests.support import toy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,14 +36,14 @@ def test_the_same_seed_writes_the_same_bytes(tmp_path: Path) -> None:
     assert made.write_random_llama(tmp_path / "c.gguf", seed=4).read_bytes() != first
 
 
-def test_the_random_draft_has_the_demo_vocabulary(tmp_path: Path) -> None:
+def test_the_random_draft_has_the_toys_vocabulary(tmp_path: Path) -> None:
     draft = made.write_random_llama(tmp_path / "draft.gguf")
-    assert made.read_vocabulary(draft) == made.read_vocabulary(made.DEMO_TARGET)
+    assert made.read_vocabulary(draft) == made.read_vocabulary(toy.TARGET)
 
 
 def test_the_other_vocabulary_differs(tmp_path: Path) -> None:
     other = made.read_vocabulary(made.write_other_vocabulary(tmp_path / "other.gguf"))
-    assert other.tokens != made.read_vocabulary(made.DEMO_TARGET).tokens
+    assert other.tokens != made.read_vocabulary(toy.TARGET).tokens
     assert len(other.tokens) == 322
 
 

@@ -30,7 +30,7 @@ from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import LOOKUP, GenerationStats
 from localspec.loading.load import load_session, open_session
 from localspec.loading.request import LoadRequest
-from localspec.pairs.folders import shipped
+from tests.support import toy
 
 from .support.chat_pilot import chatting
 from .support.stub_context import StubContext, StubModel, random_script
@@ -295,7 +295,7 @@ def test_with_a_seed_a_draft_that_counts_does_not_come_from_elsewhere(
 
 
 ALONE = LoadRequest(
-    pair=str(shipped("demo") / "target-Q8_0.gguf"),
+    pair=str(toy.TARGET),
     draft="lookup",
     ctx_size=512,
     threads=1,

@@ -39,7 +39,7 @@ from tests.support import ENDLESS
 from tests.support.chat_pilot import Chat
 from tests.support.scripted_session import Gate, ScriptedSession
 
-DEMO = LoadRequest(pair="demo", threads=1, ctx_size=512, gamma=3, n_predict=24, temp=0.0)
+TOY = LoadRequest(pair="toy", threads=1, ctx_size=512, gamma=3, n_predict=24, temp=0.0)
 QUESTION = "Tell me a story about a dog."
 
 signals = pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -52,7 +52,7 @@ class Heard:
         children: its processes, the newest last.
     """
 
-    def __init__(self, request: LoadRequest = DEMO) -> None:
+    def __init__(self, request: LoadRequest = TOY) -> None:
         self.children: list[Child] = []
         self.engine = EngineClient(request, self._start)
         self._said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
@@ -82,7 +82,7 @@ class Heard:
 
 
 @pytest.fixture
-def demo() -> Iterator[Heard]:
+def toy() -> Iterator[Heard]:
     heard = Heard()
     yield heard
     heard.engine.shut_down()
@@ -106,7 +106,7 @@ def test_everything_that_is_said_arrives_as_it_was() -> None:
     settings = ChatSettings("Be brief.", sampling, accept=Accept.BLOCK, gamma=2, stop=("x",))
     requests = [
         m.Load(LoadRequest(pair="a", gamma=3, device=("x",), logit_bias=((1, -2.0),))),
-        m.Load(DEMO, m.Kept(said, settings, speculation=False)),
+        m.Load(TOY, m.Kept(said, settings, speculation=False)),
         m.Ask("text", said),
         m.Ask("text"),
         *(m.Regenerate(), m.Compact()),
@@ -231,7 +231,7 @@ class Served:
 def test_a_stop_that_overtakes_its_request_counts_and_one_that_is_late_does_not() -> None:
     session = ScriptedSession(answers=["one two three"])
     served = Served(lambda *_: session)
-    served.ask(1, m.Load(DEMO))
+    served.ask(1, m.Load(TOY))
     served.until(m.Loaded, 1)
     served.ask(9, m.Stop(2))
     served.ask(2, m.Ask("first"))
@@ -247,7 +247,7 @@ def test_what_is_kept_is_in_force_in_what_is_loaded() -> None:
     served = Served(lambda *_: ScriptedSession())
     said = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "ho"))
     kept = m.Kept(said, ChatSettings(system_prompt="Be brief."), speculation=False)
-    served.ask(1, m.Load(DEMO, kept))
+    served.ask(1, m.Load(TOY, kept))
     info = served.until(m.Loaded, 1).info
     assert info.settings.system_prompt == "Be brief."
     assert not info.speculation
@@ -261,7 +261,7 @@ def test_without_a_session_every_request_is_refused_in_words() -> None:
         raise UsageError("no such pair")
 
     served = Served(load)
-    served.ask(1, m.Load(DEMO))
+    served.ask(1, m.Load(TOY))
     assert served.until(m.LoadFailed, 1).error == m.Fault("UsageError", "no such pair")
     served.ask(2, m.Ask("hello"))
     assert served.until(m.TurnOver, 2).error.message == "no model is loaded"
@@ -274,7 +274,7 @@ def test_figures_come_while_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("localspec.process.server._FIGURES_S", 0.01)
     session = ScriptedSession(gate=Gate(is_open=False))
     served = Served(lambda *_: session)
-    served.ask(1, m.Load(DEMO))
+    served.ask(1, m.Load(TOY))
     served.until(m.Loaded, 1)
     served.ask(2, m.Ask("hello"))
     for _ in range(3):
@@ -301,7 +301,7 @@ def test_a_session_rests_while_nobody_asks_and_a_request_ends_that_at_once(
     session = ScriptedSession(answers=["one two"] * 2)
     monkeypatch.setattr(session, "rest", rest)
     served = Served(lambda *_: session)
-    served.ask(1, m.Load(DEMO))
+    served.ask(1, m.Load(TOY))
     for number in (2, 3):
         assert begun.wait(10)
         begun.clear()
@@ -315,56 +315,56 @@ def test_a_session_rests_while_nobody_asks_and_a_request_ends_that_at_once(
 # --- a real process -------------------------------------------------------------------------
 
 
-def test_it_answers_with_figures_and_ends_when_it_is_asked_to(demo: Heard) -> None:
-    assert demo.until(m.Loaded).info.pair_name == "demo"
-    demo.ask("Tell me a story.")
+def test_it_answers_with_figures_and_ends_when_it_is_asked_to(toy: Heard) -> None:
+    assert toy.until(m.Loaded).info.pair_name == "toy"
+    toy.ask("Tell me a story.")
     pieces = []
-    while isinstance(turn := demo.until(m.Turn), m.Turn) and not isinstance(turn.event, TurnEnd):
+    while isinstance(turn := toy.until(m.Turn), m.Turn) and not isinstance(turn.event, TurnEnd):
         pieces += [turn.event.text] if isinstance(turn.event, RoundText) else []
     assert "".join(pieces) == turn.event.text
-    memory = demo.until(m.Status).memory
+    memory = toy.until(m.Status).memory
     assert memory.peak_process > psutil.Process().memory_info().rss  # ours is counted too
-    asked, answer = demo.until(m.TurnOver).said
+    asked, answer = toy.until(m.TurnOver).said
     assert (asked.content, answer.content) == ("Tell me a story.", turn.event.text)
 
 
-def test_a_running_answer_is_stopped_and_settings_change_in_its_middle(demo: Heard) -> None:
-    demo.until(m.Loaded)
-    assert demo.engine.info is not None
-    demo.engine.configure(replace(demo.engine.info.settings, n_predict=400))
-    demo.ask("Tell me a long story.")
-    while not isinstance(demo.until(m.Turn).event, RoundText):
+def test_a_running_answer_is_stopped_and_settings_change_in_its_middle(toy: Heard) -> None:
+    toy.until(m.Loaded)
+    assert toy.engine.info is not None
+    toy.engine.configure(replace(toy.engine.info.settings, n_predict=400))
+    toy.ask("Tell me a long story.")
+    while not isinstance(toy.until(m.Turn).event, RoundText):
         pass
-    demo.engine.speculate(False)
-    assert demo.engine.info.speculation is False
-    assert demo.until(m.Changed).info.settings.n_predict == 400
-    demo.engine.stop()
-    assert demo.until(m.TurnOver).said[-1].finish is FinishReason.CANCELLED
+    toy.engine.speculate(False)
+    assert toy.engine.info.speculation is False
+    assert toy.until(m.Changed).info.settings.n_predict == 400
+    toy.engine.stop()
+    assert toy.until(m.TurnOver).said[-1].finish is FinishReason.CANCELLED
 
 
 @signals
-def test_it_does_not_hear_ctrl_c_and_says_how_it_died(demo: Heard) -> None:
-    os.kill(demo.children[0].pid, signal.SIGINT)  # while Python starts there
-    demo.until(m.Loaded)
-    os.kill(demo.children[0].pid, signal.SIGINT)
-    demo.ask("Tell me a story.")
-    demo.until(m.TurnOver)
-    os.kill(demo.children[0].pid, signal.SIGABRT)
-    error = demo.until(m.Died).error.exception()
+def test_it_does_not_hear_ctrl_c_and_says_how_it_died(toy: Heard) -> None:
+    os.kill(toy.children[0].pid, signal.SIGINT)  # while Python starts there
+    toy.until(m.Loaded)
+    os.kill(toy.children[0].pid, signal.SIGINT)
+    toy.ask("Tell me a story.")
+    toy.until(m.TurnOver)
+    os.kill(toy.children[0].pid, signal.SIGABRT)
+    error = toy.until(m.Died).error.exception()
     assert isinstance(error, EngineDied)
     assert error.message == "the process that runs the models crashed (SIGABRT)"
     assert "reserve" in error.remedy  # of llama.cpp's log
     assert error.remedy.count(" · ") == 2
-    assert not demo.engine.alive
-    demo.engine.reload([])
-    demo.until(m.Loaded)
-    assert demo.engine.alive
+    assert not toy.engine.alive
+    toy.engine.reload([])
+    toy.until(m.Loaded)
+    assert toy.engine.alive
 
 
 def test_the_end_of_a_process_that_never_began_is_said_too() -> None:
     said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
     child = Child(("-c", "import sys; sys.exit('no room on this machine')"))
-    child.send(m.Letter(1, 1, m.Load(DEMO)))
+    child.send(m.Letter(1, 1, m.Load(TOY)))
     child.listen(said.put)
     died = said.get(timeout=20).body
     assert isinstance(died, m.Died)
@@ -386,7 +386,7 @@ def test_no_process_outlives_the_one_that_started_it() -> None:
         "from localspec.loading.request import LoadRequest\n"
         "from localspec.process.client import EngineClient\n"
         "from localspec.process.messages import Loaded\n"
-        "engine = EngineClient(LoadRequest(pair='demo', threads=1, ctx_size=512))\n"
+        "engine = EngineClient(LoadRequest(pair='toy', threads=1, ctx_size=512))\n"
         "engine.listen(lambda letter: print(engine._transport.pid, flush=True)"
         " if isinstance(letter.body, Loaded) else None)\n"
         "time.sleep(600)\n"
@@ -402,39 +402,38 @@ def test_no_process_outlives_the_one_that_started_it() -> None:
 
 
 @signals
-def test_a_stopped_process_holds_nobody_up_and_gets_everything_in_order(demo: Heard) -> None:
-    demo.until(m.Loaded)
+def test_a_stopped_process_holds_nobody_up_and_gets_everything_in_order(toy: Heard) -> None:
+    toy.until(m.Loaded)
     long = (Message(Role.USER, "a" * 1_000_000), Message(Role.ASSISTANT, "b"))
     settings = ChatSettings(n_predict=4)
 
     def send() -> None:
-        demo.engine.change(m.Open(long, settings))
+        toy.engine.change(m.Open(long, settings))
         settings.n_predict = 400  # too late: what is sent is what it was
-        demo.engine.change(m.Open(()))
-        demo.ask("Hello!")
+        toy.engine.change(m.Open(()))
+        toy.ask("Hello!")
 
     thread = threading.Thread(target=send, daemon=True)
-    os.kill(demo.children[0].pid, signal.SIGSTOP)
+    os.kill(toy.children[0].pid, signal.SIGSTOP)
     try:
         thread.start()
         thread.join(2)
         assert not thread.is_alive()
     finally:
-        os.kill(demo.children[0].pid, signal.SIGCONT)
-    assert demo.until(m.ChangeDone).error is None
-    assert demo.until(m.ChangeDone).error is None
-    asked, _ = demo.until(m.TurnOver).said
+        os.kill(toy.children[0].pid, signal.SIGCONT)
+    assert toy.until(m.ChangeDone).error is None
+    assert toy.until(m.ChangeDone).error is None
+    asked, _ = toy.until(m.TurnOver).said
     assert asked.content == "Hello!"
-    assert demo.engine.info is not None
-    assert demo.engine.info.settings.n_predict == 4
+    assert toy.engine.info is not None
+    assert toy.engine.info.settings.n_predict == 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's memory killer")
-def test_the_memory_killer_takes_the_engine_before_the_screen(demo: Heard) -> None:
-    demo.until(m.Loaded)
+def test_the_memory_killer_takes_the_engine_before_the_screen(toy: Heard) -> None:
+    toy.until(m.Loaded)
     ours, its = (
-        int(Path(f"/proc/{one}/oom_score_adj").read_text())
-        for one in ("self", demo.children[0].pid)
+        int(Path(f"/proc/{one}/oom_score_adj").read_text()) for one in ("self", toy.children[0].pid)
     )
     assert its == min(1000, ours + 300)
 
@@ -453,7 +452,7 @@ class Spoken(Heard):
 @asynccontextmanager
 async def chatting(**changes: Any) -> AsyncIterator[tuple[Chat, Callable[[], None]]]:
     """A chat with a real engine, and what kills that."""
-    spoken = Spoken(replace(DEMO, **changes))
+    spoken = Spoken(replace(TOY, **changes))
     app = ChatApp(spoken.engine)
     async with app.run_test(size=(100, 40)) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
@@ -530,7 +529,7 @@ async def test_a_death_while_two_answers_are_compared_closes_the_comparison() ->
 async def test_a_death_while_models_are_loaded_leaves_the_choice_to_the_user(
     tmp_path: Path,
 ) -> None:
-    spoken = Spoken(DEMO)
+    spoken = Spoken(TOY)
     app = ChatApp(spoken.engine)
     os.kill(spoken.children[0].pid, signal.SIGSTOP)  # a busy screen would stand too late
     async with app.run_test(size=(100, 40)) as pilot:
@@ -540,7 +539,7 @@ async def test_a_death_while_models_are_loaded_leaves_the_choice_to_the_user(
         await asyncio.sleep(0.1)
         assert len(spoken.children) == 1  # nothing is tried again by itself
         assert isinstance(app.in_use.load_error, EngineDied)
-        await chat.send("/pairs demo")
+        await chat.send("/pairs toy")
         await chat.until(chat.ready)
         assert app.in_use.load_error is None
     spoken.engine.shut_down()
@@ -549,7 +548,7 @@ async def test_a_death_while_models_are_loaded_leaves_the_choice_to_the_user(
 
 @signals
 async def test_a_stopped_engine_keeps_nobody_from_leaving() -> None:
-    spoken = Spoken(DEMO)
+    spoken = Spoken(TOY)
     app = ChatApp(spoken.engine)
     async with app.run_test(size=(100, 40)) as pilot:
         chat = Chat(app, pilot, ScriptedSession())

@@ -14,6 +14,7 @@ if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
 from localspec.pairs import catalogue
+from tests.support import toy
 from tests.support.hub_server import HubServer, running, wait_for
 from tests.support.terminal import Terminal
 
@@ -22,12 +23,12 @@ GET = "\x06"  # Ctrl+F
 
 
 @pytest.fixture
-def hub(demo_target: Path, demo_draft: Path) -> Iterator[HubServer]:
+def hub(toy_target: Path, toy_draft: Path) -> Iterator[HubServer]:
     """All of the catalogue: where a small model drafts the demo pair, else the demo with a head."""
     with running() as server:
         for entry in catalogue.pairs().values():
-            served = demo_target if entry.draft else demo_target.with_name("mtp-Q8_0.gguf")
-            for file, path in zip(entry.files, (served, demo_draft), strict=False):
+            served = toy_target if entry.draft else toy.mtp()
+            for file, path in zip(entry.files, (served, toy_draft), strict=False):
                 files = server.repos[file.repo].files if file.repo in server.repos else {}
                 server.add(file.repo, {**files, file.file: path})
         yield server

@@ -75,17 +75,17 @@ def test_a_pair_is_pulled_recorded_and_found(hub_world: World, pair: tuple[Repo,
 
 
 def test_the_demo_pair_makes_the_journey(
-    hub_world: World, demo_target: Path, demo_draft: Path
+    hub_world: World, toy_target: Path, toy_draft: Path
 ) -> None:
-    target = hub_world.server.add("ann/Demo-GGUF", {demo_target.name: demo_target})
-    draft = hub_world.server.add("ann/Demo-Draft-GGUF", {demo_draft.name: demo_draft})
+    target = hub_world.server.add("ann/Demo-GGUF", {toy_target.name: toy_target})
+    draft = hub_world.server.add("ann/Demo-Draft-GGUF", {toy_draft.name: toy_draft})
     done = hub_world.run("pull", "ann/Demo-GGUF", "--draft", "ann/Demo-Draft-GGUF")
     assert done.code == 0, done.err
     assert "installed as pair-demo:" in done.out
     found = resolver.resolve("pair-demo")
     assert found.draft is not None
-    assert sha256(found.target) == target.sha256(demo_target.name)
-    assert sha256(found.draft) == draft.sha256(demo_draft.name)
+    assert sha256(found.target) == target.sha256(toy_target.name)
+    assert sha256(found.draft) == draft.sha256(toy_draft.name)
 
 
 def test_files_end_where_the_library_and_llama_cpp_look(

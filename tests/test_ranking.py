@@ -201,9 +201,9 @@ def test_list_tells_what_its_speeds_rest_on_and_where_there_is_nothing(
     assert "Tokens/s are expected from gone, which reads 20 GB of weights a second" in said
 
 
-def test_of_a_loaded_model_the_weights_in_its_file_count(demo_target: Path, tmp_path: Path) -> None:
-    header = read_model(demo_target).header
-    with Model.load(demo_target) as model:
+def test_of_a_loaded_model_the_weights_in_its_file_count(toy_target: Path, tmp_path: Path) -> None:
+    header = read_model(toy_target).header
+    with Model.load(toy_target) as model:
         assert model.file_weights == header.tensor_bytes
         assert 8 * model.file_weights / model.n_params == pytest.approx(header.bits)
         assert 8.5 <= header.bits < 8.6  # Q8_0, and some norms
@@ -226,12 +226,12 @@ def test_bits_of_a_weight_are_about_known_from_a_files_name(file: str, bits: flo
     assert quant_bits(quant_of(file)) == pytest.approx(bits, rel=0.1)
 
 
-def test_a_row_knows_its_bits_from_the_header_or_else_from_the_name(demo_target: Path) -> None:
+def test_a_row_knows_its_bits_from_the_header_or_else_from_the_name(toy_target: Path) -> None:
     rows = {one.name: one for one in catalogue.rows()}
     assert rows["demo"].bits > 8
     assert all(one.bits > 0 for one in rows.values())
-    report = examine(str(demo_target), None, Patience(), scan=False)
-    assert catalogue.examined(report).bits == read_model(demo_target).header.bits
+    report = examine(str(toy_target), None, Patience(), scan=False)
+    assert catalogue.examined(report).bits == read_model(toy_target).header.bits
 
 
 def test_a_draft_that_is_no_faster_than_its_target_tells_nothing_of_weights() -> None:

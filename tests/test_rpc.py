@@ -43,10 +43,9 @@ from localspec.loading.load import load_session
 from localspec.pairs.gguf.header import read_header
 from localspec.process import messages as m
 from models import enlarge
-from tests.conftest import DEMO as MODELS
-from tests.support import ENDLESS
+from tests.support import ENDLESS, toy
 from tests.support.workers import relay, worker
-from tests.test_process import DEMO, Heard
+from tests.test_process import TOY, Heard
 
 MAJOR, MINOR, PATCH = rpc.PROTOCOL
 
@@ -245,7 +244,7 @@ def test_both_sides_keep_to_private_networks(monkeypatch: pytest.MonkeyPatch, ho
 
 RUN = [
     "run",
-    "demo",
+    "toy",
     "-p",
     "Tell me a story.",
     "-t",
@@ -257,7 +256,7 @@ RUN = [
     "-fa",
     "off",
 ]
-THERE = ["-ngl", "all"]  # where memory and speed would leave the demo's layers here
+THERE = ["-ngl", "all"]  # where memory and speed would leave the toy's layers here
 BOTH = [*THERE, "--tensor-split", "1,1"]
 
 
@@ -294,7 +293,7 @@ def test_what_two_workers_take_is_what_was_planned() -> None:
     with worker() as (one, _), worker() as (other, _):
         for flash, shares in (("on", (1.0, 1.0)), ("off", (1.0, 1.0)), ("on", (1.0, 0.0))):
             request = replace(
-                DEMO, rpc=(one, other), tensor_split=shares, n_gpu_layers=-1, ctx_size=8192,
+                TOY, rpc=(one, other), tensor_split=shares, n_gpu_layers=-1, ctx_size=8192,
                 flash_attn=flash, draft="none", gamma=0, threads=1,
             )  # fmt: skip
             planned = planning.load_plan(request).memory.total
@@ -308,7 +307,7 @@ def test_what_two_workers_take_is_what_was_planned() -> None:
 @needs_backend
 def test_a_head_here_reads_tensors_of_a_target_that_is_there() -> None:
     """It stays on this machine, but llama.cpp ended the process where it cannot reach them."""
-    head = ("-n", "12", "--json", "--draft", str(MODELS / "eagle3-Q8_0.gguf"))
+    head = ("-n", "12", "--json", "--draft", str(toy.EAGLE3))
     with worker() as (endpoint, _):
         there = localspec(*RUN, *THERE, *head, "--workers", endpoint)
     assert there.returncode == 0, there.stderr
@@ -322,7 +321,7 @@ def test_behind_a_network_a_pass_over_eight_tokens_is_known_to_cost_little_more(
     """Its first one takes half a second more: llama.cpp asks the worker what it needs."""
     with worker() as (endpoint, _), relay(endpoint, 0.02) as far:
         add_workers([far])
-        model = Model.load(MODELS / "target-Q8_0.gguf", devices=[each.label for each in devices()])
+        model = Model.load(toy.TARGET, devices=[each.label for each in devices()])
         context = Context(model, ContextOptions(n_ctx=256))
         measured = measure(context, (1, 8, 2), budget=60).points
         begun = time.perf_counter()
@@ -343,7 +342,7 @@ def test_a_worker_whose_machine_falls_silent_is_noticed() -> None:
     """Off, asleep or cut off: nothing comes any more, not even the end of the connection."""
     with worker() as (endpoint, _):
         add_workers([endpoint])
-        model = Model.load(MODELS / "target-Q8_0.gguf", devices=[each.label for each in devices()])
+        model = Model.load(toy.TARGET, devices=[each.label for each in devices()])
         port = int(endpoint.split(":")[1])
         (held,) = (each for each in psutil.Process().net_connections("tcp")
                    if each.raddr and each.raddr.port == port)  # fmt: skip
@@ -400,7 +399,7 @@ def test_a_worker_that_is_gone_changes_no_choice_of_other_devices(
     asked: tuple[str, ...] | None, left: tuple[str, ...] | None
 ) -> None:
     """None is all, and nothing is none."""
-    request = replace(DEMO, rpc=("a:1", "b:1"), tensor_split=(1.0, 2.0))
+    request = replace(TOY, rpc=("a:1", "b:1"), tensor_split=(1.0, 2.0))
     request = replace(request, device=asked, draft_device=asked)
     found = planning._left_to(("b:1",), request)
     assert (found.rpc, found.tensor_split) == (("b:1",), ())
@@ -414,7 +413,7 @@ def test_a_device_of_a_worker_that_is_gone_is_not_asked_for(device: tuple[str, .
     """It had ended every attempt to load the pair again without it."""
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         gone = f"127.0.0.1:{taken.getsockname()[1]}"
-    request = replace(DEMO, rpc=(gone,), device=device, tensor_split=(1.0,), ctx_size=256)
+    request = replace(TOY, rpc=(gone,), device=device, tensor_split=(1.0,), ctx_size=256)
     session = load_session(request, progress=lambda *_: None, cancel=Cancel())
     try:
         loaded = session.pair.loaded
@@ -490,11 +489,11 @@ def test_a_full_worker_is_no_end_but_a_sentence(lie: str, said: str) -> None:
 
 @needs_backend
 def test_where_this_machine_is_faster_a_worker_gets_no_layers() -> None:
-    """The demo has room here, and to wait for a network takes longer than its passes."""
+    """The toy has room here, and to wait for a network takes longer than its passes."""
     with worker() as (endpoint, _), relay(endpoint, 0.01) as far:
         done = localspec(*RUN, "-n", "20", "--json", "--workers", far)
-        shown = localspec("show", "demo", "--workers", far)
-        as_data = json.loads(localspec("show", "demo", "--json", "--workers", far).stdout)
+        shown = localspec("show", "toy", "--workers", far)
+        as_data = json.loads(localspec("show", "toy", "--json", "--workers", far).stdout)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["settings"]["rpc"] == [far]
@@ -512,7 +511,7 @@ def test_where_this_machine_is_faster_a_worker_gets_no_layers() -> None:
 @needs_backend
 def test_a_speed_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
-    header = read_header(MODELS / "target-Q8_0.gguf")
+    header = read_header(toy.TARGET)
     monkeypatch.setattr(paces, "busy_cores", lambda _seconds: 0.0)
     with worker() as (endpoint, _):
         add_workers([endpoint])
@@ -545,7 +544,7 @@ def test_a_slow_worker_gets_fewer_layers_and_answers_come_faster(
     """One may run for a quarter of the time; the same answers take turns over both divisions."""
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     path = tmp_path / "large.gguf"
-    enlarge.enlarge(MODELS / "target-Q8_0.gguf", path, 120_000_000, "f16")
+    enlarge.enlarge(toy.TARGET, path, 120_000_000, "f16")
     with ExitStack() as closing:
         found = Uneven(path, 0.25, closing)
         slow, fast = found.layers["by speed"]
@@ -566,7 +565,7 @@ def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat() -> None:
     rng = random.Random(20261122)
     for _ in range(3):
         with worker() as (endpoint, running), worker() as (other, _):
-            both = replace(DEMO, rpc=(other, endpoint), n_gpu_layers=-1, tensor_split=(1.0, 1.0))
+            both = replace(TOY, rpc=(other, endpoint), n_gpu_layers=-1, tensor_split=(1.0, 1.0))
             # An answer of 512 tokens is over within a second, on a fast machine.
             chat = Heard(replace(both, ctx_size=2048, n_predict=-1, grammar=ENDLESS))
             assert not any("left out" in each for each in chat.until(m.Loaded).info.notices)

@@ -80,7 +80,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.fixture
 def story(run: Run) -> Callable[..., dict[str, Any]]:
     """Run the story prompt and return its document."""
-    return lambda *arguments: run("demo", "-p", STORY, "--json", *arguments).document
+    return lambda *arguments: run("toy", "-p", STORY, "--json", *arguments).document
 
 
 def process(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -129,7 +129,7 @@ def test_greedy_tokens_are_those_of_plain_decoding_for_every_gamma(
 
 
 def test_the_same_with_the_default_threads(run: Run) -> None:
-    arguments = ("demo", "-p", STORY, "--temp", "0", "-n", "40", "--json", "-t", "-1", "--gamma")
+    arguments = ("toy", "-p", STORY, "--temp", "0", "-n", "40", "--json", "-t", "-1", "--gamma")
     assert run(*arguments, "4").document["tokens"] == run(*arguments, "0").document["tokens"]
 
 
@@ -176,7 +176,7 @@ def test_the_document_is_complete_and_adds_up(story: Callable[..., dict[str, Any
     assert prefill["target"] == {"cached": 0, "decoded": document["prompt_tokens"] - 1}
     assert prefill["draft"]["decoded"] > document["prompt_tokens"]
     settings = document["settings"]
-    assert settings["pair"] == "demo"
+    assert settings["pair"] == "toy"
     assert (settings["temp"], settings["accept"], settings["gamma"]) == (0, "match", 3)
     assert settings["system_prompt"] == "Be brief."
     assert settings["seed"] >= 0
@@ -190,8 +190,8 @@ def test_gamma_auto_says_what_it_means(story: Callable[..., dict[str, Any]]) -> 
 
 
 def test_the_text_streams_and_figures_go_to_stderr(run: Run) -> None:
-    document = run("demo", "-p", STORY, "--temp", "0", "-n", "20", "--json").document
-    done = run("demo", "-p", STORY, "--temp", "0", "-n", "20", "--stats")
+    document = run("toy", "-p", STORY, "--temp", "0", "-n", "20", "--json").document
+    done = run("toy", "-p", STORY, "--temp", "0", "-n", "20", "--stats")
     assert done.code == 0
     assert done.out == document["text"].rstrip("\n") + "\n"
     assert "acceptance rate" in done.err
@@ -201,10 +201,10 @@ def test_the_text_streams_and_figures_go_to_stderr(run: Run) -> None:
 @pytest.mark.parametrize("gamma", ["3", "auto"])
 def test_lossy_stands_beside_the_speed(run: Run, gamma: str) -> None:
     how = ("-n", "20", "--gamma", gamma, "--seed", "1")
-    lossy = run("demo", "-p", STORY, *how, "--lossy", "0.5", "--stats").err
+    lossy = run("toy", "-p", STORY, *how, "--lossy", "0.5", "--stats").err
     assert "tokens/s (lossy 0.5)" in lossy
-    assert "lossy" not in run("demo", "-p", STORY, *how, "--stats").err
-    document = run("demo", "-p", STORY, *how, "--lossy", "0.5", "--json").document
+    assert "lossy" not in run("toy", "-p", STORY, *how, "--stats").err
+    document = run("toy", "-p", STORY, *how, "--lossy", "0.5", "--json").document
     assert document["settings"]["lossy"] == 0.5
     assert document["settings"]["accept"] == "lossy"
 
@@ -212,38 +212,36 @@ def test_lossy_stands_beside_the_speed(run: Run, gamma: str) -> None:
 def test_a_template_of_ones_own_takes_the_place_of_the_models(run: Run, tmp_path: Path) -> None:
     (tmp_path / "own.jinja").write_text("Once upon a{{ messages[0]['content'] }}", "utf-8")
     how = ("--chat-template", str(tmp_path / "own.jinja"), "--temp", "0", "-n", "4")
-    assert run("demo", "-p", " time, there", *how).out.startswith(" was a")
+    assert run("toy", "-p", " time, there", *how).out.startswith(" was a")
     (tmp_path / "own.jinja").write_text("{{ raise_exception('not this') }}", "utf-8")
-    done = run("demo", "-p", "hi", *how)
+    done = run("toy", "-p", "hi", *how)
     assert done.code == 1
     assert "not this" in done.err
 
 
 def test_the_answer_ends_by_itself_or_at_a_stop_string(run: Run) -> None:
-    long = run("demo", "-p", STORY, "--temp", "0", "-n", "60", "--json").document
+    long = run("toy", "-p", STORY, "--temp", "0", "-n", "60", "--json").document
     stop = long["text"].split()[6]
-    cut = run("demo", "-p", STORY, "--temp", "0", "--stop", stop, "--json").document
+    cut = run("toy", "-p", STORY, "--temp", "0", "--stop", stop, "--json").document
     assert cut["finish_reason"] == "stop"
     assert cut["text"] == long["text"][: long["text"].index(stop)]
     assert cut["tokens"] == long["tokens"][: len(cut["tokens"])]
 
 
 def test_a_full_context_ends_the_answer(run: Run) -> None:
-    document = run(
-        "demo", "-p", STORY, "--temp", "0", "-c", "40", "--json", "--stop", "\0"
-    ).document
+    document = run("toy", "-p", STORY, "--temp", "0", "-c", "40", "--json", "--stop", "\0").document
     total = document["prompt_tokens"] + document["generated_tokens"]
     assert document["finish_reason"] in {"context", "stop"}
     assert total == 41 or document["finish_reason"] == "stop"
 
 
 def test_nothing_is_predicted_when_nothing_is_wanted(run: Run) -> None:
-    document = run("demo", "-p", STORY, "-n", "0", "--json").document
+    document = run("toy", "-p", STORY, "-n", "0", "--json").document
     assert (document["text"], document["finish_reason"]) == ("", "length")
 
 
 def test_plain_decoding_without_a_draft(run: Run) -> None:
-    document = run("demo", "--draft", "none", "-p", STORY, "-n", "5", "--json").document
+    document = run("toy", "--draft", "none", "-p", STORY, "-n", "5", "--json").document
     assert document["drafted_tokens"] == 0
     assert "none was wanted" in document["settings"]["draft_note"]
 
@@ -290,10 +288,10 @@ def test_a_turn_can_be_stopped_and_the_next_one_goes_on(session: Session) -> Non
     assert end.stats.prefill_cached > 5
 
 
-def test_memory_counts_both_models(session: Session, demo_target: Path, demo_draft: Path) -> None:
+def test_memory_counts_both_models(session: Session, toy_target: Path, toy_draft: Path) -> None:
     memory = session.memory()
-    assert memory.target_weights == pytest.approx(demo_target.stat().st_size, rel=0.3)
-    assert memory.draft_weights == pytest.approx(demo_draft.stat().st_size, rel=0.3)
+    assert memory.target_weights == pytest.approx(toy_target.stat().st_size, rel=0.3)
+    assert memory.draft_weights == pytest.approx(toy_draft.stat().st_size, rel=0.3)
     assert memory.target_cache > memory.draft_cache > 0
     started = time.perf_counter()
     for _ in range(10):
@@ -301,13 +299,13 @@ def test_memory_counts_both_models(session: Session, demo_target: Path, demo_dra
     assert time.perf_counter() - started < 0.5
 
 
-def test_loading_reports_progress(demo_target: Path) -> None:
+def test_loading_reports_progress(toy_target: Path) -> None:
     steps: list[tuple[str, float | None]] = []
     loaded = load_session(
         LoadRequest(), progress=lambda step, share: steps.append((step, share)), cancel=Cancel()
     )
     loaded.close()
-    assert any(demo_target.name in step for step, _ in steps)
+    assert any(toy_target.name in step for step, _ in steps)
     assert any(share == 1 for _, share in steps)
     assert loaded.pair.target.n_ctx <= DEFAULT_CTX
 
@@ -320,10 +318,10 @@ def test_loading_can_be_cancelled() -> None:
 
 @pytest.mark.parametrize("recurrent", ["target", "draft"])
 def test_a_recurrent_model_is_drafted_for_and_drafts(
-    tmp_path: Path, demo_target: Path, demo_draft: Path, recurrent: str
+    tmp_path: Path, toy_target: Path, toy_draft: Path, recurrent: str
 ) -> None:
     mamba = gguf_models.write_random_mamba(tmp_path / "mamba.gguf")
-    target, draft = (mamba, demo_draft) if recurrent == "target" else (demo_target, mamba)
+    target, draft = (mamba, toy_draft) if recurrent == "target" else (toy_target, mamba)
     loaded = load_session(
         LoadRequest(pair=str(target), draft=str(draft), n_predict=12, gamma=4, temp=0, threads=1),
         progress=lambda _step, _share: None,
@@ -341,14 +339,14 @@ def test_a_recurrent_model_is_drafted_for_and_drafts(
 @pytest.mark.parametrize("recurrent", ["target", "draft"])
 def test_where_no_state_can_be_restored_nothing_is_drafted_and_the_reason_shown(
     tmp_path: Path,
-    demo_target: Path,
-    demo_draft: Path,
+    toy_target: Path,
+    toy_draft: Path,
     recurrent: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("llama_cpp.llama_cpp.llama_state_seq_set_data_ext", lambda *_: 0)
     mamba = gguf_models.write_random_mamba(tmp_path / "mamba.gguf")
-    target, draft = (mamba, demo_draft) if recurrent == "target" else (demo_target, mamba)
+    target, draft = (mamba, toy_draft) if recurrent == "target" else (toy_target, mamba)
     loaded = load_session(
         LoadRequest(pair=str(target), draft=str(draft), n_predict=3),
         progress=lambda _step, _share: None,
@@ -369,7 +367,7 @@ def test_a_missing_file(run: Run) -> None:
 
 
 def test_an_unknown_name(run: Run) -> None:
-    fails(run("dmo", "-p", "hi"), "dmo", "demo")
+    fails(run("dmo", "-p", "hi"), "dmo", "toy")
 
 
 def test_no_gguf(run: Run, tmp_path: Path) -> None:
@@ -379,9 +377,9 @@ def test_no_gguf(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 3, 1000, 1_000_000])
-def test_a_truncated_gguf(run: Run, tmp_path: Path, demo_target: Path, kept: int) -> None:
+def test_a_truncated_gguf(run: Run, tmp_path: Path, toy_target: Path, kept: int) -> None:
     path = tmp_path / "cut.gguf"
-    path.write_bytes(demo_target.read_bytes()[:kept])
+    path.write_bytes(toy_target.read_bytes()[:kept])
     fails(run(str(path), "-p", "hi"), "cut.gguf")
 
 
@@ -458,7 +456,7 @@ def test_wrong_usage_exits_with_2(run: Run) -> None:
         ["--nonsense"],
         ["a", "b", "c"],
         ["-p"],
-        ["demo", "a", "-p", "b"],
+        ["toy", "a", "-p", "b"],
     ):
         assert run(*arguments).code == 2
     assert run("-p", "hi", "--temp", "-1").code == 2
@@ -517,7 +515,7 @@ def test_ctrl_c_while_it_waits_for_a_silent_pipe_exits_130() -> None:
     assert (done.code, done.out, done.err) == (130, "", "")
 
 
-@pytest.mark.parametrize("arguments", [["-p", "Once upon"], ["demo", "Once upon"]])
+@pytest.mark.parametrize("arguments", [["-p", "Once upon"], ["toy", "Once upon"]])
 def test_what_is_piped_in_stands_below_the_prompt(arguments: list[str]) -> None:
     short = ("-n", "1", "--temp", "0", "--json")
     alone = finished(process(*arguments, *short)).document
@@ -625,7 +623,7 @@ REPEATED = "one two three four five six seven eight nine ten " * 3
 
 def test_every_round_says_who_drafted(run: Run) -> None:
     documents = {
-        draft: run("demo", "-p", REPEATED, "--json", "--temp", "0", "-n", "40", *options).document
+        draft: run("toy", "-p", REPEATED, "--json", "--temp", "0", "-n", "40", *options).document
         for draft, *options in (
             ("lookup", "--draft", "lookup", "--gamma", "6"),
             ("auto",),
@@ -647,5 +645,5 @@ def test_every_round_says_who_drafted(run: Run) -> None:
 
 
 def test_a_wrong_list_of_drafters_is_refused(run: Run) -> None:
-    fails(run("demo", "-p", "hi", "--draft", "none,lookup"), "--draft", "none", code=2)
-    fails(run("demo", "-p", "hi", "--draft", "auto,demo"), "twice", code=2)
+    fails(run("toy", "-p", "hi", "--draft", "none,lookup"), "--draft", "none", code=2)
+    fails(run("toy", "-p", "hi", "--draft", "auto,toy"), "twice", code=2)

@@ -123,7 +123,7 @@ def both(chain: dict[str, object], logits: np.ndarray) -> tuple[np.ndarray, np.n
 
 @pytest.fixture(scope="module")
 def real_logits(target_model: Model) -> np.ndarray:
-    """(100, n_vocab): the demo target's logits along a text."""
+    """(100, n_vocab): the toy target's logits along a text."""
     text = (
         "Once upon a time there was a dog who had two friends, a cat and a bird. They lived in "
         "a small house near the woods. One day the cat said: what shall we play? The dog ran "

@@ -17,11 +17,10 @@ from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import GammaNote, GammaReason
 from localspec.errors import UsageError
 from localspec.loading.load import chat_settings
+from tests.support import toy
 
 from .support.replay import read_trace, rederive
 from .test_options import parse
-
-DEMO = Path(__file__).parents[1] / "models" / "demo"
 
 
 def test_every_option_reaches_the_chain() -> None:
@@ -150,8 +149,8 @@ def test_settings_that_make_no_sense_are_refused(arguments: list[str]) -> None:
 
 
 def run(*arguments: str) -> str:
-    draft = next(DEMO.glob("draft-*.gguf"))
-    target = next(DEMO.glob("target-*.gguf"))
+    draft = toy.DRAFT
+    target = toy.TARGET
     result = CliRunner().invoke(
         run_command, [str(target), "--draft", str(draft), "-t", "1", *arguments], env={}
     )
@@ -160,7 +159,7 @@ def run(*arguments: str) -> str:
 
 
 def test_a_bias_on_a_token_that_is_not_there() -> None:
-    target = next(DEMO.glob("target-*.gguf"))
+    target = toy.TARGET
     result = CliRunner().invoke(run_command, [str(target), "-p", "x", "-l", "99999999+1"])
     assert isinstance(result.exception, UsageError)
     assert "99999999" in str(result.exception)

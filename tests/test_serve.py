@@ -58,7 +58,7 @@ def error_of(reply: tuple[int, dict[str, str], bytes]) -> dict[str, Any]:
 def test_openais_client_gets_what_run_says(client: openai.OpenAI, served: Serving) -> None:
     words = [
         "run",
-        "demo",
+        "toy",
         "-t",
         "1",
         "-c",
@@ -76,7 +76,7 @@ def test_openais_client_gets_what_run_says(client: openai.OpenAI, served: Servin
     )
     text = json.loads(run.stdout)["text"]
     raw = client.chat.completions.with_raw_response.create(
-        model="demo", messages=MESSAGES, temperature=0, max_tokens=32, extra_body={"gamma": 3}
+        model="toy", messages=MESSAGES, temperature=0, max_tokens=32, extra_body={"gamma": 3}
     )
     whole = ChatCompletion.model_validate_json(raw.text)
     assert whole.choices[0].message.content == text
@@ -103,7 +103,7 @@ def test_openais_client_gets_what_run_says(client: openai.OpenAI, served: Servin
 
 def test_a_stream_of_openais_client_and_its_end(client: openai.OpenAI, served: Serving) -> None:
     with client.chat.completions.create(
-        model="demo", messages=MESSAGES, max_tokens=900, logit_bias={"2": -100}, stream=True
+        model="toy", messages=MESSAGES, max_tokens=900, logit_bias={"2": -100}, stream=True
     ) as stream:
         for i, chunk in enumerate(stream):
             assert chunk.object == "chat.completion.chunk"
@@ -114,18 +114,18 @@ def test_a_stream_of_openais_client_and_its_end(client: openai.OpenAI, served: S
 
 def test_plain_completions_go_on_from_text_and_from_ids(client: openai.OpenAI) -> None:
     raw = client.completions.with_raw_response.create(
-        model="demo", prompt="Once upon a", temperature=0, max_tokens=8, logprobs=2
+        model="toy", prompt="Once upon a", temperature=0, max_tokens=8, logprobs=2
     )
     found = Completion.model_validate_json(raw.text).choices[0]
     assert found.text.startswith(" time")
     assert found.logprobs is not None
     assert found.logprobs.tokens is not None
     assert "".join(found.logprobs.tokens) == found.text
-    by_ids = client.completions.create(model="demo", prompt=[1, 5, 9], max_tokens=4)
+    by_ids = client.completions.create(model="toy", prompt=[1, 5, 9], max_tokens=4)
     assert by_ids.usage is not None
     assert by_ids.usage.prompt_tokens == 3
     stream = client.completions.create(
-        model="demo", prompt="Once upon a", temperature=0, max_tokens=8, stream=True
+        model="toy", prompt="Once upon a", temperature=0, max_tokens=8, stream=True
     )
     assert "".join(one.choices[0].text for one in stream) == found.text
 
@@ -269,7 +269,7 @@ def test_eight_conversations_in_turn_read_only_what_is_new(served: Serving) -> N
 @contextmanager
 def llm(served: Serving, folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     (folder / "extra-openai-models.yaml").write_text(
-        f"- model_id: localspec\n  model_name: demo\n  api_base: {served.url}/v1\n"
+        f"- model_id: localspec\n  model_name: toy\n  api_base: {served.url}/v1\n"
     )
     paths = {"LLM_USER_PATH": str(folder), "HOME": str(folder), "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(
@@ -331,8 +331,8 @@ def test_javascript_clients_talk_to_it(served: Serving, tmp_path: Path) -> None:
 
 def test_what_there_is(client: openai.OpenAI, served: Serving) -> None:
     (model,) = client.models.list().data
-    assert Model.model_validate(model.model_dump()).id == "demo"
-    assert client.models.retrieve("demo").model_dump()["max_model_len"] == 1024
+    assert Model.model_validate(model.model_dump()).id == "toy"
+    assert client.models.retrieve("toy").model_dump()["max_model_len"] == 1024
     assert json.loads(served.ask("/health")[2]) == {"status": "ok"}
     props = json.loads(served.ask("/props")[2])
     assert props["default_generation_settings"]["n_ctx"] == 1024
@@ -349,7 +349,7 @@ def with_schema(schema: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        ({"messages": MESSAGES, "model": "gpt-4"}, 404, "there is: demo"),
+        ({"messages": MESSAGES, "model": "gpt-4"}, 404, "there is: toy"),
         ({"messages": []}, 400, "messages"),
         ({"messages": MESSAGES, "temperature": -1}, 400, "temperature"),
         ({"messages": MESSAGES, "top_p": "x"}, 400, "top_p"),
@@ -383,14 +383,14 @@ def test_errors_have_openais_form(
 def test_a_prompt_that_does_not_fit_is_told_with_both_numbers(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(
-            model="demo", messages=[{"role": "user", "content": "a " * 2000}]
+            model="toy", messages=[{"role": "user", "content": "a " * 2000}]
         )
     assert caught.value.code == "context_length_exceeded"
     body: Any = caught.value.body
     assert body["n_prompt_tokens"] > body["n_ctx"] == 1024
     assert body["param"] == "messages"
     with pytest.raises(openai.BadRequestError) as caught:
-        client.completions.create(model="demo", prompt="a " * 2000)
+        client.completions.create(model="toy", prompt="a " * 2000)
     assert caught.value.param == "prompt"
 
 
@@ -451,7 +451,7 @@ def test_nobody_is_led_elsewhere_before_the_rules(served: Serving) -> None:
 
 def test_another_address_needs_a_key() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "localspec", "serve", "demo", "--host", "0.0.0.0", "--port", "0"],
+        [sys.executable, "-m", "localspec", "serve", "toy", "--host", "0.0.0.0", "--port", "0"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2

@@ -697,7 +697,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from localspec.cli.app import cli  # noqa: PLC0415
 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    done = CliRunner().invoke(cli, ["serve", "demo"])
+    done = CliRunner().invoke(cli, ["serve", "toy"])
     assert "--extra serve" in getattr(done.exception, "remedy", "")
 
 

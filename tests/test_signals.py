@@ -25,7 +25,7 @@ from tests.support.terminal import Terminal
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT)
 CHAT = (
-    "chat", "demo", "--temp", "0", "--n-predict", "900", "--threads", "1", "--gamma", "0",
+    "chat", "toy", "--temp", "0", "--n-predict", "900", "--threads", "1", "--gamma", "0",
     "--grammar", ENDLESS,
 )  # fmt: skip
 DEAF = (
@@ -36,7 +36,7 @@ DEAF = (
 
 
 @pytest.fixture
-def chat(demo_target: Path, demo_draft: Path, tmp_path: Path) -> Iterator[Terminal]:
+def chat(toy_target: Path, toy_draft: Path, tmp_path: Path) -> Iterator[Terminal]:
     terminal = Terminal([*CHAT], tmp_path)
     yield terminal
     terminal.child.close(force=True)
@@ -80,7 +80,7 @@ def test_a_signal_before_anything_is_loaded_ends_it_as_well(number: int, chat: T
 
 
 def test_the_chat_ends_with_its_terminal_also_where_nobody_is_told(
-    demo_target: Path, demo_draft: Path, tmp_path: Path
+    toy_target: Path, toy_draft: Path, tmp_path: Path
 ) -> None:
     terminal = Terminal([*CHAT], tmp_path, program=DEAF)
     answer_begins(terminal, tmp_path)
@@ -98,7 +98,7 @@ def test_the_chat_ends_with_its_terminal_also_where_nobody_is_told(
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_ends_an_answer_on_standard_output(number: int, demo_target: Path) -> None:
+def test_a_signal_ends_an_answer_on_standard_output(number: int, toy_target: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "localspec", "run", "-p", "Tell me a story.", *CHAT[2:]],
         stdout=subprocess.PIPE,

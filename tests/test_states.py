@@ -26,7 +26,7 @@ from localspec.engine.stats import GenerationStats
 from localspec.loading.load import load_session
 from localspec.loading.measuring import made_by
 from localspec.loading.request import LoadRequest
-from localspec.pairs.folders import shipped
+from tests.support import toy
 from tests.test_serve_parts import read
 
 STORY = "Tell me a story of a dog and a cat, and of a bird that they meet in the wood. " * 2
@@ -35,8 +35,8 @@ BYTES = [np.arange(200, dtype=np.uint8), np.zeros(7, np.uint8)]
 
 
 def loaded(folder: Path, target: str = "target", draft: str = "draft-Q8_0.gguf") -> Session:
-    named = draft if draft == "mtp" else str(shipped("demo") / draft)
-    pair = str(shipped("demo") / f"{target}-Q8_0.gguf")
+    named = draft if draft == "mtp" else str(toy.FOLDER / draft)
+    pair = str(toy.mtp() if target == "mtp" else toy.TARGET)
     request = LoadRequest(
         pair=pair, draft=named, ctx_size=512, threads=1, gamma=2, temp=0.9, seed=5, n_predict=24
     )

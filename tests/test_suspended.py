@@ -16,7 +16,7 @@ if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
 from benchmarks.kills import OPTIONS, QUESTION, Killing
-from tests.support import ggufs
+from tests.support import ggufs, toy
 from tests.support.hub_server import wait_for
 from tests.support.hub_world import world
 from tests.support.terminal import ROOT
@@ -24,7 +24,7 @@ from tests.support.terminal import ROOT
 
 @pytest.mark.slow
 def test_an_answer_goes_on_where_the_machine_slept(
-    demo_target: Path, demo_draft: Path, tmp_path: Path
+    toy_target: Path, toy_draft: Path, tmp_path: Path
 ) -> None:
     chat = Killing(tmp_path, 1)
     chat.sleep(3.0)
@@ -50,7 +50,7 @@ def test_a_download_goes_on_where_the_machine_slept(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 def test_detached_and_attached_at_another_size(
-    demo_target: Path, demo_draft: Path, tmp_path: Path
+    toy_target: Path, toy_draft: Path, tmp_path: Path
 ) -> None:
     def tmux(*arguments: str) -> str:
         command = ["tmux", "-S", str(tmp_path / "socket"), "-f", "/dev/null", *arguments]
@@ -59,6 +59,7 @@ def test_detached_and_attached_at_another_size(
     def shows(text: str) -> bool:
         return text in tmux("capture-pane", "-p")
 
+    toy.install(tmp_path)
     places = [f"LOCALSPEC_{each}={tmp_path}" for each in ("CACHE", "DATA", "CONFIG")]
     program = ["env", *places, "LOCALSPEC_DEMO=small", f"PYTHONPATH={ROOT}", sys.executable]
     tmux(

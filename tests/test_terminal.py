@@ -1,4 +1,4 @@
-"""The real program in a real pseudo-terminal, with the demo pair."""
+"""The real program in a real pseudo-terminal, with the toy pair."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.terminal import Terminal
 
 @pytest.fixture
 def terminal(
-    demo_target: Path, demo_draft: Path, tmp_path: Path
+    toy_target: Path, toy_draft: Path, tmp_path: Path
 ) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
@@ -50,7 +50,7 @@ def pty_pair() -> Iterator[int]:
 
 
 def test_three_turns_speculation_toggled_and_quit(terminal: Callable[..., Terminal]) -> None:
-    chat = terminal("demo", "--temp", "0", "--n-predict", "24", "--gamma", "3", "--threads", "1")
+    chat = terminal("toy", "--temp", "0", "--n-predict", "24", "--gamma", "3", "--threads", "1")
     chat.sees("ready")
     for turn, text in enumerate(["Tell me a story.", "And then?", "What is 2+2?"]):
         chat.child.send(text)
@@ -70,16 +70,16 @@ def test_three_turns_speculation_toggled_and_quit(terminal: Callable[..., Termin
 
 
 def test_another_pair_takes_over_the_conversation(
-    terminal: Callable[..., Terminal], demo_target: Path
+    terminal: Callable[..., Terminal], toy_target: Path
 ) -> None:
-    chat = terminal("demo", "--temp", "0", "--n-predict", "8", "--gamma", "3", "--threads", "1")
+    chat = terminal("toy", "--temp", "0", "--n-predict", "8", "--gamma", "3", "--threads", "1")
     chat.sees("ready")
     chat.child.send("Tell me a story.\r")
     chat.until(lambda: "ready" in chat.text() and "8 tokens" in chat.text(), "an answer")
     chat.child.send("/pairs ./none.gguf\r")
     chat.sees("none.gguf does not exist")
-    chat.child.send(f"/pairs {demo_target}\r")
-    chat.until(lambda: f"localspec  {demo_target.stem}" in chat.text(), "the other pair")
+    chat.child.send(f"/pairs {toy_target}\r")
+    chat.until(lambda: f"localspec  {toy_target.stem}" in chat.text(), "the other pair")
     chat.sees("▌ Tell me a story.")
     chat.child.send("And then?\r")
     chat.sees("▌ And then?")
@@ -90,12 +90,12 @@ def test_another_pair_takes_over_the_conversation(
     assert chat.ends() == 0
     assert chat.restored()
     again = terminal("--gamma", "0", "--threads", "1")
-    again.sees(f"localspec  {demo_target.stem}")
+    again.sees(f"localspec  {toy_target.stem}")
     again.sees("ready")
 
 
 def test_quit_while_generating_restores_the_terminal(terminal: Callable[..., Terminal]) -> None:
-    chat = terminal("demo", "--threads", "1", "--grammar", ENDLESS, columns=40, rows=10)
+    chat = terminal("toy", "--threads", "1", "--grammar", ENDLESS, columns=40, rows=10)
     chat.sees("ready")
     chat.child.send("Tell me a long story about a dog.\r")
     chat.sees("answering")
@@ -150,7 +150,7 @@ def test_closed_streams_are_no_terminal() -> None:
 def test_a_conversation_survives_a_kill_and_is_resumed_edited_and_exported(
     terminal: Callable[..., Terminal], tmp_path: Path
 ) -> None:
-    options = ("demo", "--temp", "0", "--gamma", "3", "--threads", "1", "--grammar", ENDLESS)
+    options = ("toy", "--temp", "0", "--gamma", "3", "--threads", "1", "--grammar", ENDLESS)
     chat = terminal(*options, "--n-predict", "900")
     chat.sees("ready")
     chat.child.send("Tell me a story.\r")
@@ -189,7 +189,7 @@ def test_a_stored_conversation_is_not_read_again(terminal: Callable[..., Termina
     # With a fixed length the draft is asked, whatever it costs here.
     options = ("--threads", "1", "--temp", "0", "--n-predict", "60", "--gamma", "2")
     wide = partial(terminal, *options, columns=140, rows=50)
-    chat = wide("demo")
+    chat = wide("toy")
     chat.sees("ready")
     chat.child.send("Tell me a story about a dog, a cat, a bird and a fish.\r")
     chat.sees("length limit reached")
@@ -224,7 +224,7 @@ def test_what_cannot_be_resumed_is_explained(terminal: Callable[..., Terminal]) 
 
 @pytest.mark.parametrize("also", ["", "import numpy"])
 def test_the_screens_process_imports_neither_llama_cpp_nor_numpy(
-    also: str, demo_target: Path, tmp_path: Path
+    also: str, toy_target: Path, tmp_path: Path
 ) -> None:
     """Started for real; the second time as a control that sees it."""
     found = tmp_path / "found"
@@ -237,7 +237,7 @@ atexit.register(lambda: pathlib.Path({str(found)!r}).write_text(
 from localspec.cli import main
 main()
 """
-    options = ["chat", "demo", "--threads", "1", "--n-predict", "8", "--gamma", "3", "--temp", "0"]
+    options = ["chat", "toy", "--threads", "1", "--n-predict", "8", "--gamma", "3", "--temp", "0"]
     chat = Terminal(options, tmp_path, program=("-c", program))
     chat.sees("ready")
     chat.child.send("Hello!\r")
@@ -253,7 +253,7 @@ main()
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
 def test_the_engine_killed_at_random_moments_costs_nothing(
-    how: signal.Signals, demo_target: Path, tmp_path: Path
+    how: signal.Signals, toy_target: Path, tmp_path: Path
 ) -> None:
     killing = Killing(tmp_path, seed=20)
     for _ in range(3):
@@ -264,6 +264,6 @@ def test_the_engine_killed_at_random_moments_costs_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ENDS)
 def test_a_killed_chat_leaves_no_process_behind_and_loses_a_round_at_most(
-    how: signal.Signals | None, demo_target: Path, tmp_path: Path
+    how: signal.Signals | None, toy_target: Path, tmp_path: Path
 ) -> None:
     kill_app(tmp_path, 20, how)

@@ -33,7 +33,7 @@ CHAT = "<|im_start|>user\nhi there<|im_end|>\n<|im_start|>assistant\nOnce upon"
 
 @pytest.fixture(scope="module")
 def renumbered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """The demo draft with other ids: it says the very same."""
+    """The toy draft with other ids: it says the very same."""
     with Model.load(write_renumbered(tmp_path_factory.mktemp("r") / "r.gguf")) as model:
         yield model
 

@@ -71,7 +71,7 @@ def test_it_prints_the_curve_the_draft_and_the_choices(cache: Path) -> None:
 
 def test_json_has_it_all_and_nothing_else() -> None:
     document = json.loads(tune("--json", "-c", "256").stdout)
-    assert document["pair"] == "demo"
+    assert document["pair"] == "toy"
     assert document["target"]["seconds"]["4"] == pytest.approx(13e-3)
     assert document["draft"]["seconds"]["1"] == pytest.approx(1e-3)
     assert document["target"]["stored"]
@@ -83,7 +83,7 @@ def test_json_has_it_all_and_nothing_else() -> None:
 
 
 def test_without_a_draft_there_is_the_curve_alone() -> None:
-    done = tune("demo", "--draft", "none", "--threads", "1", "-c", "256", "--json")
+    done = tune("toy", "--draft", "none", "--threads", "1", "-c", "256", "--json")
     document = json.loads(done.stdout)
     assert document["draft"] is None
     assert document["gamma"] == []
@@ -91,14 +91,14 @@ def test_without_a_draft_there_is_the_curve_alone() -> None:
 
 
 def test_beside_lookup_alone_it_says_that_nothing_else_drafts() -> None:
-    text = tune("demo", "--draft", "lookup", "--threads", "1", "-c", "256").stdout
+    text = tune("toy", "--draft", "lookup", "--threads", "1", "-c", "256").stdout
     assert "No draft model: lookup alone drafts" in text
     assert "gamma" not in text
 
 
 def test_a_pair_named_twice_is_wrong_usage() -> None:
     with pytest.raises(UsageError):
-        tune("demo", "--target", "demo")
+        tune("toy", "--target", "toy")
 
 
 @pytest.mark.parametrize(
@@ -381,8 +381,8 @@ def show(*arguments: str) -> Any:
     return CliRunner().invoke(cli, ["show", *arguments], catch_exceptions=False)
 
 
-def test_show_says_how_to_measure_and_then_what_was_measured(demo_target: Path) -> None:
-    assert "`localspec tune demo` takes" in show().stdout
+def test_show_says_how_to_measure_and_then_what_was_measured(toy_target: Path) -> None:
+    assert "`localspec tune toy` takes" in show().stdout
     assert json.loads(show("--json").stdout)["profile"] is None
     tuned = json.loads(tune("--json", "-c", "256").stdout)
     document = json.loads(show("--json").stdout)["profile"]
@@ -396,15 +396,15 @@ def test_show_says_how_to_measure_and_then_what_was_measured(demo_target: Path) 
     assert "10.00 ms a token" in text
     assert "about 100 tokens/s" in text
     assert len([line for line in text.splitlines() if line.endswith("x")]) == 6
-    alone = show(str(demo_target), "--draft", "none").stdout
+    alone = show(str(toy_target), "--draft", "none").stdout
     assert "10.00 ms a token" in alone
     assert "expected" not in alone
 
 
-def test_the_speed_that_is_shown_is_that_of_an_answer_of_usual_length(demo_target: Path) -> None:
+def test_the_speed_that_is_shown_is_that_of_an_answer_of_usual_length(toy_target: Path) -> None:
     """An empty context would promise more than a stopwatch finds in an answer."""
     tune("--json", "-c", "1024")
-    for stored in profile_store().matching(profile.of_file(demo_target, draft=False)):
+    for stored in profile_store().matching(profile.of_file(toy_target, draft=False)):
         deep = {0: {1: 0.01, 4: 0.02}, 512: {1: 0.02, 4: 0.04}}
         profile_store().save(replace(stored, measured=deep))
     assert "15.00 ms a token behind 256 tokens" in show().stdout
@@ -414,10 +414,10 @@ def test_the_speed_that_is_shown_is_that_of_an_answer_of_usual_length(demo_targe
 
 
 def test_show_quotes_what_must_be_quoted_and_survives_a_damaged_store(
-    cache: Path, demo_target: Path, tmp_path: Path
+    cache: Path, toy_target: Path, tmp_path: Path
 ) -> None:
     odd = tmp_path / "my model.gguf"
-    odd.symlink_to(demo_target)
+    odd.symlink_to(toy_target)
     cache.mkdir()
     (cache / "spoilt.json").write_text("[1, 2")
     assert f"localspec tune '{odd}' --draft none" in show(str(odd), "--draft", "none").stdout
@@ -571,7 +571,7 @@ def test_what_is_measured_later_takes_the_place_of_what_lists_expect(
 
     monkeypatch.setattr(profile, "measure", scripted)
     monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 99.0)
-    options = LoadRequest(pair="demo", ctx_size=256, threads=1)
+    options = LoadRequest(pair="toy", ctx_size=256, threads=1)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     with closing(session):
         disturbed = plain_s()
@@ -593,10 +593,10 @@ def listed() -> str:
 
 
 def plain_s() -> float:
-    """Seconds a token that lists reckon with for the demo."""
+    """Seconds a token that lists reckon with for the toy."""
     known = ranking.recall()
     assert known is not None
-    return known.pairs["demo"].times[1]
+    return known.pairs["toy"].times[1]
 
 
 def test_what_was_disturbed_is_measured_again_in_an_idle_moment(

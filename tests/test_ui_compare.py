@@ -1,4 +1,4 @@
-"""One prompt answered twice: the screen with a scripted session, the answers with the demo pair."""
+"""One prompt answered twice: the screen with a scripted session, the answers with the toy pair."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ def test_control_characters_do_not_reach_the_screen() -> None:
 
 
 @pytest.mark.parametrize("gamma", [3, "auto"])
-def test_the_demo_pair_says_the_same_twice_and_goes_on_as_before(gamma: Gamma) -> None:
-    options = LoadRequest(pair="demo", threads=1, ctx_size=256, gamma=gamma, n_predict=24)
+def test_the_toy_pair_says_the_same_twice_and_goes_on_as_before(gamma: Gamma) -> None:
+    options = LoadRequest(pair="toy", threads=1, ctx_size=256, gamma=gamma, n_predict=24)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     try:
         list(session.turn("Hello!", Cancel()))
@@ -169,7 +169,7 @@ def test_the_demo_pair_says_the_same_twice_and_goes_on_as_before(gamma: Gamma) -
 
 
 def test_a_real_answer_that_is_stopped_leaves_the_session_usable() -> None:
-    options = LoadRequest(pair="demo", threads=1, ctx_size=256, gamma=3, n_predict=200)
+    options = LoadRequest(pair="toy", threads=1, ctx_size=256, gamma=3, n_predict=200)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     try:
         cancel = Cancel()

@@ -145,16 +145,16 @@ def test_texts_are_printable() -> None:
     assert len(vocabulary.printable(b"x" * 500)) == 60
 
 
-def test_the_demo_pair_matches(demo_target: Path, demo_draft: Path) -> None:
-    report = vocabulary.check(gguf.read_header(demo_target), gguf.read_header(demo_draft))
+def test_the_toy_pair_matches(toy_target: Path, toy_draft: Path) -> None:
+    report = vocabulary.check(gguf.read_header(toy_target), gguf.read_header(toy_draft))
     assert report.target_size == report.draft_size
 
 
 # ---------------------------------------------------------------- through the text
 
 
-def test_the_share_of_a_text_that_both_spell_alike(tmp_path: Path, demo_target: Path) -> None:
-    target = gguf.read_header(demo_target)
+def test_the_share_of_a_text_that_both_spell_alike(tmp_path: Path, toy_target: Path) -> None:
+    target = gguf.read_header(toy_target)
     shares = []
     for fewer in (0, 1000, 3000):
         path = write_renumbered(tmp_path / f"{fewer}.gguf", fewer=fewer)
@@ -172,9 +172,9 @@ def test_a_vocabulary_that_cannot_write_is_no_use() -> None:
     assert not report.usable
 
 
-def test_both_ways_of_writing_a_space_are_known(demo_target: Path) -> None:
+def test_both_ways_of_writing_a_space_are_known(toy_target: Path) -> None:
     """GPT-2's letter and SentencePiece's block, and a line's end by its number."""
-    target = gguf.read_header(demo_target)
+    target = gguf.read_header(toy_target)
     texts = [bytes(text).decode() for text in target.tokens or ()]
     blocks = [text.replace("\u0120", "\u2581").replace("\u010a", "\n") for text in texts]
     blocks[texts.index("\u010a")] = "<0x0A>"

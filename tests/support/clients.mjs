@@ -21,7 +21,7 @@ const endless = { logit_bias: { 2: -100 }, max_tokens: 900 };
 async function ofOpenAI() {
   const client = new OpenAI({ baseURL, apiKey: "none", maxRetries: 0 });
   const asked = {
-    model: "demo", messages: [{ role: "user", content: question }], temperature: 0, max_tokens: 24,
+    model: "toy", messages: [{ role: "user", content: question }], temperature: 0, max_tokens: 24,
   };
   const whole = await client.chat.completions.create(asked);
   let streamed = "";
@@ -44,7 +44,7 @@ async function ofOpenAI() {
 }
 
 async function ofAiSdk() {
-  const model = createOpenAICompatible({ name: "localspec", baseURL })("demo");
+  const model = createOpenAICompatible({ name: "localspec", baseURL })("toy");
   const asked = { model, prompt: question, temperature: 0, maxOutputTokens: 24, maxRetries: 0 };
   const whole = await generateText(asked);
   let streamed = "";

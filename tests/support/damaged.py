@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.support import gguf_models, ggufs, heads
+from tests.support import gguf_models, ggufs, heads, toy
 
 SECONDS = 20
 MOST_MEMORY = 4 << 30  # of address space: llama.cpp's libraries take one of them
@@ -317,7 +317,7 @@ def damaged_files(folder: Path, numbers: range) -> Iterator[Damaged]:
     eagle3 = heads.write_eagle3(folder / "eagle3.gguf")
     mtp = heads.write_mtp(folder / "mtp.gguf")
     whole = {path: path.read_bytes() for path in (*sound, eagle3, mtp)}
-    targets = {"draft": sound[0], "head": gguf_models.DEMO_TARGET}  # they know the same tokens
+    targets = {"draft": sound[0], "head": toy.TARGET}  # they know the same tokens
     for number in numbers:
         rng = random.Random(number)
         chosen, kind = rng.choice(sound), rng.random()

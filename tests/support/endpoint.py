@@ -24,7 +24,7 @@ SAID = re.compile(rb"http://([0-9a-f.:\[\]]+):(\d+)/v1")
 
 
 class Serving:
-    """A server with the demo pair or another one, on a port of its own.
+    """A server with the toy pair or another one, on a port of its own.
 
     Attributes:
         process: of the endpoint; the engine's is its child.
@@ -32,7 +32,7 @@ class Serving:
     """
 
     def __init__(
-        self, *options: str, pair: str = "demo", program: tuple[str, ...] = ("-m", "localspec")
+        self, *options: str, pair: str = "toy", program: tuple[str, ...] = ("-m", "localspec")
     ) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         words = ["serve", pair, "-t", "1", "-c", "1024", "--port", "0", *options]

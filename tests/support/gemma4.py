@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tests.support.gguf_models import DEMO_TARGET, Sizes, Vocabulary, read_vocabulary
+from tests.support import toy
+from tests.support.gguf_models import Sizes, Vocabulary, read_vocabulary
 from tests.support.heads import Picky
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def write_gemma4(
     seed: int = 0,
 ) -> Path:
     """Write a target."""
-    weights = Picky(path, TARGET, vocabulary or read_vocabulary(DEMO_TARGET), seed, "q8_0")
+    weights = Picky(path, TARGET, vocabulary or read_vocabulary(toy.TARGET), seed, "q8_0")
     sizes = Sizes(n_layer=len(attention.sliding), n_embd=width, n_ff=128)
     _says(weights, attention, sizes, {})
     weights.ends(width)
@@ -93,7 +94,7 @@ def write_assistant(path: Path, its: Assistant | None = None, *, seed: int = 1) 
     """Write an assistant."""
     its = its or Assistant()
     attention, width = its.attention, its.width
-    known = its.vocabulary or read_vocabulary(DEMO_TARGET)
+    known = its.vocabulary or read_vocabulary(toy.TARGET)
     weights = Picky(
         path, ASSISTANT, replace(known, template=None), seed, "q8_0", without=its.without
     )

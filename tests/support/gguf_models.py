@@ -2,12 +2,12 @@
 
 Every function writes one file, gives back its path, and writes the same bytes for the same
 arguments. Widths are small multiples of 32, so that everything can be Q8_0. The vocabulary comes
-from another GGUF file (`like`, the demo target unless told otherwise), so that such a model can be
-paired with the demo's.
+from another GGUF file (`like`, the toy target unless told otherwise), so that such a model can be
+paired with the toy's.
 
     write_random_llama         a draft that guesses badly
-    write_other_vocabulary     a Llama whose tokens are not the demo's
-    write_renumbered           the demo's draft with other ids, some tokens left out
+    write_other_vocabulary     a Llama whose tokens are not the toy's
+    write_renumbered           the toy's draft with other ids, some tokens left out
     write_embedding_model      BERT: has no next token to give
     write_random_qwen3         grouped-query attention with normed queries and keys
     write_random_moe           the same with experts
@@ -28,11 +28,11 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
+from tests.support import toy
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-DEMO_TARGET = Path(__file__).parents[2] / "models" / "demo" / "target-Q8_0.gguf"
-DEMO_DRAFT = DEMO_TARGET.with_name("draft-Q8_0.gguf")
 ROUNDED = "q8_0 as f32"  # what Q8_0 has kept of the weights, in F32
 KINDS = {"f32": Kind.F32, "f16": Kind.F16, "q8_0": Kind.Q8_0, "q4_0": Kind.Q4_0}
 KINDS[ROUNDED] = Kind.F32
@@ -103,7 +103,7 @@ def byte_alphabet() -> list[str]:
 
 
 def other_vocabulary(merged: int = 64) -> Vocabulary:
-    """Make a byte vocabulary with a few merges; ids and special tokens are not the demo's."""
+    """Make a byte vocabulary with a few merges; ids and special tokens are not the toy's."""
     letters = byte_alphabet()
     lower = [chr(number) for number in range(ord("a"), ord("z") + 1)]
     pairs = [(a, b) for a in lower for b in lower][:merged]
@@ -122,7 +122,7 @@ def other_vocabulary(merged: int = 64) -> Vocabulary:
 
 
 def vocabulary_of(n_vocab: int) -> Vocabulary:
-    """One of `n_vocab` tokens that differ from the demo's, most of them special."""
+    """One of `n_vocab` tokens that differ from the toy's, most of them special."""
     known = other_vocabulary()
     more = n_vocab - len(known.tokens)
     tokens = (*known.tokens, *(f"<|{n}|>" for n in range(more)))
@@ -258,7 +258,7 @@ def write_llama(
 def write_random_llama(
     path: Path,
     *,
-    like: Path = DEMO_TARGET,
+    like: Path = toy.TARGET,
     n_layer: int = 2,
     n_embd: int = 64,
     n_ctx: int = 2048,
@@ -271,7 +271,7 @@ def write_random_llama(
 
 
 def write_longer_vocabulary(
-    path: Path, *, like: Path = DEMO_TARGET, extra: int = 8, seed: int = 0
+    path: Path, *, like: Path = toy.TARGET, extra: int = 8, seed: int = 0
 ) -> Path:
     """Write a Llama whose vocabulary goes on after another model's: ids that one does not have."""
     known = read_vocabulary(like)
@@ -293,7 +293,7 @@ def write_other_vocabulary(
     return write_llama(path, vocabulary, Sizes(), seed=seed, type="q8_0", name=name)
 
 
-def write_renumbered(path: Path, *, like: Path = DEMO_DRAFT, fewer: int = 0) -> Path:
+def write_renumbered(path: Path, *, like: Path = toy.DRAFT, fewer: int = 0) -> Path:
     """Write a model again, its first three tokens put last, the `fewer` learned last left out.
 
     It computes the same function, but for what it has no tokens for.
@@ -325,7 +325,7 @@ def write_renumbered(path: Path, *, like: Path = DEMO_DRAFT, fewer: int = 0) -> 
     return weights.save()
 
 
-def write_embedding_model(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0) -> Path:
+def write_embedding_model(path: Path, *, like: Path = toy.TARGET, seed: int = 0) -> Path:
     """Write a BERT encoder with mean pooling: it loads, and can't generate."""
     sizes = Sizes(n_ctx=512)
     weights = Weights(path, "bert", read_vocabulary(like), seed, "f32")
@@ -353,7 +353,7 @@ def write_embedding_model(path: Path, *, like: Path = DEMO_TARGET, seed: int = 0
 def write_random_qwen3(
     path: Path,
     *,
-    like: Path = DEMO_TARGET,
+    like: Path = toy.TARGET,
     seed: int = 0,
     type: str = "q8_0",  # noqa: A002
 ) -> Path:
@@ -373,7 +373,7 @@ def write_random_qwen3(
 def write_random_moe(
     path: Path,
     *,
-    like: Path = DEMO_TARGET,
+    like: Path = toy.TARGET,
     n_expert: int = 4,
     n_used: int = 2,
     seed: int = 0,
@@ -402,7 +402,7 @@ def write_random_moe(
 def write_random_gemma3(
     path: Path,
     *,
-    like: Path = DEMO_TARGET,
+    like: Path = toy.TARGET,
     window: int = 32,
     seed: int = 0,
     type: str = "q8_0",  # noqa: A002
@@ -428,7 +428,7 @@ def write_random_gemma3(
 def write_random_mamba(
     path: Path,
     *,
-    like: Path = DEMO_TARGET,
+    like: Path = toy.TARGET,
     seed: int = 0,
     type: str = "q8_0",  # noqa: A002
 ) -> Path:
@@ -462,7 +462,7 @@ def write_random_mamba(
 def write_random_lfm2(
     path: Path,
     *,
-    like: Path = DEMO_TARGET,
+    like: Path = toy.TARGET,
     seed: int = 0,
     type: str = "q8_0",  # noqa: A002
 ) -> Path:
@@ -492,7 +492,7 @@ def write_random_lfm2(
 def write_random_qwen35(
     path: Path,
     *,
-    like: Path = DEMO_TARGET,
+    like: Path = toy.TARGET,
     nextn: int = 0,
     seed: int = 0,
     type: str = "q8_0",  # noqa: A002
@@ -558,4 +558,4 @@ GENERATORS: Mapping[str, Callable[..., Path]] = {
 """Every kind of model here that can generate."""
 
 ARCHITECTURES = ("llama", "qwen3", "moe", "gemma3", "mamba", "lfm2", "qwen35")
-"""Of these one of every sort of memory, all with the demo's vocabulary."""
+"""Of these one of every sort of memory, all with the toy's vocabulary."""

@@ -1,4 +1,4 @@
-"""Draft heads with random weights: EAGLE-3 files for the demo target, and targets with MTP inside.
+"""Draft heads with random weights: EAGLE-3 files for the toy target, and targets with MTP inside.
 
 Everything that can be wrong about a head can be asked for: see the arguments.
 """
@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tests.support.gguf_models import DEMO_TARGET, Sizes, Vocabulary, Weights, read_vocabulary
+from tests.support import toy
+from tests.support.gguf_models import Sizes, Vocabulary, Weights, read_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DEMO_WIDTH = 384
+TOY_WIDTH = 384
 
 
 class Picky(Weights):
@@ -37,13 +38,13 @@ class Picky(Weights):
 
 @dataclass(frozen=True, kw_only=True)
 class Eagle:
-    """What an EAGLE-3 head says of itself; the defaults fit the demo target."""
+    """What an EAGLE-3 head says of itself; the defaults fit the toy target."""
 
     taps: Sequence[int] = (2, 5, 7)
-    reads: int = DEMO_WIDTH
+    reads: int = TOY_WIDTH
     sizes: Sizes = field(
         default_factory=lambda: Sizes(
-            n_layer=1, n_embd=DEMO_WIDTH, n_head=6, n_head_kv=6, n_ff=64, n_ctx=1024
+            n_layer=1, n_embd=TOY_WIDTH, n_head=6, n_head_kv=6, n_ff=64, n_ctx=1024
         )
     )
     vocabulary: Vocabulary | None = None
@@ -59,7 +60,7 @@ class Eagle:
 def write_eagle3(path: Path, head: Eagle | None = None, *, seed: int = 0) -> Path:
     """Write an EAGLE-3 head."""
     head = head or Eagle()
-    vocabulary = replace(head.vocabulary or read_vocabulary(DEMO_TARGET), template=None)
+    vocabulary = replace(head.vocabulary or read_vocabulary(toy.TARGET), template=None)
     sizes, width = head.sizes, head.sizes.n_embd
     weights = Picky(path, "eagle3", vocabulary, seed, "q8_0", without=head.without)
     weights.sizes(sizes)
@@ -92,7 +93,7 @@ def write_eagle3(path: Path, head: Eagle | None = None, *, seed: int = 0) -> Pat
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """What a DFlash head says of itself; the defaults fit the demo target.
+    """What a DFlash head says of itself; the defaults fit the toy target.
 
     `anchored` makes it a DSpark head, whose first guess is the newest token's own row or not
     (`markov`: whether it has the tensors, None for as it says); `candidates` a DFlash2 one.
@@ -101,7 +102,7 @@ class Block:
     taps: Sequence[int] = (2, 5, 7)
     sizes: Sizes = field(
         default_factory=lambda: Sizes(
-            n_layer=2, n_embd=DEMO_WIDTH, n_head=6, n_head_kv=6, n_ff=64, n_ctx=1024
+            n_layer=2, n_embd=TOY_WIDTH, n_head=6, n_head_kv=6, n_ff=64, n_ctx=1024
         )
     )
     vocabulary: Vocabulary | None = None
@@ -119,7 +120,7 @@ class Block:
 def write_dflash(path: Path, head: Block | None = None, *, seed: int = 0) -> Path:
     """Write a DFlash head, or one of those made of it."""
     head = head or Block()
-    vocabulary = replace(head.vocabulary or read_vocabulary(DEMO_TARGET), template=None)
+    vocabulary = replace(head.vocabulary or read_vocabulary(toy.TARGET), template=None)
     sizes, width = head.sizes, head.sizes.n_embd
     weights = Picky(path, "dflash", vocabulary, seed, "q8_0", without=head.without)
     weights.sizes(sizes)
@@ -186,7 +187,7 @@ def write_mtp(
     """Write a target of two layers with `nextn` more that predict more tokens."""
     trunk = Sizes(n_layer=2, n_ff=64)
     sizes = replace(trunk, n_layer=trunk.n_layer + nextn)
-    vocabulary = read_vocabulary(DEMO_TARGET)
+    vocabulary = read_vocabulary(toy.TARGET)
     weights = Picky(path, architecture, vocabulary, seed, "q8_0", without=without)
     weights.sizes(sizes)
     writer = weights.writer
@@ -220,7 +221,7 @@ def write_mtp(
 def write_chain(path: Path, *, nextn: int = 3, without: Sequence[str] = (), seed: int = 0) -> Path:
     """Write a target of architecture `hy_v3` with several layers that predict one token each."""
     sizes = Sizes(n_layer=2 + nextn, n_ff=64)
-    vocabulary = read_vocabulary(DEMO_TARGET)
+    vocabulary = read_vocabulary(toy.TARGET)
     weights = Picky(path, "hy_v3", vocabulary, seed, "q8_0", without=without)
     weights.sizes(sizes)
     weights.writer.add_rope_dimension_count(sizes.head)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pexpect
 import pyte
 
+from tests.support import toy
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60
 
@@ -34,6 +36,7 @@ class Terminal:
         *,
         environment: dict[str, str] | None = None,
     ) -> None:
+        toy.install(data)
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""

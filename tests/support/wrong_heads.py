@@ -1,4 +1,4 @@
-"""Heads that cannot draft for the demo target, or targets that cannot draft for themselves.
+"""Heads that cannot draft for the toy target, or targets that cannot draft for themselves.
 
 Run as a program it has `localspec run` answer with every one of them, each in a process of its own,
 and prints a line of JSON for each: its name, the exit code (that of a signal is negative) and what
@@ -28,9 +28,9 @@ from localspec.engine.llama import head as functions
 from localspec.engine.llama import options
 from localspec.loading import answering as loaded  # noqa: F401
 from localspec.process import client, jobs, server  # noqa: F401
+from tests.support import toy
 from tests.support.gemma4 import USUAL, Assistant, write_assistant, write_gemma4
 from tests.support.gguf_models import (
-    DEMO_TARGET,
     Sizes,
     other_vocabulary,
     read_vocabulary,
@@ -43,7 +43,7 @@ from tests.support.gguf_models import (
 from tests.support.heads import Block, Eagle, write_chain, write_dflash, write_eagle3, write_mtp
 
 EAGLE = Eagle()
-VOCABULARY = read_vocabulary(DEMO_TARGET)
+VOCABULARY = read_vocabulary(toy.TARGET)
 KNOWN = len(VOCABULARY.tokens)
 
 
@@ -202,9 +202,9 @@ TARGETS: dict[str, tuple[Make, str]] = {
     "no norm of the state": (lambda path: write_mtp(path, without=["blk.2.nextn.hnorm"]), "mtp"),
     "no experts in the head": (lambda path: write_mtp(path, dense=3), "mtp"),
     "no queries in the head": (lambda path: write_mtp(path, without=["blk.2.attn_q"]), "mtp"),
-    "a plain target": (lambda _: DEMO_TARGET, "mtp"),
+    "a plain target": (lambda _: toy.TARGET, "mtp"),
     "a head for a target": (write_eagle3, "none"),
-    "a target without such a cache": (lambda _: DEMO_TARGET, "assistant"),
+    "a target without such a cache": (lambda _: toy.TARGET, "assistant"),
 }
 
 
@@ -269,9 +269,9 @@ class Wrong:
 def cases(folder: Path) -> Iterator[Wrong]:
     """Everything that is wrong."""
     for name, head in HEADS.items():
-        yield Wrong(name, DEMO_TARGET, str(write_eagle3(folder / f"{name}.gguf", head)))
+        yield Wrong(name, toy.TARGET, str(write_eagle3(folder / f"{name}.gguf", head)))
     for name, block in BLOCKS.items():
-        yield Wrong(name, DEMO_TARGET, str(write_dflash(folder / f"{name}.gguf", block)))
+        yield Wrong(name, toy.TARGET, str(write_dflash(folder / f"{name}.gguf", block)))
     target = write_gemma4(folder / "gemma4.gguf")
     for name, its in ASSISTANTS.items():
         yield Wrong(name, target, str(write_assistant(folder / f"{name}.gguf", its)))
@@ -285,8 +285,8 @@ def cases(folder: Path) -> Iterator[Wrong]:
     for name, (make, draft) in TARGETS.items():
         yield Wrong(name, make(folder / f"{name}.gguf"), files.get(draft, draft))
     sound = {
-        EAGLE3: (DEMO_TARGET, head_file),
-        DFLASH: (DEMO_TARGET, str(write_dflash(folder / "block.gguf"))),
+        EAGLE3: (toy.TARGET, head_file),
+        DFLASH: (toy.TARGET, str(write_dflash(folder / "block.gguf"))),
         GEMMA4: (target, assistant),
     }
     for name, (kind, spoil) in (CRAMPED | LACKING).items():

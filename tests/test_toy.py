@@ -1,4 +1,4 @@
-"""The demo pair that ships: what its files promise."""
+"""The toy pair: what its files promise."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.sampling import SamplingParams
 from tests.support import gguf_models as made
+from tests.support import toy
 
-TARGET = made.DEMO_TARGET
-DRAFT = TARGET.with_name("draft-Q8_0.gguf")
+TARGET, DRAFT = toy.TARGET, toy.DRAFT
 PROMPTS = (
     "Tell me a story about a cat named Tom.",
     "Tell me a story about a little girl who lost her shoe.",

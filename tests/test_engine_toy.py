@@ -1,4 +1,4 @@
-"""The engine on the real demo pair: greedy identity, seeds, cache reuse."""
+"""The engine on the real toy pair: greedy identity, seeds, cache reuse."""
 
 from __future__ import annotations
 

@@ -1,0 +1,98 @@
+"""The toy: a pair of 17 and 1.6 million parameters, which tests load in milliseconds.
+
+It knows short stories, sums, small Python functions, short talk and a few facts. Its files are in
+`tests/data/toy`; commands that tests run name it ``toy``, for which `install` writes a record.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from gguf import GGUFReader, GGUFWriter, ReaderField
+
+if TYPE_CHECKING:
+    from localspec.bench.request import PromptSet
+
+PAIR: Final = "toy"
+FOLDER: Final = Path(__file__).parents[1] / "data" / "toy"
+TARGET: Final = FOLDER / "target-Q8_0.gguf"
+DRAFT: Final = FOLDER / "draft-Q8_0.gguf"
+EAGLE3: Final = FOLDER / "eagle3-Q8_0.gguf"
+MTP_LAYER: Final = FOLDER / "mtp-layer-Q8_0.gguf"
+"""The layer's tensors, and the keys that differ where it is in the target."""
+
+QUESTIONS: Final = FOLDER / "questions.jsonl"
+"""Seven questions of each of five kinds that the toy knows, for the bench: no model learnt them."""
+
+
+def install(data: Path) -> None:
+    """Write the record of the pair ``toy`` into `data`, a folder for ``LOCALSPEC_DATA``."""
+    from localspec.pairs.installed import InstalledModel  # noqa: PLC0415 - children import this
+
+    target, draft = (
+        asdict(InstalledModel((str(path),), n_bytes=path.stat().st_size, licence="Apache-2.0"))
+        for path in (TARGET, DRAFT)
+    )
+    folder = data / "pairs"
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"format": 2, "name": PAIR, "target": target, "draft": draft, "besides": []}
+    (folder / f"{PAIR}.json").write_text(json.dumps(record), "utf-8")
+
+
+def questions(count: int | None = None) -> PromptSet:
+    """The first `count` of `QUESTIONS`, the kinds in turn; answers go on past their end."""
+    from localspec.bench import request  # noqa: PLC0415 - children import this
+
+    found = request.read(QUESTIONS)
+    return request.PromptSet(PAIR, found.prompts[:count], ignore_end=True)
+
+
+def mtp() -> Path:
+    """The target with an MTP layer in it, written once in a process."""
+    return Path(_scratch().name) / "mtp-Q8_0.gguf"
+
+
+@functools.cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory(prefix="toy-")
+    write_mtp(Path(folder.name) / "mtp-Q8_0.gguf")
+    return folder
+
+
+def write_mtp(path: Path) -> None:
+    """Put `MTP_LAYER` into `TARGET`: a model of the architecture that the layer names.
+
+    llama.cpp has a target with such a layer only in architectures that keep a head's rotary rows in
+    halves, (i, i + half); Llama has them by twos, (2i, 2i + 1).
+    """
+    target, layer = GGUFReader(TARGET), GGUFReader(MTP_LAYER)
+    architecture = layer.fields["general.architecture"].contents()
+    writer = GGUFWriter(path, architecture)
+    shared = {name.replace("llama.", f"{architecture}."): it for name, it in target.fields.items()}
+    for name, field in (shared | layer.fields).items():
+        if not name.startswith(("GGUF.", "general.architecture")):
+            _copy(writer, name, field)
+    for tensor in target.tensors:
+        data = tensor.data
+        if tensor.name.endswith(("attn_q.weight", "attn_k.weight")):
+            half = target.fields["llama.rope.dimension_count"].contents() // 2
+            by_head = data.reshape(-1, half, 2, data.shape[-1])
+            data = by_head.swapaxes(1, 2).reshape(data.shape)
+        name = tensor.name.replace("ffn_norm", "post_attention_norm")
+        writer.add_tensor(name, data, raw_dtype=tensor.tensor_type)
+    for tensor in layer.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _copy(writer: GGUFWriter, name: str, field: ReaderField) -> None:
+    element = field.types[-1] if len(field.types) > 1 else None
+    writer.add_key_value(name, field.contents(), field.types[0], element)
