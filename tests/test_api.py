@@ -27,7 +27,7 @@ SMALL: LoadOptions = {"ctx_size": 256, "threads": 1, "n_predict": 12, "temp": 0,
 
 @pytest.fixture(scope="module")
 def chat() -> Iterator[localspec.Chat]:
-    with localspec.load(**SMALL) as loaded:
+    with localspec.load("toy", **SMALL) as loaded:
         yield loaded
 
 
@@ -137,10 +137,10 @@ def test_impossible_options_are_usage_errors(wrong: dict[str, Any], says: str) -
 
 
 def test_one_string_is_one_of_several() -> None:
-    with localspec.load(stop="dog", logit_bias={5: 1.0}, **SMALL) as chat:
+    with localspec.load("toy", stop="dog", logit_bias={5: 1.0}, **SMALL) as chat:
         assert chat.settings.stop == ("dog",)
         assert chat.settings.sampling.logit_bias == {5: 1.0}
-    with localspec.load(stop=["dog", "cat"], **SMALL) as chat:
+    with localspec.load("toy", stop=["dog", "cat"], **SMALL) as chat:
         assert chat.settings.stop == ("dog", "cat")
     chat.close()
     with pytest.raises(LocalspecError, match="closed"):

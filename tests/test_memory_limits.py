@@ -78,30 +78,32 @@ def test_copied_weights_are_refused_as_well(large: Path) -> None:
 
 
 def test_a_smaller_cache_is_chosen_where_that_fits() -> None:
-    run("-c", "900000", "-t", "1", limit=3 << 30).refused("this process may take", "--ctx-size")
-    fitted = run("-c", "300000", "-t", "1", limit=3 << 30)
+    run("toy", "-c", "900000", "-t", "1", limit=3 << 30).refused(
+        "this process may take", "--ctx-size"
+    )
+    fitted = run("toy", "-c", "300000", "-t", "1", limit=3 << 30)
     assert fitted.code == 0
     assert "a cache in q8_0 instead of f16" in fitted.err
 
 
 @pytest.mark.parametrize("megabytes", [40, 110])
 def test_too_little_for_the_libraries_is_said_before_they_are_loaded(megabytes: int) -> None:
-    run("-t", "1", limit=megabytes * MB).refused("localspec itself needs", "ulimit -v")
+    run("toy", "-t", "1", limit=megabytes * MB).refused("localspec itself needs", "ulimit -v")
 
 
 def test_too_little_for_python_is_said() -> None:
-    run("-t", "1", limit=20 * MB).refused("memory")
+    run("toy", "-t", "1", limit=20 * MB).refused("memory")
 
 
 def test_threads_that_would_not_start_are_counted() -> None:
-    run("-t", "64", limit=500 * MB).refused("the models need about", "ulimit -v")
+    run("toy", "-t", "64", limit=500 * MB).refused("the models need about", "ulimit -v")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("megabytes", [60, 90, 130, 200, 230, 245, 260, 280, 320, 360, 400, 900])
 def test_under_any_limit_there_is_an_answer_or_a_reason(megabytes: int, threads: int) -> None:
-    done = run("-c", "4096", "-t", str(threads), limit=megabytes * MB)
+    done = run("toy", "-c", "4096", "-t", str(threads), limit=megabytes * MB)
     if done.code:
         done.refused("memory")
     else:
@@ -154,7 +156,7 @@ def test_weights_that_stay_on_disk_are_not_copied(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Model, "load", load)
     for free in (75_000_000, 10**9):
         monkeypatch.setattr(machine, "available", lambda free=free: free)
-        options = LoadRequest(ctx_size=32, threads=1, gamma=2)
+        options = LoadRequest(pair="toy", ctx_size=32, threads=1, gamma=2)
         load_session(options, progress=lambda _step, _share: None, cancel=Cancel()).close()
     assert copies == [False, False, True, True]
 
@@ -166,7 +168,7 @@ def test_what_may_not_stay_on_disk_is_refused(
     monkeypatch.setattr(machine, "available", lambda: 75_000_000)
     with pytest.raises(OutOfMemory, match="the models need") as refused:
         load_session(
-            LoadRequest(ctx_size=32, **how),  # type: ignore[arg-type]
+            LoadRequest(pair="toy", ctx_size=32, **how),  # type: ignore[arg-type]
             progress=lambda _step, _share: None,
             cancel=Cancel(),
         )
@@ -180,6 +182,6 @@ def test_weights_that_cannot_all_be_locked_are_told(
     monkeypatch.setattr(machine.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(machine.resource, "getrlimit", lambda _which: (limit, -1))
     monkeypatch.setattr(machine, "address_space_left", lambda _threads=0: None)
-    notices = load_plan(LoadRequest(mlock=True)).notices
+    notices = load_plan(LoadRequest(pair="toy", mlock=True)).notices
     assert any("ulimit -l" in each for each in notices) == told
-    assert not any("ulimit -l" in each for each in load_plan(LoadRequest()).notices)
+    assert not any("ulimit -l" in each for each in load_plan(LoadRequest(pair="toy")).notices)

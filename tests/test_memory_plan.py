@@ -424,7 +424,7 @@ def test_show_says_why_a_pair_would_not_be_loaded(
 
 
 def loaded(**options: Any) -> Session:
-    how = LoadRequest(threads=1, gamma=2, n_predict=4, temp=0, **options)
+    how = LoadRequest(pair="toy", threads=1, gamma=2, n_predict=4, temp=0, **options)
     return load_session(how, progress=lambda _step, _share: None, cancel=Cancel())
 
 

@@ -252,7 +252,7 @@ def test_plain_decoding_without_a_draft(run: Run) -> None:
 @pytest.fixture
 def session() -> Session:
     loaded = load_session(
-        LoadRequest(temp=0, gamma=3, n_predict=24, ctx_size=1024, threads=1),
+        LoadRequest(pair="toy", temp=0, gamma=3, n_predict=24, ctx_size=1024, threads=1),
         progress=lambda _step, _share: None,
         cancel=Cancel(),
     )
@@ -302,7 +302,9 @@ def test_memory_counts_both_models(session: Session, toy_target: Path, toy_draft
 def test_loading_reports_progress(toy_target: Path) -> None:
     steps: list[tuple[str, float | None]] = []
     loaded = load_session(
-        LoadRequest(), progress=lambda step, share: steps.append((step, share)), cancel=Cancel()
+        LoadRequest(pair="toy"),
+        progress=lambda step, share: steps.append((step, share)),
+        cancel=Cancel(),
     )
     loaded.close()
     assert any(toy_target.name in step for step, _ in steps)
@@ -313,7 +315,9 @@ def test_loading_reports_progress(toy_target: Path) -> None:
 def test_loading_can_be_cancelled() -> None:
     cancel = Cancel()
     with pytest.raises(Cancelled):
-        load_session(LoadRequest(), progress=lambda _step, _share: cancel.set(), cancel=cancel)
+        load_session(
+            LoadRequest(pair="toy"), progress=lambda _step, _share: cancel.set(), cancel=cancel
+        )
 
 
 @pytest.mark.parametrize("recurrent", ["target", "draft"])
@@ -386,7 +390,7 @@ def test_a_truncated_gguf(run: Run, tmp_path: Path, toy_target: Path, kept: int)
 def test_a_draft_of_another_vocabulary_drafts_through_the_text(run: Run, tmp_path: Path) -> None:
     other = gguf_models.write_renumbered(tmp_path / "other.gguf", fewer=1000)
     asked = ("-n", "24", "--temp", "0", "--json", "--gamma", "3", "-p", "Tell me a story.")
-    alone, done = run("--draft", "none", *asked), run("--draft", str(other), *asked)
+    alone, done = run("toy", "--draft", "none", *asked), run("toy", "--draft", str(other), *asked)
     assert done.code == alone.code == 0, done.err
     told = json.loads(done.out)
     assert told["text"] == json.loads(alone.out)["text"]
@@ -400,21 +404,21 @@ def test_a_draft_that_cannot_write_text_says_which_rule_failed(run: Run, tmp_pat
     other = gguf_models.write_llama(
         tmp_path / "words.gguf", words, gguf_models.Sizes(), seed=0, type="q8_0"
     )
-    fails(run("--draft", str(other), "-p", "hi"), "cannot serve this target", "--draft none")
+    fails(run("toy", "--draft", str(other), "-p", "hi"), "cannot serve this target", "--draft none")
 
 
 def test_an_embedding_model_as_target_or_draft(run: Run, tmp_path: Path) -> None:
     model = gguf_models.write_embedding_model(tmp_path / "bert.gguf")
     fails(run(str(model), "-p", "hi"), "embedding model", "writes no text")
-    fails(run("--draft", str(model), "-p", "hi"), "embedding model")
+    fails(run("toy", "--draft", str(model), "-p", "hi"), "embedding model")
 
 
 def test_a_prompt_longer_than_the_context(run: Run) -> None:
-    fails(run("-c", "64", "-p", "dog " * 200), "tokens, the context holds 64", "--ctx-size")
+    fails(run("toy", "-c", "64", "-p", "dog " * 200), "tokens, the context holds 64", "--ctx-size")
 
 
 def test_a_context_for_nothing_is_wrong_usage(run: Run) -> None:
-    fails(run("-c", "1", "-p", "hi"), "holds no conversation", "--ctx-size", code=2)
+    fails(run("toy", "-c", "1", "-p", "hi"), "holds no conversation", "--ctx-size", code=2)
 
 
 def test_a_context_beyond_training_warns_and_runs(run: Run, tmp_path: Path) -> None:
@@ -427,19 +431,19 @@ def test_a_context_beyond_training_warns_and_runs(run: Run, tmp_path: Path) -> N
 
 
 def test_too_little_memory_for_the_cache(run: Run) -> None:
-    fails(run("-c", "2000000000", "-p", "hi"), "memory", "--ctx-size")
+    fails(run("toy", "-c", "2000000000", "-p", "hi"), "memory", "--ctx-size")
 
 
 def test_too_little_address_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.machine.address_space_left", lambda _threads=0: 1_000_000)
     with pytest.raises(OutOfMemory, match="may take 1"):
-        load_session(LoadRequest(), progress=lambda _step, _share: None, cancel=Cancel())
+        load_session(LoadRequest(pair="toy"), progress=lambda _step, _share: None, cancel=Cancel())
 
 
 def test_weights_that_do_not_fit_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.machine.available", lambda: 75_000_000)
     loaded = load_session(
-        LoadRequest(ctx_size=32), progress=lambda _step, _share: None, cancel=Cancel()
+        LoadRequest(pair="toy", ctx_size=32), progress=lambda _step, _share: None, cancel=Cancel()
     )
     assert "read from disk again and again" in " ".join(loaded.notices)
     loaded.close()
@@ -447,7 +451,7 @@ def test_weights_that_do_not_fit_are_a_warning(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("prompt", ["", "  \n"])
 def test_an_empty_prompt(run: Run, prompt: str) -> None:
-    fails(run("-p", prompt), "empty", "-p TEXT")
+    fails(run("toy", "-p", prompt), "empty", "-p TEXT")
 
 
 def test_wrong_usage_exits_with_2(run: Run) -> None:
@@ -459,13 +463,13 @@ def test_wrong_usage_exits_with_2(run: Run) -> None:
         ["toy", "a", "-p", "b"],
     ):
         assert run(*arguments).code == 2
-    assert run("-p", "hi", "--temp", "-1").code == 2
+    assert run("toy", "-p", "hi", "--temp", "-1").code == 2
 
 
 def test_a_draft_with_more_tokens_than_the_target(run: Run, tmp_path: Path) -> None:
     longer = gguf_models.write_longer_vocabulary(tmp_path / "longer.gguf")
     arguments = ("-p", STORY, "-n", "20", "--temp", "1", "--gamma", "3", "--json")
-    done = run("--draft", str(longer), *arguments)
+    done = run("toy", "--draft", str(longer), *arguments)
     assert done.document["drafted_tokens"] > 0
 
 
@@ -490,8 +494,8 @@ def test_standard_input_is_the_prompt_without_p_and_with_a_dash() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="pipes cannot be looked at there")
 def test_what_is_piped_in_late_stands_below_the_prompt() -> None:
     short = ("-n", "1", "--temp", "0", "--json")
-    whole = finished(process("-p", "Once upon\n\na time there was a dog.", *short)).document
-    running = process("-p", "Once upon", *short, stdin=subprocess.PIPE)
+    whole = finished(process("toy", "-p", "Once upon\n\na time there was a dog.", *short)).document
+    running = process("toy", "-p", "Once upon", *short, stdin=subprocess.PIPE)
     time.sleep(6)
     late = finished(running, b"a time there was a dog.\n")
     assert late.document["prompt_tokens"] == whole["prompt_tokens"]
@@ -504,7 +508,7 @@ def test_what_is_piped_in_late_stands_below_the_prompt() -> None:
 def test_ctrl_c_while_it_waits_for_a_silent_pipe_exits_130() -> None:
     reader, writer = os.pipe()  # never closed before the end, as by a program that is its parent
     try:
-        running = process("-p", STORY, "-n", "4", stdin=reader)
+        running = process("toy", "-p", STORY, "-n", "4", stdin=reader)
         assert running.stderr is not None
         assert b"waiting for standard input" in running.stderr.readline()
         running.send_signal(signal.SIGINT)
@@ -515,34 +519,38 @@ def test_ctrl_c_while_it_waits_for_a_silent_pipe_exits_130() -> None:
     assert (done.code, done.out, done.err) == (130, "", "")
 
 
-@pytest.mark.parametrize("arguments", [["-p", "Once upon"], ["toy", "Once upon"]])
+@pytest.mark.parametrize("arguments", [["toy", "-p", "Once upon"], ["toy", "Once upon"]])
 def test_what_is_piped_in_stands_below_the_prompt(arguments: list[str]) -> None:
     short = ("-n", "1", "--temp", "0", "--json")
     alone = finished(process(*arguments, *short)).document
     running = process(*arguments, *short, stdin=subprocess.PIPE)
     both = finished(running, b"a time there was a dog.\n").document
-    whole = finished(process("-p", "Once upon\n\na time there was a dog.", *short)).document
+    whole = finished(process("toy", "-p", "Once upon\n\na time there was a dog.", *short)).document
     assert both["prompt_tokens"] == whole["prompt_tokens"] > alone["prompt_tokens"]
     assert both["text"] == whole["text"]
 
 
 def test_standard_input_that_is_not_utf8() -> None:
-    running = process("-n", "4", stdin=subprocess.PIPE)
+    running = process("toy", "-n", "4", stdin=subprocess.PIPE)
     fails(finished(running, b"caf\xe9 au lait"), "not UTF-8", "0xe9", "iconv")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a stream is either to be read or written")
 def test_standard_input_that_cannot_be_read(tmp_path: Path) -> None:
     with (tmp_path / "x").open("wb") as stdin:
-        fails(finished(process("-n", "4", stdin=stdin)), "standard input cannot be read", "-p TEXT")
+        fails(
+            finished(process("toy", "-n", "4", stdin=stdin)),
+            "standard input cannot be read",
+            "-p TEXT",
+        )
 
 
 def test_empty_standard_input() -> None:
-    fails(finished(process("-n", "4")), "empty")
+    fails(finished(process("toy", "-n", "4")), "empty")
 
 
 def test_ctrl_c_while_it_writes_keeps_the_text_and_exits_130() -> None:
-    running = process("-p", STORY, "--temp", "1.5", "--stop", "\x01", "--min-p", "0")
+    running = process("toy", "-p", STORY, "--temp", "1.5", "--stop", "\x01", "--min-p", "0")
     assert running.stdout is not None
     first = running.stdout.read(1)
     running.send_signal(signal.SIGINT)
@@ -555,7 +563,7 @@ def test_ctrl_c_while_it_writes_keeps_the_text_and_exits_130() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 def test_ctrl_c_while_it_loads_exits_130_in_silence() -> None:
-    running = process("-p", STORY, "--json")
+    running = process("toy", "-p", STORY, "--json")
     children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
     while not any(
         "libllama" in Path(f"/proc/{child}/maps").read_text()
@@ -585,7 +593,7 @@ def test_ctrl_c_while_it_waits_for_the_prompt_exits_130() -> None:
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
-    running = process("-p", STORY, "-n", "200")
+    running = process("toy", "-p", STORY, "-n", "200")
     assert running.stdout is not None
     running.stdout.read(4)
     running.stdout.close()
@@ -598,7 +606,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 def test_a_full_disk_is_a_message() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "localspec", "run", "-p", STORY, "-n", "4"],
+            [sys.executable, "-m", "localspec", "run", "toy", "-p", STORY, "-n", "4"],
             stdout=full,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -611,7 +619,9 @@ def test_a_full_disk_is_a_message() -> None:
 
 
 def test_a_narrow_encoding_gets_replacements() -> None:
-    running = process("-p", STORY, "-n", "4", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    running = process(
+        "toy", "-p", STORY, "-n", "4", env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
     assert finished(running).code == 0
 
 

@@ -100,7 +100,7 @@ def test_the_chat_ends_with_its_terminal_also_where_nobody_is_told(
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_an_answer_on_standard_output(number: int, toy_target: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "localspec", "run", "-p", "Tell me a story.", *CHAT[2:]],
+        [sys.executable, "-m", "localspec", "run", "-p", "Tell me a story.", *CHAT[1:]],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,

@@ -92,7 +92,7 @@ def test_a_process_that_has_aged_slows_down_though_its_yardstick_does_so_too() -
 
 
 def test_fresh_processes_are_laid_beside_this_one() -> None:
-    options = LoadRequest(threads=1, gamma=3)
+    options = LoadRequest(pair="toy", threads=1, gamma=3)
     with closing(load_session(options, progress=lambda *_: None, cancel=Cancel())) as session:
         print_one = [sys.executable, "-c", "print(1.0)"]
         assert aged(session, print_one, pairs=1) > 1  # decodes a second, over 1
@@ -106,7 +106,7 @@ def test_one_answer_is_too_little_to_compare() -> None:
 
 @pytest.mark.slow
 def test_half_a_minute_of_chat_leaves_memory_flat() -> None:
-    options = LoadRequest(threads=1, gamma=3, n_predict=120)
+    options = LoadRequest(pair="toy", threads=1, gamma=3, n_predict=120)
     with closing(
         load_session(options, progress=lambda _step, _share: None, cancel=Cancel())
     ) as session:

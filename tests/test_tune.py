@@ -56,7 +56,7 @@ def tune(*arguments: str) -> Any:
 
 
 def test_it_prints_the_curve_the_draft_and_the_choices(cache: Path) -> None:
-    text = tune("--threads", "1", "-c", "256").stdout
+    text = tune("toy", "--threads", "1", "-c", "256").stdout
     assert "Target target-Q8_0.gguf, 1 threads" in text
     curve = [line.split() for line in text.splitlines() if line.endswith(("#", "."))]
     bars = [line for line in curve if len(line) == 4 and line[0].isdigit()]
@@ -70,7 +70,7 @@ def test_it_prints_the_curve_the_draft_and_the_choices(cache: Path) -> None:
 
 
 def test_json_has_it_all_and_nothing_else() -> None:
-    document = json.loads(tune("--json", "-c", "256").stdout)
+    document = json.loads(tune("toy", "--json", "-c", "256").stdout)
     assert document["pair"] == "toy"
     assert document["target"]["seconds"]["4"] == pytest.approx(13e-3)
     assert document["draft"]["seconds"]["1"] == pytest.approx(1e-3)
@@ -114,11 +114,11 @@ def test_a_pair_named_twice_is_wrong_usage() -> None:
 def test_what_was_tuned_is_what_loading_in_the_same_way_finds(
     how: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tune("-c", "256", "--threads", "1", *how)
+    tune("toy", "-c", "256", "--threads", "1", *how)
     stored = {path.name for path in cache.glob("*.json")}
     assert len(stored) == 2
     monkeypatch.setattr(measuring, "profile", pytest.fail)  # it is not measured again
-    asked = ["run", "-c", "256", "--threads", "1", "-n", "1", "-p", "Hi", *how]
+    asked = ["run", "toy", "-c", "256", "--threads", "1", "-n", "1", "-p", "Hi", *how]
     assert CliRunner().invoke(cli, asked, catch_exceptions=False).exit_code == 0
     assert {path.name for path in cache.glob("*.json")} == stored
 
@@ -127,9 +127,9 @@ def test_what_was_tuned_for_exact_answers_is_what_they_find(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 0.0)
-    tune("-c", "256", "--exact")
+    tune("toy", "-c", "256", "--exact")
     monkeypatch.setattr(measuring, "profile", pytest.fail)
-    asked = ["run", "-c", "256", "--exact", "-n", "1", "-p", "Hi"]
+    asked = ["run", "toy", "-c", "256", "--exact", "-n", "1", "-p", "Hi"]
     assert CliRunner().invoke(cli, asked, catch_exceptions=False).exit_code == 0
     assert list(cache.glob("*.json"))
 
@@ -369,11 +369,11 @@ def test_what_is_found_beside_other_programs_chooses_no_threads(
     for busy in (itertools.repeat(1.5), itertools.cycle([0.0, 1.5])):  # always; only afterwards
         monkeypatch.setattr(tuning, "busy_cores", lambda _, busy=busy: next(busy))
         monkeypatch.setattr(tuning, "wait_for_calm", lambda *_: None)
-        found = json.loads(tune("--json", "-c", "256", "--draft", "lookup").stdout)["target"]
+        found = json.loads(tune("toy", "--json", "-c", "256", "--draft", "lookup").stdout)["target"]
         assert (found["threads"], found["by_threads"]) == (2, {})
         assert chosen_threads(target_context, None, draft=False, store=profile_store()) == 2
     monkeypatch.setattr(tuning, "busy_cores", lambda _: 0.0)
-    calm = json.loads(tune("--json", "-c", "256", "--draft", "lookup").stdout)["target"]
+    calm = json.loads(tune("toy", "--json", "-c", "256", "--draft", "lookup").stdout)["target"]
     assert calm["threads"] == 1
 
 
@@ -382,17 +382,17 @@ def show(*arguments: str) -> Any:
 
 
 def test_show_says_how_to_measure_and_then_what_was_measured(toy_target: Path) -> None:
-    assert "`localspec tune toy` takes" in show().stdout
-    assert json.loads(show("--json").stdout)["profile"] is None
-    tuned = json.loads(tune("--json", "-c", "256").stdout)
-    document = json.loads(show("--json").stdout)["profile"]
+    assert "`localspec tune toy` takes" in show("toy").stdout
+    assert json.loads(show("toy", "--json").stdout)["profile"] is None
+    tuned = json.loads(tune("toy", "--json", "-c", "256").stdout)
+    document = json.loads(show("toy", "--json").stdout)["profile"]
     assert document["target_seconds"] == tuned["target"]["seconds"]
     assert document["threads"] == tuned["target"]["threads"]
     assert document["draft_step_s"] == pytest.approx(1e-3)
     assert document["plain_tokens_per_second"] == pytest.approx(100)
     for shown, chosen in zip(document["expected"], tuned["gamma"], strict=True):
         assert shown == chosen | {"tokens_per_second": pytest.approx(100 * chosen["speedup"])}
-    text = show().stdout
+    text = show("toy").stdout
     assert "10.00 ms a token" in text
     assert "about 100 tokens/s" in text
     assert len([line for line in text.splitlines() if line.endswith("x")]) == 6
@@ -403,12 +403,12 @@ def test_show_says_how_to_measure_and_then_what_was_measured(toy_target: Path) -
 
 def test_the_speed_that_is_shown_is_that_of_an_answer_of_usual_length(toy_target: Path) -> None:
     """An empty context would promise more than a stopwatch finds in an answer."""
-    tune("--json", "-c", "1024")
+    tune("toy", "--json", "-c", "1024")
     for stored in profile_store().matching(profile.of_file(toy_target, draft=False)):
         deep = {0: {1: 0.01, 4: 0.02}, 512: {1: 0.02, 4: 0.04}}
         profile_store().save(replace(stored, measured=deep))
-    assert "15.00 ms a token behind 256 tokens" in show().stdout
-    assert json.loads(show("--json").stdout)["profile"]["plain_tokens_per_second"] == (
+    assert "15.00 ms a token behind 256 tokens" in show("toy").stdout
+    assert json.loads(show("toy", "--json").stdout)["profile"]["plain_tokens_per_second"] == (
         pytest.approx(1 / 0.015)
     )
 
@@ -424,10 +424,10 @@ def test_show_quotes_what_must_be_quoted_and_survives_a_damaged_store(
 
 
 def test_what_was_measured_with_other_threads_is_not_what_loading_would_use() -> None:
-    tune("--threads", str(default_threads() + 1), "-c", "256")
-    assert "not yet" in show().stdout
-    tune("--threads", str(default_threads()), "-c", "256")
-    assert "not yet" not in show().stdout
+    tune("toy", "--threads", str(default_threads() + 1), "-c", "256")
+    assert "not yet" in show("toy").stdout
+    tune("toy", "--threads", str(default_threads()), "-c", "256")
+    assert "not yet" not in show("toy").stdout
 
 
 def test_tuning_waits_for_a_calm_moment_up_to_a_stated_time(
@@ -469,7 +469,7 @@ def test_a_worse_measurement_does_not_replace_a_better_one(
 
         for room in (profile, tuning):
             monkeypatch.setattr(room, "measure", scripted)
-        return str(tune("-c", "256", "--threads", "1").stdout)
+        return str(tune("toy", "-c", "256", "--threads", "1").stdout)
 
     def stored() -> set[float]:
         found = [json.loads(path.read_text())["measured"]["0"]["1"] for path in cache.glob("*")]
@@ -507,7 +507,9 @@ def test_timings_that_vary_are_taken_once_more_and_the_steadier_count(
 
     monkeypatch.setattr(tuning, "wait_for_calm", lambda *_: waited.append(1))
     monkeypatch.setattr(tuning, "measure_by_context", timed)
-    found = json.loads(tune("--json", "-c", "256", "--draft", "none", "--threads", "1").stdout)
+    found = json.loads(
+        tune("toy", "--json", "-c", "256", "--draft", "none", "--threads", "1").stdout
+    )
     assert (found["target"]["spread"], found["target"]["stored"]) == (0.1, True)
     assert found["target"]["seconds"]["1"] == 0.1
     assert len(waited) == 2  # before the first and before the second
@@ -540,7 +542,7 @@ def test_a_vague_table_of_before_stands_in_nobodys_way_and_is_measured_again_whe
         path.write_text(json.dumps(json.loads(path.read_text()) | {"spread": 5.03}))
     vague = Timing({1: 3e-3, 4: 3e-3}, 2.0)
     monkeypatch.setattr(tuning, "measure_by_context", lambda *_, **__: ({0: vague.points}, vague))
-    told = json.loads(tune("--json", *how).stdout)["target"]
+    told = json.loads(tune("toy", "--json", *how).stdout)["target"]
     assert (told["stored"], told["kept"], told["noisy"]) == (False, False, True)
     assert told["seconds"]["1"] == 3e-3  # not what was no better
 
