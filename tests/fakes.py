@@ -76,6 +76,9 @@ class FakeModel:
             return SPECIALS[token].encode() if special else b""
         return WORDS[token] if token in WORDS else bytes([token])
 
+    def is_user_defined(self, token: int) -> bool:
+        return False
+
     def text(self, ids: Sequence[int]) -> str:
         """Everything that `ids` stand for, control tokens included."""
         return b"".join(self.piece(t, special=True) for t in ids).decode()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
-from llama_cpp import llama_cpp as lib
 
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
@@ -25,6 +22,7 @@ from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Spelling, Translation
 
 from .support.gguf_models import write_other_vocabulary, write_renumbered
+from .support.llama_source import VocabularyOnly, vocabularies
 from .test_drafters import questions, run, tokens
 
 FOXES = "Grüße 🦊🦊, 你好 мир!\n\n  def f(x):\n\treturn x  # unbelievable…\r\n"
@@ -164,28 +162,6 @@ def test_text_behind_half_a_word_still_follows_it(target_model: Model, smaller: 
 
 
 # ---------------------------------------------------------------- real vocabularies
-
-
-def vocabularies() -> dict[str, Path]:
-    """Where uv compiled llama.cpp, or where `.ci/run` put them."""
-    caches = Path.home() / ".cache"
-    places = [
-        *(caches / "localspec-vocabularies").glob("ggml-vocab-*.gguf"),
-        *Path(os.environ.get("UV_CACHE_DIR", caches / "uv")).glob(
-            "sdists-v*/pypi/llama-cpp-python/*/*/src/vendor/llama.cpp/models/ggml-vocab-*.gguf"
-        ),
-    ]
-    return {path.stem.removeprefix("ggml-vocab-"): path for path in places}
-
-
-class VocabularyOnly(Model):
-    """A file without weights."""
-
-    @classmethod
-    def of(cls, path: Path) -> VocabularyOnly:
-        params = lib.llama_model_default_params()
-        params.vocab_only = True
-        return cls(path, lib.llama_model_load_from_file(os.fsencode(path), params), 1)
 
 
 @pytest.mark.parametrize(

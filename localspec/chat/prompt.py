@@ -134,7 +134,7 @@ class KnownIds:
             while count and not _between_characters(raw, ends[count - 1]):
                 count -= 1
             known = len(self._ids) - n_prompt
-            text_now = prompt + self._template.guard(
+            text_now = prompt + self._template.guard_answer(
                 raw[: ends[count - 1]].decode() if count else ""
             )
             if count > known and text_now.startswith(self._text):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from localspec.chat.conversation import Message, Role, fold_system, merge_neighbours
+from localspec.chat.marks import Marks
 from localspec.chat.renderer import Budget, Refused, Renderer, TemplateSource, Unusable
 from localspec.chat.thinking import Thinking, thinking_of
 from localspec.engine.cancel import Cancel
@@ -14,9 +15,9 @@ from localspec.errors import LocalspecError
 
 PLAIN_STOPS = ("\nUser:",)
 
-# Where a message contains the text of a control token, one of these private-use characters
-# takes its place until the rendered text has been cut into control tokens and plain text.
-_GUARDS = range(0x10FF00, 0x10FFFE)
+# Where a message contains the text of a mark, one of these private-use characters takes its place
+# until the rendered text has been cut into marks and plain text.
+_GUARDS = range(0x10E000, 0x10FFFE)
 
 
 class ChatTemplate:
@@ -26,6 +27,7 @@ class ChatTemplate:
     Give it to `tokenize` of the same object.
 
     Attributes:
+        marks: which tokens no message may make.
         notices: what a user should know (no template, a system role that is refused).
         stops: stop strings that the plain fallback needs; empty for a real template.
     """
@@ -41,7 +43,7 @@ class ChatTemplate:
             written: a template in place of the model's.
         """
         self._model = model
-        self._guards: dict[str, str] = {}  # text that looks like a control token -> its stand-in
+        self._guards: dict[str, str] = {}  # a mark's text -> its stand-in
         self._plain: dict[int, str] = {}  # the same, for `str.translate` back
         self.notices: list[str] = []
         self.stops: tuple[str, ...] = ()
@@ -53,8 +55,9 @@ class ChatTemplate:
         else:
             bos, eos = self._special(model.bos), self._special(model.eos)
             self._source = TemplateSource(self._written, bos, eos)
-        pieces = map(model.piece, self._ids("x", control=False))
-        self._prefix_space = b"".join(pieces) == b" x"
+        self.marks = Marks(model, self._written)
+        known = thinking_of(self._written)
+        self._thoughts = {known.begin, known.end}
 
     def close(self) -> None:
         """End the process that renders."""
@@ -93,7 +96,9 @@ class ChatTemplate:
             Cancelled: `cancel` was set meanwhile.
         """
         guarded = [
-            Message(m.role, self.guard(m.content), more=self._guarded(m.more)) for m in messages
+            Message(m.role, guard(m.content), more=self._guarded(m.more))
+            for m in messages
+            for guard in [self.guard_answer if m.role is Role.ASSISTANT else self.guard]
         ]
         if self._source is not None:
             try:
@@ -157,10 +162,17 @@ class ChatTemplate:
         return "tools" in written and "<tool_call>" in written
 
     def guard(self, text: str) -> str:
-        """`text` with stand-ins for everything in it that looks like a control token."""
+        """`text` with stand-ins for everything in it that looks like a mark."""
+        return self._guard(text, set())
+
+    def guard_answer(self, text: str) -> str:
+        """The same of an answer: the marks of thoughts stay, by which templates leave these out."""
+        return self._guard(text, self._thoughts)
+
+    def _guard(self, text: str, kept: set[str]) -> str:
         if taken := sorted(char for char in set(text) if ord(char) in _GUARDS):
             text = text.translate({ord(char): self._stand_in(char) for char in taken})
-        while marks := self._control_texts(text):
+        while marks := self.marks.within(text) - kept:
             for mark in sorted(marks):
                 text = text.replace(mark, self._stand_in(mark))
         return text
@@ -187,7 +199,7 @@ class ChatTemplate:
         if not text:
             return []
         if continues:
-            return self._continuation(text)
+            return self.marks.continued(text, self._guarded_ids)
         ids = self._guarded_ids(text)
         bos = self._model.bos
         # Many templates write BOS themselves; two of them make answers worse.
@@ -195,25 +207,16 @@ class ChatTemplate:
             ids.insert(0, bos)
         return ids
 
-    def _continuation(self, text: str) -> list[int]:
-        """The ids of `text` without the space that some tokenisers put before a first word."""
-        ids = self._guarded_ids(text)
-        if not self._prefix_space or self._control_text(ids[0]):
-            return ids
-        anchor = self._guarded_ids("\n")
-        anchored = self._guarded_ids("\n" + text)
-        return anchored[len(anchor) :] if anchored[: len(anchor)] == anchor else ids
-
     def _guarded_ids(self, text: str) -> list[int]:
-        """llama.cpp's own ids, except between two control tokens where a stand-in occurs."""
-        parsed = self._ids(text, control=True)
+        """llama.cpp's own ids, except between two marks where a stand-in occurs."""
+        parsed = self._model.tokenize(text, add_special=False, parse_special=True)
         if not self._plain or not any(ord(c) in self._plain for c in set(text)):
             return parsed
         ids: list[int] = []
         fragment: list[int] = []
         at = 0
         for token in parsed:
-            mark = self._control_text(token)
+            mark = self.marks.text(token)
             start = text.find(mark, at) if mark else -1
             if start < 0:
                 fragment.append(token)
@@ -223,18 +226,9 @@ class ChatTemplate:
         return ids + self._plain_ids(text[at:], fragment)
 
     def _plain_ids(self, text: str, known: list[int]) -> list[int]:
-        """The ids of text between control tokens, stand-ins put back as plain text."""
+        """The ids of text between marks, stand-ins put back as plain text."""
         restored = text.translate(self._plain)
-        return known if restored == text else self._ids(restored, control=False)
-
-    def _control_texts(self, text: str) -> set[str]:
-        """The texts of the control tokens that would be read out of `text`."""
-        ids = self._ids(text, control=True)
-        return {mark for mark in map(self._control_text, set(ids)) if mark and mark in text}
-
-    def _control_text(self, token: int) -> str:
-        """The text of a control token, empty for every other token."""
-        return "" if self._model.piece(token) else self._special(token)
+        return known if restored == text else self.marks.spell(restored)
 
     def _stand_in(self, text: str) -> str:
         if text not in self._guards:
@@ -244,9 +238,6 @@ class ChatTemplate:
             self._guards[text] = chr(code)
             self._plain[code] = text
         return self._guards[text]
-
-    def _ids(self, text: str, *, control: bool) -> list[int]:
-        return self._model.tokenize(text, add_special=False, parse_special=control)
 
     def _special(self, token: int | None) -> str:
         if token is None:

@@ -194,13 +194,20 @@ class Model:
             known = self._ends[token] = bool(lib.llama_vocab_is_eog(self._vocab, token))
         return known
 
+    def is_user_defined(self, token: int) -> bool:
+        """Whether the vocabulary's makers added `token` by hand: text is searched for it first."""
+        return bool(
+            lib.llama_vocab_get_attr(self._vocab, token) & lib.LLAMA_TOKEN_ATTR_USER_DEFINED
+        )
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """`text` as token ids.
 
         Args:
             text: any text; lone surrogates are replaced.
             add_special: add BOS (and EOS) where the model asks for it.
-            parse_special: let the text of control tokens stand for those tokens.
+            parse_special: let the text of control tokens stand for those tokens; that of
+                user-defined ones always does.
 
         Raises:
             Cancelled: the watched flag was set, in the middle of a long text.

@@ -1,0 +1,54 @@
+"""What llama.cpp's source brings along: real vocabularies without weights, real chat templates."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+from llama_cpp import llama_cpp as lib
+
+from localspec.engine.llama import Model
+from localspec.engine.llama.log import start_backend
+
+
+def _found(pattern: str) -> list[Path]:
+    """Where uv compiled llama.cpp, or where `.ci/run` put them."""
+    caches = Path.home() / ".cache"
+    uv = Path(os.environ.get("UV_CACHE_DIR", caches / "uv"))
+    source = "sdists-v*/pypi/llama-cpp-python/*/*/src/vendor/llama.cpp/models"
+    return [
+        *(caches / "localspec-vocabularies").glob(pattern),
+        *uv.glob(f"{source}/{pattern}"),
+    ]
+
+
+@cache
+def vocabularies() -> dict[str, Path]:
+    """Files with a vocabulary alone, by their short names."""
+    found = _found("ggml-vocab-*.gguf")
+    return {path.stem.removeprefix("ggml-vocab-"): path for path in sorted(found)}
+
+
+@cache
+def templates() -> dict[str, str]:
+    """The sources of chat templates, by their files' names."""
+    return {path.stem: path.read_text("utf-8") for path in sorted(_found("templates/*.jinja"))}
+
+
+def needed() -> None:
+    """Skip a test where they are not on this disk."""
+    if not vocabularies() or not templates():
+        pytest.skip("llama.cpp's source distribution is not on this disk")
+
+
+class VocabularyOnly(Model):
+    """A file without weights."""
+
+    @classmethod
+    def of(cls, path: Path) -> VocabularyOnly:
+        start_backend()
+        params = lib.llama_model_default_params()
+        params.vocab_only = True
+        return cls(path, lib.llama_model_load_from_file(os.fsencode(path), params), 1)
