@@ -112,7 +112,7 @@ def test_all_parameters_survive_and_wrong_ones_are_left_out() -> None:
     sampling = SamplingParams(temperature=0.1, top_k=3, seed=7, logit_bias={4: -math.inf, 5: 1.5})
     settings = ChatSettings(
         system_prompt="x", sampling=sampling, accept=Accept.COUPLED, lenience=0.5, grammar="g",
-        gamma=3, n_predict=9, stop=("a", "b"), repeatable=True,
+        gamma=3, n_predict=9, stop=("a", "b"), repeatable=True, chosen=frozenset({"top_k"}),
     )  # fmt: skip
     document = json.loads(json.dumps(document_of(settings), allow_nan=False))
     assert settings_of(document, ChatSettings()) == settings
@@ -122,7 +122,7 @@ def test_all_parameters_survive_and_wrong_ones_are_left_out() -> None:
         "unknown": 1,
     }  # fmt: skip
     assert settings_of(wrong, settings) == replace(
-        settings, sampling=replace(sampling, temperature=0.2)
+        settings, sampling=replace(sampling, temperature=0.2), chosen=frozenset({"temperature"})
     )
     impossible = {"sampling": {"temperature": -1}}
     assert settings_of(impossible, settings).sampling == sampling

@@ -20,6 +20,7 @@ import msgspec
 import psutil
 import pytest
 
+from localspec.chat.advice import Advice
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Origin, PromptProgress, RoundText, Span, TurnEnd
 from localspec.chat.settings import ChatSettings
@@ -32,6 +33,7 @@ from localspec.process import messages as m
 from localspec.process.client import EngineClient
 from localspec.process.server import Loader, Server
 from localspec.process.transport import Child
+from localspec.ui import parameters
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 from tests.fakes import rounds_of
@@ -253,6 +255,23 @@ def test_what_is_kept_is_in_force_in_what_is_loaded() -> None:
     assert not info.speculation
     served.ask(2, m.Regenerate())
     assert [one.role for one in served.until(m.TurnOver, 2).said] == [Role.USER, Role.ASSISTANT]
+    served.end()
+
+
+def test_another_pair_brings_its_advice_and_what_was_set_stays() -> None:
+    sessions = [
+        ScriptedSession(advice=Advice("One", {"temperature": 0.6, "top_k": 20})),
+        ScriptedSession(advice=Advice("Other", {"temperature": 0.2})),
+    ]
+    served = Served(lambda *_: sessions.pop(0))
+    served.ask(1, m.Load(DEMO))
+    one = served.until(m.Loaded, 1).info
+    assert one.advice.file == {"temperature": 0.6, "top_k": 20}
+    settings = one.advice.settled(one.settings)
+    mine = parameters.changed(settings, "min-p", "0.3", one.advice)
+    served.ask(2, m.Load(DEMO, m.Kept((), mine, speculation=True)))
+    other = served.until(m.Loaded, 2).info.settings
+    assert other.sampling == SamplingParams(temperature=0.2, min_p=0.3)
     served.end()
 
 

@@ -336,6 +336,7 @@ def test_what_there_is(client: openai.OpenAI, served: Serving) -> None:
     assert json.loads(served.ask("/health")[2]) == {"status": "ok"}
     props = json.loads(served.ask("/props")[2])
     assert props["default_generation_settings"]["n_ctx"] == 1024
+    assert props["default_generation_settings"]["sampling_sources"]["top_k"] == "default"
     assert props["draft"]
     metrics = served.ask("/metrics")[2].decode()
     assert "# TYPE localspec:tokens_predicted_total counter" in metrics

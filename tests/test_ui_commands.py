@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat.advice import Advice, advise
 from localspec.chat.settings import ChatSettings
 from localspec.errors import SamplingError, UsageError
 from localspec.ui import parameters
@@ -176,23 +177,41 @@ def test_code_blocks_of_all_kinds() -> None:
 
 def test_parameters_are_shown_changed_and_checked() -> None:
     settings = ChatSettings()
-    settings = parameters.changed(settings, "top-k", "5")
-    settings = parameters.changed(settings, "min_p", "0.1")
-    settings = parameters.changed(settings, "seed", "7")
-    settings = parameters.changed(settings, "n-predict", "50")
+    none = Advice()
+    settings = parameters.changed(settings, "top-k", "5", none)
+    settings = parameters.changed(settings, "min_p", "0.1", none)
+    settings = parameters.changed(settings, "seed", "7", none)
+    settings = parameters.changed(settings, "n-predict", "50", none)
     assert (settings.sampling.top_k, settings.sampling.min_p) == (5, 0.1)
     assert (settings.sampling.seed, settings.repeatable, settings.n_predict) == (7, True, 50)
-    assert not parameters.changed(settings, "seed", "none").repeatable
-    assert "top-k 5" in parameters.shown(settings, 0)
-    assert "seed 7" in parameters.shown(settings, 0)
-    assert "n-predict -1 (no limit)" in parameters.shown(ChatSettings(), 0)
-    assert "seed none (another for each answer)" in parameters.shown(ChatSettings(), 0)
-    assert "stop none (no text ends an answer)" in parameters.shown(ChatSettings(), 0)
+    assert not parameters.changed(settings, "seed", "none", none).repeatable
+    assert "top-k 5 (yours)" in parameters.shown(settings, 0, none)
+    assert "seed 7" in parameters.shown(settings, 0, none)
+    assert "n-predict -1 (no limit)" in parameters.shown(ChatSettings(), 0, none)
+    assert "seed none (another for each answer)" in parameters.shown(ChatSettings(), 0, none)
+    assert "stop none (no text ends an answer)" in parameters.shown(ChatSettings(), 0, none)
     for name, value in [("nonsense", "1"), ("top-k", "many"), ("top-k", "1.5")]:
         with pytest.raises(UsageError):
-            parameters.changed(settings, name, value)
+            parameters.changed(settings, name, value, none)
     with pytest.raises(SamplingError):
-        parameters.changed(settings, "top-p", "7")
+        parameters.changed(settings, "top-p", "7", none)
+
+
+def test_where_a_parameter_comes_from_is_said_and_it_can_be_given_back() -> None:
+    advice = advise("Tiny", {"general.sampling.top_k": 20}, {"temperature": 0.2, "top_p": 0.9})
+    settings = advice.settled(ChatSettings())
+    told = parameters.shown(settings, 0, advice)
+    assert "temp 0.2 (advised for Tiny) · top-k 20 (from the file) · top-p 0.9 (adv" in told
+    assert "min-p 0.05 · " in told
+    assert parameters.temperature(settings, advice) == "0.2 (advised for Tiny)"
+    mine = parameters.changed(settings, "temp", "0.2", advice)
+    assert parameters.temperature(mine, advice) == "0.2 (yours)"
+    assert parameters.changed(mine, "temp", "default", advice) == settings
+    usual = Advice()
+    assert parameters.temperature(ChatSettings(), usual) == "0.8 (llama.cpp's default)"
+    for name in ("seed", "n-predict"):
+        with pytest.raises(UsageError):
+            parameters.changed(settings, name, "default", advice)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from localspec import machine
+from localspec.chat.advice import Advice
 from localspec.engine.llama import BUSY, Context, devices
 from localspec.engine.stats import DeviceMemory, MemoryUse
 
@@ -66,6 +67,7 @@ class LoadedPair:
         reference: what names it on a command line: PAIR, and a draft that was named besides.
         target: the target's context.
         chat_template: in place of the target's own; None for that.
+        advice: sampling settings that are advised for the target.
         drafts: the contexts of draft models, by the names of the drafters.
         lookup: whether what repeats is copied.
         draft_note: why nothing can be drafted; empty where something can.
@@ -78,6 +80,7 @@ class LoadedPair:
     reference: tuple[str, str | None] = ("", None)
     target: Context
     chat_template: str | None = None
+    advice: Advice = Advice()  # noqa: RUF009 - frozen
     loaded: LoadRecord
     drafts: Mapping[str, Context] = field(default_factory=dict)
     lookup: bool = False

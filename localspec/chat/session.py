@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from localspec.chat.advice import Advice
 from localspec.chat.answer import AnswerText
 from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.drafting import Drafting
@@ -131,6 +132,11 @@ class Session:
         """What the user should know about this pair and its settings."""
         problems = self._writer.past.problems if self._writer.past else ()
         return [*self.pair.notices, *self.template.notices, *problems]
+
+    @property
+    def advice(self) -> Advice:
+        """Sampling settings that are advised for the target."""
+        return self.pair.advice
 
     @property
     def shows_tools(self) -> bool:

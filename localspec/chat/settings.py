@@ -24,6 +24,8 @@ class ChatSettings:
     Attributes:
         system_prompt: what the model is told before anything else; empty for nothing.
         sampling: the sampler chain.
+        chosen: the fields of `sampling` that the user chose; the others follow the model's advice
+            (`chat/advice.py`).
         accept: the acceptance rule; None chooses one (see `default_accept`).
         lenience: makes the rule lossy, with another distribution than the target's; None for
             lossless.
@@ -36,6 +38,7 @@ class ChatSettings:
 
     system_prompt: str = ""
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    chosen: frozenset[str] = frozenset()
     accept: Accept | None = None
     lenience: float | None = None
     grammar: str = ""

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from localspec.cli import option_types as types
+from localspec.engine.params import SamplingParams
 from localspec.errors import UsageError
 from localspec.limits import CACHE_TYPES
 from localspec.loading.request import LoadRequest
@@ -18,6 +19,7 @@ from localspec.loading.request import LoadRequest
 MAX_THREADS = 512  # ggml's own limit
 CONSTRAINTS = ("grammar", "grammar_file", "json_schema", "json_schema_file")
 _DEFAULTS = LoadRequest()
+_CHAIN = SamplingParams()
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 """What click makes of an option: it decorates a command."""
@@ -42,6 +44,13 @@ def _set(names: str, kind: Any, text: str, metavar: str | None = "N") -> Option:
     """An option with the default of `LoadRequest`."""
     name = max(names.split(), key=len).lstrip("-").replace("-", "_")
     return option(names, kind, text, metavar, default=getattr(_DEFAULTS, name))
+
+
+def _advised(names: str, kind: Any, text: str, metavar: str = "N") -> Option:
+    """An option of the sampler chain: unset, it is as advised for the model, if at all."""
+    name = names.split(maxsplit=1)[0].lstrip("-").replace("-", "_")
+    usual = getattr(_CHAIN, "temperature" if name == "temp" else name)
+    return option(names, kind, f"{text}  [default: as advised, else {usual}]", metavar)
 
 
 def _threads(names: str, text: str) -> Option:
@@ -220,10 +229,15 @@ _DRAFTING: tuple[Option, ...] = (
 )
 
 _SAMPLING: tuple[Option, ...] = (
-    _set("--temp", float, "Temperature; 0 is greedy.", "X"),
-    _set("--top-k", types.whole(-1), "Keep the N most probable tokens; 0 keeps all."),
-    _set("--top-p", float, "Keep the most probable tokens up to this share; 1 keeps all.", "X"),
-    _set(
+    _advised(
+        "--temp",
+        float,
+        "Temperature; 0 is greedy. `localspec show` tells what a model's makers advise.",
+        "X",
+    ),
+    _advised("--top-k", types.whole(-1), "Keep the N most probable tokens; 0 keeps all."),
+    _advised("--top-p", float, "Keep the most probable tokens up to this share; 1 keeps all.", "X"),
+    _advised(
         "--min-p",
         float,
         "Keep tokens with at least this share of the best one's probability; 0 keeps all.",
@@ -234,16 +248,18 @@ _SAMPLING: tuple[Option, ...] = (
         types.seed,
         "Seed of the random draws; the same seed gives the same text.  [default: a new one]",
     ),
-    _set(
+    _advised(
         "--typical-p --typical",
         float,
         "Keep the tokens nearest to the entropy up to this share; 1 keeps all.",
         "X",
     ),
-    _set("--repeat-penalty", float, "Divide the logits of recent tokens by this; 1 is off.", "X"),
-    _set("--presence-penalty", float, "Subtract this from the logits of recent tokens.", "X"),
-    _set("--frequency-penalty", float, "Subtract this for every recent occurrence.", "X"),
-    _set(
+    _advised(
+        "--repeat-penalty", float, "Divide the logits of recent tokens by this; 1 is off.", "X"
+    ),
+    _advised("--presence-penalty", float, "Subtract this from the logits of recent tokens.", "X"),
+    _advised("--frequency-penalty", float, "Subtract this for every recent occurrence.", "X"),
+    _advised(
         "--repeat-last-n",
         click.IntRange(0, 2**31 - 1),
         "How many tokens are recent, the prompt's included; 0 switches penalties off.",

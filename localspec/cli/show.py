@@ -57,16 +57,20 @@ def command(
     named = [] if draft in (None, AUTO) else ["--draft", str(draft)]
     tune = shlex.join(["localspec", "tune", pair, *named])
     speed, profile = _speed(found, tune)
-    for notice in notices:
+    target = found.target
+    advice = planning.advice_for(found.name, target.paths[0].name, target.header)
+    for notice in (*notices, *advice.notices):
         click.echo(unbroken(notice), err=True)
     if as_json:
-        click.echo(json.dumps(describe.as_data(found) | {"profile": profile}, indent=2))
+        more = {"sampling": advice.document(), "profile": profile}
+        click.echo(json.dumps(describe.as_data(found) | more, indent=2))
         return
     if found.name:
         click.echo(f"pair        {found.name}")
     entry = catalogue.pairs().get(found.name)
     evidence = [f"drafting    {entry.evidence}"] if entry else []
-    for line in [*describe.lines(found), *evidence, *speed]:
+    sampling = [f"sampling    {advice.told}"]
+    for line in [*describe.lines(found), *evidence, *sampling, *speed]:
         click.echo(unbroken(line))
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from localspec.chat.advice import option
 from localspec.chat.events import Noticed, TurnEnd, TurnEvent
 from localspec.chat.figures import gamma_words
 from localspec.chat.session import Session
@@ -101,6 +102,9 @@ def _settings(session: Session) -> dict[str, Any]:
         **pair.loaded.document(),
         "temp": sampling.pop("temperature"),
         **sampling,
+        "sampling_sources": {
+            option(name): source.value for name, source in session.advice.sources(chosen).items()
+        },
         # JSON has no infinity.
         "logit_bias": {str(token): str(bias) for token, bias in chosen.sampling.logit_bias.items()},
         "accept": chosen.rule.value if chosen.lenience is None else "lossy",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from localspec.chat.advice import ADVISABLE, Advice, option
 from localspec.chat.pair import LoadedPair
 from localspec.chat.past import PAST
 from localspec.chat.renderer import Renderer
@@ -37,33 +38,26 @@ from localspec.pairs.installed import DEMO, lasting, lasting_drafts, recall_last
 
 
 def chat_settings(options: LoadRequest) -> ChatSettings:
-    """The settings that a conversation begins with.
+    """The settings that a conversation begins with, where nothing is advised for the model.
 
     Raises:
         UsageError: sampling settings that make no distribution; no grammar, or no schema.
     """
+    given = {
+        name: value for name in ADVISABLE if (value := getattr(options, option(name))) is not None
+    }
     try:
         sampling = SamplingParams(
-            temperature=options.temp,
-            top_k=options.top_k,
-            top_p=options.top_p,
-            min_p=options.min_p,
-            typical_p=options.typical_p,
-            repeat_penalty=options.repeat_penalty,
-            presence_penalty=options.presence_penalty,
-            frequency_penalty=options.frequency_penalty,
-            repeat_last_n=options.repeat_last_n,
-            logit_bias=_summed(options.logit_bias),
-            seed=options.seed,
+            **given, logit_bias=_summed(options.logit_bias), seed=options.seed
         )
-        check_lenience(sampling, options.lossy)
     except SamplingError as error:
         raise UsageError(error.message, error.remedy) from None
     if options.lossy is not None and options.accept is not None:
         raise UsageError("--lossy is a rule of its own: --accept has no say", "Leave one out.")
-    return ChatSettings(
+    settings = ChatSettings(
         system_prompt=options.system_prompt,
         sampling=sampling,
+        chosen=frozenset(given),
         accept=Accept(options.accept) if options.accept else None,
         lenience=options.lossy,
         grammar=_grammar(options),
@@ -72,6 +66,21 @@ def chat_settings(options: LoadRequest) -> ChatSettings:
         stop=options.stop,
         repeatable=options.seed is not None,
     )
+    return _settled(settings, Advice())
+
+
+def _settled(settings: ChatSettings, advice: Advice) -> ChatSettings:
+    """`settings` as they are for a model with this advice.
+
+    Raises:
+        UsageError: a lossy rule does not go with them.
+    """
+    settled = advice.settled(settings)
+    try:
+        check_lenience(settled.sampling, settled.lenience)
+    except SamplingError as error:
+        raise UsageError(error.message, error.remedy) from None
+    return settled
 
 
 def _summed(biases: Iterable[tuple[int, float]]) -> dict[int, float]:
@@ -126,6 +135,7 @@ def load_session(
         progress("Padding the demo's models", None)
         notices = (*notices, demo.pad())
     plan = load_plan(options)
+    settings = _settled(settings, plan.advice)
     before = devices()
     with ExitStack() as undo:
         renderer = Renderer(cancel)  # its process is there by the time the models are
@@ -163,6 +173,7 @@ def _pair(
         reference=(lasting(options.pair or DEMO), draft),
         target=target,
         chat_template=options.chat_template,
+        advice=plan.advice,
         drafts=drafts.contexts,
         lookup=drafts.lookup,
         draft_note=drafts.note,
@@ -215,7 +226,8 @@ def load_beside(
     Raises:
         LocalspecError, Cancelled: as `load_session`.
     """
-    target, settings = session.pair.target, chat_settings(options)
+    target = session.pair.target
+    settings = _settled(chat_settings(options), session.pair.advice)
     plan = drafts_plan(options, target.n_ctx)
     with ExitStack() as undo:
         renderer = Renderer(cancel)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec import formats, machine
+from localspec.chat.advice import Advice, advise
 from localspec.engine.llama import RPC, add_workers, default_threads, devices
 from localspec.engine.stats import DRAFT, MTP, TRANSLATED, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.paces import with_paces
 from localspec.loading.request import LoadRequest
-from localspec.pairs import resolver, vocabulary
+from localspec.pairs import catalogue, resolver, vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads, strict
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles
@@ -73,6 +74,7 @@ class LoadPlan:
         memory: how the target and the first draft are run.
         total: bytes that all of it takes.
         drafts: what drafts.
+        advice: sampling settings that are advised for the target.
         notices: what the user should know.
         unflashed: bytes more that the models take without flash attention; None where that is no
             choice: a device computes, values are quantised, or there is no room.
@@ -84,6 +86,7 @@ class LoadPlan:
     memory: MemoryPlan
     total: int
     drafts: DraftsPlan
+    advice: Advice
     notices: tuple[str, ...]
     unflashed: int | None
     options: LoadRequest
@@ -160,7 +163,21 @@ def _load_plan(options: LoadRequest) -> LoadPlan:
         [target, *(each.facts for each in found.drafts)], [memory.target, *setups], memory
     )
     total = memory.total + sum(each.total for each in more)
-    return LoadPlan(name, path, memory, total, drafts, tuple(notices), unflashed, options)
+    advice = advice_for(name, path.name, found.target.header)
+    notices += advice.notices
+    return LoadPlan(name, path, memory, total, drafts, advice, tuple(notices), unflashed, options)
+
+
+def advice_for(name: str, file: str, header: GgufHeader) -> Advice:
+    """The sampling settings that are advised for a target.
+
+    Args:
+        name: of its pair.
+        file: its first file's name.
+        header: its own.
+    """
+    known = catalogue.sampling_for(name, file)
+    return advise(header.name or Path(file).stem, header.metadata, known)
 
 
 def _unflashed(

@@ -39,7 +39,7 @@ class LoadRequest:
         mmap: whether weights are mapped, not copied.
         mlock: whether they are kept from being swapped out.
         exact: whether passes of all sizes are to give equal bits, so that drafting changes none.
-        temp, top_k, top_p, min_p: the sampler chain.
+        temp, top_k, top_p, min_p: the sampler chain; None for what is advised for the model.
         seed: of the random draws; None draws one.
         n_predict: tokens to generate at most, -1 for no limit.
         gamma: draft length, or ``"auto"``.
@@ -74,21 +74,21 @@ class LoadRequest:
     mmap: bool = True
     mlock: bool = False
     exact: bool = False
-    temp: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
+    temp: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
     seed: int | None = None
     n_predict: int = -1
     gamma: int | Literal["auto"] = "auto"
     system_prompt: str = ""
     chat_template: str | None = None
     stop: tuple[str, ...] = ()
-    typical_p: float = 1.0
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repeat_last_n: int = 64
+    typical_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repeat_last_n: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     grammar: str | None = None
     json_schema: str | None = None
@@ -161,21 +161,21 @@ class LoadOptions(TypedDict, total=False):
     mmap: bool
     mlock: bool
     exact: bool
-    temp: float
-    top_k: int
-    top_p: float
-    min_p: float
+    temp: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
     seed: int | None
     n_predict: int
     gamma: int | Literal["auto"]
     system_prompt: str
     chat_template: str | None
     stop: str | Sequence[str]
-    typical_p: float
-    repeat_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    repeat_last_n: int
+    typical_p: float | None
+    repeat_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    repeat_last_n: int | None
     logit_bias: Mapping[int, float] | Sequence[tuple[int, float]]
     grammar: str | None
     json_schema: str | None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -63,6 +64,7 @@ class CuratedPair:
         head: ``mtp`` where the target's file has that head; empty without one.
         active: share of the weights that a token reads: of a mixture's experts those used.
         evidence: why drafting is believed to help, and where that was published.
+        sampling: what the target's makers advise, by llama.cpp's names of the settings.
     """
 
     name: str
@@ -76,6 +78,7 @@ class CuratedPair:
     active: float = 1.0
     notes: str = ""
     evidence: str = ""
+    sampling: Mapping[str, int | float] = field(default_factory=dict)
 
     @property
     def drafter(self) -> str:
@@ -112,6 +115,27 @@ def pairs() -> dict[str, CuratedPair]:
         raise LocalspecError(
             f"the catalogue {path} cannot be read: {error}", "Install localspec again."
         ) from None
+
+
+def sampling_for(name: str, file: str) -> Mapping[str, int | float]:
+    """The sampling settings that a model's makers advise, as far as the catalogue knows the model.
+
+    Args:
+        name: of its pair.
+        file: its first file's name; another quant of a curated target counts as the same model.
+    """
+    try:
+        known = pairs()
+    except LocalspecError:  # told where somebody asks for a curated pair
+        return {}
+    same = (pair for pair in known.values() if _model(pair.target.file) == _model(file))
+    found = next(same, None) or known.get(name)
+    return found.sampling if found is not None else {}
+
+
+def _model(file: str) -> str:
+    """A file's name without its quant."""
+    return file.lower().replace(quant_of(file).lower() or "\0", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from localspec import errors
+from localspec.chat.advice import Advice
 from localspec.chat.conversation import Message
 from localspec.chat.events import TurnEvent
 from localspec.chat.figures import Figures
@@ -26,7 +27,7 @@ from localspec.engine.inside import Inside
 from localspec.engine.stats import MemoryUse
 from localspec.loading.request import LoadRequest
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Both ends must speak the same version: the first frame each way says which."""
 
 _SIZE = 4
@@ -110,6 +111,7 @@ class SessionInfo(Struct, frozen=True):
         shows_tools: whether its chat template shows tools, and their calls in Hermes's form.
         settings: those in force.
         speculation: whether drafting is on.
+        advice: sampling settings that are advised for the target.
     """
 
     pair_name: str
@@ -122,6 +124,7 @@ class SessionInfo(Struct, frozen=True):
     shows_tools: bool
     settings: ChatSettings
     speculation: bool
+    advice: Advice = Advice()
 
 
 class Kept(Struct, frozen=True):

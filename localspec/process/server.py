@@ -245,7 +245,7 @@ class Server:
         )
         self._loaded = request
         if kept is not None:
-            _open(session, kept.messages, kept.settings, "")
+            _open(session, kept.messages, session.advice.settled(kept.settings), "")
             if not kept.speculation:
                 session.speculation = False
         self._tell_status(tell)

@@ -181,6 +181,7 @@ class Endpoint:
                         "gamma": settings.gamma,
                         "accept": settings.rule.value,
                     },
+                    "sampling_sources": info.advice.sources(settings),
                 },
                 "total_slots": 1,
                 "model_alias": info.pair_name,

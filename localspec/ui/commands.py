@@ -297,13 +297,19 @@ def _set(app: Parts, argument: str) -> None:
         app.in_use.reload(ctx_size=parameters.whole("ctx-size", value.strip(), remedy))
         return
     if value.strip():
-        settings = app.session().settings
-        app.engine.configure(parameters.changed(settings, name, value.strip()))
+        session = app.session()
+        app.engine.configure(
+            parameters.changed(session.settings, name, value.strip(), session.advice)
+        )
     elif name:
         raise UsageError(f"/set {name} needs a value", f"Say /set {name} VALUE.")
     size = app.dashboard.state.figures.context_size
-    shown = parameters.shown(app.session().settings, size)
-    app.transcript.say(f"for the answers to come: {shown}", "/set NAME VALUE changes one.")
+    shown = parameters.shown(app.session().settings, size, app.session().advice)
+    app.transcript.say(
+        f"for the answers to come: {shown}",
+        "Where nothing else is said, sampling is as llama.cpp's defaults have it. /set NAME VALUE"
+        " changes one, /set NAME default takes that back.",
+    )
 
 
 def _system(app: Parts, argument: str) -> None:
@@ -329,10 +335,10 @@ def _gamma(app: Parts, argument: str) -> None:
 
 
 def _temperature(app: Parts, argument: str) -> None:
-    settings = app.session().settings
-    said = f"temperature: {settings.sampling.temperature:g}"
+    session = app.session()
+    said = f"temperature: {parameters.temperature(session.settings, session.advice)}"
     if argument:
-        settings = parameters.changed(settings, "temp", argument)
+        settings = parameters.changed(session.settings, "temp", argument, session.advice)
         app.engine.configure(settings)
         said = f"temperature {settings.sampling.temperature:g} for the answers to come"
     app.transcript.say(said)

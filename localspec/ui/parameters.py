@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec import formats, private
+from localspec.chat.advice import ADVISABLE, Advice, Source, option
 from localspec.chat.figures import accepted_words
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.params import SamplingParams
@@ -41,8 +42,14 @@ _MEANINGS = {
 NAMES = ("temp", *_SAMPLING, "n-predict", "stop")
 
 
-def shown(settings: ChatSettings, context_size: int) -> str:
-    """All parameters on a few lines, and how many tokens the context holds (0 while unknown)."""
+def shown(settings: ChatSettings, context_size: int, advice: Advice) -> str:
+    """All parameters on a few lines, each with its source but for llama.cpp's defaults.
+
+    Args:
+        settings: those in force.
+        context_size: how many tokens the context holds; 0 while unknown.
+        advice: what is advised for the model.
+    """
     values = {
         name: getattr(settings.sampling, _field(name), getattr(settings, _field(name), None))
         for name in NAMES
@@ -53,13 +60,22 @@ def shown(settings: ChatSettings, context_size: int) -> str:
         for (name, code), meaning in _MEANINGS.items()
         if _spelt(values[name]) == code
     }
+    for name, source in advice.sources(settings).items():
+        if source is not Source.DEFAULT:
+            meant[option(name).replace("_", "-")] = f" ({advice.words(source)})"
     return " · ".join(
         f"{name} {_spelt(value)}{meant.get(name, '')}" for name, value in values.items()
     )
 
 
-def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
-    """`settings` with another value.
+def temperature(settings: ChatSettings, advice: Advice) -> str:
+    """The temperature, and where it comes from."""
+    source = advice.sources(settings)["temperature"]
+    return f"{settings.sampling.temperature:g} ({advice.words(source)})"
+
+
+def changed(settings: ChatSettings, name: str, value: str, advice: Advice) -> ChatSettings:
+    """`settings` with another value; ``default`` for what is advised for the model.
 
     Raises:
         UsageError: there is no such parameter, or the value is no number.
@@ -71,6 +87,9 @@ def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
         raise UsageError(f"there is no parameter {name}", remedy)
     if plain == "stop":
         return replace(settings, stop=() if value == "none" else (value,))
+    mine = {_field(plain)}.intersection(ADVISABLE)
+    if mine and value == "default":
+        return advice.settled(replace(settings, chosen=settings.chosen - mine))
     try:
         if plain == "n-predict":
             return replace(settings, n_predict=max(-1, int(value)))
@@ -79,7 +98,9 @@ def changed(settings: ChatSettings, name: str, value: str) -> ChatSettings:
         raise UsageError(f"{plain} cannot be “{value}”", "Say a number.") from None
     sampling = replace(settings.sampling, **{_field(plain): taken})
     repeatable = settings.repeatable if plain != "seed" else taken is not None
-    return replace(settings, sampling=sampling, repeatable=repeatable)
+    return replace(
+        settings, sampling=sampling, chosen=settings.chosen | mine, repeatable=repeatable
+    )
 
 
 def presets() -> dict[str, str]:

@@ -6,6 +6,7 @@ from another GGUF file (`like`, the toy target unless told otherwise), so that s
 paired with the toy's.
 
     write_random_llama         a draft that guesses badly
+    write_advised              a Llama whose file says how to sample
     write_other_vocabulary     a Llama whose tokens are not the toy's
     write_renumbered           the toy's draft with other ids, some tokens left out
     write_embedding_model      BERT: has no next token to give
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
 ROUNDED = "q8_0 as f32"  # what Q8_0 has kept of the weights, in F32
 KINDS = {"f32": Kind.F32, "f16": Kind.F16, "q8_0": Kind.Q8_0, "q4_0": Kind.Q4_0}
 KINDS[ROUNDED] = Kind.F32
+_VALUE_TYPES = {
+    float: gguf.GGUFValueType.FLOAT32,
+    int: gguf.GGUFValueType.INT32,
+    str: gguf.GGUFValueType.STRING,
+    bool: gguf.GGUFValueType.BOOL,
+    list: gguf.GGUFValueType.ARRAY,
+}
 BLOCK = 32
 EPSILON = 1e-5
 TEMPLATE = (
@@ -241,9 +249,12 @@ def write_llama(
     seed: int,
     type: str,  # noqa: A002 (the word of GGUF and llama.cpp)
     name: str | None = None,
+    more: Mapping[str, object] | None = None,
 ) -> Path:
-    """Write a Llama model with random weights and the vocabulary given."""
+    """Write a Llama model with random weights and the vocabulary given; `more` is metadata."""
     weights = Weights(path, "llama", vocabulary, seed, type, name=name)
+    for key, value in (more or {}).items():
+        weights.writer.add_key_value(key, value, _VALUE_TYPES[value.__class__])
     weights.sizes(sizes)
     weights.writer.add_rope_dimension_count(sizes.head)
     weights.ends(sizes.n_embd)
@@ -281,6 +292,12 @@ def write_longer_vocabulary(
         types=known.types + (gguf.TokenType.USER_DEFINED,) * extra,
     )
     return write_llama(path, vocabulary, Sizes(), seed=seed, type="q8_0")
+
+
+def write_advised(path: Path, *, name: str = "advised", **said: object) -> Path:
+    """Write a Llama whose file advises how to sample, under the keys of llama.cpp."""
+    more = {f"general.sampling.{key}": value for key, value in said.items()}
+    return write_llama(path, other_vocabulary(), Sizes(), seed=0, type="q8_0", name=name, more=more)
 
 
 def write_other_vocabulary(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from localspec.chat.advice import Advice
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import (
     Origin,
@@ -104,6 +105,7 @@ class ScriptedSession:
     devices: tuple[DeviceMemory, ...] = ()
     left_out: int = 0
     shows_tools: bool = False
+    advice: Advice = Advice()  # noqa: RUF009 - frozen
     thinking: Thinking = Thinking()  # noqa: RUF009 - frozen
     inside: Inside | None = None
     watching: Callable[[Inside], None] | None = None

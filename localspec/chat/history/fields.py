@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 
+from localspec.chat.advice import ADVISABLE, DEFAULTS
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import MODELS, Origin, Span, joined
 from localspec.chat.history.tree import Header, Node, PairReference
@@ -125,7 +126,7 @@ def _document(value: Any) -> Any:
 
 def document_of(settings: ChatSettings) -> dict[str, Any]:
     """All that makes the same answers possible again, for `json.dumps`."""
-    document = asdict(settings) | {"stop": list(settings.stop)}
+    document = asdict(settings) | {"stop": list(settings.stop), "chosen": sorted(settings.chosen)}
     # JSON knows neither numbers as keys nor infinity.
     document["sampling"]["logit_bias"] = {
         str(token): None if math.isinf(bias) else bias
@@ -139,7 +140,8 @@ def settings_of(document: Mapping[str, Any], base: ChatSettings) -> ChatSettings
     found = _of_its_type({**document, "sampling": None}, ChatSettings)
     sampling = document.get("sampling")
     if isinstance(sampling, Mapping):
-        found["sampling"] = _sampling(sampling, base.sampling)
+        found["sampling"], chosen = _sampling(sampling, base)
+        found.setdefault("chosen", chosen)
     if "n_predict" in found:
         found["n_predict"] = max(-1, found["n_predict"])
     lenience = found.get("lenience")
@@ -151,15 +153,23 @@ def settings_of(document: Mapping[str, Any], base: ChatSettings) -> ChatSettings
     return replace(base, **{n: one for n, one in found.items() if not impossible.get(n)})
 
 
-def _sampling(document: Mapping[str, Any], base: SamplingParams) -> SamplingParams:
+def _sampling(
+    document: Mapping[str, Any], base: ChatSettings
+) -> tuple[SamplingParams, frozenset[str]]:
+    """The sampler chain, and which of it was chosen: whatever is not llama.cpp's default.
+
+    Later versions store the choice itself.
+    """
     bias = document.get("logit_bias")
     if isinstance(bias, Mapping):
         numbers = {token: -math.inf if one is None else one for token, one in bias.items()}
         document = {**document, "logit_bias": numbers}
+    found = _of_its_type(document, SamplingParams)
+    chosen = {name for name in ADVISABLE if found.get(name) not in (None, getattr(DEFAULTS, name))}
     try:
-        return replace(base, **_of_its_type(document, SamplingParams))
+        return replace(base.sampling, **found), frozenset(chosen)
     except SamplingError:
-        return base
+        return base.sampling, base.chosen
 
 
 def _of_its_type(document: Mapping[str, Any], kind: type) -> dict[str, Any]:

@@ -226,7 +226,8 @@ class Shelf:
         session = self.engine.info
         if not self.gate.free() or session is None:
             return False
-        settings = settings_of(stored.header.parameters, session.settings)
+        stored_settings = settings_of(stored.header.parameters, session.settings)
+        settings = session.advice.settled(stored_settings)
         self.record.open(stored)
         other, notice = stored.header.pair.name, ""
         if other and other != session.pair_name:
