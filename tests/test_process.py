@@ -264,12 +264,12 @@ def test_another_pair_brings_its_advice_and_what_was_set_stays() -> None:
         ScriptedSession(advice=Advice("Other", {"temperature": 0.2})),
     ]
     served = Served(lambda *_: sessions.pop(0))
-    served.ask(1, m.Load(DEMO))
+    served.ask(1, m.Load(TOY))
     one = served.until(m.Loaded, 1).info
     assert one.advice.file == {"temperature": 0.6, "top_k": 20}
     settings = one.advice.settled(one.settings)
     mine = parameters.changed(settings, "min-p", "0.3", one.advice)
-    served.ask(2, m.Load(DEMO, m.Kept((), mine, speculation=True)))
+    served.ask(2, m.Load(TOY, m.Kept((), mine, speculation=True)))
     other = served.until(m.Loaded, 2).info.settings
     assert other.sampling == SamplingParams(temperature=0.2, min_p=0.3)
     served.end()
