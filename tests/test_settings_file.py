@@ -19,8 +19,9 @@ from localspec.cli.options import shared_options
 from localspec.cli.settings_file import read, settings_of
 from localspec.loading.request import LoadRequest
 from localspec.ui import commands
-from localspec.ui.app import ChatApp, Looks, themes
+from localspec.ui.app import ChatApp, Looks
 from localspec.ui.launch import remember
+from localspec.ui.screens.themes import themes
 from tests.support.chat_pilot import Chat
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession

@@ -15,9 +15,9 @@ from localspec.ui import parameters
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation import extracts
+from localspec.ui.conversation.completion import candidates
 from localspec.ui.conversation.extracts import code_blocks
 from localspec.ui.conversation.gate import Phase
-from localspec.ui.conversation.input import candidates
 from localspec.ui.screens.pairs import PairsScreen
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
@@ -46,6 +46,11 @@ def test_commands_their_words_and_files_are_completed(
     assert shown(f"/read {tmp_path}{os.sep}no") == [str(tmp_path / "notes.txt")]
     assert shown("/import .") == [".hidden"]
     assert shown("@no-such-folder/") == []
+    (tmp_path / "two words.txt").write_text("x")
+    assert [one.text for one in candidates("a @two", COMMANDS)] == ['a @"two words.txt"']
+    assert [one.text for one in candidates('a @"two w', COMMANDS)] == ['a @"two words.txt"']
+    assert shown("/draft ./no") == ["./notes.txt"]
+    assert shown("/draft no") == ["none", "notes.txt"]
     assert [one.text for one in candidates("a @no", COMMANDS)] == ["a @notes.txt"]
 
 
@@ -58,13 +63,64 @@ async def test_tab_goes_through_what_may_follow() -> None:
         await chat.press("tab")
         assert chat.app.prompt.text == "/earlier"
         await chat.until(lambda: "▸ /earlier" in chat.screen())
-        await chat.press("tab", "tab")
+        await chat.press("tab", "tab", "tab")
         assert chat.app.prompt.text == "/edit"
         chat.app.prompt.clear()
         await chat.until(lambda: "/export" not in chat.screen())
         await chat.press("tab", "h", "i")
         assert chat.app.prompt.text == "hi"
         assert chat.app.focused is chat.app.prompt
+
+
+async def test_arrows_go_through_the_list_and_enter_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("a note")
+    (tmp_path / "numbers.txt").write_text("1 2 3")
+    async with chatting() as chat:
+        await chat.ask("Hello?")
+        await chat.press(*"/ti", "down", "enter")
+        await chat.until(lambda: "title: Hello?" in chat.transcript())
+        await chat.press(*"/t", "up")
+        assert chat.app.prompt.text == "/theme "  # the last one
+        await chat.press("down", "down")
+        assert chat.app.prompt.text == "/tune"
+        await chat.press("escape")
+        assert chat.app.prompt.text == "/tune"
+        await chat.until(lambda: "▸" not in chat.screen())
+        chat.app.prompt.clear()
+        await chat.press(*"/re", "down", "down", "enter")  # it waits for a file
+        assert chat.app.prompt.text == "/read "
+        await chat.press("down", "enter")
+        await chat.until(lambda: "a note" in chat.app.prompt.text)
+        chat.app.prompt.clear()
+        await chat.press(*"Sum up @n", "down", "down", "enter")
+        assert chat.app.prompt.text == "Sum up @numbers.txt"
+        assert len(chat.session.messages) == 2
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.session.messages) == 4 and chat.ready())
+
+
+async def test_the_list_takes_no_arrow_from_what_was_sent_before() -> None:
+    async with chatting() as chat:
+        await chat.ask("first")
+        await chat.send("/title one")
+        await chat.until(lambda: "title: one" in chat.transcript())
+        await chat.press("up")
+        assert chat.app.prompt.text == "/title one"
+        await chat.press("up")
+        assert chat.app.prompt.text == "first"
+        await chat.press("down", "down")
+        assert chat.app.prompt.text == ""
+
+
+def test_other_names_are_completed_and_belong_to_one_command_each() -> None:
+    names = [name for command in COMMANDS for name in command.names]
+    assert len(names) == len(set(names))
+    assert shown("/ret") == ["/retry"]
+    assert shown("/mod") == ["/models [NAME]"]
+    assert shown("/save j") == ["json"]
 
 
 async def test_files_join_the_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,21 +162,26 @@ async def test_rename_delete_undo_and_export_in_the_list(
     ]  # fmt: skip
 
 
-async def test_q_closes_the_list_while_nothing_is_typed(archive: Path) -> None:
+async def test_every_letter_is_searched_for_and_a_title_goes_on_at_its_end(archive: Path) -> None:
     async with chatting(archive=archive) as chat:
-        await chat.ask("a question about rivers")
+        for question in ("a quiet river", "a quick river", "a quiet lake"):
+            await chat.ask(question)
+            await chat.send("/clear")
+            await chat.until(lambda: not chat.app.shelf.record.nodes() and chat.ready())
         await history(chat)
-        await chat.until(lambda: "a question about rivers" in chat.screen())
-        assert "q closes" in chat.screen()
-        await chat.press("a", "q")
-        await chat.until(lambda: "nothing found" in chat.screen())
-        await chat.press("backspace", "backspace", "Q", "u")
-        await chat.until(lambda: "a question about rivers" in chat.screen())
-        await chat.press("backspace", "backspace", "ctrl+n", "end", "q", "enter")
-        await chat.until(lambda: "q closes" in chat.screen(), "the new title")
-        await chat.until(lambda: "about riversq" in chat.screen())
-        await chat.press("q")
-        await chat.until(lambda: not isinstance(chat.app.screen, HistoryScreen), "the end")
+        await chat.until(lambda: "▸ a quiet lake" in chat.screen())
+        await chat.press("q", "u", "i", "e")
+        await chat.until(lambda: "quick" not in chat.screen() and "quiet lake" in chat.screen())
+        await chat.press("down")
+        await chat.until(lambda: "▸ a quiet river" in chat.screen())
+        await chat.press("ctrl+n", "backspace", "q", "enter")
+        await chat.until(lambda: "▸ a quiet riveq" in chat.screen(), "the new title, still chosen")
+        assert "quick" not in chat.screen()  # the search is what it was
+        await chat.press("ctrl+n", "x", "escape")
+        await chat.until(lambda: "Esc leaves the old one" not in chat.screen())
+        assert "▸ a quiet riveq" in chat.screen()
+        await chat.press("enter")
+        await chat.until(lambda: "▌ a quiet river" in chat.transcript(), "the conversation")
 
 
 @pytest.mark.parametrize("form", ["json", "md"])

@@ -20,8 +20,9 @@ from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation.extracts import attached
 from localspec.ui.conversation.gate import Phase
+from localspec.ui.conversation.pastes import Pastes
 from localspec.ui.lines import KeyLine
-from localspec.ui.screens.help import ALSO, help_lines
+from localspec.ui.screens.help import WORDS, help_lines
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession
@@ -280,7 +281,7 @@ async def test_the_palette_offers_no_speculation_where_nothing_drafts() -> None:
 
 
 def test_whatever_the_palette_offers_is_known_by_other_words_too() -> None:
-    assert set(ALSO) == {*(one.name for one in COMMANDS), "theme"}
+    assert set(WORDS) == {one.name for one in COMMANDS}
 
 
 @pytest.mark.parametrize("width", [50, 76, 100])
@@ -393,3 +394,66 @@ async def test_ctrl_c_copies_a_selection_once(monkeypatch: pytest.MonkeyPatch) -
         await chat.press("ctrl+c")
         assert copied == ["some words"]
         assert "press Ctrl+C again" in chat.status()
+
+
+async def test_a_long_paste_is_folded_and_all_of_it_is_sent() -> None:
+    async with chatting(size=(140, 50)) as chat:
+        prompt = chat.app.prompt
+        await chat.press(*"See ")
+        await paste(chat, PASTE)
+        await chat.until(lambda: "See [pasted 500 lines]" in chat.screen(), "the mark")
+        await chat.until(lambda: "F11 opens the paste" in str(prompt.border_subtitle))
+        await chat.press("backspace")
+        assert prompt.text == "See "
+        await chat.press("ctrl+z")
+        assert prompt.text == f"See {PASTE}"
+        await chat.press("f11")
+        await chat.until(lambda: "line 499 of a log" in chat.screen(), "the paste itself")
+        await chat.press("f11")
+        await chat.until(lambda: "[pasted 500 lines]" in chat.screen(), "the mark again")
+        await paste(chat, "x" * 5000)
+        await paste(chat, "y" * 5000)
+        await chat.until(lambda: "[pasted 5,000 characters, 2]" in chat.screen())
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
+        assert chat.session.messages[0].content == f"See {PASTE}{'x' * 5000}{'y' * 5000}"
+        await chat.press("up")
+        assert prompt.document.text.startswith("See [pasted 500 lines]")
+
+
+async def test_a_long_question_is_folded_on_the_screen() -> None:
+    async with chatting(size=(140, 60)) as chat:
+        await paste(chat, PASTE)
+        await chat.press("ctrl+j", *"Why?", "enter")
+        await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
+        assert chat.session.messages[0].content == f"{PASTE}\nWhy?"
+        assert "line 9 of a log" in chat.transcript()
+        assert "line 10 of a log" not in chat.transcript()
+        assert "487 more lines: F11 opens them" in chat.transcript()
+        assert "Why?" in chat.transcript()
+        await chat.press("f11")
+        assert "line 10 of a log" in chat.transcript()
+
+
+def test_a_mark_that_somebody_typed_stands_for_itself() -> None:
+    pastes = Pastes()
+    mark = pastes.mark(PASTE, "I type [pasted 500 lines] myself: ")
+    assert mark == "[pasted 500 lines, 2]"
+    assert pastes.unfolded(f"[pasted 500 lines] {mark}") == f"[pasted 500 lines] {PASTE}"
+    assert pastes.folded(f"a {PASTE} b") == f"a {mark} b"
+    assert pastes.mark("short", "") == "short"
+
+
+@pytest.mark.parametrize("text", ["می‌خواهم", "👩‍👩‍👧", "a\u00adb", "no\u00a0break", "漢\u3000字"])
+async def test_what_has_no_glyph_of_its_own_is_typed_as_it_is_pasted(text: str) -> None:
+    async with chatting() as chat:
+        for character in text:
+            chat.app.prompt.post_message(events.Key(character, character))
+        await chat.until(lambda: chat.app.prompt.text == text)
+        chat.app.prompt.clear()
+        await paste(chat, text)
+        assert chat.app.prompt.text == text
+        chat.app.prompt.clear()
+        for character in "a\u202eb\u2066":
+            chat.app.prompt.post_message(events.Key(character, character))
+        await chat.until(lambda: chat.app.prompt.text == "a\ufffdb\ufffd")

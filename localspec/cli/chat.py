@@ -73,9 +73,10 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
 
 def _looks(settings: SettingsFile | None) -> Looks:
     """What the settings file says about the screen, or the app since, and what is wrong in it."""
-    from localspec.ui.app import Looks, themes  # noqa: PLC0415
+    from localspec.ui.app import Looks  # noqa: PLC0415
     from localspec.ui.commands import COMMANDS  # noqa: PLC0415
     from localspec.ui.launch import recall  # noqa: PLC0415
+    from localspec.ui.screens.themes import themes  # noqa: PLC0415
 
     if settings is None:
         return Looks(proposes=True)

@@ -296,6 +296,7 @@ def _untried(
     own: Sequence[ModelSource], scan: bool
 ) -> Iterator[tuple[DraftCandidate, Path | Reference]]:
     """What is on this disk, but for `own` models, then what the catalogue knows besides."""
+    target = own[0]
     taken = {folders.real(model.paths[0]) for model in own}
     named = [
         # The draft first: it has the pair's name.
@@ -308,6 +309,10 @@ def _untried(
     for name, model in (*named, (DEMO, demo.pair().models[-1])):
         if folders.real(model.path) not in taken:
             yield DraftCandidate(name, model.n_bytes, on_disk=True), model.path
+    known = taken | {folders.real(model.path) for _, model in named}
+    for path in others.beside(target.paths[0]) if target.paths else ():
+        if folders.real(path) not in known:
+            yield DraftCandidate(str(path), path.stat().st_size, on_disk=True), path
     curated = [
         (draft, hub_cache.find(draft.reference))
         for draft in (entry.draft for entry in catalogue.pairs().values())

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -35,6 +36,9 @@ from localspec.safe_text import one_line
 
 WITHIN_S: Final = 0.8
 """Seconds after which looking ends, wherever it is."""
+
+MOST_BESIDE: Final = 40
+"""So many models of a target's folder are looked at."""
 
 _DEEPEST: Final = 6  # folders below a store's own: the Hub cache has four, and repositories theirs
 _NEVER_WALKED: Final = ("blobs", "refs")  # the same bytes under their hashes, in a Hub cache
@@ -282,6 +286,13 @@ def _llama_cpp_folder() -> Path:
     if sys.platform == "darwin":
         return folders.user_path("~/Library/Caches/llama.cpp")
     return folders.user_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "llama.cpp"
+
+
+def beside(target: Path) -> list[Path]:
+    """The models in the folder of `target`, but for itself; of one in several files the first."""
+    own = folders.real(target)
+    here = (path for path in _files(target.parent, lambda: None, 0) if is_model(path.name))
+    return [path for path in islice(here, MOST_BESIDE) if folders.real(path) != own]
 
 
 def _files(folder: Path, tick: _Tick, deepest: int = _DEEPEST) -> Iterator[Path]:

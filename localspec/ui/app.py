@@ -18,7 +18,6 @@ from textual.binding import Binding
 from textual.constants import DEFAULT_THEME
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
-from textual.theme import BUILTIN_THEMES
 
 from localspec import formats
 from localspec.chat.history.keeper import Keeper
@@ -26,9 +25,10 @@ from localspec.chat.history.record import Record
 from localspec.errors import LocalspecError, UsageError
 from localspec.process import messages
 from localspec.ui import commands
+from localspec.ui.conversation.completion import Completion
 from localspec.ui.conversation.gate import Gate, InUse, Phase
 from localspec.ui.conversation.growing import legend
-from localspec.ui.conversation.input import Completion, PromptArea
+from localspec.ui.conversation.input import PromptArea
 from localspec.ui.conversation.shelf import Shelf
 from localspec.ui.conversation.stream import Stream
 from localspec.ui.conversation.transcript import Transcript
@@ -62,7 +62,7 @@ class Looks:
 
     Attributes:
         keys: key names with commas, by command; they replace the command's own.
-        theme: one of `themes`; None for Textual's default.
+        theme: one of Textual's; None for Textual's default.
         panel: a form of the panel; None for what suits the terminal's size.
         problems: what is wrong with the choices that were left out, to be shown.
         settings: the file of the settings.
@@ -75,11 +75,6 @@ class Looks:
     problems: tuple[str, ...] = ()
     settings: Path | None = None
     proposes: bool = False
-
-
-def themes() -> list[str]:
-    """The themes by name."""
-    return sorted(BUILTIN_THEMES)
 
 
 def _raised(fault: Fault | None) -> Exception | None:
@@ -146,8 +141,8 @@ class ChatApp(App[None], inherit_bindings=False):
         self.transcript = Transcript()
         self._status = StatusLine()
         self._gate = Gate(self._status.flash, self._phase_changed)
-        self._completion = Completion(self.commands)
-        self.prompt = PromptArea(self._enter, self._completion.next, self.transcript.say)
+        self._completion = Completion(self.commands, lambda one: one.words(self._parts))
+        self.prompt = PromptArea(self._enter, self._completion, self.transcript.say)
         self.title_line = TitleLine("", markup=False, id="title")
 
     def _connect(self, archive: Path | None, resume: str | None) -> None:
@@ -176,7 +171,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self._parts = commands.Parts(
             engine, self.turns, self.shelf, self.in_use, lambda: self.pairs,
             lambda: self.measuring, dashboard, transcript, prompt,
-            say=gate.say, copy=self._copy, open=self.push_screen,
+            say=gate.say, copy=self._copy, open=self.push_screen, set_theme=self._set_theme,
             offered=lambda: self._pairs is not None and self._pairs.offered is not None,
             show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
         )  # fmt: skip
@@ -242,7 +237,7 @@ class ChatApp(App[None], inherit_bindings=False):
             self._pairs.shut_down()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The palette offers what can be done now on this screen, and the themes."""
+        """The palette offers what can be done now on this screen."""
         parts = self._parts
         for command in self.commands:
             if isinstance(screen, ModalScreen) and command.name not in commands.EVERYWHERE:
@@ -254,7 +249,6 @@ class ChatApp(App[None], inherit_bindings=False):
                 f"{command.meaning} ({command.shown})" if command.shown else command.meaning,
                 partial(self.action_command, command.name),
             )
-        yield SystemCommand("Theme", "choose the colours", self.action_change_theme)
 
     @property
     def session(self) -> SessionInfo | None:
@@ -361,9 +355,7 @@ class ChatApp(App[None], inherit_bindings=False):
 
     @on(PromptArea.Changed)
     def _typed(self) -> None:
-        text = self.prompt.text
-        at_end = self.prompt.cursor_location == self.prompt.document.end
-        self._completion.look(text if at_end else "")
+        self._completion.look(self.prompt.begun)
         self._show_size()
         self._sending.keep()
 
@@ -371,6 +363,8 @@ class ChatApp(App[None], inherit_bindings=False):
         """Say on the input's frame how much is typed."""
         text = self.prompt.text
         said = "" if commands.parse(text) else self.turns.size_of(text)
+        if self.prompt.is_folded:
+            said = f"{said}, F11 opens the paste"
         if said != self.prompt.border_subtitle:
             self.prompt.border_subtitle = said
 
@@ -379,7 +373,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self.transcript.page(pages)
 
     def action_stop(self) -> None:
-        """Stop loading, answering or editing; else empty the input, if pressed twice.
+        """Stop loading, answering or editing; else close the list, or empty the input if twice.
 
         What waits for the answer's end stands in the input again.
         """
@@ -390,6 +384,8 @@ class ChatApp(App[None], inherit_bindings=False):
             self._sending.give_back()
         elif self._gate.editing is not None:
             self.turns.leave_edit()
+        elif self._completion.display:
+            self._completion.leave(self.prompt.text)
         elif self.prompt.text and self._again("Esc", "empty the input"):
             self.prompt.clear()
             self._status.flash("Ctrl+Z brings it back")
@@ -453,6 +449,9 @@ class ChatApp(App[None], inherit_bindings=False):
             self.pop_screen()
         else:
             self.push_screen(HelpScreen(self.commands))
+
+    def _set_theme(self, name: str) -> None:
+        self.theme = name
 
     def leave(self) -> None:
         """Quit; a running answer is stopped, the engine ends by itself."""

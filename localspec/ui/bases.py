@@ -11,17 +11,21 @@ the core.
 
 from __future__ import annotations
 
+import unicodedata
 from typing import cast
 
 from rich.color import Color
 from rich.segment import Segment
+from textual import events
 from textual.content import Content
 from textual.geometry import Region
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
-from textual.widgets import OptionList
+from textual.widgets import Input, OptionList
+
+from localspec.safe_text import safe
 
 MARK = "▸"
 MUTED, HEAD, KEY = "$foreground 65%", "bold $text-primary", "bold $text-accent"
@@ -30,6 +34,29 @@ MUTED, HEAD, KEY = "$foreground 65%", "bold $text-primary", "bold $text-accent"
 def key_hint(key: str, label: str, action: str) -> Content:
     """A key and what it does, which a click does too."""
     return Content.from_markup(f'[@click="{action}"][{KEY}]{key}[/] [$foreground 70%]{label}[/][/]')
+
+
+def unseen(event: events.Key) -> str:
+    """The character of a key that Textual takes for none: it has no glyph, but is text.
+
+    Joiners between letters and inside emoji, spaces of other widths, emoji newer than Python's
+    tables. What could steer the terminal becomes a picture, as it does where it is pasted.
+    """
+    character = event.character
+    if character is None or len(character) != 1 or event.is_printable:
+        return ""
+    return "" if unicodedata.category(character) in ("Cc", "Cs") else safe(character)
+
+
+class Field(Input):
+    """One line of text, the cursor at rest, in which every character that is typed arrives."""
+
+    def on_key(self, event: events.Key) -> None:
+        """Insert what Textual would drop."""
+        if text := unseen(event):
+            event.stop()
+            event.prevent_default()
+            self.replace(text, *sorted(self.selection))
 
 
 class Plain(Widget):

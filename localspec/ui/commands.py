@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, TypeAlias
 from localspec.chat.history import exchange
 from localspec.chat.past import PAST, clear
 from localspec.errors import UsageError
-from localspec.pairs.folders import data_folder, user_path
+from localspec.pairs.folders import data_folder, is_file, user_path
 from localspec.safe_text import one_line, safe
-from localspec.ui import able, parameters
+from localspec.ui import able, parameters, words
 from localspec.ui.conversation import extracts
 from localspec.ui.conversation.gate import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, Phase
 from localspec.ui.panel.dashboard import PanelForm
 from localspec.ui.screens import compare
 from localspec.ui.screens.history import HistoryScreen
 from localspec.ui.screens.rounds import RoundScreen
+from localspec.ui.screens.themes import ThemeScreen, themes
 
 if TYPE_CHECKING:
     from localspec.process.client import EngineClient
@@ -45,6 +46,7 @@ class Parts:
         copy: puts a text into the clipboard; its second argument says what it is.
         offered: whether a pair is offered to be fetched.
         open: shows a screen, and calls what follows with its result.
+        set_theme: changes the colours.
         show_phase: says anew what is going on.
         show_help: opens the help, or closes it.
         leave: quits.
@@ -63,6 +65,7 @@ class Parts:
     copy: Callable[[str, str], None]
     offered: Callable[[], bool]
     open: Callable[..., object]
+    set_theme: Callable[[str], None]
     show_phase: Callable[[], None]
     show_help: Callable[[], None]
     leave: Callable[[], None]
@@ -83,27 +86,42 @@ class Command:
         argument: what may follow the name, as the help shows it; empty where nothing may.
         meaning: one line for the help and the palette.
         run: does it; gets the app's parts and the text after the name.
+        also: what other programs call it, with spaces between; may be typed after the slash too.
         keys: key names as Textual spells them, separated by commas; empty for none.
         footer: label in the footer; empty where there is no room for it.
         when: what the engine may be doing meanwhile.
         bare: whether it can run at any time without its argument.
         able: whether it would have anything to do then.
+        words: what may follow the name besides the words in `argument`.
     """
 
     name: str
     argument: str
     meaning: str
     run: Action
+    also: str = ""
     keys: str = ""
     footer: str = ""
     when: frozenset[Phase] = ANY_TIME
     bare: bool = False
     able: Callable[[Parts], bool] = able.always
+    words: Callable[[Parts], Sequence[str]] = words.none
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its own name, then the others."""
+        return (self.name, *self.also.split())
 
     @property
     def waits(self) -> bool:
         """Whether it can do nothing without an argument."""
         return bool(self.argument) and not self.argument.startswith("[")
+
+    @property
+    def explained(self) -> str:
+        """What it does, and what else it is called."""
+        others = ", ".join(f"/{name}" for name in self.also.split())
+        return f"{self.meaning}; also {others}" if others else self.meaning
 
     @property
     def shown(self) -> str:
@@ -129,7 +147,7 @@ def split(text: str, *, begun: bool = False) -> tuple[str, str]:
     """
     before, _, last = text.rpartition("\n")
     name, _, argument = last.partition(" ")
-    known = any(name == f"/{command.name}" for command in COMMANDS)
+    known = name.startswith("/") and named(name[1:]) is not None
     alone = begun or not (argument or text.startswith("/"))
     return (before, last) if before.strip() and known and alone else ("", text)
 
@@ -139,22 +157,31 @@ def message_text(text: str) -> str:
     return text[1:] if text.startswith("//") else text
 
 
+def named(name: str, commands: Sequence[Command] | None = None) -> Command | None:
+    """The command with exactly this name, its own or another one; None for none."""
+    table = COMMANDS if commands is None else commands
+    return next((command for command in table if name in command.names), None)
+
+
 def find(name: str) -> Command:
     """The command called `name`, or the only one that begins like it.
+
+    Own names go before others: /ex is /export, although /exit quits.
 
     Raises:
         UsageError: there is none, or several begin like it.
     """
-    for command in COMMANDS:
-        if command.name == name:
-            return command
-    close = [command for command in COMMANDS if name and command.name.startswith(name)]
+    if (command := named(name)) is not None:
+        return command
+    close = [one for one in COMMANDS if name and one.name.startswith(name)]
+    close = close or [one for one in COMMANDS if name and f" {name}" in f" {one.also}"]
     if len(close) == 1:
         return close[0]
     if close:
         names = ", ".join(f"/{command.name}" for command in close)
         raise UsageError(f"/{name} could mean {names}", "Type one more letter.")
-    near = difflib.get_close_matches(name, [command.name for command in COMMANDS], n=1)
+    known = [each for command in COMMANDS for each in command.names]
+    near = difflib.get_close_matches(name, known, n=1)
     raise UsageError(
         f"there is no command /{name}" + (f"; did you mean /{near[0]}?" if near else ""),
         "/help lists all commands; a message that begins with a slash is sent with two: //text.",
@@ -170,7 +197,7 @@ def run(app: Parts, name: str, argument: str) -> None:
     """
     command = find(name)
     if argument and not command.argument:
-        raise UsageError(f"nothing may follow /{command.name}", f"Say /{command.name} alone.")
+        raise UsageError(f"nothing may follow /{name}", f"Say /{name} alone.")
     command.run(app, argument)
 
 
@@ -291,23 +318,27 @@ def _inside(app: Parts, argument: str) -> None:
 
 
 def _set(app: Parts, argument: str) -> None:
-    name, _, value = argument.partition(" ")
-    if name.lower().replace("_", "-") == "ctx-size" and value.strip():
+    name, value = parameters.parse(argument)
+    if name == "ctx-size" and value:
         remedy = "Say how many tokens, or 0 for all that the model was trained for."
-        app.in_use.reload(ctx_size=parameters.whole("ctx-size", value.strip(), remedy))
+        app.in_use.reload(ctx_size=parameters.whole("ctx-size", value, remedy))
         return
-    if value.strip():
-        session = app.session()
-        app.engine.configure(
-            parameters.changed(session.settings, name, value.strip(), session.advice)
-        )
+    if name == "system":
+        _system(app, value)
+        return
+    session, doubt = app.session(), ""
+    if value:
+        settings = parameters.changed(session.settings, name, value, session.advice)
+        app.engine.configure(settings)
+        doubt = parameters.doubt(settings)
     elif name:
         raise UsageError(f"/set {name} needs a value", f"Say /set {name} VALUE.")
     size = app.dashboard.state.figures.context_size
-    shown = parameters.shown(app.session().settings, size, app.session().advice)
+    shown = parameters.shown(app.session().settings, size, session.advice)
     app.transcript.say(
         f"for the answers to come: {shown}",
-        "Where nothing else is said, sampling is as llama.cpp's defaults have it. /set NAME VALUE"
+        doubt
+        or "Where nothing else is said, sampling is as llama.cpp's defaults have it. /set NAME VALUE"
         " changes one, /set NAME default takes that back.",
     )
 
@@ -335,13 +366,14 @@ def _gamma(app: Parts, argument: str) -> None:
 
 
 def _temperature(app: Parts, argument: str) -> None:
-    session = app.session()
+    session, doubt = app.session(), ""
     said = f"temperature: {parameters.temperature(session.settings, session.advice)}"
     if argument:
         settings = parameters.changed(session.settings, "temp", argument, session.advice)
         app.engine.configure(settings)
         said = f"temperature {settings.sampling.temperature:g} for the answers to come"
-    app.transcript.say(said)
+        doubt = parameters.doubt(settings)
+    app.transcript.say(said, doubt)
 
 
 def _forget(app: Parts, _argument: str) -> None:
@@ -353,9 +385,45 @@ def _forget(app: Parts, _argument: str) -> None:
         app.say("lookup knows nothing of earlier conversations any more")
 
 
-def _history(app: Parts, _argument: str) -> None:
-    screen = HistoryScreen(app.shelf, app.shelf.record.header.id)
-    app.open(screen, lambda chosen: app.shelf.open(chosen) if chosen else None)
+def _history(app: Parts, argument: str) -> None:
+    if not argument:
+        screen = HistoryScreen(app.shelf, app.shelf.record.header.id)
+        app.open(screen, lambda chosen: app.shelf.open(chosen) if chosen else None)
+    elif is_file(path := user_path(argument)):
+        app.shelf.work(app.shelf.import_file(path))
+    else:
+        app.shelf.work(app.shelf.open_with(argument))
+
+
+def _show(app: Parts, _argument: str) -> None:
+    session, size = app.session(), app.dashboard.state.figures.context_size
+    app.transcript.say(
+        "\n".join([
+            f"pair    {one_line(session.pair_name, 60)}",
+            f"target  {one_line(session.target_name, 60)}",
+            f"draft   {one_line(session.draft_name or 'no model', 60)}",
+            f"system  {session.settings.system_prompt or 'no system prompt'}",
+            f"set     {parameters.shown(session.settings, size, session.advice)}",
+        ]),
+        "/draft says what could draft, /set and /system change the rest.",
+    )  # fmt: skip
+
+
+def _thoughts(app: Parts, _argument: str) -> None:
+    opened = not app.transcript.thoughts_shown
+    app.transcript.show_thoughts(opened)
+    app.prompt.open_pastes(opened)
+
+
+def _theme(app: Parts, argument: str) -> None:
+    if not argument:
+        app.open(ThemeScreen())
+    elif argument.lower() in themes():
+        app.set_theme(argument.lower())
+    else:
+        raise UsageError(
+            f"there is no theme {one_line(argument, 60)}", f"There is {', '.join(themes())}."
+        )
 
 
 def _export(app: Parts, argument: str) -> None:
@@ -383,69 +451,74 @@ def _title(app: Parts, argument: str) -> None:
 
 
 COMMANDS = (
-    Command("help", "", "keys and commands", lambda app, _: app.show_help(), "f1", "Help"),
+    Command("help", "", "keys and commands", lambda app, _: app.show_help(), "?", "f1", "Help"),
     Command(
         "speculation", "[on|off]", "switch speculation, also in the middle of an answer",
-        _speculation, "f2,ctrl+t", "Speculation", when=LOADED, able=able.drafted,
+        _speculation, keys="f2,ctrl+t", footer="Speculation", when=LOADED, able=able.drafted,
     ),
     Command(
         "origin", "", "show who proposed each piece first",
-        _origin, "f3,ctrl+o", "Origin",
+        _origin, keys="f3,ctrl+o", footer="Origin",
     ),
     Command(
         "panel", "[full|compact|off]", "size of the figures panel",
-        _panel, "f4,ctrl+g", "Panel",
+        _panel, keys="f4,ctrl+g", footer="Panel",
     ),
     Command(
         "regen", "", "answer the last message again",
-        _regenerate, "f5,ctrl+r", "Again", when=IDLE | {Phase.DEAD}, able=able.repeatable,
+        _regenerate, "retry", "f5,ctrl+r", "Again", when=IDLE | {Phase.DEAD}, able=able.repeatable,
     ),
     Command(
-        "history", "", "stored conversations: search, open, rename, delete, export",
-        _history, "f7,ctrl+l", "History",
+        "history", "[WORDS|FILE]",
+        "stored conversations: search, open, rename, delete, export; open the latest with WORDS,"
+        " or read an exported FILE",
+        _history, "load resume", "f7,ctrl+l", "History", when=IDLE, bare=True,
     ),
     Command(
         "edit", "", "change an earlier message; again for the one before",
-        lambda app, _: app.turns.edit_earlier(), "f8", "Edit", when=IDLE, able=able.changeable,
+        lambda app, _: app.turns.edit_earlier(), keys="f8", footer="Edit", when=IDLE,
+        able=able.changeable,
     ),
     Command(
         "earlier", "", "go back to an earlier version of an answer or a message",
-        lambda app, _: app.shelf.step_newest(-1), "f9,alt+left", when=IDLE, able=able.earlier,
+        lambda app, _: app.shelf.step_newest(-1), keys="f9,alt+left", when=IDLE, able=able.earlier,
     ),
     Command(
         "later", "", "go on to a later version",
-        lambda app, _: app.shelf.step_newest(1), "f10,alt+right", when=IDLE, able=able.later,
+        lambda app, _: app.shelf.step_newest(1), keys="f10,alt+right", when=IDLE, able=able.later,
     ),
     Command(
         "copy", "[N|code [N]]", "copy the last answer, an earlier one, or a block of code",
-        _copy, "f6", "Copy", able=able.answered,
+        _copy, keys="f6", footer="Copy", able=able.answered,
     ),
     Command("read", "FILE", "put a text file into the message; @FILE in a message does too", _read),
     Command(
         "pairs", "[NAME]", "browse, pull and remove pairs; change to another",
-        _pairs, "f12", "Pairs", when=LOADABLE, bare=True,
+        _pairs, "models model", "f12", "Pairs", when=LOADABLE, bare=True,
+        words=words.names_of_pairs,
     ),
     Command(
         "get", "[NAME]", "fetch the pair proposed for this machine, or NAME, and change to it",
-        lambda app, name: app.pairs().get(name), "ctrl+f", able=able.offered,
+        lambda app, name: app.pairs().get(name), keys="ctrl+f", able=able.offered,
+        words=words.names_of_pairs,
     ),
     Command(
         "twice", "[PROMPT]",
         "answer PROMPT, or the last one, without and with speculation, side by side",
-        _compare, "ctrl+b", when=IDLE, able=able.comparable,
+        _compare, keys="ctrl+b", when=IDLE, able=able.comparable,
     ),
     Command(
         "round", "[N]", "look inside a round of an answer: guesses, checks and why, in slow motion",
-        _inside, "ctrl+s,alt+r", when=LOADED, able=able.known,
+        _inside, keys="ctrl+s,alt+r", when=LOADED, able=able.known,
     ),
     Command("system", "[TEXT|none]", "show or set the system prompt", _system, when=LOADED),
     Command(
         "preset", "[NAME|save NAME|forget NAME]", "system prompts that are kept, by name", _preset,
-        when=LOADED,
+        when=LOADED, words=words.names_of_presets,
     ),
     Command(
         "draft", "[NAME|auto|lookup|mtp|none]", "show what can draft for this target, or choose it",
-        _draft, when=LOADABLE,
+        _draft, when=LOADABLE, words=words.files_of_drafts,
     ),
     Command("forget", "", "delete what lookup copies of earlier conversations", _forget),
     Command(
@@ -456,24 +529,29 @@ COMMANDS = (
         "bench", "[FILE]", "speculation off against on, within a minute; FILE takes the report",
         lambda app, name: app.measuring().bench(user_path(name) if name else None), when=IDLE,
     ),
+    Command(
+        "show", "", "what answers: the models, the system prompt, all parameters", _show,
+        when=LOADED,
+    ),
     Command("stats", "", "figures of the whole conversation", _stats),
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma, when=LOADED),
     Command(
         "set", "[NAME VALUE]", "show or set any parameter: of sampling, n-predict, stop, ctx-size",
-        _set, when=LOADED,
+        _set, when=LOADED, words=words.names_of_parameters,
     ),
     Command(
         "temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature, when=LOADED,
     ),
     Command(
-        "thoughts", "", "open or fold what a model thinks before it answers, and attached files",
-        lambda app, _: app.transcript.show_thoughts(not app.transcript.thoughts_shown), "f11,alt+t",
+        "thoughts", "",
+        "open or fold what a model thinks before it answers, attached files and long pastes",
+        _thoughts, keys="f11,alt+t",
     ),
     Command(
         "title", "[TEXT]", "show or set the title of this conversation", _title, able=able.begun,
     ),
     Command(
-        "export", "[md|json] [FILE]", "write this conversation to a file", _export,
+        "export", "[md|json] [FILE]", "write this conversation to a file", _export, "save",
         when=WHOLE, able=able.begun,
     ),
     Command(
@@ -483,8 +561,14 @@ COMMANDS = (
         "compact", "", "have the model sum the conversation up and go on from there",
         lambda app, _: app.turns.compact(), when=IDLE, able=able.begun,
     ),
-    Command("clear", "", "begin a new conversation", lambda app, _: app.turns.clear(), when=IDLE),
-    Command("quit", "", "leave", lambda app, _: app.leave(), "ctrl+q", "Quit"),
+    Command(
+        "clear", "", "begin a new conversation", lambda app, _: app.turns.clear(), "new reset",
+        when=IDLE,
+    ),
+    Command(
+        "theme", "[NAME]", "choose the colours", _theme, "themes", words=words.names_of_themes
+    ),
+    Command("quit", "", "leave", lambda app, _: app.leave(), "exit bye", "ctrl+q", "Quit"),
 )  # fmt: skip
 
 
@@ -494,9 +578,10 @@ def with_keys(keys: Mapping[str, str]) -> tuple[Command, ...]:
 
 
 # What also works while a dialogue is open. The rest would act on what stands behind it.
-EVERYWHERE = ("help", "quit")
+EVERYWHERE = ("help", "theme", "quit")
 
 
 def hints(commands: Sequence[Command]) -> list[tuple[str, str]]:
     """Keys of what works everywhere, and what they do."""
-    return [(one.shown, one.footer.lower()) for one in commands if one.name in EVERYWHERE]
+    shown = (one for one in commands if one.name in EVERYWHERE and one.footer)
+    return [(one.shown, one.footer.lower()) for one in shown]

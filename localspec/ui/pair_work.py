@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from localspec import formats
 from localspec.errors import (
@@ -21,7 +23,7 @@ from localspec.errors import (
 from localspec.loading import ranking
 from localspec.loading.ranking import RankedPair
 from localspec.loading.request import LoadRequest
-from localspec.pairs import catalogue, describe, found, installed, pull, remove
+from localspec.pairs import catalogue, describe, found, installed, pull, remove, resolver
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
@@ -383,6 +385,15 @@ class Pairs:
             self._settle(lambda: self._told_drafts(lines))
 
         self._begin(Work.CHECKING, session.pair_name, look)
+
+    def beside_target(self) -> Sequence[Path]:
+        """The models in the folder of the target in use, but for itself."""
+        session = self.engine.info
+        if session is None:
+            return ()
+        with suppress(LocalspecError):
+            return found.beside(resolver.resolve(session.pair_reference[0], "none").target)
+        return ()
 
     def drafting(self) -> None:
         """Say what drafts, since another draft was chosen."""

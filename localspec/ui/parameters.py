@@ -40,6 +40,16 @@ _MEANINGS = {
     ("stop", "none"): "no text ends an answer",
 }
 NAMES = ("temp", *_SAMPLING, "n-predict", "stop")
+# What Ollama, llama.cpp and OpenAI's protocol call them.
+ALSO = {
+    "temperature": "temp",
+    "num-predict": "n-predict",
+    "max-tokens": "n-predict",
+    "num-ctx": "ctx-size",
+    "n-ctx": "ctx-size",
+    "typical": "typical-p",
+}
+_HOTTEST = 2.0  # OpenAI's protocol allows no more
 
 
 def shown(settings: ChatSettings, context_size: int, advice: Advice) -> str:
@@ -74,6 +84,23 @@ def temperature(settings: ChatSettings, advice: Advice) -> str:
     return f"{settings.sampling.temperature:g} ({advice.words(source)})"
 
 
+def parse(text: str) -> tuple[str, str]:
+    """The name and the value in what follows ``/set``, also ``parameter num_ctx 4096`` (Ollama's).
+
+    Other programs' names become ours; both parts may be empty.
+    """
+    name, _, value = text.removeprefix("parameter ").strip().partition(" ")
+    plain = name.lower().replace("_", "-")
+    return ALSO.get(plain, plain), value.strip()
+
+
+def doubt(settings: ChatSettings) -> str:
+    """What speaks against the settings; empty where nothing does."""
+    if settings.sampling.temperature <= _HOTTEST:
+        return ""
+    return f"Above {_HOTTEST:g} an answer is hardly more than noise; 0 to 1 is usual."
+
+
 def changed(settings: ChatSettings, name: str, value: str, advice: Advice) -> ChatSettings:
     """`settings` with another value; ``default`` for what is advised for the model.
 
@@ -81,7 +108,7 @@ def changed(settings: ChatSettings, name: str, value: str, advice: Advice) -> Ch
         UsageError: there is no such parameter, or the value is no number.
         SamplingError: the value makes no distribution.
     """
-    plain = name.lower().replace("_", "-")
+    plain, _ = parse(name)
     if plain not in NAMES:
         remedy = f"There is {', '.join(NAMES)}, ctx-size."
         raise UsageError(f"there is no parameter {name}", remedy)

@@ -15,7 +15,7 @@ from uuid import uuid4
 from localspec.chat.conversation import Message
 
 _TITLE_LENGTH = 60
-_FOLDED = "▸ "
+FOLDED = "▸ "
 # A file as the chat attaches it. Where no fence ends it, it ends with the text: nothing is looked
 # at twice.
 _ATTACHED = re.compile(
@@ -190,7 +190,7 @@ def folded(text: str, least: int) -> str:
         lines = body.count("\n")
         if not end or lines <= least or PurePath(path).suffix[1:] != suffix:
             return match[0]
-        return f"{_FOLDED}{path}: {lines:,} lines"
+        return f"{FOLDED}{path}: {lines:,} lines"
 
     return _ATTACHED.sub(fold, text)
 
@@ -198,6 +198,6 @@ def folded(text: str, least: int) -> str:
 def title_of(message: Message) -> str:
     """A title made of the first question: its first words on one line, attached files aside."""
     lines = folded(message.content, 0).splitlines()
-    own = [line for line in lines if not line.startswith(_FOLDED)]
+    own = [line for line in lines if not line.startswith(FOLDED)]
     line = " ".join(" ".join(own if any(map(str.strip, own)) else lines).split())
     return line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1] + "…"

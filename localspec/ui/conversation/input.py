@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import ClassVar
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.content import Content
-from textual.widgets import Static, TextArea
+from textual.widgets import TextArea
+from textual.widgets.text_area import EditResult
 
-from localspec.pairs.folders import user_path
-from localspec.safe_text import one_line, safe
-from localspec.ui.bases import KEY, MUTED
-from localspec.ui.commands import Command
+from localspec.safe_text import safe
+from localspec.ui.bases import unseen
+from localspec.ui.conversation.completion import Completion
+from localspec.ui.conversation.pastes import Pastes
 
 LONGEST_PASTE = 200_000
 _NEWLINE_KEYS = ("shift+enter", "ctrl+j", "alt+enter", "ctrl+enter")
-MOST = 6
-_PATH_COMMANDS = ("read", "import")
-_MENTION = re.compile(r"(?:^|.*\s)@(\S*)$", re.DOTALL)
 
 
 class History:
@@ -79,10 +73,12 @@ def as_typed(message: str) -> str:
 class PromptArea(TextArea):
     """A text area that sends on Enter and breaks the line on Shift+Enter, Ctrl+J or Alt+Enter.
 
+    A long paste is shown as a mark: `text` has all of it, the document that is edited the mark.
+
     Args:
         enter: takes the text on Enter, there may be none, and whether its last line was begun as
             a command; False where it may not be sent now.
-        complete: asked on Tab: the whole text as it may go on, None where nothing is known.
+        completion: the list of how the text may go on.
         say: says what is wrong, with its remedy.
     """
 
@@ -97,9 +93,10 @@ class PromptArea(TextArea):
     def __init__(
         self,
         enter: Callable[[str, bool], bool],
-        complete: Callable[[], str | None],
+        completion: Completion,
         say: Callable[..., None],
     ) -> None:
+        self._pastes = Pastes()  # before Textual asks for the text
         super().__init__(id="prompt", show_line_numbers=False, tab_behavior="focus", compact=True)
         self.highlight_cursor_line = False
         self.cursor_blink = False  # it would draw twice a second all day long
@@ -107,8 +104,40 @@ class PromptArea(TextArea):
         self._pasted_to: tuple[int, int] | None = None  # the end of a paste of more than a line
         self._slash_at: tuple[int, int] | None = None  # where one was typed behind that
         self._enter = enter
-        self._complete = complete
+        self._completion = completion
         self._say = say
+
+    @property
+    def text(self) -> str:
+        """All that is typed and pasted, also what is folded on the screen."""
+        return self._pastes.unfolded(self.document.text)
+
+    @text.setter
+    def text(self, value: str) -> None:
+        self.load_text(value)
+
+    @property
+    def begun(self) -> str:
+        """The text, if the cursor stands at its end, so that it can go on there."""
+        return self.text if self.cursor_location == self.document.end else ""
+
+    @property
+    def selected_text(self) -> str:
+        """What is selected, also what is folded on the screen."""
+        return self._pastes.unfolded(super().selected_text)
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether a mark stands for a paste."""
+        return self._pastes.unfolded(self.document.text) != self.document.text
+
+    def open_pastes(self, opened: bool) -> None:
+        """Show pastes as they are, also those to come, or fold them."""
+        whole, self._pastes.opened = self.text, opened
+        shown = self._pastes.folded(whole)
+        if shown != self.document.text:
+            self.replace(shown, self.document.start, self.document.end)
+            self.move_cursor(self.document.end)
 
     async def on_key(self, event: events.Key) -> None:
         """Send on Enter before the text area would break the line; complete on Tab."""
@@ -124,13 +153,21 @@ class PromptArea(TextArea):
                 self.action_break_line()  # a command begins a line of its own
             self._slash_at = self.cursor_location
         self._pasted_to = None
+        if text := unseen(event):
+            event.stop()
+            event.prevent_default()
+            self.replace(text, *self.selection, maintain_selection_offset=False)
         if event.key not in ("tab", "enter"):
             return
         event.stop()
         event.prevent_default()
-        if event.key == "enter":
+        if event.key == "tab":
+            self._go_on(self._completion.next() if self._listed() else None)
+        elif not self._completion.take():
             self.submit()
-        elif (completed := self._complete()) is not None:
+
+    def _go_on(self, completed: str | None) -> None:
+        if completed is not None:
             self.show(completed)
 
     def submit(self) -> None:
@@ -142,6 +179,11 @@ class PromptArea(TextArea):
             self._slash_at = None
             self.sent.add(text)
             self.clear()
+
+    def clear(self) -> EditResult:
+        """Empty the input; undoing that takes back nothing else."""
+        self.history.checkpoint()
+        return super().clear()
 
     async def on_paste(self, event: events.Paste) -> None:
         """Insert a paste as it is, all its lines, without control characters."""
@@ -156,7 +198,8 @@ class PromptArea(TextArea):
             )
             return
         text = safe(event.text.replace("\r\n", "\n").replace("\r", "\n"))
-        result = self.replace(text, *self.selection, maintain_selection_offset=False)
+        mark = self._pastes.mark(text, self.document.text)
+        result = self.replace(mark, *self.selection, maintain_selection_offset=False)
         self.move_cursor(result.end_location)
         self._slash_at = None
         # A path or an address goes on with a slash, however long it is.
@@ -170,19 +213,52 @@ class PromptArea(TextArea):
         self._pasted_to = self.cursor_location if behind else None
         self.scroll_cursor_visible()
 
+    def action_delete_left(self) -> None:
+        """Delete the character before the cursor, or the mark of a paste as a whole."""
+        row, column = self.cursor_location
+        mark = self._pastes.before(self.document.get_line(row)[:column])
+        if mark and not self.selected_text:
+            self.delete((row, column - len(mark)), (row, column), maintain_selection_offset=False)
+        else:
+            super().action_delete_left()
+
+    def action_delete_right(self) -> None:
+        """Delete the character behind the cursor, or the mark of a paste as a whole."""
+        row, column = self.cursor_location
+        mark = self._pastes.behind(self.document.get_line(row)[column:])
+        if mark and not self.selected_text:
+            self.delete((row, column), (row, column + len(mark)), maintain_selection_offset=False)
+        else:
+            super().action_delete_right()
+
     def action_cursor_up(self, select: bool = False) -> None:
-        """Move up; from the first line on, walk back through what was sent."""
-        if select or not self.cursor_at_first_line:
+        """Move up, in the list if it is open; from the first line on, walk back what was sent."""
+        if self._listed() and not select:
+            self._go_on(self._completion.move(-1))
+        elif select or not self.cursor_at_first_line:
             super().action_cursor_up(select)
-        elif (entry := self.sent.older(self.text)) is not None:
-            self.show(entry)
+        else:
+            self._recall(self.sent.older(self.text))
 
     def action_cursor_down(self, select: bool = False) -> None:
-        """Move down; from the last line on, walk forward through what was sent."""
-        if select or not self.cursor_at_last_line:
+        """Move down, in the list if it is open; from the last line on, walk forward again."""
+        if self._listed() and not select:
+            self._go_on(self._completion.move(1))
+        elif select or not self.cursor_at_last_line:
             super().action_cursor_down(select)
-        elif (entry := self.sent.newer(self.text)) is not None:
+        else:
+            self._recall(self.sent.newer(self.text))
+
+    def _listed(self) -> bool:
+        """Whether there is a list of how the text may go on."""
+        self._completion.look(self.begun)  # letters may have come with the key
+        return self._completion.display
+
+    def _recall(self, entry: str | None) -> None:
+        """Show what was sent before, without a list that would take the next arrow."""
+        if entry is not None:
             self.show(entry)
+            self._completion.leave(self.text)
 
     def begin(self, text: str) -> None:
         """Have `text` typed on in place of what stands here, which Up finds."""
@@ -207,116 +283,5 @@ class PromptArea(TextArea):
 
     def show(self, text: str) -> None:
         """Put `text` into the input, the cursor behind it; it may come from a file."""
-        self.text, self._slash_at = safe(text), None
+        self.text, self._slash_at = self._pastes.folded(safe(text)), None
         self.move_cursor(self.document.end)
-
-
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    """One way to go on.
-
-    Attributes:
-        text: the whole input then.
-        shown: what is completed.
-        meaning: what it does; may be empty.
-    """
-
-    text: str
-    shown: str
-    meaning: str = ""
-
-
-def candidates(text: str, commands: Sequence[Command]) -> list[Suggestion]:
-    """How `text`, with the cursor at its end, may go on."""
-    if mention := _MENTION.match(text):
-        start = text[: len(text) - len(mention[1])]
-        return [Suggestion(start + path, path) for path in paths(mention[1])]
-    if not text.startswith("/") or text.startswith("//") or "\n" in text:
-        return []
-    name, space, argument = text[1:].partition(" ")
-    if not space:
-        return [
-            Suggestion(
-                f"/{one.name} " if one.argument else f"/{one.name}",
-                f"/{one.name} {one.argument}".rstrip(),
-                one.meaning,
-            )
-            for one in commands
-            if one.name.startswith(name.lower()) and one.name != name
-        ]
-    if name in _PATH_COMMANDS:
-        return [Suggestion(f"/{name} {path}", path) for path in paths(argument)]
-    known = next((one for one in commands if one.name == name), None)
-    words = re.findall(r"[a-z][a-z-]*", known.argument) if known is not None else []
-    return [
-        Suggestion(f"/{name} {word}", word)
-        for word in words
-        if word.startswith(argument) and word != argument
-    ]
-
-
-def paths(begun: str) -> list[str]:
-    """Files and folders whose path begins with `begun`; folders end in a separator."""
-    folder, name = os.path.split(begun)
-    try:
-        with os.scandir(user_path(folder or ".")) as entries:
-            found = [
-                os.path.join(folder, one.name) + (os.sep if one.is_dir() else "")  # noqa: PTH118
-                for one in entries
-                if one.name.startswith(name) and (name.startswith(".") or one.name[0] != ".")
-            ]
-    except (OSError, ValueError):
-        return []
-    return sorted(one for one in found if one != begun)[:50]
-
-
-class Completion(Static):
-    """A short list above the input; Tab goes through it.
-
-    Args:
-        commands: the table.
-    """
-
-    def __init__(self, commands: Sequence[Command]) -> None:
-        super().__init__("", markup=False, id="completion")
-        self._commands = commands
-        self._found: list[Suggestion] = []
-        self._at = -1
-        self.display = False
-
-    def look(self, text: str) -> None:
-        """The input has changed."""
-        if 0 <= self._at < len(self._found) and text == self._found[self._at].text:
-            return  # a completion itself
-        self._found, self._at = candidates(text, self._commands), -1
-        self._draw()
-
-    def next(self) -> str | None:
-        """The input with the next candidate; None where there is none."""
-        if not self._found:
-            return None
-        self._at = (self._at + 1) % len(self._found)
-        chosen = self._found[self._at].text
-        if len(self._found) == 1:
-            self._found, self._at = candidates(chosen, self._commands), -1
-        self._draw()
-        return chosen
-
-    def _draw(self) -> None:
-        self.display = bool(self._found)
-        first = max(0, self._at - MOST + 1)
-        listed = self._found[first : first + MOST]
-        widest = max((cell_len(one_line(one.shown, 40)) for one in listed), default=0)
-        lines = []
-        for index, one in enumerate(listed, first):
-            mark = "▸ " if index == self._at else "  "
-            style = KEY if index == self._at else "bold"
-            line = Content.assemble(
-                mark, (set_cell_size(one_line(one.shown, 40), widest), style),
-                (f"  {one.meaning}" if one.meaning else "", MUTED),
-            )  # fmt: skip
-            lines.append(line)
-        more = len(self._found) - MOST
-        if more > 0:
-            lines.append(Content.styled(f"  and {more} more; Tab goes on", MUTED))
-        self.update(Content("\n").join(lines))

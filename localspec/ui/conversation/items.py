@@ -14,7 +14,7 @@ from localspec import formats
 from localspec.chat.events import Origin, Span
 from localspec.chat.figures import accepted_words
 from localspec.chat.history.record import Place
-from localspec.chat.history.tree import folded
+from localspec.chat.history.tree import FOLDED, folded
 from localspec.chat.thinking import Thinking
 from localspec.engine.stats import FinishReason, GenerationStats
 from localspec.process.messages import SessionInfo
@@ -34,6 +34,7 @@ AnswerFigures: TypeAlias = "Mapping[str, Any]"
 
 _SHOWN_OF_QUESTION, _SHOWN_OF_NOTICE = 20_000, 5000
 _SHOWN_OF_FILE = 5  # lines of an attached one
+_SHOWN_OF_BEGINNING, _SHOWN_OF_END = 10, 4  # lines of a long question
 _FIRST_KEYS = (
     ("Enter", "send"),
     ("Ctrl+J", "break the line"),
@@ -121,12 +122,22 @@ def _shortened(text: str, limit: int) -> str:
     return f"{shown}\n… and {more:,} more characters" if more > 0 else shown
 
 
+def _middle_folded(text: str) -> str:
+    """`text` with a line in place of the middle, where it has many: a question stands at an end."""
+    lines = text.split("\n")
+    left_out = len(lines) - _SHOWN_OF_BEGINNING - _SHOWN_OF_END
+    if left_out < _SHOWN_OF_BEGINNING:
+        return text
+    between = f"{FOLDED}{left_out:,} more lines: F11 opens them"
+    return "\n".join([*lines[:_SHOWN_OF_BEGINNING], between, *lines[-_SHOWN_OF_END:]])
+
+
 def _wrapped(text: Content, first: Content, rest: Content, width: int) -> list[Content]:
     return lay_out([Block(Paragraph(text), first, rest)], width)
 
 
 class Question(Item):
-    """What the user said, exactly as typed, but for attached files while they are folded."""
+    """What the user said, exactly as typed, but for attached files and long texts while folded."""
 
     def __init__(self, text: str, place: Place | None = None, *, opened: bool = False) -> None:
         super().__init__(place)
@@ -140,7 +151,7 @@ class Question(Item):
 
     def _lay_out(self, width: int) -> Iterator[list[Content]]:
         bar = Content.styled("▌ ", "$primary")
-        shown = self._said if self._opened else folded(self._said, _SHOWN_OF_FILE)
+        shown = self._said if self._opened else _middle_folded(folded(self._said, _SHOWN_OF_FILE))
         parts = [Content(part) for part in divided(_shortened(shown, _SHOWN_OF_QUESTION))]
         if versions := version_mark(self.place):
             parts.append(versions)

@@ -20,6 +20,7 @@ from localspec.chat.history.tree import PairReference, Stored
 from localspec.errors import ConversationError
 from localspec.process.client import EngineClient
 from localspec.process.messages import SessionInfo
+from localspec.safe_text import one_line
 from localspec.ui.conversation.gate import Gate
 from localspec.ui.conversation.input import PromptArea, as_typed
 from localspec.ui.conversation.transcript import Transcript
@@ -188,6 +189,20 @@ class Shelf:
             self._save_draft()
         if self._show(await self.ask(lambda store: store.load(conversation))):
             await self._restore_draft()
+
+    async def open_with(self, words: str) -> None:
+        """Go on with the latest stored conversation that contains these words.
+
+        Raises:
+            ConversationError: there is none.
+        """
+        found = await self.ask(lambda store: store.listed(words))
+        if not found:
+            raise ConversationError(
+                f"no file and no stored conversation is called {one_line(words, 60)}",
+                "F7 lists the conversations.",
+            )
+        await self._open(found[0].header.id)
 
     async def export(self, form: str, path: Path | None) -> None:
         """Write the conversation on screen to a file, and say where it is."""

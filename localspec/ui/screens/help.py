@@ -15,7 +15,7 @@ from textual.system_commands import SystemCommandsProvider
 from textual.widgets import Static
 
 from localspec.ui.bases import HEAD, MUTED
-from localspec.ui.commands import COMMANDS, Command
+from localspec.ui.commands import COMMANDS, Command, find
 from localspec.ui.conversation.blocks import GAP, Block, Paragraph, lay_out
 
 _KEY_WIDTH = 20
@@ -32,22 +32,24 @@ _OTHER_KEYS = (
     ("Tab", "complete a command, its words, or a file name"),
     ("Mouse", "select text; click keys, versions and thoughts; the wheel moves the conversation"),
 )
-ALSO = {
+# Words that find a command in the palette, besides its names and its meaning.
+WORDS = {
     "help": "keys shortcuts commands manual",
     "speculation": "speculative decoding drafting draft faster on off",
     "origin": "colours who wrote draft target underline",
     "panel": "figures statistics stats speed tokens dashboard sidebar",
-    "regen": "regenerate again retry redo reroll answer",
-    "history": "conversations chats sessions resume load previous find delete",
+    "regen": "regenerate again redo reroll answer",
+    "history": "conversations chats sessions previous find delete",
     "edit": "correct fix change question undo",
     "earlier": "version previous back undo",
     "later": "version next forward redo",
     "copy": "clipboard yank code",
     "read": "attach file open upload include",
-    "pairs": "models model change switch download install remove catalogue",
+    "pairs": "change switch download install remove catalogue",
     "get": "proposal propose recommended best model download fetch install",
     "bench": "benchmark measure compare speed off on report",
     "draft": "drafter head small model change choose",
+    "show": "info model target draft loaded licence",
     "stats": "statistics figures conversation totals speed tokens",
     "tune": "measure calibrate threads attention costs",
     "preset": "system prompt persona role saved",
@@ -59,12 +61,12 @@ ALSO = {
     "temp": "temperature creativity randomness greedy sampling",
     "thoughts": "thinking reasoning fold files",
     "title": "rename name conversation",
-    "export": "save write file markdown json share",
+    "export": "write file markdown json share",
     "import": "load open file markdown json",
     "compact": "summary summarise shorten context full",
     "forget": "past copies lookup privacy erase earlier conversations",
-    "clear": "new chat conversation reset start over forget",
-    "quit": "exit leave close end bye",
+    "clear": "chat conversation start over forget",
+    "quit": "leave close end",
     "theme": "colours colors dark light appearance",
 }
 _BY_MEANING = 0.5  # of a name's score at most: names come first
@@ -73,7 +75,7 @@ _BY_MEANING = 0.5  # of a name's score at most: names come first
 def help_lines(width: int, commands: Sequence[Command] = COMMANDS) -> list[Content]:
     """Keys first, commands below, in two columns; the right one wraps in its own."""
     keys = [*_OTHER_KEYS, *((one.shown, one.meaning) for one in commands if one.shown)]
-    slashes = [(f"/{one.name} {one.argument}".rstrip(), one.meaning) for one in commands]
+    slashes = [(f"/{one.name} {one.argument}".rstrip(), one.explained) for one in commands]
     blocks = [*_section("Keys", keys), *_section("Commands", slashes)]
     blocks.append(
         _line("The beginning of a command is enough. //text sends a message that begins with a "
@@ -139,7 +141,9 @@ class PaletteCommands(SystemCommandsProvider):
         matcher, words = self.matcher(query), query.casefold().split()
         for name, meaning, call, *_ in self.app.get_system_commands(self.screen):
             score = matcher.match(name)
-            known = f"{meaning} {ALSO.get(name.casefold(), '')}".casefold()
+            command = name.casefold()
+            others = find(command).also
+            known = f"{meaning} {others} {WORDS[command]}".casefold()
             if not score and all(word in known for word in words):
                 score = _BY_MEANING
             if score:

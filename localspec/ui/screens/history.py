@@ -19,7 +19,7 @@ from localspec import formats
 from localspec.chat.history import exchange
 from localspec.errors import in_words
 from localspec.safe_text import one_line
-from localspec.ui.bases import MUTED, MarkedList, key_hint
+from localspec.ui.bases import MUTED, Field, MarkedList, key_hint
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -65,14 +65,6 @@ def entry(listed: Listed, now: float, current: str = "") -> Content:
     )
 
 
-class _Search(Input):
-    """Leaves a q to the dialogue while nothing is typed."""
-
-    def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Whether a key writes something here."""
-        return (key != "q" or bool(self.value)) and super().check_consume_key(key, character)
-
-
 class HistoryScreen(ModalScreen[str | None]):
     """Dismissed with the id of the conversation to open, or None.
 
@@ -82,8 +74,7 @@ class HistoryScreen(ModalScreen[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("escape", "leave", "Close"),
-        Binding("q", "close", "Close", priority=True),  # before the search gets it
+        ("escape,f7,ctrl+l", "leave", "Close"),
         # Before the search gets them.
         *(
             Binding(key.lower(), action, action.capitalize(), priority=True)
@@ -100,8 +91,9 @@ class HistoryScreen(ModalScreen[str | None]):
         self._current = current
         self._found: list[Listed] = []
         self._renaming: str | None = None
+        self._sought = ""  # what was searched for before a title was edited
         self._nothing = False
-        self._search = _Search(placeholder="search (q closes, Q begins a word with q)", id="search")
+        self._search = Field(placeholder="search", id="search")
         self._search.cursor_blink = False
         self._list = MarkedList(id="conversations", markup=False)
         self._hint = Static("", id="hint", markup=False)
@@ -138,10 +130,11 @@ class HistoryScreen(ModalScreen[str | None]):
         except Exception as error:
             self._say(". ".join(in_words(error)))
 
-    def _refresh(self, keep: int = 0) -> None:
-        self._work(self._fetch(self._search.value, keep), "list")
+    def _refresh(self, keep: int = 0, chosen: str = "") -> None:
+        """Look again, and choose a conversation: by its id if it is still there, else by place."""
+        self._work(self._fetch(self._search.value, keep, chosen), "list")
 
-    async def _fetch(self, search: str, keep: int) -> None:
+    async def _fetch(self, search: str, keep: int, chosen: str) -> None:
         self._found = await self._shelf.ask(lambda store: store.listed(search))
         now = time.time()
         if self._nothing:
@@ -149,8 +142,10 @@ class HistoryScreen(ModalScreen[str | None]):
         self._nothing = not self._found
         self._list.clear_options()
         self._list.add_options([Option(entry(one, now, self._current)) for one in self._found])
+        ids = [one.header.id for one in self._found]
         if self._found:
-            self._list.highlighted = min(keep, len(self._found) - 1)
+            at = ids.index(chosen) if chosen in ids else min(keep, len(ids) - 1)
+            self._list.highlighted = at
         else:
             self._say("nothing found" if search.strip() else "no conversation is stored yet")
 
@@ -190,15 +185,6 @@ class HistoryScreen(ModalScreen[str | None]):
         if chosen is not None:
             self.dismiss(chosen.header.id)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Once something is typed, q is a letter."""
-        typing = bool(self._search.value) or self._renaming is not None
-        return not typing if action == "close" else super().check_action(action, parameters)
-
-    def action_close(self) -> None:
-        """Leave, while nothing is typed."""
-        self.dismiss(None)
-
     def action_leave(self) -> None:
         """Stop renaming, or leave."""
         if self._renaming is not None:
@@ -210,8 +196,9 @@ class HistoryScreen(ModalScreen[str | None]):
         """Let the title be edited in the place of the search."""
         chosen = self._chosen()
         if chosen is not None and self._renaming is None:
-            self._renaming = chosen.header.id
+            self._renaming, self._sought = chosen.header.id, self._search.value
             self._search.value = one_line(chosen.header.title, 100)
+            self._search.cursor_position = len(self._search.value)
             self._say("Enter gives the new title, Esc leaves the old one")
 
     def _finish_renaming(self) -> None:
@@ -225,11 +212,11 @@ class HistoryScreen(ModalScreen[str | None]):
 
     def _stop_renaming(self) -> None:
         self._say("")
-        keep = self._list.highlighted or 0
+        renamed, self._renaming = self._renaming or "", None
         with self.prevent(Input.Changed):
-            self._search.value = ""
-        self._renaming = None
-        self._refresh(keep)
+            self._search.value = self._sought
+            self._search.cursor_position = len(self._sought)
+        self._refresh(self._list.highlighted or 0, renamed)
 
     def action_delete(self) -> None:
         """Delete the chosen one; it can be brought back."""

@@ -11,7 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.ui.bases import KEY, MUTED, MarkedList
+from localspec.ui.bases import KEY, MUTED, Field, MarkedList
 from localspec.ui.lines import as_many
 from localspec.ui.screens.pair_lines import (
     Work,
@@ -57,7 +57,7 @@ class PairsScreen(ModalScreen[None]):
         self._head = Static(markup=False, id="pair-head")
         self._detail = Static(markup=False, id="pair-detail")
         self._keys = Static(markup=False, id="pair-keys")
-        self._ask = Input(placeholder=_FORM, id="pair-ask", compact=True, select_on_focus=False)
+        self._ask = Field(placeholder=_FORM, id="pair-ask", compact=True, select_on_focus=False)
         self._ask.cursor_blink = False
         self._drawn: list[Content] = []
         self._follow: Timer | None = None

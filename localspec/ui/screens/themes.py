@@ -1,0 +1,56 @@
+"""The list of themes: the present one is marked, the highlighted one is worn at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.theme import BUILTIN_THEMES
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from localspec.ui.bases import MUTED, MarkedList
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+
+def themes() -> list[str]:
+    """The themes by name."""
+    return sorted(BUILTIN_THEMES)
+
+
+class ThemeScreen(ModalScreen[None]):
+    """Arrows try a theme on, Enter keeps it, Esc goes back to the one before."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q,Q", "leave", "Close")]
+
+    def compose(self) -> ComposeResult:
+        """The list alone, so that much of the conversation can be seen in the new colours."""
+        self._before = self.app.theme
+        options = [
+            Option(Content.assemble(f"  {name}", ("  present", MUTED) if here else ""), id=name)
+            for name, here in ((name, name == self._before) for name in themes())
+        ]
+        names = MarkedList(*options, id="themes", markup=False)
+        names.border_title = "themes"
+        names.border_subtitle = "Enter keeps, Esc leaves"
+        names.highlighted = themes().index(self._before) if self._before in themes() else 0
+        yield names
+
+    @on(OptionList.OptionHighlighted)
+    def _try(self, event: OptionList.OptionHighlighted) -> None:
+        if event.option_id is not None:
+            self.app.theme = event.option_id
+
+    @on(OptionList.OptionSelected)
+    def _keep(self) -> None:
+        self.dismiss()
+
+    def action_leave(self) -> None:
+        """Go back to the theme before."""
+        self.app.theme = self._before
+        self.dismiss()
