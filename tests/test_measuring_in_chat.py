@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -143,7 +144,7 @@ def test_a_draft_that_is_not_here_is_offered_with_the_pair_that_it_is_for(
             assert f"Ctrl+F fetches {name} --draft {draft}," in " ".join(chat.transcript().split())
             assert "the name of a model is empty" not in chat.transcript()
             chat.app.pairs.get()  # with a draft of its own it is another pair than the one in use
-            assert pull.recall_wanted() == pull.PullRequest(name, draft)
+            assert chat.app.pairs._getting == pull.PullRequest(name, draft)
             await chat.until(lambda: f"✗ {name}" in chat.transcript(), "there is no Hub here")
 
     asyncio.run(body())
@@ -156,8 +157,10 @@ def test_a_pair_that_is_not_here_is_fetched_with_the_draft_that_was_named() -> N
         async with chatting(pair, draft) as chat:
             said = f"{pair} is not on this disk yet"
             await chat.until(lambda: said in chat.transcript(), said)
-            await chat.press("ctrl+f")
-            assert pull.recall_wanted() == pull.PullRequest(pair, draft)
+            with mock.patch.object(pull, "plan", wraps=pull.plan) as planned:
+                await chat.press("ctrl+f")
+                await chat.until(lambda: planned.called, "the look at it")
+            assert planned.call_args.args[:2] == (pair, draft)
 
     asyncio.run(body())
 

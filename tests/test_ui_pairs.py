@@ -251,7 +251,7 @@ async def test_an_offline_hub_is_named(hub_world: World, monkeypatch: pytest.Mon
         await chat.press("escape")
         await chat.send(f"/get {NAME}")
         await chat.until(lambda: f"✗ {NAME}" in chat.transcript(), "the reason")
-        assert pull.recall_wanted() == PullRequest(NAME)  # it may work at the next start
+        assert pull.recall_wanted() is None  # nothing came
 
 
 async def test_removing_asks_twice_and_spares_the_pair_in_use(
@@ -689,6 +689,21 @@ async def test_a_reference_that_failed_stands_in_its_line_again(
         await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
 
 
+async def test_what_went_wrong_with_a_reference_is_gone_when_a_pair_is_chosen(
+    hub_world: World, strangers: Repo
+) -> None:
+    async with chatting(Rooms()) as chat:
+        await browse(chat)
+        await chat.press("p")
+        await chat.until(lambda: isinstance(chat.app.focused, Input), "the line")
+        await chat.press(*"ann/Big-GGUF:Q9", "enter")
+        await chat.until(lambda: "✗" in chat.screen(), "the reason")
+        await chat.press("escape")
+        assert "✗" in chat.screen()
+        await chat.press("down")
+        await chat.until(lambda: "✗" not in chat.screen(), "the other pair alone")
+
+
 async def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
     loaded: list[LoadRequest] = []
 
@@ -762,7 +777,7 @@ async def test_a_pair_that_is_fetched_to_be_used_waits_for_the_answers_end_and_s
         await chat.send(f"/get {NAME}")
         await chat.until(fault.reached.is_set, "the download")
         await chat.until(lambda: f"fetching {NAME}" in chat.status(), "how far it is")
-        assert pull.recall_wanted() == PullRequest(NAME)
+        await chat.until(lambda: pull.recall_wanted() == PullRequest(NAME), "what came is known")
         fault.release.set()
         await chat.until(lambda: "waits for the answer's end" in chat.status(), "waiting")
         assert f"load {NAME}" not in rooms.log

@@ -238,3 +238,19 @@ def gamma_words(note: GammaNote | None) -> str:
 def speedup_words(found: Speedup, *, times: str = "x") -> str:
     """What drafting brought, with its doubt, for a person."""
     return f"{found.estimate:.1f}{times}, {found.low:.1f} to {found.high:.1f}"
+
+
+def figures_of(stats: GenerationStats | None) -> dict[str, float]:
+    """What is worth keeping about how an answer was made."""
+    if stats is None or not stats.generated_tokens:
+        return {}
+    found = {
+        "generated_tokens": stats.generated_tokens,
+        "tokens_per_second": stats.tokens_per_second,
+        "acceptance_rate": stats.acceptance_rate,
+        "drafted_tokens": stats.drafted_tokens,
+        "accepted_tokens": stats.accepted_tokens,
+        "context_used": stats.prompt_tokens + stats.generated_tokens,
+        "lossy": stats.lenience if stats.drafted_tokens else None,
+    }
+    return {name: value for name, value in found.items() if value is not None}

@@ -69,6 +69,7 @@ class Pairs:
     _screen: PairsScreen | None = None
     _asked: dict[str, PullRequest] = field(default_factory=dict)  # by the pair's name to be
     _getting: PullRequest | None = None  # what is fetched to be changed to
+    _remembered: PullRequest | None = None  # what a later start was told to offer
     _arrived: str = ""  # the name that it has, once it is here
     _told: float = 0.0  # when `news` was called last
     _phase: Phase = Phase.LOADING  # of which the engine was last
@@ -163,7 +164,6 @@ class Pairs:
             self.news()
         elif self._begin(Work.CHECKING, wanted.pair, lambda: self._look(wanted)):
             self._getting = wanted
-            pull.remember_wanted(wanted)
 
     def _answers(self, wanted: PullRequest) -> bool:
         info = self.engine.info
@@ -352,6 +352,9 @@ class Pairs:
 
     def _move(self, progress: PullProgress) -> None:
         self.state.progress = progress
+        if progress.done and self._getting is not None and self._remembered != self._getting:
+            self._remembered = self._getting
+            pull.remember_wanted(self._getting)  # something came: a later start goes on with it
         if (now := time.monotonic()) - self._told > _NEWS_S:
             self._told = now
             self.soon(self.news)

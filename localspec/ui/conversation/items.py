@@ -16,7 +16,7 @@ from localspec.chat.figures import accepted_words
 from localspec.chat.history.record import Place
 from localspec.chat.history.tree import FOLDED, folded
 from localspec.chat.thinking import Thinking
-from localspec.engine.stats import FinishReason, GenerationStats
+from localspec.engine.stats import FinishReason
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line, safe
 from localspec.ui.bases import HEAD, KEY, MUTED
@@ -30,7 +30,7 @@ from localspec.ui.conversation.growing import (
 from localspec.ui.conversation.markdown_blocks import definitions
 
 AnswerFigures: TypeAlias = "Mapping[str, Any]"
-"""How an answer was made, by name; `figures_of` says what there can be."""
+"""How an answer was made, by name; `chat.figures.figures_of` says what there can be."""
 
 _SHOWN_OF_QUESTION, _SHOWN_OF_NOTICE = 20_000, 5000
 _SHOWN_OF_FILE = 5  # lines of an attached one
@@ -395,22 +395,6 @@ def version_mark(place: Place | None) -> Content:
         f"{earlier}[bold $text-accent]‹[/][/] {place.version}/{place.versions}"
         f" {later}[bold $text-accent]›[/][/]"
     )
-
-
-def figures_of(stats: GenerationStats | None) -> dict[str, float]:
-    """What is worth keeping about how an answer was made."""
-    if stats is None or not stats.generated_tokens:
-        return {}
-    found = {
-        "generated_tokens": stats.generated_tokens,
-        "tokens_per_second": stats.tokens_per_second,
-        "acceptance_rate": stats.acceptance_rate,
-        "drafted_tokens": stats.drafted_tokens,
-        "accepted_tokens": stats.accepted_tokens,
-        "context_used": stats.prompt_tokens + stats.generated_tokens,
-        "lossy": stats.lenience if stats.drafted_tokens else None,
-    }
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def footnote(figures: AnswerFigures, reason: FinishReason | None, *, empty: bool) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from localspec import formats
 from localspec.chat.conversation import Message, Role
+from localspec.chat.figures import figures_of
 from localspec.chat.history.record import Record
 from localspec.chat.settings import ChatSettings
 from localspec.errors import UsageError, in_words
@@ -15,7 +16,7 @@ from localspec.process.client import EngineClient
 from localspec.process.messages import Compact, Compare, Open, Regenerate, Request
 from localspec.ui.conversation.gate import ANSWER, Gate, Phase
 from localspec.ui.conversation.input import PromptArea, as_typed
-from localspec.ui.conversation.items import Answer, figures_of
+from localspec.ui.conversation.items import Answer
 from localspec.ui.conversation.stream import Stream
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.panel.dashboard import Dashboard

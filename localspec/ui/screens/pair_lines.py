@@ -117,6 +117,11 @@ class PairsState:
         self.said = tuple(text for text in said if text)
         self.about = about
 
+    def pass_on(self) -> None:
+        """Another pair was chosen: what is about none of the list has been read."""
+        if self.row(self.about) is None:
+            self.said = ()
+
 
 def row_line(state: PairsState, row: ListedPair, width: int) -> Content:
     """One pair as a line of `width` cells."""

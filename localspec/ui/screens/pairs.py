@@ -53,6 +53,7 @@ class PairsScreen(ModalScreen[None]):
     def __init__(self, pairs: Pairs) -> None:
         super().__init__()
         self._pairs = pairs
+        self._chosen: str | None = None  # the pair that was highlighted last
         self._list = MarkedList(id="pair-list")
         self._head = Static(markup=False, id="pair-head")
         self._detail = Static(markup=False, id="pair-detail")
@@ -139,7 +140,10 @@ class PairsScreen(ModalScreen[None]):
             self._pairs.act(row)
 
     @on(OptionList.OptionHighlighted)
-    def _highlighted(self) -> None:
+    def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        if event.option_id != self._chosen and self._chosen is not None:
+            self._pairs.state.pass_on()
+        self._chosen = event.option_id
         self._draw_detail()
 
     def redraw(self) -> None:
