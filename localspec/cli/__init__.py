@@ -43,7 +43,10 @@ def _needs_engine(words: list[str]) -> bool:
 
     Not under a limit on memory: whether there is room is looked at first.
     """
-    if words[:1] not in (["chat"], ["run"], ["serve"], ["tune"]) or {"-h", "--help"} & set(words):
+    from localspec.cli.questions import is_question  # noqa: PLC0415 - under the guard
+
+    known = words[:1] in (["chat"], ["run"], ["serve"], ["tune"])
+    if not (known or any(map(is_question, words[:1]))) or {"-h", "--help"} & set(words):
         return False
     return os.environ.get("LOCALSPEC_ENGINE") != "inline" and not _limited()
 

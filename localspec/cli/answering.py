@@ -17,6 +17,8 @@ from localspec.loading.results import Answered
 from localspec.process.messages import Event, Turn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from localspec.process.client import Worker
 
 
@@ -26,13 +28,16 @@ _SUMS = (
 )
 
 
-def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
+def print_answer(
+    worker: Worker, *, stats: bool, as_json: bool, keep: Callable[[Answered], None] | None = None
+) -> bool:
     """Print text, figures or a document of an `AnswerJob`; whether the user stopped it.
 
     Args:
         worker: at work on it.
         stats: print the figures to standard error afterwards.
         as_json: print one JSON document in place of the text.
+        keep: told what came of it, once it is printed; None for nobody.
 
     Raises:
         LocalspecError: as `Worker.result`.
@@ -48,6 +53,8 @@ def print_answer(worker: Worker, *, stats: bool, as_json: bool) -> bool:
             click.echo(_summary(found, memory), err=True)
     except BrokenPipeError:
         return False  # the reader (head, less) has seen enough
+    if keep is not None:
+        keep(found)
     return found.end.reason is FinishReason.CANCELLED
 
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from localspec import __version__
+from localspec.cli.questions import is_question
 from localspec.cli.settings_file import FILE, SettingsFile, read, settings_of
 from localspec.errors import (
     EXIT_INTERRUPTED,
@@ -24,7 +25,7 @@ from localspec.errors import (
     exit_code,
 )
 from localspec.pairs.folders import config_folder
-from localspec.safe_text import safe
+from localspec.safe_text import one_line, safe
 
 # name -> (module, one line for `localspec --help`). The lines stand here so that the help
 # can be printed without importing what the commands need.
@@ -37,10 +38,14 @@ COMMANDS = {
     "show": ("localspec.cli.show", "Show a pair's vocabulary check, memory, licence and speed."),
     "tune": ("localspec.cli.tune", "Measure this machine, and the draft length that follows."),
     "bench": ("localspec.cli.bench", "Measure speculation off against on."),
+    "logs": ("localspec.cli.logs", "Show what was asked and answered."),
+    "ps": ("localspec.cli.ps", "Show what of localspec runs now, and its memory."),
     "doctor": ("localspec.cli.doctor", "Look at this machine, and say what would help."),
     "worker": ("localspec.cli.worker", "Lend this machine's memory and devices to another one."),
     "rm": ("localspec.cli.rm", "Remove a pair and what only it uses."),
 }
+# What other programs call them.
+ALSO = {"ls": "list", "models": "list"}
 
 
 # What the system may lack, and what to do about it.
@@ -98,10 +103,16 @@ class LateGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that is about to run, and what the settings file says for it.
 
-        It must have the room that its imports take.
+        It must have the room that its imports take. A question alone is one for `run`.
         """
+        if args and is_question(args[0]):
+            args = ["run", *args]
+        elif args:
+            args = [ALSO.get(args[0], args[0]), *args[1:]]
         if args and args[0] in _WITH_ENGINE:
             require_memory()
+        if args and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            _refuse(ctx, args)
         name, command, rest = super().resolve_command(ctx, args)
         # Not for the shell's completion: it never calls `invoke`, and has no use for values.
         if name is not None and command is not None and not ctx.resilient_parsing:
@@ -123,12 +134,47 @@ class LateGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
+def _refuse(ctx: click.Context, words: list[str]) -> None:
+    """Fail for want of a command, and say which one may have been meant."""
+    import difflib  # noqa: PLC0415 - not for `--help`
+
+    near = difflib.get_close_matches(words[0].lower(), [*COMMANDS, *ALSO], n=1)
+    if near:
+        meant = f" Did you mean {near[0]}?"
+    elif len(words) > 1:
+        meant = ' A question stands in quotes: localspec "why is the sky blue?"'
+    else:
+        meant = f" To open a pair: localspec chat {one_line(words[0], 60)}"
+    ctx.fail(f"No such command {words[0]!r}.{meant}")
+
+
+def _install(ctx: click.Context, _option: click.Parameter, shell: str | None) -> None:
+    """Have a shell complete commands and options, then leave."""
+    if shell is None or ctx.resilient_parsing:
+        return
+    from localspec.cli.completion import install  # noqa: PLC0415 - seldom
+
+    click.echo(install(shell))
+    ctx.exit()
+
+
 @click.group(
     cls=LateGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with `localspec chat`: a small pair of models ships with localspec.",
+    epilog="Start with `localspec chat`: a small pair of models ships with localspec. A question in"
+    ' quotes is answered at once: localspec "why is the sky blue?"',
 )
 @click.version_option(__version__, prog_name="localspec")
+@click.option(
+    "--install-completion",
+    is_flag=False,
+    flag_value="",
+    metavar="[SHELL]",
+    expose_value=False,
+    is_eager=True,
+    callback=_install,
+    help="Have bash, zsh or fish complete commands and options.  [default: the shell in use]",
+)
 def cli() -> None:
     """Local chat with speculative decoding: a draft guesses, the target checks, the text stays."""
 

@@ -12,13 +12,10 @@ from click.core import ParameterSource
 from localspec.cli.option_types import plain_text
 from localspec.cli.options import Grouped, option, shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
-from localspec.errors import ConversationError, LocalspecError, UsageError
+from localspec.errors import UsageError
 from localspec.loading.request import LoadRequest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from localspec.chat.history.tree import Header
     from localspec.ui.app import Looks
 
 
@@ -54,10 +51,9 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
         if typed("latest") is typed("resume"):
             raise UsageError("--continue and --resume exclude each other", "Give one of them.")
         latest, resume = (True, None) if typed("latest") else (False, resume)
-    from localspec.pairs.folders import data_folder  # noqa: PLC0415
+    from localspec.cli import stored  # noqa: PLC0415
 
-    archive = data_folder() / "conversations.db"
-    found = _wanted(archive, resume or "") if latest or resume is not None else None
+    found = stored.latest(resume or "") if latest or resume is not None else None
     if found is not None and not (typed("pair") or typed("target")) and found.pair.target:
         draft = options.draft if typed("draft") else found.pair.draft
         options = replace(options, pair=found.pair.target, draft=draft)
@@ -68,7 +64,7 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
     from localspec.ui.launch import run_app  # noqa: PLC0415
 
     looks = _looks(click.get_current_context().obj)
-    run_app(engine, archive=archive, resume=found.id if found else None, looks=looks)
+    run_app(engine, archive=stored.archive(), resume=found.id if found else None, looks=looks)
 
 
 def _looks(settings: SettingsFile | None) -> Looks:
@@ -88,28 +84,3 @@ def _looks(settings: SettingsFile | None) -> Looks:
     return Looks(
         keys, **found, problems=tuple(settings.problems), settings=settings.path, proposes=True
     )
-
-
-def _wanted(archive: Path, search: str) -> Header:
-    """The latest conversation that contains `search`.
-
-    Raises:
-        ConversationError: there is none, or the store cannot be read.
-    """
-    from localspec.chat.history.keeper import Keeper  # noqa: PLC0415
-
-    told: list[LocalspecError] = []
-    keeper = Keeper(archive, told.append)
-    keeper.start()
-    try:
-        found = keeper.ask(lambda store: store.listed(search)).result()
-    finally:
-        keeper.close()
-    for error in told:
-        click.echo(f"warning: {error.message}. {error.remedy}", err=True)
-    if not found:
-        raise ConversationError(
-            "there is no such conversation" if search else "there is no conversation yet",
-            "F7 in the chat lists them all.",
-        )
-    return found[0].header

@@ -37,7 +37,7 @@ _QUOTED = 60
 _KEYS, _SCREEN = "keys", "screen"
 PANELS = ("full", "compact", "off")
 # What the command line gives and a file cannot: it would stand for a question, or act each time.
-_NEVER = {"help", "target", "prompt", "output", "compare"}
+_NEVER = {"help", "continue", "target", "prompt", "output", "compare"}
 _PAIR_FOR = {"chat", "run", "serve"}
 _SAMPLER = {one.name for one in fields(SamplingParams)} - {"logit_bias"}
 ALLOWED = 'keys with Ctrl or Alt, or F1 to F24, such as "f5" or ["f5", "ctrl+r"]'

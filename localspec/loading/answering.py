@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from localspec.chat.advice import option
+from localspec.chat.conversation import Message
+from localspec.chat.settings import ChatSettings
 from localspec.chat.events import Noticed, TurnEnd, TurnEvent
 from localspec.chat.figures import gamma_words
 from localspec.chat.session import Session
@@ -27,6 +29,7 @@ def answer(
     prompt: str,
     trace: Path | None,
     *,
+    before: Sequence[Message] = (),
     progress: Progress,
     hear: Callable[[TurnEvent], None],
     cancel: Cancel,
@@ -37,6 +40,7 @@ def answer(
         request: what is loaded, and how it answers.
         prompt: the question.
         trace: a file for what a replay needs; None for none.
+        before: what was said before, without the system prompt.
         progress: told of every step of loading.
         hear: told what the user should know, and of every event of the turn but its end.
         cancel: stops it; an answer that has begun is kept as far as it came.
@@ -46,13 +50,15 @@ def answer(
         Cancelled: it was stopped while it was loading.
     """
     with closing(load_session(request, progress=progress, cancel=cancel)) as session:
-        session.settings.sampling = session.settings.sampling.seeded()
+        asked = session.settings
+        session.settings = replace(asked, sampling=asked.sampling.seeded())
         for notice in session.notices:
             hear(Noticed(notice))
+        session.open(before)
         with _traced(session, trace):
             for event in session.turn(prompt, cancel):
                 if isinstance(event, TurnEnd):
-                    return _answered(session, event)
+                    return _answered(session, event, asked)
                 hear(event)
     raise AssertionError("the turn ended without an end")
 
@@ -79,13 +85,17 @@ def _traced(session: Session, path: Path | None) -> Iterator[None]:
         session.recorder = None
 
 
-def _answered(session: Session, end: TurnEnd) -> Answered:
+def _answered(session: Session, end: TurnEnd, asked: ChatSettings) -> Answered:
     return Answered(
         end=end,
         figures=session.figures(),
         speculation_note=session.speculation_note,
         peak_memory_bytes=session.peak_memory_bytes(),
         settings=_settings(session),
+        chosen=asked,
+        pair_name=session.pair_name,
+        pair_reference=session.pair_reference,
+        spans=session.messages[-1].spans if session.messages else (),
         notices=tuple(session.notices),
     )
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from localspec.chat.events import TurnEnd
+from localspec.chat.events import Span, TurnEnd
 from localspec.chat.figures import Figures
+from localspec.chat.settings import ChatSettings
 
 _WIDTH = 40  # characters of the longest bar
 _NOISY = 0.3
@@ -24,6 +25,9 @@ class Answered:
         speculation_note: why nothing can be drafted; empty where something can.
         peak_memory_bytes: of the engine's process and its accelerators.
         settings: everything that was in force, by the names of the command line.
+        chosen: those of them that a conversation keeps; a seed that nobody gave is none of them.
+        pair_name, pair_reference: as `SessionInfo` has them.
+        spans: the answer's text by origin.
         notices: what the user should know about the pair and its settings.
     """
 
@@ -32,6 +36,10 @@ class Answered:
     speculation_note: str
     peak_memory_bytes: int
     settings: Mapping[str, Any]
+    chosen: ChatSettings
+    pair_name: str
+    pair_reference: tuple[str, str | None]
+    spans: tuple[Span, ...]
     notices: tuple[str, ...]
 
 

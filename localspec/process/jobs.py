@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct, msgpack
 
 from localspec.bench.request import BenchRequest
+from localspec.chat.conversation import Message
 from localspec.chat.events import Noticed, TurnEvent
 from localspec.loading.request import LoadRequest
 from localspec.process.messages import Asking, Loading, Turn
@@ -26,11 +27,13 @@ class AnswerJob(Struct, frozen=True, tag=True):
         request: what is loaded, and how it answers.
         prompt: the question.
         trace: a file for what a replay needs; None for none.
+        before: what was said before, without the system prompt.
     """
 
     request: LoadRequest
     prompt: str
     trace: str | None = None
+    before: tuple[Message, ...] = ()
 
 
 class BenchJob(Struct, frozen=True, tag=True):
@@ -78,11 +81,18 @@ def perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
 
     found: Answered | Report | TunedPair
     match msgpack.decode(job, type=AnyJob):  # late imports: each needs only its own
-        case AnswerJob(request, prompt, trace):
+        case AnswerJob(request, prompt, trace, before):
             from localspec.loading.answering import answer  # noqa: PLC0415
 
-            path = None if trace is None else Path(trace)
-            found = answer(request, prompt, path, progress=loading, hear=hear, cancel=cancel)
+            found = answer(
+                request,
+                prompt,
+                None if trace is None else Path(trace),
+                before=before,
+                progress=loading,
+                hear=hear,
+                cancel=cancel,
+            )
         case TuneJob(request):
             from localspec.loading.tuning import tune  # noqa: PLC0415
 

@@ -16,16 +16,18 @@ from typing import Any
 from localspec import private
 from localspec.chat.events import Span
 from localspec.chat.history.fields import (
+    Moment,
     header_of,
     node_of,
     pack,
     readable,
+    sound,
     storable,
     text,
     unpack,
 )
 from localspec.chat.history.schema import back_up, migrate, require_known
-from localspec.chat.history.tree import Header, Listed, Node, Stored, Tree
+from localspec.chat.history.tree import Header, Listed, Node, Stored, Told, Tree
 from localspec.chat.past import PAST
 from localspec.chat.states import STATES, forget
 from localspec.errors import ConversationError
@@ -239,6 +241,22 @@ class Store:
         self._note(wrong, "some stored conversations are")
         return listed
 
+    def told(self, count: int) -> list[Told]:
+        """The latest answers of all conversations with what they answer, the newest last."""
+        rows = self._db.execute(
+            f"SELECT {_HEADER}, a.created, q.content,"  # noqa: S608
+            " a.id, a.parent, a.role, a.content, a.finish, a.origins, a.figures"
+            " FROM messages a JOIN conversations c ON c.id = a.conversation"
+            " LEFT JOIN messages q ON q.id = a.parent"
+            " WHERE a.role = 'assistant' AND a.content != '' AND c.deleted IS NULL"
+            " ORDER BY a.number DESC LIMIT ?",
+            (count,),
+        )
+        wrong: set[str] = set()
+        found = [_told(row, wrong) for row in rows]
+        self._note(wrong, "some stored conversations are")
+        return found[::-1]
+
     def load(self, conversation: str) -> Stored:
         """A whole conversation.
 
@@ -343,6 +361,17 @@ class Store:
         """Delete what is kept beside the store of a conversation."""
         for folder in (STATES, PAST):
             forget(self._path.with_name(folder), conversation)
+
+
+def _told(row: Sequence[Any], wrong: set[str]) -> Told:
+    """An answer out of its conversation's fields, its time, the question's text and its own."""
+    header, node = header_of(row[:6], wrong), node_of(row[8:], wrong)
+    time_ = sound(row[6], Moment, header.updated, wrong, "time")
+    pair = str(node.figures.get("pair") or header.pair.name)
+    said = node.message
+    return Told(
+        header.id, header.title, pair, time_, text(row[7]), said.content, said.finish, node.figures
+    )
 
 
 def _json(value: Mapping[str, Any]) -> str:

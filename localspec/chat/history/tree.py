@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from localspec.chat.conversation import Message
+from localspec.engine.stats import FinishReason
 
 _TITLE_LENGTH = 60
 FOLDED = "▸ "
@@ -172,6 +173,30 @@ class Listed:
     header: Header
     messages: int
     found: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An answer and what it answers.
+
+    Attributes:
+        conversation: the id of the conversation.
+        title: of that.
+        pair: what answered.
+        time: when it was asked, in seconds since 1970.
+        question, answer: the texts.
+        finish: why the answer ended; None where that is not known.
+        figures: as a `Node` has them.
+    """
+
+    conversation: str
+    title: str
+    pair: str
+    time: float
+    question: str
+    answer: str
+    finish: FinishReason | None
+    figures: Mapping[str, Any]
 
 
 @dataclass(slots=True)

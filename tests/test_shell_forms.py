@@ -1,0 +1,231 @@
+"""What people type into a shell out of habit, as real processes with the demo pair."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.cli.ps import command_of
+from localspec.cli.questions import is_question
+from tests.support import ENDLESS
+
+FOLDERS = ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG")
+SHORT = ("-n", "8", "--temp", "0", "--gamma", "3", "--threads", "1")
+
+
+def shell(
+    data: Path, *words: str, more: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "localspec", *words],
+        env={**os.environ, **dict.fromkeys(FOLDERS, str(data)), **(more or {})},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+def logged(data: Path, *words: str) -> list[dict[str, Any]]:
+    done = shell(data, "logs", "--json", *words)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+def test_a_question_is_asked_kept_continued_and_shown(tmp_path: Path) -> None:
+    assert logged(tmp_path) == []
+    alone = shell(tmp_path, "Tell me a story.", *SHORT)
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert alone.stdout.strip()
+    after_run = shell(tmp_path, "run", "What is a quay?", "--json", *SHORT)
+    first = json.loads(after_run.stdout)["prompt_tokens"]
+    going_on = shell(tmp_path, "run", "And then?", "--continue", "--json", *SHORT)
+    assert json.loads(going_on.stdout)["prompt_tokens"] > first + 8  # what was said comes before
+    assert shell(tmp_path, "run", "A secret?", "--no-log", *SHORT).returncode == 0
+
+    found = logged(tmp_path, "-n", "9")
+    assert [one["question"] for one in found] == [
+        "Tell me a story.", "What is a quay?", "And then?",
+    ]  # fmt: skip
+    assert [one["pair"] for one in found] == ["demo"] * 3
+    assert found[0]["answer"] == alone.stdout.rstrip("\n")
+    assert found[0]["finish"] == "length"
+    assert found[1]["conversation"] == found[2]["conversation"] != found[0]["conversation"]
+    shown = shell(tmp_path, "logs", "-n", "2").stdout
+    assert "Tell me a story." not in shown
+    assert shown.index("> What is a quay?") < shown.index("> And then?")
+
+
+def test_going_on_with_nothing_is_explained(tmp_path: Path) -> None:
+    done = shell(tmp_path, "run", "And then?", "--continue", *SHORT)
+    assert done.returncode == 1
+    assert "there is no conversation yet" in done.stderr
+    done = shell(tmp_path, "logs")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing was asked yet\n")
+
+
+def test_what_a_model_said_cannot_steer_the_terminal_that_shows_it(tmp_path: Path) -> None:
+    asked = shell(tmp_path, "run", "Say \x1b[31m this.", *SHORT)
+    assert asked.returncode == 0
+    from tests.support.terminal import Terminal  # noqa: PLC0415 - there is none on Windows
+
+    shown = Terminal(["logs"], tmp_path)
+    assert shown.ends() == 0
+    assert b"\x1b[31m" not in shown.raw
+    assert "␛[31m this." in shown.text()
+
+
+@pytest.mark.parametrize("name", ["ls", "models"])
+def test_other_names_of_list(tmp_path: Path, name: str) -> None:
+    done = shell(tmp_path, name, "--no-scan", "--json")
+    assert done.returncode == 0
+    assert "demo" in [pair["name"] for pair in json.loads(done.stdout)["pairs"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("cht",), "Did you mean chat?"),
+        (("serv", "demo"), "Did you mean serve?"),
+        (("demoo",), "To open a pair: localspec chat demoo"),
+        (("why", "is", "that"), "A question stands in quotes"),
+        (("run", "demoo", "-p", "hi"), "Did you mean demo?"),
+        (("run", "./my models/none.gguf", "-p", "hi"), "none.gguf does not exist"),
+    ],
+)
+def test_what_is_mistyped_gets_a_suggestion(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    done = shell(tmp_path, *words)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+
+
+def test_a_file_with_a_space_in_its_name_is_no_question(tmp_path: Path) -> None:
+    file = tmp_path / "my model"
+    file.write_bytes(b"GGUF")
+    assert not is_question(str(file))
+    assert not is_question("./my models/none.gguf")
+    assert not is_question("--temp 0")
+    assert not is_question("qwen3-8b")
+    assert is_question("hello there")
+    assert is_question("What is in /etc/fstab?")
+
+
+def test_what_runs_is_shown_with_its_memory(tmp_path: Path) -> None:
+    endless = ("run", "demo", "-p", "Tell me a story.", "--grammar", ENDLESS, "--threads", "1")
+    runs = subprocess.Popen(
+        [sys.executable, "-m", "localspec", *endless],
+        env=os.environ | {"LOCALSPEC_DATA": str(tmp_path)},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert runs.stdout is not None
+        runs.stdout.read(1)  # it answers
+        found = json.loads(shell(tmp_path, "ps", "--json").stdout)
+        (ours,) = [one for one in found if one["pid"] == runs.pid]
+        assert (ours["command"], ours["pair"]) == ("run", "demo")
+        assert ours["memory_bytes"] > 50_000_000
+        assert abs(time.time() - ours["since"]) < 120
+        line = next(
+            line for line in shell(tmp_path, "ps").stdout.splitlines() if str(runs.pid) in line
+        )
+        assert line.split()[1:3] == ["run", "demo"]
+    finally:
+        runs.kill()
+        runs.communicate()
+    assert str(runs.pid) not in shell(tmp_path, "ps").stdout
+
+
+def test_where_a_worker_listens_is_shown(tmp_path: Path) -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "localspec", "worker", "--port", "0"],
+        env=os.environ | {"LOCALSPEC_DATA": str(tmp_path)},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    try:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        end = time.monotonic() + 60
+        ours: dict[str, Any] = {}
+        while time.monotonic() < end and not ours.get("address"):
+            found = json.loads(shell(tmp_path, "ps", "--json").stdout)
+            ours = next((one for one in found if one["pid"] == worker.pid), {})
+        assert ours["command"] == "worker"
+        assert ours["address"].startswith("127.0.0.1:")
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["/v/bin/python3", "/v/bin/localspec", "chat", "demo"], "chat"),
+        (["/v/bin/python", "-m", "localspec", "serve"], "serve"),
+        (["python", "-P", "-m", "localspec", "Why is that?"], "run"),
+        (["C:\\v\\localspec.exe", "chat"], ""),
+        (["localspec", "worker"], "worker"),
+        (["uv", "run", "localspec", "chat"], ""),
+        (["bash", "-c", "localspec chat"], ""),
+        (["python", "-m", "localspec.process"], ""),
+        (["python", "-m", "localspec", "list"], ""),
+        (["vim", "localspec", "chat"], ""),
+        ([], ""),
+    ],
+)
+def test_command_lines_that_run_localspec(words: list[str], command: str) -> None:
+    if words[:1] == ["C:\\v\\localspec.exe"] and os.name == "nt":
+        command = "chat"
+    assert command_of(words) == command
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_once_it_was_told_to(tmp_path: Path) -> None:
+    import pexpect  # noqa: PLC0415 - there is none on Windows
+
+    home = {"HOME": str(tmp_path), "SHELL": "/bin/bash"}
+    (tmp_path / ".bashrc").write_text("PS1='ready$ '\nalias x=y")  # no line end
+    for _ in range(2):
+        done = shell(tmp_path, "--install-completion", more=home)
+        assert done.returncode == 0, done.stderr
+        assert "bash completes localspec" in done.stdout
+    assert (tmp_path / ".bashrc").read_text().count("completion.bash") == 2  # in one line
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    program = programs / "localspec"
+    call = "import localspec.cli, sys; sys.argv[0] = 'localspec'; localspec.cli.main()"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{call}" "$@"\n')
+    program.chmod(0o755)
+    bash = pexpect.spawn(
+        "bash", ["-i"], encoding="utf-8", timeout=60,
+        env=os.environ | home | {"PATH": f"{programs}:{os.environ['PATH']}", "TERM": "dumb"},
+    )  # fmt: skip
+    bash.expect_exact("ready$ ")
+    bash.send("localspec doc\t")
+    bash.expect_exact("localspec doctor")
+    bash.close(force=True)
+
+
+@pytest.mark.parametrize(
+    ("named", "file"),
+    [("zsh", ".zshrc"), ("fish", ".config/fish/completions/localspec.fish"), ("tcsh", None)],
+)
+def test_other_shells_are_told_in_their_own_files(
+    tmp_path: Path, named: str, file: str | None
+) -> None:
+    home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": ""}
+    done = shell(tmp_path, "--install-completion", named, more=home)
+    if file is None:
+        assert done.returncode == 2
+        assert "there is no completion for tcsh" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / file).is_file()
