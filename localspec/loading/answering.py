@@ -11,10 +11,10 @@ from typing import Any
 
 from localspec.chat.advice import option
 from localspec.chat.conversation import Message
-from localspec.chat.settings import ChatSettings
 from localspec.chat.events import Noticed, TurnEnd, TurnEvent
 from localspec.chat.figures import gamma_words
 from localspec.chat.session import Session
+from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.trace import Recorder
 from localspec.errors import LocalspecError

@@ -338,8 +338,8 @@ def _set(app: Parts, argument: str) -> None:
     app.transcript.say(
         f"for the answers to come: {shown}",
         doubt
-        or "Where nothing else is said, sampling is as llama.cpp's defaults have it. /set NAME VALUE"
-        " changes one, /set NAME default takes that back.",
+        or "Where nothing else is said, sampling is as llama.cpp's defaults have it. /set NAME"
+        " VALUE changes one, /set NAME default takes that back.",
     )
 
 
