@@ -2,7 +2,7 @@
 
 ::
 
-    with localspec.load("demo") as chat:
+    with localspec.load("starter") as chat:
         for piece in chat.ask("Tell me a story."):
             print(piece.text, end="")
 """

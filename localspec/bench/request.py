@@ -143,12 +143,6 @@ class BenchRequest:
         }
 
 
-def usual(pair: str | None) -> PromptSet:
-    """The questions for a pair: the demo's own for the demo, which None means too."""
-    is_demo = (pair or DEMO).strip().lower() == DEMO
-    return shipped(DEMO if is_demo else GENERAL)
-
-
 def shipped(name: str) -> PromptSet:
     """A set that comes with localspec: `GENERAL`, or `DEMO` for the tiny pair."""
     document = tomllib.loads((_SETS / f"{name}.toml").read_text("utf-8"))

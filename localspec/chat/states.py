@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -138,13 +138,7 @@ class States:
         Raises:
             ValueError: there is none, or one of other models.
         """
-        if file.read(len(_MAGIC)) != _MAGIC:
-            raise ValueError("no state")
-        size = int.from_bytes(file.read(4), "little")
-        digest, packed = file.read(32), file.read(min(size, _MOST_HEADER))
-        if hashlib.sha256(packed).digest() != digest:
-            raise ValueError("a damaged header")
-        header = msgspec.msgpack.decode(packed, type=StateHeader)
+        header = _read_header(file)
         if header.made_by != self._made_by or len(header.sizes) != len(header.tokens):
             raise ValueError("made by other models")
         if sum(header.sizes) != os.fstat(file.fileno()).st_size - file.tell():
@@ -204,6 +198,45 @@ def by_age(folder: Path) -> list[tuple[Path, int]]:
             if stat.S_ISREG(about.st_mode):  # reading a pipe may never end
                 found.append((about.st_mtime_ns, path, about.st_size))
     return [(path, size) for _, path, size in sorted(found)]
+
+
+def forget_models(folder: Path, marks: Collection[str]) -> int:
+    """Delete the files of models in whose description one of these texts stands.
+
+    Returns:
+        Bytes freed.
+    """
+    freed = 0
+    with suppress(OSError):
+        for path, size in by_age(folder):
+            if any(mark in _made_by(path) for mark in marks):
+                path.unlink(missing_ok=True)
+                freed += size
+    return freed
+
+
+def _made_by(path: Path) -> str:
+    """Which models a file says it is of; empty where it says nothing that can be read."""
+    try:
+        with path.open("rb") as file:
+            return _read_header(file).made_by
+    except (OSError, ValueError):
+        return ""
+
+
+def _read_header(file: BinaryIO) -> StateHeader:
+    """Read a header that is what was written.
+
+    Raises:
+        ValueError: there is none, or a damaged one.
+    """
+    if file.read(len(_MAGIC)) != _MAGIC:
+        raise ValueError("no state")
+    size = int.from_bytes(file.read(4), "little")
+    digest, packed = file.read(32), file.read(min(size, _MOST_HEADER))
+    if hashlib.sha256(packed).digest() != digest:
+        raise ValueError("a damaged header")
+    return msgspec.msgpack.decode(packed, type=StateHeader)
 
 
 def forget(folder: Path, name: str) -> None:

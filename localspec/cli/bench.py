@@ -76,7 +76,7 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     "--ignore-eos/--no-ignore-eos",
     "ignore_end",
     default=None,
-    help="Let answers go on past their end.  [default: only with the demo pair's prompts]",
+    help="Let answers go on past their end.",
 )
 @click.option("--quick", is_flag=True, help="Under one minute.")
 @with_options(CTX_SIZE)
@@ -123,7 +123,7 @@ def command(
         benching.compare_files(*compare, as_json=as_json)
         return
     check(outputs)
-    how = _request(pair, given, started)
+    how = _request(given, started)
     request = LoadRequest(
         pair=pair,
         draft=prompts.drafters_of(how.drafts[0]) if how.drafts else given["draft"],
@@ -138,12 +138,12 @@ def command(
             raise Cancelled
 
 
-def _request(pair: str | None, given: dict[str, Any], started: float) -> BenchRequest:
+def _request(given: dict[str, Any], started: float) -> BenchRequest:
     """What is asked for, with the defaults that depend on each other."""
     quick = given["quick"]
     drafts = tuple(name for name in given["drafts"] if name.lower() != "none")
     return BenchRequest(
-        prompts=_prompts(pair, given),
+        prompts=_prompts(given),
         repeats=given["repeat"] or (prompts.QUICK_REPEATS if quick else 2),
         n_predict=given["n_predict"] or (prompts.QUICK_TOKENS if quick else 128),
         temperature=given["temp"],
@@ -155,14 +155,14 @@ def _request(pair: str | None, given: dict[str, Any], started: float) -> BenchRe
     )
 
 
-def _prompts(pair: str | None, given: dict[str, Any]) -> PromptSet:
-    """What to ask: a file's prompts, else the demo pair's own for it and the general ones.
+def _prompts(given: dict[str, Any]) -> PromptSet:
+    """What to ask: a file's prompts, else the general ones.
 
     Raises:
         LocalspecError: the file cannot be used, or there is no such kind.
     """
     own = given["prompts"]
-    chosen = prompts.usual(pair) if own is None else prompts.read(own)
+    chosen = prompts.shipped(prompts.GENERAL) if own is None else prompts.read(own)
     if given["kinds"]:
         chosen = chosen.only(given["kinds"])
     ignore_end = given["ignore_end"]

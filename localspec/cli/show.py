@@ -11,14 +11,14 @@ import click
 
 from localspec.cli.options import SCAN, WORKERS
 from localspec.loading.request import AUTO
-from localspec.pairs import catalogue, demo, describe
+from localspec.pairs import catalogue, describe
 from localspec.pairs.examine import PairReport, examine
 from localspec.pairs.hub.patience import Patience
 from localspec.safe_text import unbroken
 
 
 @click.command("show")
-@click.argument("pair", default="demo")
+@click.argument("pair", default="starter")
 @click.option(
     "--draft",
     metavar="DRAFT",
@@ -48,8 +48,6 @@ def command(
     """
     from localspec.loading import planning  # noqa: PLC0415 - it needs llama.cpp
 
-    if demo.is_meant(pair) and demo.to_be_padded():
-        click.echo(demo.pad(), err=True)
     notices = planning.greet(rpc)
     found = examine(
         pair, draft, Patience(), n_ctx=ctx_size, free=partial(planning.free_for, rpc), scan=scan

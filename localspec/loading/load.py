@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -27,14 +27,20 @@ from localspec.engine.stats import TRANSLATED
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
 from localspec.errors import LocalspecError, SamplingError, UsageError
-from localspec.loading import exactness
+from localspec.loading import exactness, form, former
 from localspec.loading.expected import note
 from localspec.loading.measuring import made_by, measured
 from localspec.loading.models import LoadedDrafts, ModelLoader, Progress
 from localspec.loading.planning import LoadPlan, check_files, drafts_plan, load_plan, uses_mtp
 from localspec.loading.request import LoadRequest
-from localspec.pairs import demo, folders
-from localspec.pairs.installed import DEMO, lasting, lasting_drafts, recall_last, remember_last
+from localspec.pairs import folders, installed, starter
+from localspec.pairs.installed import (
+    STARTER,
+    lasting,
+    lasting_drafts,
+    recall_last,
+    remember_last,
+)
 
 
 def chat_settings(options: LoadRequest) -> ChatSettings:
@@ -131,9 +137,8 @@ def load_session(
     options = exactness.settled(options)
     settings = chat_settings(options)
     progress("Reading the headers", None)
-    if demo.is_meant(options.pair) and demo.to_be_padded():
-        progress("Padding the demo's models", None)
-        notices = (*notices, demo.pad())
+    if starter.is_meant(options.pair):
+        notices = (*notices, *_prepared(progress))
     plan = load_plan(options)
     settings = _settled(settings, plan.advice)
     before = devices()
@@ -159,6 +164,18 @@ def load_session(
     return session
 
 
+def _prepared(progress: Progress) -> Iterator[str]:
+    """Have the starter answer in its fastest form; what there is to say about that."""
+    source = starter.source()
+    if source is None:
+        return
+    yield from former.cleared()
+    if not form.is_settled():
+        progress("Converting the starter to a faster form", None)
+        if said := form.settle(source):
+            yield said
+
+
 def _pair(
     loader: ModelLoader,
     plan: LoadPlan,
@@ -170,7 +187,7 @@ def _pair(
     draft = None if options.draft is None else lasting_drafts(options.draft)
     return LoadedPair(
         name=plan.name,
-        reference=(lasting(options.pair or DEMO), draft),
+        reference=(lasting(options.pair or STARTER), draft),
         target=target,
         chat_template=options.chat_template,
         advice=plan.advice,
@@ -185,7 +202,8 @@ def _pair(
 def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
     """Load the pair of `options`, and remember it if it was named; its caches may be kept.
 
-    Without a name the last used pair is loaded; where it cannot be, the demo pair with a notice.
+    Without a name the last used pair is loaded; where it cannot be, the starter with a notice, and
+    where that is not on this disk an installed pair.
 
     Raises:
         LocalspecError, Cancelled: as `load_session`.
@@ -202,18 +220,33 @@ def _opened(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session
         session = load_session(options, progress=progress, cancel=cancel)
         remember_last(options.pair, options.draft)
         return session
+    failed: dict[str, LocalspecError] = {}
+    for pair, draft in _in_turn(options):
+        again = replace(options, pair=pair, draft=draft)
+        reasons = " nor ".join(f"{name} ({error.message})" for name, error in failed.items())
+        told = (f"this is {pair}: cannot open {reasons}",) if failed else ()
+        try:
+            return load_session(again, progress=progress, cancel=cancel, notices=told)
+        except UsageError:
+            raise
+        except LocalspecError as error:
+            failed[pair] = error
+    raise next(iter(failed.values()))
+
+
+def _in_turn(options: LoadRequest) -> Iterator[tuple[str, str | None]]:
+    """What to open where no pair is named, and with which draft: each where those before fail."""
     used = recall_last()
-    if used is None:
-        return load_session(options, progress=progress, cancel=cancel)
-    draft = used.draft if options.draft is None else options.draft
-    try:
-        again = replace(options, pair=used.pair, draft=draft)
-        return load_session(again, progress=progress, cancel=cancel)
-    except UsageError:
-        raise
-    except LocalspecError as error:
-        notice = f"{used.pair}, used last, cannot be opened ({error.message}): this is {DEMO}"
-        return load_session(options, progress=progress, cancel=cancel, notices=(notice,))
+    if used is not None:
+        yield used.pair, used.draft if options.draft is None else options.draft
+    if used is None or used.pair != STARTER:
+        yield STARTER, options.draft
+    if starter.pair() is None:
+        yield from (
+            (pair.name, options.draft)
+            for pair in installed.all_pairs()
+            if pair.complete and (used is None or pair.name != used.pair)
+        )
 
 
 def load_beside(

@@ -189,6 +189,15 @@ def remember(
         private.write_json(_path(), speed)
 
 
+def forget(name: str) -> None:
+    """Let go of what the pair `name` costs, on a card too."""
+    known = recall()
+    if known is not None and known.own(name) is not None:
+        pairs = {key: one for key, one in known.pairs.items() if key.removesuffix(_CARD) != name}
+        with suppress(OSError):
+            private.write_json(_path(), replace(known, pairs=pairs))
+
+
 def _path() -> Path:
     return folders.cache_folder() / "speed.json"
 
@@ -252,7 +261,7 @@ def ranked(rows: Iterable[ListedPair], speed: Speed | None) -> list[RankedPair]:
     """The pairs, the best for this machine first; in their own order where nothing was measured.
 
     Of those that write as fast as one reads the largest is the best, of the others the fastest.
-    The demo comes first, then what is installed.
+    The starter comes first, then what is installed.
     """
     found = [_expected(row, speed) for row in rows]
     return sorted(found, key=_key) if any(one.plain for one in found) else found
@@ -260,7 +269,7 @@ def ranked(rows: Iterable[ListedPair], speed: Speed | None) -> list[RankedPair]:
 
 def _key(one: RankedPair) -> tuple[float, ...]:
     row, fastest = one.row, one.drafted or 0.0
-    place = 0 if row.kind == "demo" else 1 if row.state != "available" else 2
+    place = 0 if row.kind == "starter" else 1 if row.state != "available" else 2
     size = row.memory_gb if one.verdict == "fits" else 0
     by_size = row.n_bytes if one.verdict in _ORDER[2:] else 0
     return (place, _ORDER.index(one.verdict), -size, by_size, -fastest)

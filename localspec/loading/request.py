@@ -18,7 +18,7 @@ class LoadRequest:
     """What the command line, or a program, asked for; plain values.
 
     Attributes:
-        pair: a pair's name, a file or a reference; None for the demo pair.
+        pair: a pair's name, a file or a reference; None for the starter.
         draft: what drafts, with commas: files of models or heads, references, pairs' names, and the
             words ``auto`` (all that is there: the pair's own draft, the head inside the target and
             lookup), ``lookup``, ``mtp`` (that head) and ``none``; None is ``auto``.

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from localspec.errors import LocalspecError
-from localspec.pairs import demo, folders, installed
+from localspec.pairs import folders, starter
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads
-from localspec.pairs.installed import DEMO, InstalledPair
+from localspec.pairs.installed import STARTER, InstalledPair
 from localspec.pairs.memory.need import active_share, draft_facts, facts, own_head
 from localspec.pairs.memory.outlook import Fit, counted, unread
 from localspec.pairs.references import Reference, quant_bits, quant_of
@@ -56,7 +56,7 @@ class CuratedPair:
     """One entry of the catalogue.
 
     Attributes:
-        kind: what it is for: ``chat``, ``code`` or ``reasoning``.
+        kind: what it is for: ``chat``, ``code`` or ``reasoning``, or ``starter``.
         memory_gb: the memory class it is meant for, in GB.
         licence: the target's licence.
         architecture: llama.cpp's name of the target's.
@@ -143,7 +143,7 @@ class ListedPair:
     """One pair.
 
     Attributes:
-        kind: ``demo``, ``chat``, ``code``, ``reasoning``, or ``own`` for pairs by reference.
+        kind: ``starter``, ``chat``, ``code``, ``reasoning``, or ``own`` for pairs by reference.
         memory_gb: the memory class, 0 where there is none.
         n_bytes: size of all its files.
         target_bytes, draft_bytes: of each model's.
@@ -176,32 +176,17 @@ class ListedPair:
 
 
 def rows() -> list[ListedPair]:
-    """List the demo, the installed pairs and the rest of the catalogue, in this order.
+    """List the starter, the installed pairs and the rest of the catalogue, in this order.
 
     Raises:
-        LocalspecError: the demo pair or the catalogue is missing.
+        LocalspecError: the catalogue is missing.
     """
     known = pairs()
-    mine = installed.all_pairs()
+    mine = starter.pairs_here()
     names = {pair.name for pair in mine}
-    return [
-        _demo(),
-        *(_installed(pair, known.get(pair.name)) for pair in mine),
-        *(_available(entry) for entry in known.values() if entry.name not in names),
-    ]
-
-
-def _demo() -> ListedPair:
-    pair = demo.pair()
-    target, draft = (model.path.name for model in pair.models)
-    return replace(
-        _installed(pair, None),
-        kind=DEMO,
-        target=target,
-        draft=draft,
-        notes="Ships with localspec: a very small model for a first look.",
-        verified=True,
-    )
+    here = [_installed(pair, known.get(pair.name)) for pair in mine]
+    others = [_available(entry) for entry in known.values() if entry.name not in names]
+    return sorted([*here, *others], key=lambda row: row.name != STARTER)
 
 
 def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:

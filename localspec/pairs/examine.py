@@ -12,7 +12,7 @@ from typing import Final
 
 from localspec import formats
 from localspec.errors import DownloadCorrupt, HubOffline, LocalspecError, NotOnHub, UsageError
-from localspec.pairs import catalogue, demo, folders, installed, resolver, sources, vocabulary
+from localspec.pairs import catalogue, folders, resolver, sources, starter, vocabulary
 from localspec.pairs import found as others
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.found import FoundModel
@@ -20,7 +20,7 @@ from localspec.pairs.gguf import heads, strict
 from localspec.pairs.gguf.header import GgufHeader, read_header
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub.patience import Patience, silent
-from localspec.pairs.installed import DEMO, InstalledPair
+from localspec.pairs.installed import InstalledPair
 from localspec.pairs.memory.free import Free, read_speed
 from localspec.pairs.memory.need import ModelFacts, draft_facts, facts, own_head
 from localspec.pairs.memory.outlook import Outlook, look
@@ -267,7 +267,7 @@ def _paired_before(target: ModelSource) -> str:
 def _try_all(
     own: Sequence[ModelSource], patience: Patience, scan: bool
 ) -> tuple[DraftCandidate, ...]:
-    """Try the demo's draft, the models on this disk and the catalogue's drafts on a target.
+    """Try the starter, the models on this disk and the catalogue's drafts on a target.
 
     `own` are that target, and what drafts for it already.
     Of what is not on this disk only the start of the header is read, and all of it where that
@@ -299,14 +299,14 @@ def _untried(
     target = own[0]
     taken = {folders.real(model.paths[0]) for model in own}
     named = [
-        # The draft first: it has the pair's name.
+        # The draft first: it has the pair's name, as a target without any has.
         # Where a name stands for several, each is named by where it came from.
-        (pair.name if pair.drafts == (model,) else model.origin, model)
-        for pair in installed.all_pairs()
+        (pair.name if (pair.drafts or (pair.target,)) == (model,) else model.origin, model)
+        for pair in starter.pairs_here()
         for model in reversed(pair.models)
         if model.complete
     ]
-    for name, model in (*named, (DEMO, demo.pair().models[-1])):
+    for name, model in named:
         if folders.real(model.path) not in taken:
             yield DraftCandidate(name, model.n_bytes, on_disk=True), model.path
     known = taken | {folders.real(model.path) for _, model in named}

@@ -22,13 +22,13 @@ from typing import Final, TypeVar
 import msgspec
 
 from localspec.errors import LocalspecError
-from localspec.pairs import catalogue, demo, folders, installed
+from localspec.pairs import catalogue, folders, installed, starter
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.gguf import strict
 from localspec.pairs.gguf.cursor import MAX_HEADER_BYTES
 from localspec.pairs.gguf.header import MAGIC, SPLIT_NAME, read_model, split_names
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.installed import DEMO
+from localspec.pairs.installed import FORMER_STARTER
 from localspec.pairs.memory.need import active_share
 from localspec.pairs.memory.outlook import unread
 from localspec.pairs.references import is_model, quant_of
@@ -51,7 +51,7 @@ _STEP: Final = 1 << 20  # bytes that are searched for it at a time
 _LARGEST_JSON: Final = 1 << 20
 _LONGEST_TEXT: Final = 200
 # Words that mean something else where a model is named.
-_TAKEN: Final = (DEMO, "none", "auto", "lookup", "mtp")
+_TAKEN: Final = (FORMER_STARTER, "none", "auto", "lookup", "mtp")
 _ODD: Final = re.compile(r"[^A-Za-z0-9._+-]+")
 _DIGEST: Final = re.compile(r"sha256[:-]([0-9a-f]{64})")
 _MODEL_LAYER: Final = "application/vnd.ollama.image.model"
@@ -205,7 +205,7 @@ _Identity = tuple[int, int]
 def _own_files() -> set[_Identity]:
     """The first files of the pairs that are listed anyhow."""
     found = set()
-    for pair in (demo.pair(), *installed.all_pairs()):
+    for pair in (*starter.pairs_here(), *installed.all_pairs()):
         for model in pair.models:
             with contextlib.suppress(OSError, ValueError):
                 status = model.path.stat()

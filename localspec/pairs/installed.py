@@ -10,7 +10,7 @@ import contextlib
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -23,9 +23,11 @@ from localspec.limits import LARGEST_FILE
 from localspec.pairs import folders, references
 from localspec.safe_text import reason
 
-DEMO: Final = "demo"
+STARTER: Final = "starter"
+FORMER_STARTER: Final = "demo"
+"""The name of the pair that came before; in whatever names a pair it means the starter."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-_RESERVED: Final = frozenset({DEMO, "none"})
+_RESERVED: Final = frozenset({FORMER_STARTER, "none"})
 _FORMAT: Final = 2
 
 
@@ -248,7 +250,9 @@ class LastUsed:
 def recall_last() -> LastUsed | None:
     """Read what was used last; None where nothing was, or where it cannot be read."""
     found = private.read_json(_last_path(), LastUsed)
-    return found if found is not None and found.pair.strip() else None
+    if found is None or not found.pair.strip():
+        return None
+    return replace(found, pair=lasting(found.pair))
 
 
 def remember_last(pair: str, draft: str | None = None) -> None:
@@ -276,8 +280,8 @@ def lasting_drafts(text: str) -> str:
 
 
 def lasting(text: str) -> str:
-    """`text`, a file's path made absolute: it means the same in another working folder."""
+    """`text` as it is kept: a path made absolute, which means the same in another folder."""
     text = text.strip()
     if references.means_local(text):
         return str(folders.user_path(text).absolute())
-    return text
+    return STARTER if text.lower() == FORMER_STARTER else text

@@ -14,14 +14,14 @@ from typing import Final
 
 from localspec import formats, private
 from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
-from localspec.pairs import catalogue, folders, installed, vocabulary
+from localspec.pairs import catalogue, folders, installed, starter, vocabulary
 from localspec.pairs.examine import PairReport, examine
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import download
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
+from localspec.pairs.installed import FORMER_STARTER, STARTER, InstalledModel, InstalledPair
 from localspec.pairs.sources import ModelSource
 
 # Room that a download leaves on the disk, in bytes.
@@ -90,8 +90,9 @@ def plan(
         HubError, ModelError: a model cannot be found or read.
         Cancelled: the user wants to stop.
     """
-    if pair.strip().lower() == DEMO and draft is None and name is None:
-        raise UsageError("demo comes with localspec", "Run `localspec chat demo`.")
+    ours = starter.is_meant(pair) and draft is None and name is None
+    if ours and (path := starter.source()) is not None:
+        raise UsageError(f"{STARTER} is here: {path}", f"Run `localspec chat {STARTER}`.")
     if name is not None:
         installed.check_name(name)
     report = examine(pair, draft, patience, scan=scan)
@@ -202,7 +203,7 @@ def _choose_name(wanted: str | None, report: PairReport) -> str:
             )
         return name
     # The name of another program's model may have marks that no pair's has.
-    base = _derive(report.target, report.name if report.name != DEMO else "")
+    base = _derive(report.target, report.name)
     candidates = [base, *(f"{base}-{number}" for number in range(2, 1000))]
     return next(name for name in candidates if _free_for(name, report))
 
@@ -212,7 +213,7 @@ def _derive(target: ModelSource, known: str) -> str:
     text = known or target.repo.rpartition("/")[2] or target.paths[0].stem
     text = re.sub(r"[-_.]gguf$", "", text.lower())
     text = re.sub(r"[^a-z0-9._-]+", "-", text).strip("-._")[: 64 if known else 48]
-    return text if text and text not in (DEMO, "none") else f"pair-{text or 'local'}"
+    return text if text and text not in (FORMER_STARTER, "none") else f"pair-{text or 'local'}"
 
 
 def _free_for(name: str, report: PairReport) -> bool:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.errors import LocalspecError, NotOnHub
-from localspec.pairs import catalogue, demo, folders, installed, resolver
+from localspec.pairs import catalogue, folders, installed, resolver, starter
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.installed import DEMO, InstalledModel, InstalledPair
+from localspec.pairs.installed import STARTER, InstalledModel, InstalledPair
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,27 @@ def remove(name: str, patience: Patience) -> Removal:
         LocalspecError: there is no such pair, or a file cannot be deleted.
         Cancelled: the user wants to stop while another process holds a file.
     """
-    if demo.is_meant(name):
-        used = {path for pair in installed.all_pairs() for path in _paths(pair)}
-        return Removal(DEMO, demo.unpad(used), ("the small models that ship with localspec",))
+    if starter.is_meant(name):
+        return _remove_starter(patience)
+    return _remove_pair(name, patience)
+
+
+def _remove_starter(patience: Patience) -> Removal:
+    """Remove the starter's converted copy, and its file where that was pulled."""
+    others = (pair for pair in installed.all_pairs() if pair.name != STARTER)
+    freed = starter.clear({path for pair in others for path in _paths(pair)})
+    packaged = starter.packaged()
+    try:
+        removal = _remove_pair(STARTER, patience)
+    except NotOnHub:
+        if packaged is None and not freed:
+            raise
+        removal = Removal(STARTER, 0, ())
+    kept = (f"{packaged}: it belongs to the package {starter.PACKAGE}",) if packaged else ()
+    return replace(removal, freed=removal.freed + freed, kept=(*removal.kept, *kept))
+
+
+def _remove_pair(name: str, patience: Patience) -> Removal:
     try:
         pair = installed.find(name)
     except LocalspecError:
@@ -76,12 +94,12 @@ def _delete_models(pair: InstalledPair, patience: Patience) -> tuple[int, list[s
 
 
 def used_bytes() -> int:
-    """Give the bytes on disk of all installed pairs and the demo, each file counted once.
+    """Give the bytes on disk of all installed pairs and the starter, each file counted once.
 
     Raises:
-        LocalspecError: the records may not be read, or the demo is not there.
+        LocalspecError: the records may not be read.
     """
-    pairs = [*installed.all_pairs(), demo.pair()]
+    pairs = [*installed.all_pairs(), *starter.pairs_here()]
     paths = {path for pair in pairs for path in _paths(pair)}
     sizes = {}
     for path in paths:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from localspec.errors import ModelFileError, NotFetched, NotOnHub, UsageError
-from localspec.pairs import catalogue, demo, folders, found, installed, references
+from localspec.pairs import catalogue, folders, found, installed, references, starter
 from localspec.pairs.catalogue import CuratedPair
 from localspec.pairs.found import FoundModel, Scan
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.installed import DEMO, InstalledPair
+from localspec.pairs.installed import STARTER, InstalledPair
 from localspec.pairs.references import Reference
 
 NO_DRAFT: Final = "none"
@@ -47,7 +47,7 @@ def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) ->
     """Find the files that `pair` and `draft` stand for; nothing is fetched.
 
     Args:
-        pair: a short name, a GGUF file or a Hub reference; None is the demo pair.
+        pair: a short name, a GGUF file or a Hub reference; None is the starter.
         draft: a file, a reference, an installed pair's name or ``none``; None leaves the
             choice to the pair.
         scan: whether a name may stand for a model of another program.
@@ -58,7 +58,7 @@ def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) ->
         BadReference: the text names no model.
         UsageError: there is no text.
     """
-    target = _on_disk(DEMO if pair is None else pair, scan, pull_draft=draft)
+    target = _on_disk(STARTER if pair is None else pair, scan, pull_draft=draft)
     if draft is None:
         return target
     if draft.lower() == NO_DRAFT:
@@ -95,8 +95,9 @@ def meaning(text: str, *, scan: bool = True) -> Meaning:
         return path
     if any(mark in text for mark in "/@"):  # a user's file may be a/b without an ending
         return path if folders.is_file(path) else references.parse(text)
-    pair = demo.pair() if text.lower() == DEMO else installed.find(text)
-    known = pair or catalogue.pairs().get(text.lower())
+    name = STARTER if starter.is_meant(text) else text.lower()
+    pair = starter.pair() if name == STARTER else installed.find(text)
+    known = pair or catalogue.pairs().get(name)
     if known is not None:
         return known
     if folders.is_file(path):
@@ -118,7 +119,9 @@ def _on_disk(text: str, scan: bool, pull_draft: str | None = None) -> ResolvedPa
             if meant.draft is not None:
                 draft, reason = here[1][0], f"part of {meant.name}"
             return ResolvedPair(meant.name, here[0][0], draft, reason)
-        raise NotFetched(f"{meant.name} is not on this disk", f"Run `localspec pull {meant.name}`.")
+        pulls = f"Run `localspec pull {meant.name}`."
+        remedy = starter.REMEDY if meant.name == STARTER else pulls
+        raise NotFetched(f"{meant.name} is not on this disk", remedy)
     if isinstance(meant, Reference):
         if paths := hub_cache.find(meant):
             return _with_known_draft(text, paths[0])
@@ -169,7 +172,7 @@ def pair_with(target: Path) -> InstalledPair | None:
 
 def suggestion(name: str, others: Scan | None = None) -> str:
     """Say what may have been meant by `name`, which is no pair, nor one of the `others`."""
-    known = [DEMO, *(pair.name for pair in installed.all_pairs()), *catalogue.pairs()]
+    known = [*(pair.name for pair in installed.all_pairs()), *catalogue.pairs()]
     known += [model.name for model in others.models] if others else []
     close = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"Did you mean {close[0]}? " if close else ""

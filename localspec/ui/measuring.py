@@ -109,7 +109,7 @@ def _quick(loaded: LoadRequest) -> BenchJob:
     """What `localspec bench --quick` asks for."""
     started = perf_counter()
     how = BenchRequest(
-        prompts=request.usual(loaded.pair),
+        prompts=request.shipped(request.GENERAL),
         repeats=request.QUICK_REPEATS,
         n_predict=request.QUICK_TOKENS,
         temperature=0.0,

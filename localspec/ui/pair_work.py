@@ -27,7 +27,7 @@ from localspec.pairs import catalogue, describe, found, installed, pull, remove,
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.installed import DEMO
+from localspec.pairs.installed import STARTER
 from localspec.pairs.pull import PullPlan, PullProgress, PullRequest
 from localspec.process.client import EngineClient
 from localspec.safe_text import one_line
@@ -79,7 +79,7 @@ class Pairs:
     # For this machine
 
     def propose(self) -> None:
-        """Say what suits this machine better than the demo, or what was being fetched before."""
+        """Say what suits this machine better than the starter, or what was being fetched before."""
         wanted = pull.recall_wanted()
         if self._getting is not None or self.offered is not None:
             pass  # the user was faster, or has asked for another
@@ -88,13 +88,13 @@ class Pairs:
         elif wanted is not None:
             self.offered = wanted
             self.tell(*proposing.interrupted(wanted))
-        elif self._in_demo:
+        elif self._in_starter:
             self._reminds = True
             self._list_and(lambda: self._propose(ranking.proposed(self.state.ranked)))
 
     @property
-    def _in_demo(self) -> bool:
-        return self.engine.info is not None and self.engine.info.pair_name == DEMO
+    def _in_starter(self) -> bool:
+        return self.engine.info is not None and self.engine.info.pair_name == STARTER
 
     def _propose(self, best: Sequence[RankedPair]) -> None:
         speed = self.state.speed
@@ -122,7 +122,7 @@ class Pairs:
             missing: says what of it is not here, the target or the draft.
         """
         last = installed.recall_last()
-        pair = asked.pair or (last.pair if last is not None else DEMO)
+        pair = asked.pair or (last.pair if last is not None else STARTER)
         self.offered = PullRequest(pair, asked.draft)
 
         def say() -> None:
@@ -138,9 +138,9 @@ class Pairs:
         return next((one for one in self.state.ranked if one.row.name == name), None)
 
     def _answered(self) -> None:
-        """The first answer of the demo is followed by the proposal."""
+        """The first answer of the starter is followed by the proposal."""
         known = self._known(self.offered)
-        if self._reminds and self._in_demo and known is not None and self._getting is None:
+        if self._reminds and self._in_starter and known is not None and self._getting is None:
             self._reminds = False
             self.tell(f"for this machine: {known.row.name}, {known.offer}", self._what_get_does())
 
@@ -254,9 +254,8 @@ class Pairs:
         state = self.state
         if row.name == state.in_use:
             self._say(f"{row.name} is in use: change to another pair first", row.name)
-        elif row.state in ("available", "found") or row.kind == "demo":
-            stays = f"{row.name} is not installed" if row.kind != "demo" else "demo stays"
-            self._say(stays, row.name)
+        elif row.state in ("available", "found"):
+            self._say(f"{row.name} is not installed", row.name)
         elif state.doomed != row.name:
             state.doomed = row.name
             state.say(())

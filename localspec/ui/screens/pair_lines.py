@@ -303,7 +303,7 @@ def key_hints(state: PairsState, row: ListedPair | None) -> list[tuple[str, str]
         known = row.state == "installed" or (planned and row.state == "found")
         word = "use" if known else "pull" if planned else "check"
         hints.append(("Enter", word))
-        if row.state not in ("available", "found") and row.kind != "demo":
+        if row.state not in ("available", "found"):
             hints.append(("X", "remove"))
     hints += [("Esc", "close"), ("P", "pull another")]
     return hints

@@ -1,0 +1,31 @@
+"""Another type for the weights of a model, written by llama.cpp's own quantiser."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+from llama_cpp import llama_cpp as lib
+
+from localspec.engine.llama.hardware import default_threads
+from localspec.engine.llama.log import start_backend
+from localspec.errors import ModelLoadError
+
+
+def write_q8_0(source: Path, out: Path) -> None:
+    """Write the model `source` to `out` with all matrices in Q8_0; what it says of itself stays.
+
+    Matrices that are quantised already are dequantised first, so that `out` has their rounding and
+    that of Q8_0, which is 1/254 of the largest of 32 weights at most.
+
+    Raises:
+        ModelLoadError: llama.cpp cannot read `source` or write `out`; what is in `out` is of no
+            use.
+    """
+    log = start_backend().section()
+    params = lib.llama_model_quantize_default_params()
+    params.ftype = lib.LLAMA_FTYPE_MOSTLY_Q8_0
+    params.allow_requantize = True
+    params.nthread = default_threads()
+    if lib.llama_model_quantize(bytes(source), bytes(out), ctypes.byref(params)):
+        raise ModelLoadError(f"{source} cannot be converted: {log.reason()}")

@@ -1,0 +1,105 @@
+"""In which form the starter answers: as its file comes, in Q4_1, or converted to Q8_0.
+
+On many processors llama.cpp's kernels for Q4_1 are slow, most of all for the few tokens of a check;
+on others they may be faster. So the file is converted once, both are timed in turns, and the copy
+answers unless a token takes longer in it without drafting: beside a slow baseline any draft would
+look good.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from localspec import formats, private
+from localspec.engine.length.profile import measure
+from localspec.engine.llama import (
+    LOOK_S,
+    Context,
+    ContextOptions,
+    Model,
+    bearable,
+    build,
+    busy_cores,
+    default_threads,
+    machine,
+    write_q8_0,
+)
+from localspec.errors import LocalspecError
+from localspec.pairs import starter
+from localspec.pairs.installed import STARTER
+from localspec.pairs.starter import Form
+from localspec.safe_text import reason
+
+_TURNS: Final = 5  # of each form: what disturbs the one disturbs the other
+_DECODES: Final = (1,) * 8
+_TURN_S: Final = 0.2  # in which a slow machine decodes less often
+_N_CTX: Final = 256
+
+
+def is_settled() -> bool:
+    """Whether it is known in which form the starter answers on this machine."""
+    form = starter.recall()
+    return form is not None and (form.machine, form.build) == (machine(), build())
+
+
+def settle(source: Path) -> str:
+    """Have the starter answer in its faster form from now on, and say what was done.
+
+    Beside other programs nothing can be timed: then the copy answers until the next start.
+
+    Args:
+        source: the starter's file as it came.
+    """
+    try:
+        known = starter.recall()
+        copy_bytes = known.copy_bytes if known is not None else 0
+        made = not copy_bytes
+        if made:
+            copy_bytes = _convert(source, starter.converted())
+        if busy_cores(LOOK_S) > bearable(default_threads()):
+            starter.remember(Form("", "", copy_bytes))
+            return f"the starter was converted to Q8_0 ({_taking(copy_bytes)})" if made else ""
+        plain = times(source, starter.converted())
+        if plain[1] > plain[0]:
+            starter.converted().unlink()
+            copy_bytes = 0
+        starter.remember(Form(machine(), build(), copy_bytes))
+    except (OSError, LocalspecError) as error:
+        return f"the starter answers in Q4_1, as it came: converting it failed ({reason(error)})"
+    before, after = (f"{1 / seconds:.0f}" for seconds in plain)
+    if not copy_bytes:
+        return f"the starter answers in Q4_1, as it came: {before} tokens/s, {after} in Q8_0"
+    return (
+        f"the starter was converted to Q8_0, which is faster here: {after} tokens/s without"
+        f" drafting, {before} as it came ({_taking(copy_bytes)})"
+    )
+
+
+def _taking(copy_bytes: int) -> str:
+    return f"the copy takes {formats.size(copy_bytes)} of disk; `localspec rm {STARTER}` removes it"
+
+
+def _convert(source: Path, copy: Path) -> int:
+    """Write the copy, which appears whole or not at all; its size in bytes."""
+    private.make_folder(copy.parent)
+    with tempfile.TemporaryDirectory(dir=copy.parent) as aside:
+        trial = Path(aside) / copy.name
+        write_q8_0(source, trial)
+        return trial.replace(copy).stat().st_size
+
+
+def times(*files: Path) -> tuple[float, ...]:
+    """Seconds of a token of each model without drafting, timed in turns; the least count."""
+    with ExitStack() as stack:
+        models = [stack.enter_context(Model.load(file)) for file in files]
+        contexts = [
+            stack.enter_context(Context(model, ContextOptions(n_ctx=_N_CTX))) for model in models
+        ]
+        turns = [
+            [measure(each, _DECODES, budget=_TURN_S).points[1] for each in contexts]
+            for _ in range(_TURNS)
+        ]
+    return tuple(map(min, zip(*turns, strict=True)))
