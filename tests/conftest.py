@@ -13,7 +13,13 @@ from unittest import mock
 import hypothesis
 import pytest
 
+from localspec.chat.session import Session
+from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.loading.load import load_session
+from localspec.loading.request import LoadRequest
+from localspec.pairs import starter
+from localspec.pairs.names import STARTER
 from tests.support import toy
 
 if TYPE_CHECKING:
@@ -41,7 +47,6 @@ def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         "LOCALSPEC_CACHE": str(tmp_path_factory.mktemp("cache")),
         "LOCALSPEC_DATA": str(tmp_path_factory.mktemp("data")),
         "LOCALSPEC_CONFIG": str(tmp_path_factory.mktemp("config")),
-        "LOCALSPEC_DEMO": "small",
         # `llm` brings setuptools, which else imports itself wherever Python starts, also where a
         # test leaves no files for it.
         "SETUPTOOLS_USE_DISTUTILS": "stdlib",
@@ -114,3 +119,33 @@ def hub_world(tmp_path: Path) -> Iterator[World]:
 
     with world(tmp_path) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def starter_file() -> Path:
+    """The starter's model as it comes, in Q4_1; without its package the test is skipped.
+
+    CI always has it: there a skip would hide that nothing was tested.
+    """
+    path = starter.packaged()
+    if path is None:
+        why = f"the package {starter.PACKAGE} is not installed"
+        if os.environ.get("CI"):
+            pytest.fail(why)
+        pytest.skip(why)
+    return path
+
+
+@pytest.fixture(scope="session")
+def starter_session(starter_file: Path) -> Iterator[Session]:
+    """The starter loaded as commands load it: one thread, greedy, drafting by lookup."""
+    request = LoadRequest(pair=STARTER, threads=1, ctx_size=2048, temp=0.0, gamma=4, n_predict=160)
+    session = load_session(request, progress=lambda _step, _share: None, cancel=Cancel())
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody installed the package with the starter's model."""
+    monkeypatch.setattr(starter, "packaged", lambda: None)

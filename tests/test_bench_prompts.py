@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench.request import DEMO, GENERAL, OWN_KIND, read, shipped
+from localspec.bench.request import GENERAL, OWN_KIND, read, shipped
 from localspec.errors import LocalspecError, UsageError
 
 
-@pytest.mark.parametrize(("name", "kinds"), [(GENERAL, 9), (DEMO, 5)])
-def test_the_sets_have_their_kinds_with_six_prompts_at_least(name: str, kinds: int) -> None:
-    prompts = shipped(name).prompts
+def test_the_set_has_nine_kinds_with_six_prompts_at_least() -> None:
+    prompts = shipped(GENERAL).prompts
     counts = Counter(prompt.kind for prompt in prompts)
-    assert len(counts) == kinds
+    assert len(counts) == 9
     assert min(counts.values()) >= 6
     assert len({prompt.text for prompt in prompts}) == len(prompts)
     assert len({prompt.name for prompt in prompts}) == len(prompts)
@@ -35,12 +34,11 @@ def test_some_contexts_are_long_and_the_question_stands_above_them() -> None:
 
 
 def test_kinds_can_be_chosen_and_unknown_ones_are_named() -> None:
-    chosen = shipped(DEMO).only(["sums", "talk"])
-    assert chosen.kinds == ("sums", "talk")
-    assert chosen.ignore_end
+    chosen = shipped(GENERAL).only(["story", "chat"])
+    assert chosen.kinds == ("chat", "story")
     with pytest.raises(UsageError, match="'poem'") as caught:
-        shipped(DEMO).only(["sums", "poem"])
-    assert "stories" in caught.value.remedy
+        shipped(GENERAL).only(["story", "poem"])
+    assert "story" in caught.value.remedy
 
 
 def test_a_file_of_json_lines(tmp_path: Path) -> None:
@@ -98,4 +96,4 @@ def test_sets_are_told_apart_by_their_texts(tmp_path: Path) -> None:
     assert len(digests) == 2
     path.write_text(json.dumps({"prompt": "b", "kind": OWN_KIND}))
     assert read(path).digest in digests
-    assert shipped(DEMO).digest != shipped(DEMO).only(["talk"]).digest
+    assert shipped(GENERAL).digest != shipped(GENERAL).only(["chat"]).digest

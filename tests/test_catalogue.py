@@ -23,12 +23,12 @@ from localspec.errors import (
     NotOnHub,
     UsageError,
 )
-from localspec.pairs import catalogue, folders, installed, pull, references, resolver
+from localspec.pairs import catalogue, folders, installed, pull, references, resolver, starter
 from localspec.pairs.gguf import heads
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.pull import PullRequest
 from localspec.pairs.references import Reference
-from tests.support import gguf_models, ggufs
+from tests.support import gguf_models, ggufs, toy
 from tests.support.heads import write_dflash
 from tests.support.hub_server import Repo
 from tests.support.hub_world import World
@@ -252,10 +252,11 @@ EVIDENCE = re.compile(
 
 def test_every_curated_pair_is_well_formed() -> None:
     pairs = catalogue.pairs()
+    assert pairs.pop("starter").target.sha256 == starter.SHA256
     assert 20 <= len(pairs) <= 30
     for name, entry in pairs.items():
         assert installed.check_name(name) == name
-        assert entry.kind in ("chat", "code", "reasoning")
+        assert entry.kind in ("chat", "code", "reasoning", "starter")
         assert entry.licence
         assert EVIDENCE.fullmatch(entry.evidence), entry.evidence
         assert entry.memory_gb * 1e9 > entry.n_bytes * 0.8
@@ -350,15 +351,6 @@ def test_a_damaged_catalogue_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 # --- resolving --------------------------------------------------------------------------------
-
-
-def test_the_demo_pair_is_there_without_a_network() -> None:
-    target, draft = (folders.shipped("demo") / f"{side}-Q8_0.gguf" for side in ("target", "draft"))
-    for text in (None, "demo", "DEMO"):
-        found = resolver.resolve(text)
-        assert (found.name, found.target, found.draft) == ("demo", target, draft)
-    assert resolver.resolve("demo", "none").draft is None
-    assert resolver.resolve(str(target), "demo").draft == draft
 
 
 def test_files_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,15 +522,17 @@ def test_list_shows_everything(hub_world: World, pair: tuple[Repo, Repo]) -> Non
     hub_world.run("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF", "--name", "mine")
     done = hub_world.run("list")
     assert done.code == 0
-    for word in ("demo", "mine", "installed", "qwen3-8b", "available", "Apache-2.0"):
+    for word in ("starter", "mine", "installed", "qwen3-8b", "available", "Apache-2.0"):
         assert word in done.out
     data = json.loads(hub_world.run("list", "--json").out)
     rows = {row["name"]: row for row in data["pairs"]}
     assert rows["mine"]["state"] == "installed"
     assert rows["mine"]["verified"] is True
-    assert rows["mine"]["bytes"] + rows["demo"]["bytes"] == data["used_bytes"]
+    ours = rows["starter"]["bytes"] if rows["starter"]["state"] == "installed" else 0
+    assert rows["mine"]["bytes"] + ours == data["used_bytes"]
     assert rows["llama-3.3-70b"]["memory"]["needed_bytes"] > 43e9
-    assert set(rows) >= {"demo", "mine", *catalogue.pairs()}
+    assert set(rows) == {"mine", *catalogue.pairs()}
+    assert data["pairs"][0]["name"] == "starter"
     hub_world.snapshot("ann/Big-GGUF", pair[0].commit, "big-Q4_K_M.gguf").unlink()
     data = json.loads(hub_world.run("list", "--json").out)
     assert {row["name"]: row for row in data["pairs"]}["mine"]["state"] == "incomplete"
@@ -556,40 +550,44 @@ def test_list_loads_neither_the_engine_nor_the_hub_client() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_show_of_the_demo(hub_world: World) -> None:
-    done = hub_world.run("show")
+def test_show_of_a_pair(hub_world: World) -> None:
+    toy.install(hub_world.data)
+    done = hub_world.run("show", "toy")
     assert done.code == 0, done.err
     assert "vocabulary  matches: the same" in done.out
-    data = json.loads(hub_world.run("show", "demo", "--json", "--ctx-size", "512").out)
+    data = json.loads(hub_world.run("show", "toy", "--json", "--ctx-size", "512").out)
     assert data["vocabulary"]["compatible"] is True
     assert data["memory"]["n_ctx"] == 512
     assert data["memory"]["verdict"] == "fits"
 
 
 def test_show_of_lookup_alone(hub_world: World) -> None:
-    done = hub_world.run("show", "demo", "--draft", "lookup")
+    toy.install(hub_world.data)
+    done = hub_world.run("show", "toy", "--draft", "lookup")
     assert done.code == 0, done.err
     assert "draft       none: what repeats is copied (lookup)" in done.out
-    own = hub_world.run("show", "demo", "--draft", "auto")
+    own = hub_world.run("show", "toy", "--draft", "auto")
     assert own.code == 0, own.err
     assert "vocabulary  matches" in own.out
 
 
 def test_show_tells_how_much_of_a_text_is_spelled_alike(hub_world: World, tmp_path: Path) -> None:
+    toy.install(hub_world.data)
     other = gguf_models.write_renumbered(tmp_path / "other.gguf", fewer=1000)
-    done = hub_world.run("show", "demo", "--draft", str(other))
+    done = hub_world.run("show", "toy", "--draft", str(other))
     assert done.code == 0, done.err
     assert "another one, translated: " in done.out
     assert "of a text is spelled alike" in done.out
-    data = json.loads(hub_world.run("show", "demo", "--draft", str(other), "--json").out)
+    data = json.loads(hub_world.run("show", "toy", "--draft", str(other), "--json").out)
     assert data["vocabulary"]["compatible"] is False
     assert 0.5 < data["vocabulary"]["alike"] < 1
 
 
 def test_show_reports_an_unfit_draft_without_failing(hub_world: World, tmp_path: Path) -> None:
+    toy.install(hub_world.data)
     odd = tmp_path / "odd.gguf"
     odd.write_bytes(ggufs.model([f"x{n}" for n in range(10)]))
-    done = hub_world.run("show", "demo", "--draft", str(odd))
+    done = hub_world.run("show", "toy", "--draft", str(odd))
     assert done.code == 0, done.err
     assert "vocabulary  does not match:" in done.out
 
@@ -687,11 +685,7 @@ def test_rm_clears_an_unfinished_pull_of_a_curated_pair(hub_world: World) -> Non
     assert "there is nothing to remove" in again.err
 
 
-def test_rm_keeps_what_ships_of_the_demo_and_forgets_damaged_records(hub_world: World) -> None:
-    kept = hub_world.run("rm", "demo")
-    assert kept.code == 0
-    assert "ship with localspec" in kept.out
-    assert hub_world.run("show", "demo").code == 0
+def test_rm_forgets_damaged_records(hub_world: World) -> None:
     installed.save(PAIR)
     (installed.folder() / "mine.json").write_text("{")
     assert "record of mine is damaged" in hub_world.run("list").err

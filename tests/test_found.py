@@ -25,7 +25,7 @@ from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.pull import PullRequest
-from tests.support import ggufs
+from tests.support import ggufs, toy
 from tests.support.hub_world import World, world
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="HOME is not the home there")
@@ -93,7 +93,7 @@ class Stores:
 
 
 @pytest.fixture
-def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
+def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_package: None) -> Stores:
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -103,6 +103,7 @@ def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
         monkeypatch.delenv(name, raising=False)
     hub = home / ".cache" / "huggingface" / "hub"
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub))
+    toy.install(tmp_path / "data")
     return Stores(home, hub)
 
 
@@ -255,14 +256,14 @@ def test_without_a_scan_their_names_mean_nothing(stores: Stores) -> None:
         with pytest.raises(NotOnHub, match="there is no pair named"):
             resolver.resolve(text, scan=False)
     with pytest.raises(NotOnHub):
-        resolver.resolve("demo", "big", scan=False)
+        resolver.resolve("toy", "big", scan=False)
 
 
 def test_other_names_are_resolved_without_looking(
     stores: Stores, toy_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(found, "scan", lambda: pytest.fail("it looked"))
-    resolver.resolve("demo")
+    resolver.resolve("toy")
     resolver.resolve(str(toy_target), "none")
     for text in ("qwen3-8b", "user/repo:Q4_K_M", "hf.co/user/repo"):
         with pytest.raises(NotOnHub):
@@ -278,8 +279,8 @@ def test_they_are_matched_with_drafts_by_vocabulary(stores: Stores) -> None:
         report = examine("big", None, Patience())
         unseen = examine(str(report.target.paths[0]), None, Patience(), scan=False)
     fits = {one.draft: one.fits for one in report.candidates if one.on_disk}
-    assert fits == {"fits": True, "odd": False, "demo": False}
-    assert {one.draft for one in unseen.candidates if one.on_disk} == {"demo"}
+    assert fits == {"fits": True, "odd": False, "toy": False, str(toy.TARGET): False}
+    assert {one.draft for one in unseen.candidates if one.on_disk} == {"toy", str(toy.TARGET)}
 
 
 @pytest.mark.parametrize("draft", [None, "none"])
@@ -288,10 +289,10 @@ def test_further_drafts_are_tried_for_a_named_pair_but_not_its_own(
 ) -> None:
     stores.file(".lmstudio/models/a/b/another.gguf", toy_draft.read_bytes())
     with mock.patch.object(constants, "HF_HUB_OFFLINE", True):
-        assert examine("demo", draft, Patience()).candidates == ()
-        report = examine("demo", draft, Patience(), further=True)
+        assert examine("toy", draft, Patience()).candidates == ()
+        report = examine("toy", draft, Patience(), further=True)
     tried = {one.draft: one.fits for one in report.candidates if one.on_disk}
-    assert tried == {"another": True} | ({} if draft is None else {"demo": True})
+    assert tried == {"another": True} | ({} if draft is None else {"toy": True})
 
 
 def test_whether_a_found_model_says_how_to_chat_is_shown(

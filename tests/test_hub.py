@@ -14,7 +14,7 @@ from localspec.pairs.hub import cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
-from tests.support import ggufs
+from tests.support import ggufs, toy
 from tests.support.hub_world import World
 
 QUICK = Patience(pauses=(0.0, 0.0))
@@ -272,7 +272,7 @@ def test_hostile_words_of_a_file_do_not_reach_the_terminal(
         ("pull", str(path), "--draft", "none", "--name", "evil"),
         ("list",),
         ("run", str(path), "hello"),
-        ("show", "demo", "--draft", str(path)),
+        ("show", str(toy.TARGET), "--draft", str(path)),
     ):
         done = hub_world.run(*words)
         said = done.out + done.err

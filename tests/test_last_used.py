@@ -1,4 +1,4 @@
-"""`localspec chat` without a name: the pair used last, else the demo pair."""
+"""`localspec chat` without a name: the pair used last, else the starter."""
 
 from __future__ import annotations
 
@@ -47,18 +47,22 @@ def test_the_pair_that_was_named_is_opened_again(toy_target: Path, toy_draft: Pa
     assert opened(draft="none")[:2] == (name, None)
 
 
-def test_without_a_past_it_is_the_demo_and_nothing_is_kept(data: Path) -> None:
-    assert opened()[0] == "demo"
+def test_without_a_past_it_is_the_starter_and_nothing_is_kept(
+    starter_file: Path, data: Path
+) -> None:
+    assert opened()[0] == "starter"
     assert not data.exists()
 
 
-def test_a_pair_that_is_gone_is_named_in_one_line(toy_target: Path, tmp_path: Path) -> None:
+def test_a_pair_that_is_gone_is_named_in_one_line(
+    starter_file: Path, toy_target: Path, tmp_path: Path
+) -> None:
     gone = tmp_path / "gone.gguf"
     gone.symlink_to(toy_target)
     assert opened(pair=str(gone))[0] == "gone"
     gone.unlink()
     name, _, notices = opened()
-    assert name == "demo"
+    assert name == "starter"
     assert len(notices) == 1
     assert str(gone) in notices[0]
     assert "does not exist" in notices[0]
@@ -96,8 +100,8 @@ def test_a_damaged_record_is_as_good_as_none(data: Path, text: str) -> None:
     data.mkdir()
     (data / "last-pair.json").write_text(text)
     assert recall_last() is None
-    remember_last("demo")
-    assert recall_last() == LastUsed("demo")
+    remember_last("mine")
+    assert recall_last() == LastUsed("mine")
     assert [path.name for path in data.iterdir()] == ["last-pair.json"]
 
 
@@ -109,7 +113,7 @@ def test_a_record_that_is_no_text_is_as_good_as_none(data: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_does_no_harm(data: Path) -> None:
     data.write_text("a file where the folder should be")
-    remember_last("demo")
+    remember_last("mine")
     assert recall_last() is None
 
 

@@ -16,7 +16,7 @@ from localspec.bench import request
 from localspec.loading import tuning
 from localspec.loading.request import LoadRequest
 from localspec.pairs import pull
-from localspec.pairs.installed import DEMO, remember_last
+from localspec.pairs.installed import remember_last
 from localspec.process.client import EngineClient
 from localspec.process.messages import Asking
 from localspec.process.server import Server, loader
@@ -132,7 +132,7 @@ def test_the_bar_of_a_bench_is_of_its_time() -> None:
 def test_a_draft_that_is_not_here_is_offered_with_the_pair_that_it_is_for(
     pair: str | None, at_first: bool
 ) -> None:
-    draft, name = "user/none-here:Q8_0", pair or DEMO
+    draft, name = "user/none-here:Q8_0", pair or "starter"
 
     async def body() -> None:
         async with chatting(pair, draft if at_first else None) as chat:

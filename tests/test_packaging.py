@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from localspec import __version__
+from tests.support import toy
 
 ROOT = Path(__file__).parent.parent
 WINDOWS = sys.platform == "win32"
@@ -54,14 +55,9 @@ def test_a_wheel_from_the_source_holds_all_that_it_needs(wheel: Path) -> None:
         for path in (ROOT / "localspec").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    demo = {
-        f"localspec/data/demo/{path.name}": path.stat().st_size
-        for path in (ROOT / "models" / "demo").iterdir()
-        if path.is_file()
-    }
     catalogue = {"localspec/data/catalogue.toml": (ROOT / "models/catalogue.toml").stat().st_size}
     licence = f"localspec-{__version__}.dist-info/licenses/LICENSE"
-    assert package | demo | catalogue == {
+    assert package | catalogue == {
         name: size for name, size in held.items() if name.startswith("localspec/")
     }
     assert held[licence] == (ROOT / "LICENSE").stat().st_size
@@ -80,12 +76,18 @@ def test_a_wheel_answers_in_an_environment_of_its_own(wheel: Path, tmp_path: Pat
     folders = {name: str(tmp_path / name) for name in ("LOCALSPEC_CACHE", "LOCALSPEC_DATA")}
 
     def localspec(*arguments: str) -> str:
-        return done(scripts / "localspec", *arguments, where=tmp_path, LOCALSPEC_DEMO="small",
-                    **folders)  # fmt: skip
+        return done(scripts / "localspec", *arguments, where=tmp_path, **folders)
 
     file = done(scripts / "python", "-c", "import localspec; print(localspec.__file__)",
                 where=tmp_path)  # fmt: skip
     assert Path(file.strip()).is_relative_to(own)
     assert __version__ in localspec("--version")
-    assert str(own / "localspec" / "data" / "demo") in localspec("show", "demo")
-    assert localspec("run", "demo", "-p", "Tell me a story.", "-n", "8", "--temp", "0").strip()
+    assert "qwen3-8b" in localspec("list")
+    target = str(toy.TARGET)
+    assert localspec("run", target, "-p", "Tell me a story.", "-n", "8", "--temp", "0").strip()
+
+
+def test_the_wheel_has_no_model_in_it(wheel: Path) -> None:
+    assert wheel.stat().st_size < 3_000_000
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".gguf")]

@@ -228,7 +228,7 @@ def test_bits_of_a_weight_are_about_known_from_a_files_name(file: str, bits: flo
 
 def test_a_row_knows_its_bits_from_the_header_or_else_from_the_name(toy_target: Path) -> None:
     rows = {one.name: one for one in catalogue.rows()}
-    assert rows["demo"].bits > 8
+    assert rows["toy"].bits > 8
     assert all(one.bits > 0 for one in rows.values())
     report = examine(str(toy_target), None, Patience(), scan=False)
     assert catalogue.examined(report).bits == read_model(toy_target).header.bits

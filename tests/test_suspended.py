@@ -61,7 +61,7 @@ def test_detached_and_attached_at_another_size(
 
     toy.install(tmp_path)
     places = [f"LOCALSPEC_{each}={tmp_path}" for each in ("CACHE", "DATA", "CONFIG")]
-    program = ["env", *places, "LOCALSPEC_DEMO=small", f"PYTHONPATH={ROOT}", sys.executable]
+    program = ["env", *places, f"PYTHONPATH={ROOT}", sys.executable]
     tmux(
         "new-session", "-d", "-x", "120", "-y", "40", *program, "-m", "localspec", "chat", *OPTIONS
     )

@@ -275,9 +275,6 @@ async def test_removing_asks_twice_and_spares_the_pair_in_use(
         await select(chat, "first")
         await chat.press("x", "x")
         await chat.until(lambda: "first is in use" in chat.screen())
-        await select(chat, "demo")
-        await chat.press("x", "x")
-        await chat.until(lambda: "demo stays" in chat.screen())
     assert installed.find("first") is not None
 
 
@@ -293,7 +290,7 @@ async def test_the_screen_is_usable_at_every_size(hub_world: World, size: tuple[
         assert any("available" in line for line in lines)
         await chat.press("f12")
         await chat.until(lambda: chat.app.focused is chat.app.prompt, "the end")
-        await browse(chat, "demo")
+        await browse(chat, "starter")
         await chat.press("escape")
         await chat.until(lambda: chat.app.focused is chat.app.prompt, "the end again")
 
@@ -306,7 +303,7 @@ async def test_the_keys_of_the_app_that_make_sense_work_on_the_screen_and_are_na
         chat.session.gate.close()
         await chat.send("Go on.")
         await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
-        await browse(chat, "demo")
+        await browse(chat, "starter")
         named = "Esc close  P pull another  Ctrl+C stop the answer  F1 help  Ctrl+Q quit"
         await chat.until(lambda: named in chat.screen())
         await chat.press("f1")
@@ -574,7 +571,6 @@ async def test_what_is_typed_wrongly_is_said_and_can_be_mended(
         "ann//x": "names no repository",
         "ann/Big-GGUF --name none": "cannot be a pair's name",
         "/no/such.gguf": "does not exist",
-        "demo": "demo comes with localspec",
     }
 
     async with chatting(Rooms(), size=(100, 40)) as chat:
@@ -930,7 +926,7 @@ async def test_what_was_interrupted_is_offered_though_the_pairs_were_looked_at_f
     rooms = Rooms()
     rooms.slow.add("first")
     async with chatting(rooms, proposes=True) as chat:
-        await browse(chat, "demo")
+        await browse(chat, "starter")
         await chat.press("escape")
         rooms.slow.clear()
         await chat.until(lambda: "user/other was being fetched" in chat.transcript(), "the offer")

@@ -17,7 +17,7 @@ from localspec.engine.params import SamplingParams
 from localspec.errors import LocalspecError, UsageError
 from localspec.pairs import folders
 
-GENERAL, DEMO = "general", "demo"
+GENERAL = "general"
 _SETS = Path(__file__).parent / "sets"
 OWN_KIND = "own"
 _MOST_BYTES = 64_000_000
@@ -144,7 +144,7 @@ class BenchRequest:
 
 
 def shipped(name: str) -> PromptSet:
-    """A set that comes with localspec: `GENERAL`, or `DEMO` for the tiny pair."""
+    """A set that comes with localspec."""
     document = tomllib.loads((_SETS / f"{name}.toml").read_text("utf-8"))
     texts: dict[str, str] = document.get("texts", {})
     kinds = [
@@ -154,7 +154,7 @@ def shipped(name: str) -> PromptSet:
         ]
         for kind, entries in document["prompts"].items()
     ]
-    return PromptSet(name, _in_turn(kinds), bool(document.get("ignore_end", False)))
+    return PromptSet(name, _in_turn(kinds))
 
 
 def _text(entry: str | dict[str, Any], texts: dict[str, str]) -> str:

@@ -29,7 +29,7 @@ from localspec.engine.llama import (
 )
 from localspec.errors import LocalspecError
 from localspec.pairs import starter
-from localspec.pairs.installed import STARTER
+from localspec.pairs.names import STARTER
 from localspec.pairs.starter import Form
 from localspec.safe_text import reason
 

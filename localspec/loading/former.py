@@ -15,7 +15,7 @@ from localspec.chat.states import STATES, forget_models
 from localspec.errors import LocalspecError
 from localspec.loading import ranking
 from localspec.pairs import folders, starter
-from localspec.pairs.installed import FORMER_STARTER, STARTER
+from localspec.pairs.names import FORMER_STARTER, STARTER
 
 SWITCH: Final = "LOCALSPEC_DEMO"
 TARGETS: Final = (

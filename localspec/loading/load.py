@@ -34,13 +34,8 @@ from localspec.loading.models import LoadedDrafts, ModelLoader, Progress
 from localspec.loading.planning import LoadPlan, check_files, drafts_plan, load_plan, uses_mtp
 from localspec.loading.request import LoadRequest
 from localspec.pairs import folders, installed, starter
-from localspec.pairs.installed import (
-    STARTER,
-    lasting,
-    lasting_drafts,
-    recall_last,
-    remember_last,
-)
+from localspec.pairs.installed import lasting, lasting_drafts, recall_last, remember_last
+from localspec.pairs.names import STARTER
 
 
 def chat_settings(options: LoadRequest) -> ChatSettings:

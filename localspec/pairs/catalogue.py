@@ -13,9 +13,10 @@ from localspec.errors import LocalspecError
 from localspec.pairs import folders, starter
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads
-from localspec.pairs.installed import STARTER, InstalledPair
+from localspec.pairs.installed import InstalledPair
 from localspec.pairs.memory.need import active_share, draft_facts, facts, own_head
 from localspec.pairs.memory.outlook import Fit, counted, unread
+from localspec.pairs.names import STARTER
 from localspec.pairs.references import Reference, quant_bits, quant_of
 
 if TYPE_CHECKING:

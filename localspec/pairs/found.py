@@ -28,9 +28,9 @@ from localspec.pairs.gguf import strict
 from localspec.pairs.gguf.cursor import MAX_HEADER_BYTES
 from localspec.pairs.gguf.header import MAGIC, SPLIT_NAME, read_model, split_names
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.installed import FORMER_STARTER
 from localspec.pairs.memory.need import active_share
 from localspec.pairs.memory.outlook import unread
+from localspec.pairs.names import FORMER_STARTER
 from localspec.pairs.references import is_model, quant_of
 from localspec.safe_text import one_line
 

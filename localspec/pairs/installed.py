@@ -21,11 +21,9 @@ from localspec import private
 from localspec.errors import LocalspecError, UsageError
 from localspec.limits import LARGEST_FILE
 from localspec.pairs import folders, references
+from localspec.pairs.names import FORMER_STARTER, STARTER
 from localspec.safe_text import reason
 
-STARTER: Final = "starter"
-FORMER_STARTER: Final = "demo"
-"""The name of the pair that came before; in whatever names a pair it means the starter."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _RESERVED: Final = frozenset({FORMER_STARTER, "none"})
 _FORMAT: Final = 2

@@ -21,7 +21,8 @@ from localspec.pairs.hub import download
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.installed import FORMER_STARTER, STARTER, InstalledModel, InstalledPair
+from localspec.pairs.installed import InstalledModel, InstalledPair
+from localspec.pairs.names import FORMER_STARTER, STARTER
 from localspec.pairs.sources import ModelSource
 
 # Room that a download leaves on the disk, in bytes.

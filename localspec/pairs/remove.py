@@ -14,7 +14,8 @@ from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.installed import STARTER, InstalledModel, InstalledPair
+from localspec.pairs.installed import InstalledModel, InstalledPair
+from localspec.pairs.names import STARTER
 
 
 @dataclass(frozen=True, slots=True)

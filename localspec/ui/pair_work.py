@@ -27,7 +27,7 @@ from localspec.pairs import catalogue, describe, found, installed, pull, remove,
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
-from localspec.pairs.installed import STARTER
+from localspec.pairs.names import STARTER
 from localspec.pairs.pull import PullPlan, PullProgress, PullRequest
 from localspec.process.client import EngineClient
 from localspec.safe_text import one_line

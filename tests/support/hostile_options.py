@@ -123,7 +123,7 @@ def nowhere(folder: Path) -> Iterator[None]:
     """Run commands in an empty folder, without the Hub."""
     before = Path.cwd()
     places = {f"LOCALSPEC_{name}": str(folder / name) for name in ("DATA", "CONFIG", "CACHE")}
-    places |= {"LOCALSPEC_ENGINE": "inline", "LOCALSPEC_DEMO": "small"}  # no process for each
+    places |= {"LOCALSPEC_ENGINE": "inline"}  # no process for each
     with (
         mock.patch.dict(os.environ, places),
         mock.patch.object(constants, "HF_HUB_OFFLINE", new=True),

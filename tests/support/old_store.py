@@ -20,6 +20,11 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+from localspec.loading.request import LoadRequest
+from localspec.process.client import EngineClient
+from localspec.ui.app import ChatApp
+from localspec.ui.conversation.gate import Phase
+
 COUNT = 50
 _SUBJECTS = ("dog", "boat", "kite", "bear", "moon", "garden", "river", "train", "bird", "clock")
 
@@ -32,12 +37,7 @@ def questions(number: int) -> list[str]:
 
 
 async def _talk(folder: Path) -> None:
-    from localspec.loading.request import LoadRequest
-    from localspec.process.client import EngineClient
-    from localspec.ui.app import ChatApp
-    from localspec.ui.conversation.gate import Phase
-
-    engine = EngineClient(LoadRequest(n_predict=24, seed=7))
+    engine = EngineClient(LoadRequest(n_predict=24, seed=7, threads=1))
     app = ChatApp(engine, archive=folder / "data" / "conversations.db")
 
     async with app.run_test(size=(100, 30)) as pilot:
@@ -70,5 +70,5 @@ if __name__ == "__main__":
     for place in ("data", "cache", "config"):
         os.environ[f"LOCALSPEC_{place.upper()}"] = str(made / place)
     os.environ["LOCALSPEC_DEMO"] = "small"  # the models as they shipped, not padded
-    with mock.patch("textual.app.wait_for_idle", lambda _: asyncio.sleep(0)):
+    with mock.patch("textual.app.wait_for_idle", new=mock.AsyncMock()):
         asyncio.run(_talk(made))

@@ -45,7 +45,7 @@ class Terminal:
             [*program, *arguments],
             dimensions=(rows, columns),
             env={"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", "LANG": "C.UTF-8",
-                 "HOME": str(Path.home()), "LOCALSPEC_DATA": str(data), "LOCALSPEC_DEMO": "small",
+                 "HOME": str(Path.home()), "LOCALSPEC_DATA": str(data),
                  "LOCALSPEC_CONFIG": str(data),
                  "PYTHONPATH": str(ROOT), **_cache(), **(environment or {})},
             timeout=PATIENCE_S,

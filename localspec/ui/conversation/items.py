@@ -17,6 +17,7 @@ from localspec.chat.history.record import Place
 from localspec.chat.history.tree import FOLDED, folded
 from localspec.chat.thinking import Thinking
 from localspec.engine.stats import FinishReason
+from localspec.pairs.names import STARTER
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line, safe
 from localspec.ui.bases import HEAD, KEY, MUTED
@@ -41,6 +42,16 @@ _FIRST_KEYS = (
     ("Esc", "stop an answer"),
     ("F1", "all keys and commands"),
 )
+STARTER_CAN = (
+    "135 million parameters: corrects and rewrites short texts, writes small functions, makes"
+    " facts up. Try:"
+)
+STARTER_PROMPTS = (
+    "Correct the spelling: Yesterday I went to the libary to borow a book.",
+    "Rewrite in the past tense: She walks to the market and buys some bread.",
+    "Write a Python function that reverses a string.",
+)
+"""What to try with the starter; the first one copies, so that drafting is seen at work."""
 _INDENT = Content("  ")
 _ENDINGS = {
     FinishReason.STOP: "",
@@ -180,7 +191,7 @@ class Notice(Item):
 
 
 class Welcome(Item):
-    """What an empty conversation shows: which pair is loaded and how to begin."""
+    """What an empty conversation shows: which pair is loaded, what it is good at, how to begin."""
 
     def __init__(self, session: SessionInfo) -> None:
         super().__init__()
@@ -188,20 +199,26 @@ class Welcome(Item):
 
     def _lay_out(self, width: int) -> Iterator[list[Content]]:
         session, draft = self._session, self._session.draft_name
-        how = (
-            "The draft guesses, the target checks and decides."
-            if draft
-            else "No draft is loaded: every token is the target's own work."
-        )
         text = [
             Content.styled(one_line(session.pair_name, 60), HEAD),
             Content.assemble(("target  ", MUTED), one_line(session.target_name, 60)),
-            Content.assemble(("draft   ", MUTED), one_line(draft or "none", 60)),
-            Content.styled(how, f"{MUTED} italic"),
+            *([Content.assemble(("draft   ", MUTED), one_line(draft, 60))] if draft else []),
+            Content.styled(self._how(), f"{MUTED} italic"),
             Content(""),
-            *(Content.assemble((f"{key:<7}", KEY), (what, MUTED)) for key, what in _FIRST_KEYS),
         ]
+        if session.pair_name == STARTER:
+            prompts = (Content.assemble(("› ", KEY), prompt) for prompt in STARTER_PROMPTS)
+            text += [Content(STARTER_CAN), *prompts, Content("")]
+        keys = _FIRST_KEYS[-1:] if session.pair_name == STARTER else _FIRST_KEYS
+        text += (Content.assemble((f"{key:<7}", KEY), (what, MUTED)) for key, what in keys)
         yield [line for part in text for line in part.wrap(width)]
+
+    def _how(self) -> str:
+        if self._session.draft_name:
+            return "The draft guesses, the target checks and decides."
+        if self._session.speculation_note:
+            return "Nothing drafts: every token is the target's own work."
+        return "Text that repeats is copied as a guess, the target checks and decides."
 
 
 class Answer(Item):
