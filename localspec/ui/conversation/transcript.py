@@ -79,16 +79,16 @@ class Transcript(ScrollView, Plain, can_focus=False):
 
     # Changing the conversation
 
-    def open(self, session: SessionInfo, shown: Sequence[Shown]) -> None:
+    def open(self, session: SessionInfo | None, shown: Sequence[Shown]) -> None:
         """Show a conversation, or the welcome.
 
         Args:
-            session: what answers in it.
+            session: what answers in it; None where nothing does.
             shown: its messages.
         """
-        self._thinking = session.thinking
-        self.items = [Notice(notice) for notice in session.notices]
-        if not shown:
+        self._thinking = session.thinking if session else Thinking()
+        self.items = [Notice(notice) for notice in (session.notices if session else ())]
+        if session and not shown:
             self.items.insert(0, Welcome(session))
         self._older = list(shown)
         self._above = len(self.items)

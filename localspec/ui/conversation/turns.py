@@ -256,8 +256,6 @@ class Turns:
 
     def show_conversation(self) -> None:
         """Show the path in force, as the record has it."""
-        if self.engine.latest is None:
-            return
         record = self.record
         shown = [(node.message, record.place(node.id), node.figures) for node in record.nodes()]
         last = shown[-1][2] if shown else {}
