@@ -15,7 +15,7 @@ import psutil
 
 from localspec import formats
 from localspec.errors import LocalspecError
-from localspec.pairs import catalogue, demo, folders, installed
+from localspec.pairs import catalogue, folders, starter
 from localspec.pairs.hub import cache as hub_cache
 from localspec.safe_text import one_line
 
@@ -126,9 +126,9 @@ def _models(process: psutil.Process) -> dict[str, int]:
 
 def _name_of(target: Path) -> str:
     """What a target is called: the name of a pair that has it, else its file's."""
-    known = {demo.pair().target.path: demo.pair().name}
+    known = dict[Path, str]()
     with suppress(LocalspecError):
-        known |= {pair.target.path: pair.name for pair in installed.all_pairs()}
+        known |= {pair.target.path: pair.name for pair in starter.pairs_here()}
     for entry in catalogue.pairs().values():
         if here := hub_cache.find(entry.target.reference):
             known.setdefault(here[0], entry.name)
