@@ -18,7 +18,7 @@ from localspec.pairs import catalogue, folders, installed, starter, vocabulary
 from localspec.pairs.examine import PairReport, examine
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import download
-from localspec.pairs.hub.client import RemoteFile
+from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel, InstalledPair

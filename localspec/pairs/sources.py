@@ -16,7 +16,7 @@ from localspec.pairs.gguf.header import GgufHeader
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
-from localspec.pairs.hub.client import RemoteFile
+from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel
 from localspec.pairs.references import Reference

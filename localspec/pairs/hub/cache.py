@@ -1,4 +1,4 @@
-"""The Hub cache, ``models--user--repo/{blobs,refs,snapshots}``: what is there, and adding to it.
+"""The Hub cache, ``models--user--repo/{blobs,refs,snapshots}``: finding files and adding them.
 
 Layout, links and locks are the library's own, so that its tools and llama.cpp share the files.
 """
@@ -11,40 +11,54 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localspec.errors import HubError, NotOnHub, UsageError
 from localspec.pairs import folders, references
+from localspec.pairs.hub.patience import Patience
+from localspec.pairs.references import Reference
 from localspec.private import write_whole
 from localspec.safe_text import reason
-
-if TYPE_CHECKING:
-    from localspec.pairs.hub.client import RemoteFile
-    from localspec.pairs.hub.patience import Patience
-    from localspec.pairs.references import Reference
 
 # ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
 
 
-def constants() -> Any:
-    """Give the library's settings; it reads the environment when it is loaded first.
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of a repository at one commit.
 
-    Raises:
-        UsageError: one of the HF_* variables makes no sense.
+    Attributes:
+        size: in bytes.
+        etag: the name of its blob in the cache: the sha256 of a large file, the git blob id
+            (a sha1 over a header and the bytes) of one that is kept in git itself.
     """
+
+    repo: str
+    commit: str
+    name: str
+    size: int
+    etag: str
+
+    @property
+    def sha256(self) -> str:
+        """The file's sha256, empty if the Hub does not tell it."""
+        return self.etag if re.fullmatch(r"[0-9a-f]{64}", self.etag) else ""
+
+
+def constants() -> Any:
+    """Give the library's settings; `UsageError` if it cannot use one of the HF_* variables."""
     try:
         from huggingface_hub import constants as found
     except ValueError as error:
-        raise UsageError(
-            f"one of the HF_* environment variables cannot be used: {reason(error)}",
-            "Correct it, or unset it.",
-        ) from None
+        what = f"one of the HF_* environment variables cannot be used: {reason(error)}"
+        raise UsageError(what, "Correct it, or unset it.") from None
     return found
 
 
 def cache_folder() -> Path:
-    """Give the Hub cache's folder, as ``HF_HUB_CACHE`` and ``HF_HOME`` and the defaults say."""
+    """Give the Hub cache's folder, as ``HF_HUB_CACHE`` and ``HF_HOME`` say."""
     return Path(constants().HF_HUB_CACHE).absolute()  # as the records of pairs have it
 
 
@@ -58,87 +72,68 @@ def blob_path(file: RemoteFile) -> Path:
     return repo_folder(file.repo) / "blobs" / file.etag
 
 
-def has_blob(file: RemoteFile) -> bool:
-    """Tell whether the file's bytes are in the cache, in full."""
-    return _has_size(blob_path(file), file.size)
-
-
-def is_here(file: RemoteFile) -> bool:
-    """Tell whether the file is in the cache, in full, under whatever name.
-
-    Where links cannot be made, the snapshot holds the bytes and there is no blob.
-    """
-    pointer = snapshot_path(file)
-    return has_blob(file) or (not pointer.is_symlink() and _has_size(pointer, file.size))
-
-
-def _has_size(path: Path, size: int) -> bool:
-    try:
-        found = path.stat()
-    except OSError:
-        return False
-    return stat.S_ISREG(found.st_mode) and found.st_size == size
-
-
 def snapshot_path(file: RemoteFile) -> Path:
     """Give the place of the file's name in the cache, a link to its bytes."""
     return repo_folder(file.repo) / "snapshots" / file.commit / file.name
 
 
+def regular_size(path: Path) -> int | None:
+    """Give the bytes of a regular file, None if `path` is anything else."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def has_blob(file: RemoteFile) -> bool:
+    """Tell whether the cache has the file's bytes in full."""
+    return regular_size(blob_path(file)) == file.size
+
+
+def is_here(file: RemoteFile) -> bool:
+    """Tell whether the cache has the file in full; without links, its name holds the bytes."""
+    pointer = snapshot_path(file)
+    return has_blob(file) or (not pointer.is_symlink() and regular_size(pointer) == file.size)
+
+
 @contextlib.contextmanager
 def locked(
-    file: RemoteFile, patience: Patience, on_wait: Callable[[], None] | None = None
+    file: RemoteFile, patience: Patience, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Hold the library's own lock on the file's blob; wait for others that hold it.
+    """Hold the library's own lock on the file's blob; `Cancelled` if the user stops the waiting.
 
-    Args:
-        file: whose blob.
-        patience: whether the user wants to stop.
-        on_wait: is told, now and then, that somebody else holds the lock.
-
-    Raises:
-        Cancelled: the user wants to stop while waiting.
+    `on_wait` is called a few times a second while another process holds the lock.
     """
     from filelock import Timeout
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
-    folder = cache_folder() / ".locks" / repo_folder(file.repo).name
-    folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
+    lock = cache_folder() / ".locks" / repo_folder(file.repo).name / f"{file.etag}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
         while True:
             patience.check()
             try:
-                stack.enter_context(WeakFileLock(folder / f"{file.etag}.lock", timeout=0.2))
+                held.enter_context(WeakFileLock(lock, timeout=0.2))
                 break
             except Timeout:
-                if on_wait is not None:
-                    on_wait()
+                on_wait()
         yield
 
 
 def prepare(file: RemoteFile) -> None:
-    """Make the cache's folders for `file`.
-
-    Raises:
-        OSError: they cannot be made.
-        HubError: a link in the cache leads out of it.
-    """
-    cache = cache_folder()
+    """Make the cache's folders for `file`; `HubError` if a link in the cache leads out of it."""
+    own = folders.real(repo_folder(file.repo))
     for folder in (blob_path(file).parent, snapshot_path(file).parent):
-        if not folders.real(folder).is_relative_to(folders.real(repo_folder(file.repo))):
-            raise HubError(
-                f"{folder} is a link that leads out of the cache", f"Remove it from {cache}."
-            )
+        if not folders.real(folder).is_relative_to(own):
+            raise HubError(f"{folder} is a link that leads out of the cache", "Remove that link.")
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def publish(file: RemoteFile, complete: Path | None, revision: str) -> None:
-    """Put a complete, verified file where the library and llama.cpp will find it.
+    """Put a verified file where the library and llama.cpp look for it, under `revision`.
 
-    Args:
-        file: what it is.
-        complete: its bytes, to be moved into place; None when the blob is there already.
-        revision: the branch or tag that was asked for.
+    `complete` holds its bytes, which are moved; None if the blob is there already.
     """
     blob, pointer = blob_path(file), snapshot_path(file)
     if complete is not None:
@@ -158,29 +153,23 @@ def note_revision(file: RemoteFile, revision: str) -> None:
 
 
 def _link(pointer: Path, blob: Path, *, alone: bool) -> None:
-    """Make `pointer` lead to `blob`; where links cannot be made, it becomes the file itself.
-
-    Args:
-        pointer: in a snapshot.
-        blob: is there.
-        alone: nothing else can lead to `blob` so far; else a copy is made where links cannot.
-    """
+    """Make `pointer` a link to `blob`; without links, a copy, or the `blob` moved if `alone`."""
     aside = pointer.with_name(f".{pointer.name[:100]}.{os.getpid()}")
     aside.unlink(missing_ok=True)
     try:
         if constants().HF_HUB_DISABLE_SYMLINKS:
             raise OSError
         aside.symlink_to(os.path.relpath(blob, pointer.parent))
-    except (OSError, NotImplementedError):  # Windows grants it to few
+    except (OSError, NotImplementedError):  # Windows grants links to few users
         if alone:
-            blob.replace(pointer)
-            return
-        shutil.copyfile(blob, aside)
+            aside = blob
+        else:
+            shutil.copyfile(blob, aside)
     aside.replace(pointer)
 
 
 def free_bytes(folder: Path) -> int:
-    """Give the free space in bytes where `folder` is, or where it would be made."""
+    """Give the free bytes of the disk where `folder` is, or where it would be made."""
     for place in (folder, *folder.parents):
         with contextlib.suppress(OSError):  # not there yet, or in a folder that is closed to us
             return shutil.disk_usage(place).free
@@ -188,35 +177,24 @@ def free_bytes(folder: Path) -> int:
 
 
 def find(reference: Reference) -> list[Path]:
-    """Find the files that `reference` means, complete with all parts; empty when not cached."""
-    try:
-        snapshots = _snapshots(reference)
-    except OSError:  # a cache that may not be read
-        return []
-    for snapshot in snapshots:
-        files = {
-            path.relative_to(snapshot).as_posix(): path
-            for path in sorted(snapshot.rglob("*.gguf"))
-            if folders.is_file(path)  # a link whose blob is gone is none
-        }
-        with contextlib.suppress(NotOnHub):
+    """Find all parts of the model that `reference` means; empty if the cache lacks any."""
+    for snapshot in _snapshots(repo_folder(reference.repo), reference.revision):
+        with contextlib.suppress(NotOnHub, OSError):  # the model is not there, or closed to us
+            paths = [path for path in sorted(snapshot.rglob("*.gguf")) if folders.is_file(path)]
+            files = {path.relative_to(snapshot).as_posix(): path for path in paths}
             return [files[name] for name in references.choose(files, reference)]
     return []
 
 
-def _snapshots(reference: Reference) -> list[Path]:
-    """List the snapshots that may answer `reference`, the most likely first."""
-    folder = repo_folder(reference.repo)
-    revision = reference.revision or "main"
-    if re.fullmatch(r"[0-9a-f]{7,40}", revision):
-        return sorted((folder / "snapshots").glob(f"{revision}*"))
+def _snapshots(folder: Path, revision: str) -> list[Path]:
+    """List a repository's snapshots at `revision`; if that is empty, main's, then the newest."""
+    commit = revision
+    with contextlib.suppress(OSError, ValueError):
+        commit = (folder / "refs" / (revision or "main")).read_text(encoding="ascii").strip()
+    known = re.fullmatch(r"[0-9a-f]{7,40}", commit) is not None
     try:
-        commit = (folder / "refs" / revision).read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        commit = ""
-    found = [folder / "snapshots" / commit] if re.fullmatch(r"[0-9a-f]{40}", commit) else []
-    if not reference.revision:
-        # Nothing was asked for in particular: any snapshot will do, the newest first.
-        others = [path for path in (folder / "snapshots").glob("*") if path not in found]
-        found += sorted(others, key=lambda path: path.lstat().st_mtime, reverse=True)
-    return found
+        found = sorted((folder / "snapshots").glob("*"), key=lambda path: -path.lstat().st_mtime)
+    except OSError:  # the cache may not be read
+        return []
+    named = [path for path in found if known and path.name.startswith(commit)]
+    return named if revision else named + [path for path in found if path not in named]

@@ -1,8 +1,8 @@
-"""Fetching one file so that nothing is lost: resumed, verified, and published whole.
+"""Fetching one file so that nothing is lost: continued, verified, and published whole.
 
-The bytes go to ``<blob>.part.incomplete`` beside their final place. Every new attempt, in
-this process or in a later one, hashes what is there and asks for the rest. Only when size and
-hash are right is the file moved to where it can be taken for a model.
+The bytes go to ``<blob>.part.incomplete`` next to their final place. Every new attempt, in this
+process or in a later one, hashes what is there and asks for the rest. The file is moved to where
+it can be taken for a model only when its size and its hash are right.
 """
 
 from __future__ import annotations
@@ -22,29 +22,24 @@ from localspec import formats
 from localspec.errors import DownloadCorrupt, HubError, NotEnoughDisk
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
-from localspec.pairs.hub.client import RemoteFile
-from localspec.pairs.hub.patience import CONTINUES, Interrupted, Patience, Unreachable
+from localspec.pairs.hub.cache import RemoteFile
+from localspec.pairs.hub.patience import CONTINUES, Interrupted, Patience, Unreachable, retried
 
-# The library's tools list and clean up what ends in .incomplete.
-PART_ENDING: Final = ".part.incomplete"
+PART_ENDING: Final = ".part.incomplete"  # the library's tools clean up what ends in .incomplete
 _HASH_BLOCK: Final = 1 << 20
 _PUSH_EVERY: Final = 8 << 20
-_MUCH: Final = 16 << 20
-_LITTLE: Final = 1 << 16  # an attempt that brings no more is one in vain
 _REPORT_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class FileProgress:
-    """How far one file has come.
+    """How far one file has come; `etag` tells apart files of one name in two repositories.
 
     Attributes:
-        etag: tells apart files of the same name in two repositories.
         phase: ``waiting`` (for another process), ``checking`` (hashing what was there),
-            ``fetching``, ``pausing`` (before another attempt) or ``done``.
+            ``fetching``, ``pausing`` (before another attempt, for the reason in `note`), ``done``.
         done: bytes on disk; while checking, those that were checked.
         fetched: bytes that came over the network in this process.
-        note: why there is a pause, else empty.
     """
 
     name: str
@@ -64,11 +59,7 @@ def part_path(file: RemoteFile) -> Path:
 
 def part_size(file: RemoteFile) -> int:
     """Give the bytes that an earlier attempt has left, at most the file's size."""
-    try:
-        found = part_path(file).stat()
-    except OSError:
-        return 0
-    return min(found.st_size, file.size) if stat.S_ISREG(found.st_mode) else 0
+    return min(hub_cache.regular_size(part_path(file)) or 0, file.size)
 
 
 def have(file: RemoteFile) -> int:
@@ -78,25 +69,22 @@ def have(file: RemoteFile) -> int:
 
 def read_part(file: RemoteFile, offset: int, size: int) -> bytes:
     """Read bytes that an earlier attempt has left; they are not verified, and may be fewer."""
-    if not part_size(file):  # a pipe would never be read to its end
-        return b""
-    try:
-        with part_path(file).open("rb") as part:
+    if part_size(file):  # a named pipe has none, and would never be read to its end
+        with contextlib.suppress(OSError), part_path(file).open("rb") as part:
             part.seek(offset)
             return part.read(size)
-    except OSError:
-        return b""
+    return b""
 
 
 def fetch(
     file: RemoteFile, revision: str, patience: Patience, report: Callable[[FileProgress], None]
 ) -> Path:
-    """Have `file` in the Hub cache, and return its path there.
+    """Bring `file` into the Hub cache, and return its path there.
 
     Two processes that fetch the same file take turns: the second finds it done.
 
     Raises:
-        DownloadCorrupt: the bytes are not those promised; they were thrown away.
+        DownloadCorrupt: the bytes are not those promised; they were deleted.
         NotEnoughDisk: the disk is full; what came so far is kept.
         HubError: the Hub or the network fails for longer than `patience`.
         Cancelled: the user wants to stop; what came so far is kept.
@@ -105,9 +93,9 @@ def fetch(
     fetching = _Fetching(file, patience, report)
     pointer = hub_cache.snapshot_path(file)
     try:
-        # Whatever is found is hashed: a name may lead elsewhere, and a disk may lie.
+        # Files that are found are hashed too: a name may lead elsewhere, and a disk may err.
         if fetching.holds(pointer):
-            with contextlib.suppress(OSError):  # a cache that others own may be read only
+            with contextlib.suppress(OSError):  # a cache of other users may be read only
                 hub_cache.note_revision(file, revision)
         else:
             hub_cache.prepare(file)
@@ -122,19 +110,15 @@ def fetch(
 
 def _disk_error(file: RemoteFile, error: OSError) -> HubError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # disk, quota, largest file
-        kept = formats.size(part_size(file))
-        return NotEnoughDisk(
-            f"the disk is full: {kept} of {file.name} ({formats.size(file.size)}) are kept",
-            "Make room, then run the same command again: it continues where it stopped.",
-        )
-    return HubError(
-        f"{file.name} cannot be written to {hub_cache.cache_folder()}: {error.strerror or error}",
-        "Check the folder's permissions, or set HF_HOME to another.",
-    )
+        kept = f"{formats.size(part_size(file))} of {file.name} ({formats.size(file.size)})"
+        return NotEnoughDisk(f"the disk is full: {kept} are kept", f"Make room. {CONTINUES}")
+    where = f"{file.name} cannot be written to {hub_cache.cache_folder()}"
+    remedy = "Check the folder's permissions, or set HF_HOME to another."
+    return HubError(f"{where}: {error.strerror or error}", remedy)
 
 
 class _Fetching:
-    """One file on its way: what is on disk, its running hash, and how often it was tried."""
+    """One file on its way: what is on disk, its running hash, and reports of progress."""
 
     def __init__(
         self, file: RemoteFile, patience: Patience, report: Callable[[FileProgress], None]
@@ -146,42 +130,41 @@ class _Fetching:
         self._fetched = 0
         self._told = 0.0
 
-    def tell(self, phase: str, done: int | None = None, note: str = "") -> None:
-        """Report progress, at once."""
-        done = self._done if done is None else done
-        self._told = time.monotonic()
-        file = self._file
-        self._report(
-            FileProgress(file.name, file.etag, phase, done, file.size, self._fetched, note)
-        )
+    def tell(self, phase: str, done: int | None = None, note: str = "", pause: float = 0) -> None:
+        """Report progress, unless the last report is less than `pause` seconds old."""
+        now, file = time.monotonic(), self._file
+        if now - self._told >= pause:
+            self._told = now
+            done = self._done if done is None else done
+            one = FileProgress(file.name, file.etag, phase, done, file.size, self._fetched, note)
+            self._report(one)
 
     def holds(self, path: Path) -> bool:
         """Tell whether `path` is the whole file: its size and its hash are right."""
-        try:
-            found = path.stat()
-            if not stat.S_ISREG(found.st_mode) or found.st_size != self._file.size:
-                return False
-            with path.open("rb", buffering=0) as file:
-                digest, _ = self._hash(file.fileno())
-        except OSError:
-            return False
-        return bool(digest.hexdigest() == self._file.etag)
+        if hub_cache.regular_size(path) == self._file.size:
+            with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
+                return bool(self._hash(file).hexdigest() == self._file.etag)
+        return False
 
     def run(self) -> Path:
         """Fetch what is missing; return the complete, verified part file."""
         path = part_path(self._file)
-        flags = os.O_RDWR | os.O_CREAT
-        for more in ("O_NOFOLLOW", "O_BINARY", "O_NONBLOCK"):
-            flags |= getattr(os, more, 0)
-        handle = os.open(path, flags, 0o666)
-        try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
+        with open(path, "a+b", buffering=0, opener=_open_safely) as part:
+            if not stat.S_ISREG(os.fstat(part.fileno()).st_mode):
                 raise HubError(f"{path} is no file", "Delete it, and run the same command again.")
-            digest = self._hash_what_is_there(handle)
-            self._fetch_rest(handle, digest)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            if part.tell() > self._file.size:
+                part.truncate(0)
+            digest = self._hash(part)
+            self._done = part.tell()
+            self.tell("fetching")
+            retried(
+                lambda: self._fetch_rest(part, digest),
+                self._patience,
+                (Interrupted, Unreachable),
+                lambda: self._done,
+                lambda why: self.tell("pausing", note=why),
+            )
+            os.fsync(part.fileno())
         if digest.hexdigest() != self._file.etag:
             path.unlink()
             raise DownloadCorrupt(
@@ -191,81 +174,54 @@ class _Fetching:
             )
         return path
 
-    def _hash_what_is_there(self, handle: int) -> Any:
-        if os.fstat(handle).st_size > self._file.size:
-            os.ftruncate(handle, 0)
-        digest, self._done = self._hash(handle)
-        self.tell("fetching")
-        return digest
-
-    def _hash(self, handle: int) -> tuple[Any, int]:
-        """Hash an open file to its end; return the running hash, and how many bytes there are."""
+    def _hash(self, file: Any) -> Any:
+        """Read an open file from its start to its end; return the running hash."""
+        # Git's own hash, of a file that git keeps, is no protection against malice; the Hub tells
+        # no other.
+        git = b"" if self._file.sha256 else b"blob %d\0" % self._file.size
+        digest = hashlib.sha1(git, usedforsecurity=False) if git else hashlib.sha256()
         self.tell("checking", 0)
-        digest, done = new_digest(self._file), 0
-        while block := os.read(handle, _HASH_BLOCK):
+        file.seek(0)
+        while block := file.read(_HASH_BLOCK):
             self._patience.check()
             digest.update(block)
-            done += len(block)
-            if time.monotonic() - self._told > _REPORT_EVERY_S:
-                self.tell("checking", done)
-        return digest, done
+            self.tell("checking", file.tell(), pause=_REPORT_EVERY_S)
+        return digest
 
-    def _fetch_rest(self, handle: int, digest: Any) -> None:
-        pauses = self._patience.pauses
-        failures = barren = 0
-        while self._done < self._file.size:
-            before = self._done
-            try:
-                self._fetch_once(handle, digest)
-            except (Interrupted, Unreachable) as error:
-                # Pauses grow until much has come; we give up only when nothing comes at all.
-                failures = 0 if self._done - before > _MUCH else failures + 1
-                barren = 0 if self._done - before > _LITTLE else barren + 1
-                if barren > len(pauses):
-                    raise
-                self.tell("pausing", note=error.message)
-                self._patience.wait(self._patience.pause_after(error, max(0, failures - 1)))
-
-    def _fetch_once(self, handle: int, digest: Any) -> None:
-        self._patience.check()
+    def _fetch_rest(self, part: Any, digest: Any) -> None:
+        if self._done == self._file.size:
+            return
         with hub.open_body(self._file, self._patience, self._done) as body:
-            os.lseek(handle, self._done, os.SEEK_SET)
-            here = self._done - body.start  # a server that knows no ranges begins at 0
+            known = self._done - body.start  # a server that knows no ranges begins at 0
             for piece in body:
-                new = memoryview(piece)[here : here + self._file.size - self._done]
-                here = max(0, here - len(piece))
-                self._keep(handle, new, digest)
+                new = memoryview(piece)[known : known + self._file.size - self._done]
+                known = max(0, known - len(piece))
+                digest.update(new)
+                self._keep(part, new)
                 if self._done == self._file.size:
                     return
-        raise Interrupted("the connection broke off", CONTINUES)
+        raise Interrupted("the connection broke off")
 
-    def _keep(self, handle: int, piece: memoryview, digest: Any) -> None:
-        """Write and hash what came."""
-        left = piece
-        while left:
-            left = left[os.write(handle, left) :]
-        digest.update(piece)
-        _push_out(handle, self._done, self._done + len(piece))
-        self._done += len(piece)
-        self._fetched += len(piece)
-        if time.monotonic() - self._told > _REPORT_EVERY_S:
-            self.tell("fetching")
+    def _keep(self, part: Any, new: memoryview) -> None:
+        while new:
+            written = part.write(new)
+            _push_out(part.fileno(), self._done, self._done + written)
+            self._done += written
+            self._fetched += written
+            new = new[written:]
+        self.tell("fetching", pause=_REPORT_EVERY_S)
 
 
-def new_digest(file: RemoteFile) -> Any:
-    """Start the hash whose end must be the file's etag."""
-    if file.sha256:
-        return hashlib.sha256()
-    # A file kept in git itself is named by git's own hash, which is no protection against
-    # malice; there is no other.
-    return hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
+def _open_safely(path: str, flags: int) -> int:
+    """Open without following a link, and without waiting for the other end of a named pipe."""
+    safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    return os.open(path, flags | safely, 0o666)
 
 
 def _push_out(handle: int, begin: int, end: int) -> None:
-    """Have the system write to the disk already, now and then, so that fsync finds little to do.
+    """Have Linux write to the disk now and then, so that the last fsync is short.
 
-    The advice that the bytes will not be needed does that on Linux. It drops from memory only
-    what is on the disk by then, which the newest bytes are not.
+    It does when told that the bytes will not be needed; from memory it drops only what is on disk.
     """
     if begin // _PUSH_EVERY < end // _PUSH_EVERY and hasattr(os, "posix_fadvise"):
         begin -= begin % _PUSH_EVERY

@@ -1,4 +1,4 @@
-"""Trying again: which failures pass by themselves, and how long to wait for them."""
+"""Retries: which failures pass by themselves, how long to wait, and the user's wish to stop."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from localspec.errors import Cancelled, HubOffline, HubUnavailable
 T = TypeVar("T")
 
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-LONGEST_PAUSE: Final = 60.0
+LONGEST_PAUSE: Final = 60.0  # seconds; a server that asks for more gets no other attempt
+_MUCH: Final = 16 << 20
+_LITTLE: Final = 1 << 16
 
 CONTINUES: Final = "Run the same command again: it continues where it stopped."
 NO_HUB: Final = "Check HF_ENDPOINT, and any proxy or firewall between here and the Hub."
 
 
 class Interrupted(HubUnavailable):
-    """A failure that may pass: a cut connection, a timeout, a busy server.
+    """A failure that may pass; `retry_after` are the seconds that the server asked to wait."""
 
-    Attributes:
-        retry_after: seconds that the server asked to wait, None when it said nothing.
-    """
-
-    def __init__(self, message: str, remedy: str = "", retry_after: float | None = None) -> None:
-        super().__init__(message, remedy)
+    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(message, CONTINUES)
         self.retry_after = retry_after
 
 
 class Unreachable(HubOffline):
-    """Nobody answers at the Hub's address."""
+    """The Hub's address does not answer."""
+
+    retry_after = 0.0
 
 
 def silent(_: str) -> None:
-    """Tell nobody."""
+    """Ignore a note."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Whoever waits: how often to try again, with which pauses, and whether they had enough.
+    """How often to retry, with which pauses, and whether the user wants to stop.
 
     Attributes:
-        pauses: seconds to wait before each new attempt; one try more than there are of them.
-        cancel: set by somebody else to stop.
-        note: is told what is being looked at.
+        pauses: seconds before each new attempt; there is one attempt more than pauses.
+        cancel: another thread sets it to stop.
+        note: is told which model is looked at.
     """
 
     pauses: tuple[float, ...] = PAUSES
@@ -53,47 +53,39 @@ class Patience:
     note: Callable[[str], None] = silent
 
     def check(self) -> None:
-        """Stop here if the user wants it.
-
-        Raises:
-            Cancelled: the user does.
-        """
+        """Raise `Cancelled` if the user wants to stop."""
         if self.cancel.is_set():
             raise Cancelled
 
     def wait(self, seconds: float) -> None:
-        """Sleep for `seconds`, or less when cancelled.
-
-        Raises:
-            Cancelled: the user wants to stop.
-        """
+        """Sleep for `seconds`; raise `Cancelled` as soon as the user wants to stop."""
         self.cancel.wait(seconds)
         self.check()
 
-    def pause_after(self, error: Interrupted | Unreachable, attempt: int) -> float:
-        """Give the seconds to wait after failure number `attempt`, counted from 0.
 
-        Raises:
-            Interrupted, Unreachable: `error`, where the server asks to wait for too long.
-        """
-        pause = self.pauses[min(attempt, len(self.pauses) - 1)]
-        asked = error.retry_after if isinstance(error, Interrupted) else None
-        if asked is not None and asked > LONGEST_PAUSE:
-            raise error
-        return pause if asked is None else max(pause, asked)
+def retried(
+    action: Callable[[], T],
+    patience: Patience,
+    passing: tuple[type[Interrupted | Unreachable], ...] = (Interrupted,),
+    done: Callable[[], int] = lambda: 0,
+    tell: Callable[[str], None] = silent,
+) -> T:
+    """Run `action` again after errors that pass, with growing pauses, as often as there are pauses.
 
-
-def retried(action: Callable[[], T], patience: Patience) -> T:
-    """Run `action`, again and again while it is only interrupted.
-
-    Raises:
-        Interrupted: it still is after all pauses.
-        Cancelled: the user wants to stop.
+    An attempt that brought more than `_LITTLE` of the bytes that `done` gives is not counted, and
+    after more than `_MUCH` the pauses start small again. `tell` hears why there is a pause.
     """
-    for attempt in range(len(patience.pauses)):
+    failures = in_vain = 0
+    while True:
         patience.check()
+        before = done()
         try:
             return action()
-        except Interrupted as error:
-            patience.wait(patience.pause_after(error, attempt))
-    return action()
+        except passing as error:
+            failures = 1 if done() - before > _MUCH else failures + 1
+            in_vain = 0 if done() - before > _LITTLE else in_vain + 1
+            if in_vain > len(patience.pauses) or error.retry_after > LONGEST_PAUSE:
+                raise
+            tell(error.message)
+            pause = patience.pauses[min(failures, len(patience.pauses)) - 1]
+            patience.wait(max(pause, error.retry_after))
