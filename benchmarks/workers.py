@@ -4,7 +4,6 @@
     python -m benchmarks.workers kills --record kills.jsonl [--kills 50] [--seed 1]
     python -m benchmarks.workers delay --record delay.jsonl [--delays 5,20] [--answers 24]
     python -m benchmarks.workers passes --record passes.jsonl [--delays 20,5,0]
-    python -m benchmarks.workers uneven --record uneven.jsonl [--share 0.25] [--answers 24]
 
 llama.cpp has to be built with RPC. Each worker may take `--memory` GB (by default 1), one thread
 each: with the pair that `models/enlarge.py demo --target-size 1G --draft-size 100M --type q8_0`
@@ -23,9 +22,6 @@ before the kill the last round was heard, in rounds: more than two would mean th
 fixed lengths, automatic, and every third time plain. A third of them chooses the best fixed length,
 the others score it. An answer of 60 tokens takes 5 to 20 seconds with that pair.
 `passes`: what passes of the target take behind such a relay, and what the first of a size takes.
-`uneven`: one of the workers may run for only this share of the time. The target's layers are
-divided by memory alone, and by memory and measured speed, where each worker holds 0.8 of them at
-most and this machine none; the same greedy answers take turns over both.
 """
 
 from __future__ import annotations
@@ -51,18 +47,13 @@ from localspec.chat.events import RoundText
 from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import scratch
-from localspec.engine.llama import Context, ContextOptions, Model, add_workers
-from localspec.loading import planning
+from localspec.engine.llama import Context
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
-from localspec.pairs.gguf.header import read_header
-from localspec.pairs.memory import division
-from localspec.pairs.memory.free import DEVICE_RESERVE
-from localspec.pairs.memory.need import Setup, facts, need
 from localspec.process import messages as m
 from localspec.process.client import EngineClient
 from tests.support import ENDLESS
-from tests.support.workers import relay, slowed, worker
+from tests.support.workers import relay, worker
 
 PROMPT = "Tell me a story about a {}."
 THINGS = ("dog", "cat", "bird", "boat", "tree", "king", "ball", "cake", "fish", "car")
@@ -83,7 +74,6 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--delays", default="5,20")
     parser.add_argument("--answers", type=int, default=24)
-    parser.add_argument("--share", type=float, default=0.25)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f},"
@@ -222,7 +212,7 @@ class Killing:
 
 def kills(arguments: argparse.Namespace, record: Record) -> None:
     """Kill workers in the middle of answers."""
-    # Of the layers each worker takes what it has room for; without one, speed and memory decide.
+    # Of the layers each worker takes what it has room for; without one, memory decides.
     request = replace(asked(arguments), ctx_size=2048, n_gpu_layers=None, tensor_split=(1.0, 1.0))
     killing = Killing(request)
     killing.until(m.Loaded)
@@ -327,74 +317,6 @@ def passes(arguments: argparse.Namespace, record: Record) -> None:
               f" {1000 * row['first']:.0f} ms")  # fmt: skip
 
 
-class Uneven:
-    """A target on two workers, one of them slowed down, divided in two ways.
-
-    Attributes:
-        by_memory, by_speed: the target; with each, how many layers the slow worker has, and the
-            fast one.
-    """
-
-    def __init__(self, path: Path, share: float, closing: ExitStack) -> None:
-        (slow, process), (fast, _) = (closing.enter_context(worker()) for _ in range(2))
-        closing.enter_context(slowed(process, share))
-        add_workers([slow, fast])
-        closing.callback(add_workers, ())
-        header = read_header(path)
-        model, setup = facts(header), Setup(n_ctx=512, gpu_layers=-1, flash=False)
-        found = planning.free_for([slow, fast], header)
-        # Memory that holds 0.8 of it on each; what there is tells nothing here.
-        needed = need(model, setup)
-        room = round(0.8 * (needed.device_weights + needed.device_cache)) + needed.device_buffers
-        devices = tuple(replace(each, free=DEVICE_RESERVE + room) for each in found.devices)
-        self.paces = [each.pace for each in devices]
-        self.layers = {
-            "by memory": [model.layers // 2 + 1, model.layers - model.layers // 2],
-            "by speed": [
-                n for _, n in division.by_speed(
-                    setup, model, replace(found, devices=devices), host_room=0, asked=-1
-                ).split
-            ],
-        }  # fmt: skip
-        self.contexts = {}
-        for way, split in self.layers.items():
-            names = [each.label for each in devices]
-            loaded = closing.enter_context(Model.load(path, devices=names, split=split))
-            how = ContextOptions(n_ctx=512, threads=1, flash_attention=False)
-            self.contexts[way] = closing.enter_context(Context(loaded, how))
-
-    def answer(self, way: str, tokens: int) -> tuple[list[int], float]:
-        """The greedy answer of so many tokens from one division, and tokens/s."""
-        context = self.contexts[way]
-        context.truncate(0)
-        row = context.decode(scratch(context, 8), 1)
-        found: list[int] = []
-        begun = time.perf_counter()
-        while len(found) < tokens:
-            found.append(int(row[-1].argmax()))
-            row = context.decode(found[-1:], 1)
-        return found, tokens / (time.perf_counter() - begun)
-
-
-def uneven(arguments: argparse.Namespace, record: Record) -> None:
-    """Compare both divisions, answer by answer."""
-    if record.missing(answer=arguments.answers - 1):
-        with ExitStack() as closing:
-            found = Uneven(Path(arguments.target), arguments.share, closing)
-            for number in range(arguments.answers):
-                if record.missing(answer=number):
-                    ways = [*found.layers][:: 1 - 2 * (number % 2)]
-                    speeds = {way: found.answer(way, arguments.tokens)[1] for way in ways}
-                    paces = [each and each.speed / 1e9 for each in found.paces]
-                    record.add(answer=number, layers=found.layers, paces=paces, **speeds)
-    last = record.rows[-1]
-    ratios = np.array([row["by speed"] / row["by memory"] for row in record.rows])
-    low, high = interval(ratios, arguments.seed)
-    print(f"read at {last['paces']} GB/s; layers {last['layers']}")
-    print(f"by speed over by memory: {np.median(ratios):.2f}, {low:.2f} to {high:.2f}"
-          f" ({len(ratios)} answers)")  # fmt: skip
-
-
 def _seconds(target: Context, n: int) -> float:
     kept, tokens = len(target.tokens), scratch(target, n)
     begun = time.perf_counter()
@@ -412,7 +334,7 @@ def interval(values: np.ndarray, seed: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-DOES = {"same": same, "kills": kills, "delay": delay, "passes": passes, "uneven": uneven}
+DOES = {"same": same, "kills": kills, "delay": delay, "passes": passes}
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""Layers of a target on several places: what scripted speeds and memory give, against all ways."""
+"""Layers of a target on several devices: what scripted memory gives, against all divisions."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from dataclasses import replace
 import pytest
 
 from localspec.errors import OutOfMemory, UsageError
-from localspec.pairs.memory import division
-from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free, ReadPace
+from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free
 from localspec.pairs.memory.need import ModelFacts, Need, Setup, need
-from localspec.pairs.memory.placement import PROGRAM, MemoryPlan, Wishes, plan
+from localspec.pairs.memory.placement import MemoryPlan, Wishes, plan
 from tests.test_memory_plan import model
 
 GB = 10**9
 LAYER = need(model(), Setup(n_ctx=4096, gpu_layers=-1)).device / 33  # bytes, roughly, in all
 
 
-def lent(number: int, layers: float, speed: float | None = 10.0, wait: float = 0.0) -> Device:
-    """A worker with room for so many layers, that reads so many GB a second."""
+def lent(number: int, layers: float) -> Device:
+    """A worker with room for this many layers."""
     return Device(
         DEVICE_RESERVE + 2 * GB // 10 + round(layers * LAYER),
         label=f"RPC{number}",
         worker=f"10.0.0.{number}:50052",
-        pace=None if speed is None else ReadPace(speed * GB, wait),
     )
 
 
@@ -39,77 +37,36 @@ def layers(found: MemoryPlan) -> list[int]:
     return [33 - sum(lent), *lent]
 
 
-# Little memory here: all has to be lent.
-SMALL = Free(ram=3 * GB, pace=ReadPace(12 * GB))
-LARGE = Free(ram=20 * GB, pace=ReadPace(12 * GB))
+LARGE = Free(ram=20 * GB)
 
 
-def test_a_slow_worker_gets_what_the_fast_one_has_no_room_for() -> None:
-    found = planned(replace(SMALL, devices=(lent(0, 26, 2.0), lent(1, 26, 20.0))))
-    here, slow, fast = layers(found)
-    assert fast >= 24
-    assert 0 <= slow <= 9 - here
-    other = planned(replace(SMALL, devices=(lent(0, 26, 20.0), lent(1, 26, 2.0))))
-    assert layers(other)[1] >= 24
-
-
-def test_workers_that_are_alike_share_by_memory() -> None:
-    """A few per cent of speed are no reason: they vary."""
-    free = replace(LARGE, pace=ReadPace(4 * GB), devices=(lent(0, 40, 10.0), lent(1, 20, 10.2)))
-    here, first, second = layers(planned(free))
+def test_workers_share_by_memory() -> None:
+    here, first, second = layers(planned(replace(LARGE, devices=(lent(0, 40), lent(1, 20)))))
     assert here == 0
     assert first > second > 8
     assert first + second == 33
 
 
-def test_where_memory_leaves_no_choice_speed_has_no_say() -> None:
-    devices = (lent(0, 17, 1.0), lent(1, 17, 20.0))
-    _, slow, fast = layers(planned(replace(SMALL, devices=devices), gpu_layers=-1))
-    assert (slow + fast, slow >= 16, fast >= 16) == (33, True, True)
-
-
-def test_a_worker_that_only_slows_down_gets_none_and_that_is_told() -> None:
-    found = planned(replace(LARGE, devices=(lent(0, 40, 3.0, 0.0104),)))
-    assert layers(found) == [33, 0]
-    assert found.target.gpu_layers == 0
-    assert found.device == 0
-    assert found.divided == (
-        "33 layers by memory and speed: 33 here at 12 GB/s, none on RPC0 (10.0.0.0:50052) at"
-        " 3 GB/s and 10.4 ms away"
-    )
-    assert found.gave_up == ()
-
-
-def test_a_fast_worker_gets_all_and_its_distance_counts() -> None:
-    near = planned(replace(LARGE, devices=(lent(0, 40, 100.0, 0.001),)))
-    assert (layers(near), near.target.gpu_layers) == ([0, 33], -1)
-    far = planned(replace(LARGE, devices=(lent(0, 40, 100.0, 0.5),)))
-    assert layers(far) == [33, 0]
-    # Of two that are alike the second would only be one more to wait for.
-    two = planned(replace(LARGE, devices=(lent(0, 40, 100.0, 0.05), lent(1, 40, 100.0, 0.05))))
-    assert sorted(layers(two)) == [0, 0, 33]
-
-
-def test_layers_that_were_asked_for_are_lent_however_slow() -> None:
-    free = replace(LARGE, devices=(lent(0, 40, 1.0), lent(1, 40, 2.0)))
-    assert layers(planned(free, gpu_layers=-1)) == [0, 0, 33]
-    assert layers(planned(free, gpu_layers=10)) == [23, 0, 10]
-    assert planned(free, gpu_layers=0).target.split == ()
-
-
-def test_without_every_speed_memory_alone_decides() -> None:
-    found = planned(replace(LARGE, devices=(lent(0, 40, 1.0), lent(1, 40, None))))
-    assert (layers(found), found.target.gpu_layers, found.divided) == ([0, 17, 16], -1, "")
-    found = planned(Free(ram=20 * GB, devices=(lent(0, 40, 1.0),)))
+def test_a_worker_alone_gets_all_that_it_has_room_for() -> None:
+    found = planned(replace(LARGE, devices=(lent(0, 40),)))
     assert (found.target.split, found.target.gpu_layers) == ((), -1)
+    found = planned(replace(LARGE, devices=(lent(0, 10),)))
+    assert (found.target.split, 8 <= found.target.gpu_layers <= 10) == ((), True)
+
+
+def test_layers_that_were_asked_for_are_lent() -> None:
+    free = replace(LARGE, devices=(lent(0, 40), lent(1, 40)))
+    assert layers(planned(free, gpu_layers=-1)) == [0, 17, 16]
+    assert layers(planned(free, gpu_layers=10)) == [23, 5, 5]
+    assert planned(free, gpu_layers=0).target.split == ()
 
 
 def test_a_small_device_beside_a_large_one_gets_no_more_than_it_has_room_for() -> None:
     """In proportion to what is free it would get three or four layers: without its buffers."""
-    found = planned(Free(20 * GB, (lent(0, 40, None), lent(1, 1.5, None))))
+    found = planned(Free(20 * GB, (lent(0, 40), lent(1, 1.5))))
     assert layers(found) == [0, 33, 0]
     assert (found.target.gpu_layers, found.gave_up) == (-1, ())
-    found = planned(Free(20 * GB, (lent(0, 24, None), lent(1, 2, None))))
+    found = planned(Free(20 * GB, (lent(0, 24), lent(1, 2))))
     assert layers(found) == [7, 25, 1]
     assert found.gave_up == ("26 of 33 layers of the target on the accelerator",)
     with pytest.raises(OutOfMemory, match=r"the target's layers asked for need .* on RPC1, .* are"):
@@ -118,7 +75,7 @@ def test_a_small_device_beside_a_large_one_gets_no_more_than_it_has_room_for() -
 
 def test_a_draft_goes_where_it_has_room() -> None:
     draft = replace(model(layers=16), other_weights=0, output_weights=0)
-    large, small = (replace(lent(i, n, None), target=False) for i, n in enumerate((20, 1)))
+    large, small = (replace(lent(i, n), target=False) for i, n in enumerate((20, 1)))
 
     def drafted(*devices: Device, asked: int | None = None) -> MemoryPlan:
         wishes = Wishes(n_ctx=4096, draft_gpu_layers=asked)
@@ -139,9 +96,8 @@ def test_a_draft_goes_where_it_has_room() -> None:
         drafted(narrow, small, asked=-1)
 
 
-def test_proportions_that_were_asked_for_overrule_speed() -> None:
-    devices = (lent(0, 40, 1.0), lent(1, 40, 20.0))
-    free = replace(LARGE, devices=devices)
+def test_proportions_that_were_asked_for_overrule_memory() -> None:
+    free = replace(LARGE, devices=(lent(0, 40), lent(1, 40)))
     assert layers(planned(free, split=(3.0, 1.0)))[1:] == [25, 8]
     assert layers(planned(free, split=(1.0,)))[1:] == [33, 0]
     assert planned(replace(LARGE, devices=()), split=(1.0,)).target.split == ()
@@ -151,7 +107,7 @@ def test_proportions_that_were_asked_for_overrule_speed() -> None:
 
 def test_of_an_open_number_of_layers_every_device_has_room_for_its_share() -> None:
     """What all hold together is no measure: the smaller one is to get a third of it here."""
-    found = planned(replace(LARGE, pace=None, devices=(lent(0, 40), lent(1, 4))), split=(2.0, 1.0))
+    found = planned(replace(LARGE, devices=(lent(0, 40), lent(1, 4))), split=(2.0, 1.0))
     here, large, small = layers(found)
     assert (small, large, here) == (3, 8, 22)  # the output is one of the three
     assert found.gave_up == ("11 of 33 layers of the target on the accelerator, shared by"
@@ -185,31 +141,10 @@ def test_the_draft_leaves_less_for_a_share() -> None:
 
 
 def test_where_all_places_are_too_small_together_the_rest_is_read_from_disk() -> None:
-    free = Free(GB, (lent(0, 3, 5.0), lent(1, 1.5, 1.0)), pace=ReadPace(12 * GB))
+    free = Free(GB, (lent(0, 3), lent(1, 1.5)))
     found = planned(free)
     assert found.from_disk > GB
     assert layers(found)[1:] == [3, 1]
-
-
-def test_the_draft_has_its_room_first() -> None:
-    """Main memory that the draft takes holds no layers of the target."""
-    draft = replace(model(layers=16), other_weights=0, output_weights=0)
-    whole = planned(replace(LARGE, devices=())).host
-    free = Free(whole + PROGRAM + GB, (lent(0, 40, 3.0),), pace=ReadPace(12 * GB))
-    wishes = Wishes(n_ctx=4096, draft_gpu_layers=0)
-    assert layers(plan(model(), None, free, wishes)) == [33, 0]
-    found = plan(model(), draft, free, wishes)
-    assert found.fits
-    assert layers(found)[1] > 0
-
-
-def test_what_is_left_is_counted_where_the_layers_went() -> None:
-    free = replace(LARGE, devices=(lent(0, 40, 3.0), lent(1, 40, 100.0)))
-    found = planned(free)
-    assert layers(found) == [0, 0, 33]
-    left = [before.free - after.free for before, after in
-            zip(free.devices, found.left.devices, strict=True)]  # fmt: skip
-    assert left == [0, found.device]
 
 
 def _sizes(small: ModelFacts) -> list[Need]:
@@ -236,23 +171,17 @@ def _together(small: ModelFacts, devices: tuple[Device, ...]) -> int:
     return plan(small, None, Free(20 * GB, (Device(room),)), Wishes(n_ctx=1024)).target.gpu_layers
 
 
-def _all_ways(small: ModelFacts, free: Free, layers: int = -1) -> dict[tuple[int, ...], float]:
-    """Every division that has room, and the seconds of a pass: counted from the definition."""
-    found, buffers = {}, DEVICE_RESERVE + _buffers(small, free.devices, layers)
-    paces = [free.pace, *(each.pace for each in free.devices)]
+def _all_ways(small: ModelFacts, free: Free, layers: int = -1) -> set[tuple[int, ...]]:
+    """Every division that has room: counted from the definition."""
+    found, buffers = set(), DEVICE_RESERVE + _buffers(small, free.devices, layers)
     sizes = _sizes(small)
     for counts in itertools.product(range(small.layers + 2), repeat=len(free.devices)):
-        if sum(counts) > small.layers + 1 or sizes[sum(counts)].host + PROGRAM > free.ram:
-            continue
         ends = [sum(counts[i:]) for i in range(len(counts) + 1)]
-        seconds = (sizes[-1].device_weights - sizes[ends[0]].device_weights) / free.pace.speed
-        for i, (each, pace) in enumerate(zip(free.devices, paces[1:], strict=True)):
-            if counts[i] and _held(sizes, ends[i], ends[i + 1]) + buffers > each.free:
-                break
-            read = sizes[ends[i]].device_weights - sizes[ends[i + 1]].device_weights
-            seconds += read / pace.speed + pace.wait if counts[i] else 0
-        else:
-            found[counts] = seconds
+        if ends[0] <= small.layers + 1 and not any(
+            counts[i] and _held(sizes, ends[i], ends[i + 1]) + buffers > each.free
+            for i, each in enumerate(free.devices)
+        ):
+            found.add(counts)
     return found
 
 
@@ -263,7 +192,6 @@ def _machine(rng: random.Random) -> tuple[ModelFacts, tuple[Device, ...]]:
         Device(
             DEVICE_RESERVE + 200_000_000 + rng.randrange(0, 2 * GB),
             label=f"RPC{i}",
-            pace=ReadPace(rng.uniform(1, 40) * GB, rng.choice((0, 0.001, 0.05))),
         )
         for i in range(rng.randrange(1, 4))
     )
@@ -293,14 +221,14 @@ def test_no_share_that_has_room_is_larger() -> None:
     assert {*found} == {*range(8)}
 
 
-def test_without_speeds_no_division_that_has_room_lends_more() -> None:
+def test_no_division_that_has_room_lends_more() -> None:
     """Against every one there is, for 300 machines; llama.cpp's own wherever that has room."""
     rng, own_has_none = random.Random(7), 0
     for _ in range(300):
         small, devices = _machine(rng)
-        free = Free(20 * GB, tuple(replace(each, pace=None) for each in devices))
+        free = Free(20 * GB, devices)
         together = _together(small, devices)
-        ways = _all_ways(small, replace(free, pace=ReadPace(GB), devices=devices), together)
+        ways = _all_ways(small, free, together)
         most = max(map(sum, ways))
         found = plan(small, None, free, Wishes(n_ctx=1024)).target
         counts = tuple(n for _, n in found.split)
@@ -316,22 +244,3 @@ def test_without_speeds_no_division_that_has_room_lends_more() -> None:
         own_has_none += together % 8 > most or own not in ways
         assert counts == own or together % 8 > most or own not in ways
     assert own_has_none > 20
-
-
-def test_no_division_that_has_room_is_faster() -> None:
-    """Against every one there is, for 300 machines; within the 5 % that are no reason."""
-    rng, differs = random.Random(20261124), 0
-    for _ in range(300):
-        small, devices = _machine(rng)
-        pace = ReadPace(rng.uniform(1, 40) * GB)
-        free = Free(rng.randrange(1 * GB, 5 * GB), devices, pace=pace)
-        ways = _all_ways(small, free)
-        setup = Setup(n_ctx=1024, gpu_layers=-1)
-        room = free.ram - PROGRAM
-        found = division.by_speed(setup, small, free, host_room=room, asked=None)
-        counts = tuple(n for _, n in found.split)
-        if ways:
-            assert counts in ways
-            assert ways[counts] * division.WORTH <= min(ways.values()) * (1 + 1e-9)
-            differs += len(ways) > 1 and ways[counts] < max(ways.values()) / 2
-    assert differs > 50

@@ -160,6 +160,7 @@ def test_it_prints_what_it_sees_and_nothing_private(
     said = capsys.readouterr().out
     document = json.loads(said)
     seen = document["facts"]
+    assert set(document) == {"facts", "findings"}
     assert "CPU" in seen["backends"]
     assert 0 < seen["memory_free"] <= seen["memory_total"]
     assert 1e8 < seen["bandwidth"] < 1e13

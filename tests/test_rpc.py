@@ -14,16 +14,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from benchmarks.workers import Uneven
 from localspec.cli.worker import _how_to_reach
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import acquaint, measure
@@ -35,14 +33,11 @@ from localspec.engine.llama import (
     backends,
     devices,
     rpc,
-    time_reading,
 )
 from localspec.errors import EngineError, UsageError
-from localspec.loading import paces, planning
+from localspec.loading import planning
 from localspec.loading.load import load_session
-from localspec.pairs.gguf.header import read_header
 from localspec.process import messages as m
-from models import enlarge
 from tests.support import ENDLESS, toy
 from tests.support.workers import relay, worker
 from tests.test_process import TOY, Heard
@@ -432,9 +427,6 @@ def test_a_worker_tells_what_it_lends() -> None:
         done = localspec("doctor", "--workers", f"{endpoint},{gone}")
     assert done.returncode == 0
     assert re.search(rf"worker +{endpoint}: 1\.[45]\d* GB free of", done.stdout)
-    assert re.search(r"weights +here: read at [\d.]+ GB/s\n", done.stdout)
-    there = rf"weights +on RPC\d {endpoint}: read at [\d.]+ GB/s, [\d.]+ ms away\n"
-    assert re.search(there, done.stdout)
     assert f"no worker answers at {gone}" in done.stdout
     assert "no accelerator" in done.stdout
 
@@ -485,77 +477,6 @@ def test_a_full_worker_is_no_end_but_a_sentence(lie: str, said: str) -> None:
         assert running.poll() is None
     assert done.returncode == 1
     assert re.search(said, done.stderr.splitlines()[0])
-
-
-@needs_backend
-def test_where_this_machine_is_faster_a_worker_gets_no_layers() -> None:
-    """The toy has room here, and to wait for a network takes longer than its passes."""
-    with worker() as (endpoint, _), relay(endpoint, 0.01) as far:
-        done = localspec(*RUN, "-n", "20", "--json", "--workers", far)
-        shown = localspec("show", "toy", "--workers", far)
-        as_data = json.loads(localspec("show", "toy", "--json", "--workers", far).stdout)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["settings"]["rpc"] == [far]
-    assert found["settings"]["tensor_split"] == {"RPC0": 0}
-    assert found["settings"]["n_gpu_layers"] == 0
-    assert found["tokens"] == json.loads(localspec(*RUN, "-n", "20", "--json").stdout)["tokens"]
-    said = rf"by memory and speed: 9 here at [\d.]+ GB/s, none on RPC0 \({far}\) at [\d.]+ GB/s"
-    away = re.search(rf"{said} and ([\d.]+) ms away", shown.stdout)
-    assert away is not None, shown.stdout
-    assert float(away[1]) >= 20
-    assert re.search(said, done.stderr)
-    assert as_data["plan"]["target"]["tensor_split"] == {"RPC0": 0}
-
-
-@needs_backend
-def test_a_speed_is_measured_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
-    header = read_header(toy.TARGET)
-    monkeypatch.setattr(paces, "busy_cores", lambda _seconds: 0.0)
-    with worker() as (endpoint, _):
-        add_workers([endpoint])
-        first = planning.free_for([endpoint], header)
-        kept = {path.name for path in (tmp_path / "costs").iterdir()}
-        monkeypatch.setattr(paces, "time_reading", lambda *_, **__: pytest.fail("once is enough"))
-        again = planning.free_for([endpoint], header)
-        monkeypatch.setattr(paces, "time_reading", time_reading)
-        anew = paces.measured_anew([endpoint], 1)
-        monkeypatch.setattr(paces, "busy_cores", lambda _seconds: 99.0)
-        monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "busy"))
-        assert planning.free_for([endpoint], header).pace is not None
-        assert not (tmp_path / "busy" / "costs").exists()
-        add_workers(())
-    assert again.pace == first.pace
-    assert [each.pace for each in again.devices] == [each.pace for each in first.devices]
-    assert len(kept) == 2
-    assert sorted(name.partition(" ")[2] for name in anew) == ["", endpoint]
-    for each in (first.pace, *anew.values()):
-        assert each is not None
-        assert 1e8 < each.speed < 1e13
-
-
-@pytest.mark.slow
-@needs_backend
-@pytest.mark.skipif(sys.platform == "win32", reason="a process cannot be stopped for a moment")
-def test_a_slow_worker_gets_fewer_layers_and_answers_come_faster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One may run for a quarter of the time; the same answers take turns over both divisions."""
-    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
-    path = tmp_path / "large.gguf"
-    enlarge.enlarge(toy.TARGET, path, 120_000_000, "f16")
-    with ExitStack() as closing:
-        found = Uneven(path, 0.25, closing)
-        slow, fast = found.layers["by speed"]
-        assert slow < found.layers["by memory"][0] < fast
-        ratios = []
-        for turn in range(7):
-            ways = [*found.layers][:: 1 - 2 * (turn % 2)]
-            answers = {way: found.answer(way, 15) for way in ways}
-            assert answers["by speed"][0] == answers["by memory"][0]
-            ratios.append(answers["by speed"][1] / answers["by memory"][1])
-    assert median(ratios) > 1.05
 
 
 @pytest.mark.slow

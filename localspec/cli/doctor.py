@@ -12,11 +12,8 @@ from localspec import formats
 from localspec.cli.options import WORKERS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from localspec.cli.settings_file import SettingsFile
     from localspec.doctor.facts import MachineFacts
-    from localspec.pairs.memory.free import ReadPace
 
 
 @click.command("doctor")
@@ -34,14 +31,11 @@ def command(settings: SettingsFile | None, as_json: bool, rpc: tuple[str, ...]) 
 
     facts = look(_threads_asked(settings), workers=rpc)
     found = findings(facts)
-    paces = _paces(facts)
     if as_json:
         listed = [asdict(finding) | {"level": finding.level.value} for finding in found]
-        speeds = {name: asdict(pace) for name, pace in paces.items()}
-        document = {"facts": asdict(facts), "findings": listed, "paces": speeds}
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json.dumps({"facts": asdict(facts), "findings": listed}, indent=2))
         return
-    for line in [*_fact_lines(facts), *_pace_lines(paces), *_attention_lines(), ""]:
+    for line in [*_fact_lines(facts), *_attention_lines(), ""]:
         click.echo(line)
     for finding in found:
         click.echo(f"{finding.level.value}: {finding.what}")
@@ -56,23 +50,6 @@ def _threads_asked(settings: SettingsFile | None) -> int:
     tables = settings.values.values() if settings is not None else ()
     asked = (table.get("threads") for table in tables)
     return max((n for n in asked if isinstance(n, int)), default=0)
-
-
-def _paces(facts: MachineFacts) -> dict[str, ReadPace]:
-    """How fast the workers that answered and this machine read weights."""
-    from localspec.loading.paces import measured_anew  # noqa: PLC0415 - it needs llama.cpp
-
-    there = [each.endpoint for each in facts.workers if not each.problem]
-    return measured_anew(there, facts.threads) if there else {}
-
-
-def _pace_lines(paces: Mapping[str, ReadPace]) -> list[str]:
-    """What layers of a target are divided by, besides memory."""
-    return [
-        f"weights     {f'on {name}' if name else 'here'}: read at {pace.speed / 1e9:.3g} GB/s"
-        f"{f', {1000 * pace.wait:.1f} ms away' if name else ''}"
-        for name, pace in paces.items()
-    ]
 
 
 def _attention_lines() -> list[str]:

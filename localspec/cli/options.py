@@ -119,8 +119,7 @@ BUT_THREADS: tuple[Option, ...] = (
     option(
         "-ts --tensor-split",
         types.shares,
-        "Share the target's layers among its devices in these proportions.  [default: by memory,"
-        " with workers by speed as well]",
+        "Share the target's layers among its devices in these proportions.  [default: by memory]",
         "N,N,...",
         default=_DEFAULTS.tensor_split,
         show_default=False,

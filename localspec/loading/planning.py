@@ -11,12 +11,11 @@ from localspec.chat.advice import Advice, advise
 from localspec.engine.llama import RPC, add_workers, default_threads, devices
 from localspec.engine.stats import DRAFT, MTP, TRANSLATED, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
-from localspec.loading.paces import with_paces
 from localspec.loading.request import LoadRequest
 from localspec.pairs import catalogue, resolver, vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads, strict
-from localspec.pairs.gguf.header import GgufHeader, ModelFiles
+from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory.free import Device, Free, read_speed
 from localspec.pairs.memory.need import ModelFacts, Setup, draft_facts, facts, mtp_facts, need
 from localspec.pairs.memory.placement import (
@@ -133,8 +132,6 @@ def _load_plan(options: LoadRequest) -> LoadPlan:
     if not (found.drafts or options.drafters.lookup):
         wishes = replace(wishes, snapshots=0)
     free = free_memory(options.device, devices_of_draft(options), _threads(options))
-    if not wishes.split:
-        free = with_paces(free, found.target.header, options.threads or default_threads())
     more, free = _placed_alone(
         found.drafts[1:], free, wishes, wishes.n_ctx or usual_context(target)
     )
@@ -153,7 +150,6 @@ def _load_plan(options: LoadRequest) -> LoadPlan:
     notices = [
         *(line for model in found.models for line in _beyond_training(n_ctx, model)),
         *(f"to fit the memory: {line}" for line in memory.gave_up),
-        *([memory.divided] if memory.divided else []),
         *memory.advice,
         *(_unlocked(memory) if options.mlock else []),
     ]
@@ -237,7 +233,7 @@ def _placed_alone(
     for draft in drafts:
         theirs = tuple(replace(each, target=each.draft) for each in free.devices)
         try:
-            placed = plan(draft.facts, None, replace(free, devices=theirs, pace=None), alone)
+            placed = plan(draft.facts, None, replace(free, devices=theirs), alone)
         except OutOfMemory as error:
             name = draft.files.paths[0].name
             raise OutOfMemory(f"the draft {name}: {error.message}", "Name fewer drafts.") from None
@@ -351,10 +347,9 @@ def free_memory(
     )
 
 
-def free_for(workers: Sequence[str], target: GgufHeader) -> Free:
-    """What a pair whose target has this header would find now, with the workers as greeted."""
-    here = devices_of_draft(LoadRequest(rpc=tuple(workers)))
-    return with_paces(free_memory(draft=here), target, default_threads())
+def free_for(workers: Sequence[str]) -> Free:
+    """What a pair would find now, with the workers as greeted."""
+    return free_memory(draft=devices_of_draft(LoadRequest(rpc=tuple(workers))))
 
 
 def greet(workers: Sequence[str]) -> tuple[str, ...]:

@@ -104,7 +104,6 @@ def _plan_lines(outlook: Outlook) -> list[str]:
     return [
         first,
         *(f"  {role:10}{_sizes(need)}" for role, need in zip(_ROLES, found.needs, strict=False)),
-        *([f"  layers    {found.divided}"] if found.divided else []),
         *(f"  given up: {line}" for line in found.gave_up),
         *(f"  note: {line}" for line in found.advice),
     ]

@@ -17,7 +17,7 @@ from localspec.pairs import found as others
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.found import FoundModel
 from localspec.pairs.gguf import heads, strict
-from localspec.pairs.gguf.header import GgufHeader, read_header
+from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub.patience import Patience, silent
 from localspec.pairs.installed import InstalledPair
@@ -112,7 +112,7 @@ def examine(
     patience: Patience,
     *,
     n_ctx: int | None = None,
-    free: Callable[[GgufHeader], Free] | None = None,
+    free: Callable[[], Free] | None = None,
     scan: bool = True,
     further: bool = False,
 ) -> PairReport:
@@ -124,8 +124,7 @@ def examine(
             has), ``lookup``, ``mtp`` (the head inside the target) and ``none``; None is ``auto``.
         patience: of whoever waits for it.
         n_ctx: tokens of context to count memory for, None to choose.
-        free: tells what the machine has free for a target with this header, None for its main
-            memory alone.
+        free: tells what the machine has free, None for its main memory alone.
         scan: whether models of other programs on this disk count.
         further: whether drafts are tried as well for a pair that was given something that drafts.
 
@@ -155,7 +154,7 @@ def examine(
     ahead = look(
         facts(target.header, target.more_bytes),
         sizes[0] if sizes else None,
-        free and free(target.header),
+        free and free(),
         n_ctx,
         lambda: read_speed(target.paths[0]) if target.paths else None,
         besides=sizes[1:] + own_heads,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import signal
 import socket
 import subprocess
 import sys
@@ -45,27 +44,6 @@ def until_it_listens(endpoint: str) -> None:
         else:
             return
     raise AssertionError(f"nobody listens at {endpoint}")
-
-
-@contextlib.contextmanager
-def slowed(process: subprocess.Popen[str], share: float) -> Iterator[None]:
-    """Let a process run for only this share of the time, in turns of a few milliseconds."""
-    over, turn = threading.Event(), 0.008
-
-    def govern() -> None:
-        while not over.is_set():
-            process.send_signal(signal.SIGSTOP)
-            time.sleep(turn * (1 - share))
-            process.send_signal(signal.SIGCONT)
-            over.wait(turn * share)
-
-    governor = threading.Thread(target=govern, daemon=True)
-    governor.start()
-    try:
-        yield
-    finally:
-        over.set()
-        governor.join()
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ from localspec.engine.llama.hardware import (
 from localspec.engine.llama.head import Head
 from localspec.engine.llama.model import Model
 from localspec.engine.llama.options import ContextOptions
-from localspec.engine.llama.pace import time_reading
 from localspec.engine.llama.requantise import write_q8_0
 from localspec.engine.llama.rpc import add_workers
 from localspec.engine.llama.shared import SharedHead, head_of
@@ -41,6 +40,5 @@ __all__ = [
     "head_of",
     "machine",
     "repacking_works",
-    "time_reading",
     "write_q8_0",
 ]

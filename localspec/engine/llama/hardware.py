@@ -30,12 +30,6 @@ _HANDLE, _NUMBER, _TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 _NUMBER_P = ctypes.POINTER(_NUMBER)
 
 
-class _Pool(ctypes.Structure):
-    """A ggml_init_params: where tensors and graphs are described."""
-
-    _fields_ = (("size", _NUMBER), ("buffer", _HANDLE), ("no_alloc", ctypes.c_bool))
-
-
 _FUNCTIONS: dict[str, dict[str, Any]] = {  # of each library: what they take, and what they return
     "ggml": {
         "ggml_backend_dev_count": ((), _NUMBER),
@@ -54,23 +48,6 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {  # of each library: what they take, an
         "ggml_backend_dev_description": ((_HANDLE,), _TEXT),
         "ggml_backend_dev_memory": ((_HANDLE, _NUMBER_P, _NUMBER_P), None),
         "ggml_set_abort_callback": ((_HANDLE,), _HANDLE),
-        "ggml_backend_dev_init": ((_HANDLE, _TEXT), _HANDLE),
-        "ggml_backend_free": ((_HANDLE,), None),
-        "ggml_backend_alloc_ctx_tensors": ((_HANDLE, _HANDLE), _HANDLE),
-        "ggml_backend_buffer_clear": ((_HANDLE, ctypes.c_uint8), None),
-        "ggml_backend_buffer_free": ((_HANDLE,), None),
-        "ggml_backend_tensor_set": ((_HANDLE, _HANDLE, _NUMBER, _NUMBER), None),
-        "ggml_backend_tensor_get": ((_HANDLE, _HANDLE, _NUMBER, _NUMBER), None),
-        "ggml_backend_graph_compute": ((_HANDLE, _HANDLE), ctypes.c_int),
-        "ggml_init": ((_Pool,), _HANDLE),
-        "ggml_free": ((_HANDLE,), None),
-        "ggml_new_tensor_2d": ((_HANDLE, ctypes.c_int, ctypes.c_int64, ctypes.c_int64), _HANDLE),
-        "ggml_mul_mat": ((_HANDLE, _HANDLE, _HANDLE), _HANDLE),
-        "ggml_nbytes": ((_HANDLE,), _NUMBER),
-        "ggml_new_graph": ((_HANDLE,), _HANDLE),
-        "ggml_build_forward_expand": ((_HANDLE, _HANDLE), None),
-        "ggml_tensor_overhead": ((), _NUMBER),
-        "ggml_graph_overhead": ((), _NUMBER),
     },
 }
 _CORE: Final = 0  # RelationProcessorCore
@@ -144,19 +121,6 @@ def devices() -> tuple[DeviceMemory, ...]:
         description = _said(library.dev_description(handle))
         found.append(DeviceMemory(description, free.value, total.value, shares, name))
     return tuple(found)
-
-
-def handles() -> dict[str, int]:
-    """llama.cpp's handles of all accelerators by their names, and of the CPU by an empty one.
-
-    Those of workers hold until these are forgotten.
-    """
-    return {"": next(iter(_known(_CPU).values()))} | _known()
-
-
-def pool(size: int) -> _Pool:
-    """What describes tensors in so many bytes, without memory for what they hold."""
-    return _Pool(size, None, True)
 
 
 def device_list(names: Sequence[str], *, cpu: bool = False) -> Any:

@@ -1,9 +1,8 @@
-"""Which device gets how many of a model's layers, where there are several, or workers lend theirs.
+"""Which accelerator gets how many of a model's layers, where several share them.
 
-A token passes through all places one after the other: a pass takes the sum of what each place
-needs for its layers, and waits for the network at every worker that has some. So the fastest place
-is filled first, and a worker that costs more than it brings gets none. Where speeds are not known,
-devices share the layers by what is free on each, as llama.cpp has it, if each has room for its own.
+Devices share the layers in proportion to what is free on each, as in llama.cpp, if each has room
+for its own; or in the proportions of --tensor-split. A token passes through all of them one after
+the other, and layers are counted from the last, which the last device has.
 """
 
 from __future__ import annotations
@@ -12,17 +11,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from math import inf
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from localspec.errors import UsageError
-from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free, ReadPace
+from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free
 from localspec.pairs.memory.need import ModelFacts, Setup, need
-
-WORTH: Final = 0.95  # a pass has to be faster by 5 %, or memory alone decides: speeds vary
-_NEAR: Final = 5e-5  # seconds of waiting that are not worth a word
-# Where speeds are not known: devices are all alike, and faster than this machine's processor.
-_HERE, _THERE = ReadPace(1.0), ReadPace(2.0)
 
 _Counts: TypeAlias = tuple[int, ...]
 
@@ -37,8 +30,8 @@ def by_shares(
         model: its sizes.
         free: what there is for it.
         parts: the proportions, in the order of its devices.
-        asked: how many layers are to be on devices, -1 for all; None for as many as leave every
-            device room for its own.
+        asked: how many layers the user wants on devices, -1 for all; None for as many as leave
+            every device room for its own.
 
     Raises:
         UsageError: there are more than the target has devices, and it has some.
@@ -54,10 +47,38 @@ def by_shares(
     counts = _proportional(parts, layers)
     if asked is None:
         ladder = _Ladder.of(model, setup, len(devices))
-        rooms = [each.free - DEVICE_RESERVE for each in devices]
-        while any(n > room for n, room in zip(ladder.sizes(counts), rooms, strict=True) if n):
+        while not ladder.fits(counts, devices):
             layers -= 1
             counts = _proportional(parts, layers)
+    return _split(setup, devices, counts, model)
+
+
+def by_memory(
+    setup: Setup, model: ModelFacts, free: Free, *, asked: int | None, draft: bool = False
+) -> Setup:
+    """`setup` with its layers divided by what is free on each device.
+
+    Where a device lacks room for its share, each gets all that it holds, from the last one on.
+
+    Args:
+        setup: how a model runs, with as many layers on devices as all of these hold together; it
+            stays as it is where there is one device.
+        model: its sizes.
+        free: what there is for it.
+        asked: how many layers the user wants on devices, -1 for all; None for as many as fit. Where
+            those asked for do not fit, they are divided by what is free all the same.
+        draft: whether it is the draft, which has devices of its own.
+    """
+    devices = [each for each in free.devices if each.serves(draft=draft)]
+    if len(devices) < 2 or not setup.gpu_layers:
+        return setup
+    layers = _counted(setup.gpu_layers, model)
+    counts = _proportional([max(0, each.free) for each in devices], layers)
+    ladder = _Ladder.of(model, setup, len(devices))
+    if not ladder.fits(counts, devices):
+        filled = ladder.filled(devices, layers)
+        if asked is None or sum(filled) == layers:
+            counts = filled
     return _split(setup, devices, counts, model)
 
 
@@ -74,75 +95,6 @@ def crowded(setup: Setup, model: ModelFacts, free: Free) -> tuple[str, int, int]
     sizes = zip(setup.split, ladder.sizes(counts), strict=True)
     found = ((label, size, there[label]) for (label, _), size in sizes)
     return next((each for each in found if each[1] > each[2]), None)
-
-
-def by_speed(
-    setup: Setup,
-    model: ModelFacts,
-    free: Free,
-    *,
-    host_room: int,
-    asked: int | None,
-    draft: bool = False,
-) -> Setup:
-    """`setup` with the layers that each place gets, by memory and, where it is known, by speed.
-
-    Args:
-        setup: how a model runs, with as many layers on devices as all of these hold together. It
-            stays where there is one device, the speed of which is not known.
-        model: its sizes.
-        free: what there is for it.
-        host_room: bytes of main memory that it may take.
-        asked: how many layers are to be on devices; None to choose, -1 for all.
-        draft: whether it is the draft, which has devices of its own.
-    """
-    devices = [each for each in free.devices if each.serves(draft=draft)]
-    known, fixed = _paces(free, devices), asked is not None
-    if len(devices) < (1 if known else 2) or not (setup.gpu_layers or (known and not fixed)):
-        return setup
-    pace, paces = known or (_HERE, [_THERE] * len(devices))
-    ladder = _Ladder.of(model, setup, len(devices))
-    rooms = [each.free - DEVICE_RESERVE - ladder.buffers for each in devices]
-    usual = _counted(setup.gpu_layers, model)
-    chosen = _proportional([max(0, each.free) for each in devices], usual)
-    most = WORTH * (ladder.seconds(chosen, rooms, paces) + ladder.here(usual, pace))
-    ways = ladder.best(rooms, paces)
-    for layers, found in enumerate(ways):
-        possible = layers == usual if fixed else ladder.host[layers] <= host_room
-        if found is not None and possible:
-            seconds = found[0] + ladder.here(layers, pace)
-            if seconds < most:
-                most, chosen = seconds, found[1]
-    if most == inf and not fixed:  # more than all places hold: the rest will be read from disk
-        chosen = [counts for _, counts in filter(None, ways)][-1]
-    return _split(setup, devices, chosen, model)
-
-
-def told(setup: Setup, model: ModelFacts, free: Free) -> str:
-    """What each place got and why, for people; empty where nothing was divided by speed."""
-    devices = [each for each in free.devices if each.target]
-    known = _paces(free, devices)
-    if known is None or not setup.split:
-        return ""
-    split, whole = dict(setup.split), model.layers + 1
-    places = [("here", whole - sum(split.values()), known[0])]
-    for each, pace in zip(devices, known[1], strict=True):
-        where = f"on {each.label}{each.worker and f' ({each.worker})'}"
-        places.append((where, split[each.label], pace))
-    listed = ", ".join(f"{n or 'none'} {where} at {_pace(pace)}" for where, n, pace in places)
-    return f"{whole} layers by memory and speed: {listed}"
-
-
-def _paces(free: Free, devices: Sequence[Device]) -> tuple[ReadPace, list[ReadPace]] | None:
-    """How fast this machine and its devices are; None where that is not known of all."""
-    paces = [each.pace for each in devices if each.pace is not None]
-    return None if free.pace is None or len(paces) < len(devices) else (free.pace, paces)
-
-
-def _pace(pace: ReadPace) -> str:
-    """How fast a place is, and how far away."""
-    far = f" and {1000 * pace.wait:.1f} ms away" if pace.wait > _NEAR else ""
-    return f"{pace.speed / 1e9:.3g} GB/s{far}"
 
 
 def _counted(layers: int, model: ModelFacts) -> int:
@@ -169,81 +121,48 @@ def _proportional(parts: Sequence[float], layers: int) -> _Counts:
 
 @dataclass(frozen=True, slots=True)
 class _Ladder:
-    """A target's sizes by the number of layers, counted from the last, that devices have.
+    """What a model's layers take on devices.
 
     Attributes:
-        weights, memory: bytes on devices; of the weights, which a pass reads, and of all but
-            buffers.
-        host: bytes that remain in main memory.
+        memory: bytes by the number of layers, counted from the last, without buffers.
         buffers: bytes besides, on every device that has layers.
     """
 
-    weights: list[int]
     memory: list[int]
-    host: list[int]
     buffers: int
 
     @staticmethod
     def of(model: ModelFacts, setup: Setup, devices: int) -> _Ladder:
-        """Of a model set up so, if as many devices as given here share the layers."""
+        """Count for a model set up so, if this many devices share the layers."""
         alone = replace(setup, split=())
         needs = [need(model, replace(alone, gpu_layers=n)) for n in range(model.layers + 2)]
         split = tuple((str(number), 1) for number in range(devices))
         shared = need(model, replace(setup, gpu_layers=setup.gpu_layers or 1, split=split))
         return _Ladder(
-            [each.device_weights for each in needs],
             [each.device_weights + each.device_cache for each in needs],
-            [each.host for each in needs],
             shared.device_buffers // max(1, devices),
         )
 
-    def here(self, layers: int, pace: ReadPace) -> float:
-        """Seconds of a pass on this machine's processor, where devices have so many layers."""
-        return (self.weights[-1] - self.weights[layers]) / pace.speed
-
     def sizes(self, counts: _Counts) -> list[int]:
-        """Bytes on each of the devices that have so many layers each, with their buffers."""
+        """Bytes on each device, by the layers of each; buffers included."""
         ends = [*accumulate(reversed(counts), initial=0)][::-1]
         memory = [self.memory[first] - self.memory[last] for first, last in pairwise(ends)]
         return [n + self.buffers if layers else 0 for n, layers in zip(memory, counts, strict=True)]
 
-    def seconds(self, counts: _Counts, rooms: Sequence[int], paces: Sequence[ReadPace]) -> float:
-        """Of a pass on devices that have so many layers each; infinite where one is too small."""
-        sum_, end = 0.0, sum(counts)
-        for taken, room, pace in zip(counts, rooms, paces, strict=True):
-            sum_ += self._part(end, end - taken, room, pace)
-            end -= taken
-        return sum_
+    def fits(self, counts: _Counts, devices: Sequence[Device]) -> bool:
+        """Whether every device has room for its layers, its buffers and its driver."""
+        sizes = zip(self.sizes(counts), devices, strict=True)
+        return all(not size or size <= each.free - DEVICE_RESERVE for size, each in sizes)
 
-    def best(
-        self, rooms: Sequence[int], paces: Sequence[ReadPace]
-    ) -> list[tuple[float, _Counts] | None]:
-        """For every number of layers the fastest way to put them on the devices, in this order.
-
-        Returns:
-            By that number: seconds of a pass, and the layers of each; None where they have no room.
-        """
-        table: list[tuple[float, _Counts] | None] = [(0.0, ()), *[None] * (len(self.memory) - 1)]
-        for room, pace in zip(reversed(rooms), reversed(paces), strict=True):
-            table = [self._longer(table, layers, room, pace) for layers in range(len(table))]
-        return table
-
-    def _longer(
-        self, table: Sequence[tuple[float, _Counts] | None], layers: int, room: int, pace: ReadPace
-    ) -> tuple[float, _Counts] | None:
-        """The fastest way with one device more, ahead of those of `table`."""
-        found = []
-        for taken in range(layers + 1):
-            if (part := self._part(layers, layers - taken, room, pace)) == inf:
-                break
-            if (rest := table[layers - taken]) is not None:
-                found.append((part + rest[0], (taken, *rest[1])))
-        return min(found, default=None)
-
-    def _part(self, first: int, last: int, room: int, pace: ReadPace) -> float:
-        """Seconds of the layers from the first to the last, counted from the end, on a device."""
-        if first == last:
-            return 0.0
-        if self.memory[first] - self.memory[last] > room:
-            return inf
-        return pace.wait + (self.weights[first] - self.weights[last]) / pace.speed
+    def filled(self, devices: Sequence[Device], most: int) -> _Counts:
+        """As many layers as there is room for, `most` at most; the last device is filled first."""
+        counts: list[int] = []
+        first = 0
+        for each in reversed(devices):
+            room = self.memory[first] + each.free - DEVICE_RESERVE - self.buffers
+            last = first
+            while last < most and self.memory[last + 1] <= room:
+                last += 1
+            counts.append(last - first)
+            first = last
+        return tuple(reversed(counts))

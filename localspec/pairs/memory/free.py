@@ -17,19 +17,6 @@ BUDGET_S: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPace:
-    """How fast weights are read somewhere.
-
-    Attributes:
-        speed: bytes per second.
-        wait: seconds that a pass waits besides, for the network.
-    """
-
-    speed: float
-    wait: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Device:
     """One accelerator.
 
@@ -39,7 +26,6 @@ class Device:
         target, draft: whether that model may use it.
         label: llama.cpp's name of it.
         worker: the address of the machine whose it is, HOST:PORT; empty for this one.
-        pace: how fast it is; None where nobody measured.
     """
 
     free: int
@@ -48,7 +34,6 @@ class Device:
     draft: bool = True
     label: str = ""
     worker: str = ""
-    pace: ReadPace | None = None
 
     def serves(self, *, draft: bool) -> bool:
         """Whether the draft, or else the target, may use it."""
@@ -64,13 +49,11 @@ class Free:
         devices: the accelerators.
         address_space: what a limit on the address space leaves, None where there is none. It counts
             mapped weights too, so nothing can be left on disk under it.
-        pace: how fast this machine's processor is; None where nobody measured.
     """
 
     ram: int
     devices: tuple[Device, ...] = ()
     address_space: int | None = None
-    pace: ReadPace | None = None
 
     def on_devices(self, *, draft: bool) -> int:
         """Bytes that are free on the accelerators of one model."""

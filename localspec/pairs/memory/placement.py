@@ -68,7 +68,6 @@ class MemoryPlan:
         gave_up: what was chosen smaller than usual, for people.
         advice: what one could do about it.
         from_disk: bytes of weights that find no room and are read again and again.
-        divided: which place got how many layers, and why; empty where memory alone decided.
         crowded: a model, a device that does not hold its share of it, the bytes it needs and has.
     """
 
@@ -81,7 +80,6 @@ class MemoryPlan:
     gave_up: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     from_disk: int = 0
-    divided: str = ""
     crowded: tuple[str, str, int, int] | None = None
 
     @property
@@ -192,7 +190,6 @@ class _Planner:
             chosen,
             gave_up=tuple(self.given_up(chosen, tried[0])),
             advice=tuple(self.advice(chosen, reduced=chosen is not tried[0])),
-            divided=division.told(chosen.target, self.target, self.free),
         )
 
     def from_disk(self, tried: list[MemoryPlan]) -> MemoryPlan | None:
@@ -244,10 +241,7 @@ class _Planner:
                 setup, self.target, left, wishes.split, asked=wishes.gpu_layers
             )
         else:
-            room = left.ram - PROGRAM - (draft_need.host if draft_need else 0)
-            setup = division.by_speed(
-                setup, self.target, left, host_room=room, asked=wishes.gpu_layers
-            )
+            setup = division.by_memory(setup, self.target, left, asked=wishes.gpu_layers)
         taken = need(self.target, setup)
         crowded = crowded or _crowded("target", setup, self.target, left)
         left = left.less(taken.device, draft=False, split=dict(setup.split))
@@ -306,8 +300,7 @@ class _Planner:
             yield f"a cache in {target.cache_k} instead of {best.target.cache_k}"
         if self.target.state[1] and target.snapshots < best.target.snapshots:
             yield "snapshots of the recurrent state: after a rejection more is read again"
-        by_speed = division.told(target, self.target, free)
-        if free.on_devices(draft=False) and wishes.gpu_layers is None and not by_speed:
+        if free.on_devices(draft=False) and wishes.gpu_layers is None:
             whole = self.target.layers + 1  # with the output, as llama.cpp counts
             if 0 <= target.gpu_layers < whole:
                 how = ", shared by --tensor-split" if wishes.split else ""
@@ -396,7 +389,7 @@ def _draft_on_device(model: ModelFacts, setup: Setup, free: Free, asked: int | N
     """`setup` on accelerators, where these have room for all of it or that was asked for."""
     room, layers = free.room(draft=True), -1 if asked is None else asked
     tried = replace(setup, gpu_layers=layers if room else 0)
-    tried = division.by_speed(tried, model, free, host_room=0, asked=layers, draft=True)
+    tried = division.by_memory(tried, model, free, asked=layers, draft=True)
     if asked is not None:
         return tried
     devices = tuple(replace(each, free=each.free - DEVICE_RESERVE) for each in free.devices)
