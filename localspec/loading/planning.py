@@ -15,7 +15,7 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs import catalogue, resolver, vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads, strict
-from localspec.pairs.gguf.header import ModelFiles
+from localspec.pairs.gguf.header import GgufHeader, ModelFiles
 from localspec.pairs.memory.free import Device, Free, read_speed
 from localspec.pairs.memory.need import ModelFacts, Setup, draft_facts, facts, mtp_facts, need
 from localspec.pairs.memory.placement import (
