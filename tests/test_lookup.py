@@ -274,12 +274,31 @@ def test_a_fixed_length_copies_without_a_model_and_leaves_it_to_one() -> None:
 
 
 def test_lookup_is_judged_in_plain_rounds_too() -> None:
-    rounds = run(engine(), FixedGamma(0))
+    rounds = run(engine(), FixedGamma(0, learns=True))
     judged = [done for done in rounds if done.copy_chances]
     assert len(judged) > 20
     for done in judged:
         assert len(done.copy_chances) == len(done.copy_confidences) == 1
         assert done.copy_chances[0] in (0.0, 1.0)  # greedy
+
+
+def test_plain_decoding_looks_for_nothing_until_drafting_is_switched_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of, policy, asked = engine(), FixedGamma(0), []
+    guess = Lookup.guess
+    monkeypatch.setattr(
+        Lookup, "guess", lambda self, *how: (asked.append(len(how[0])), guess(self, *how))[1]
+    )
+    list(of.prefill(PROMPT, Cancel()))
+    rounds = []
+    for done in of.generate(PROMPT, GenerateSettings(n_predict=80), policy, Cancel()):
+        rounds.append(done)
+        if len(rounds) == 20:
+            assert asked == []
+            policy.gamma = 4
+    assert asked[0] == len(PROMPT) + 20
+    assert any(done.drafter == LOOKUP for done in rounds[20:])
 
 
 def test_of_a_copy_what_comes_after_the_first_wrong_token_is_not_judged() -> None:

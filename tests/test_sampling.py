@@ -224,6 +224,32 @@ def test_the_k_largest(n: int, k: int, levels: int, seed: int) -> None:
     assert found.tolist() == np.argsort(-x, kind="stable")[:k].tolist()
 
 
+@pytest.mark.parametrize("n", [1000, 1003, 70_003])
+@pytest.mark.parametrize("second", [2.99, 2.9957, 3.0, 20.0])
+@pytest.mark.parametrize("ties", [1, 2])
+def test_one_token_that_min_p_leaves_alone_is_found_without_the_others(
+    n: int, second: float, ties: int
+) -> None:
+    """By the same numbers as the long way, wherever the best and the next one stand."""
+    random = np.random.default_rng(n)
+    for _ in range(20):
+        x = random.normal(-9, 3, n).astype(np.float32).clip(max=0)
+        best = random.choice(n, ties, replace=False)
+        other = random.choice([n - 1, n - 2, int(random.integers(n))])
+        x[other], x[best] = 20 - second, 20
+        found = Sampler(SamplingParams(temperature=0.7)).row(x, [])
+        ids = np.argsort(-x, kind="stable")[:40]
+        mass = np.exp(x[ids] - x[ids[0]])
+        mass /= mass.cumsum()[-1]
+        kept = x[ids] >= x[ids[0]] + np.log(np.float32(0.05))
+        size = min(1 + int(mass.cumsum().searchsorted(np.float32(0.95))), int(kept.sum()))
+        assert found.ids.tolist() == ids[:size].tolist()
+        weights = np.exp(
+            (x[ids[:size]] / np.float32(0.7) - x[ids[0]] / np.float32(0.7)).astype(float)
+        )
+        assert found.probs == pytest.approx(weights / weights.sum(), abs=1e-6)
+
+
 def test_probabilities_on_other_ids_dense_and_sparse() -> None:
     rng = np.random.default_rng(4)
     for k in (5, 3000):

@@ -92,8 +92,9 @@ class Drafting:
         return nullcontext() if self._auto is None else self._auto.aside()
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
-        """Whom the policy of this moment may ask."""
-        return self._chosen().asks(drafters)
+        """Whom the policy of this moment may ask; nobody while drafting is off."""
+        self._policy = self._chosen()
+        return self._policy.asks(drafters)
 
     def plan(self, situation: Situation) -> Plan:
         """The plan of the policy of this moment."""

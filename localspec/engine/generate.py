@@ -7,7 +7,7 @@ position and one more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -242,8 +242,7 @@ class Engine:
         tokens, held = generation.tokens, len(generation.tokens)
         started = perf_counter()
         generation.copying_s, drawn = 0.0, generation.verification.noise.drawn
-        guess = self._guess(generation)
-        plan = self._plan(generation, policy, guess)
+        guess, plan = self._decided(generation, policy)
         sight = self._looked_at(generation) if self.watch is not None and plan.limit else None
         asked = self._propose(generation, plan, guess)
         drafted = perf_counter()
@@ -371,7 +370,7 @@ class Engine:
 
     def _guess(self, generation: _Generation, drafted: Sequence[int] = ()) -> Guess:
         """What lookup would copy behind `drafted`."""
-        if self.lookup is None or generation.first or not generation.asks(LOOKUP):
+        if self.lookup is None or not generation.asks(LOOKUP):
             return NO_GUESS
         started = perf_counter()
         limit = min(self._room(generation), LONGEST) - len(drafted)
@@ -379,13 +378,25 @@ class Engine:
         generation.copying_s += perf_counter() - started
         return guess
 
-    def _plan(self, generation: _Generation, policy: GammaPolicy, guess: Guess) -> Plan:
-        self._show(policy, [name for name in self.drafters if generation.asks(name)])
-        if not self.drafts or generation.first:
-            generation.first = False
-            return PLAIN
-        tokens = generation.tokens
+    def _decided(self, generation: _Generation, policy: GammaPolicy) -> tuple[Guess, Plan]:
+        """What lookup would copy, and the round's plan; nothing where nobody may draft."""
         asked = {name: it for name, it in self.drafters.items() if generation.asks(name)}
+        self._show(policy, tuple(asked))
+        first, generation.first = generation.first, False
+        copies = self.lookup is not None and generation.asks(LOOKUP)
+        if first or not policy.asks((*asked, LOOKUP) if copies else tuple(asked)):
+            return NO_GUESS, PLAIN
+        guess = self._guess(generation) if copies else NO_GUESS
+        return guess, self._plan(generation, policy, asked, guess)
+
+    def _plan(
+        self,
+        generation: _Generation,
+        policy: GammaPolicy,
+        asked: Mapping[str, Drafter],
+        guess: Guess,
+    ) -> Plan:
+        tokens = generation.tokens
         return policy.plan(
             Situation(
                 room=self._room(generation),

@@ -23,6 +23,8 @@ class LookupScores(NamedTuple):
     path_chances: Sequence[float]
 
 
+_NOTHING = LookupScores((), (), (), (), (), ())
+
 Scores: TypeAlias = tuple[Sequence[float], Sequence[float]]
 """Confidences and chances, position by position."""
 
@@ -34,6 +36,8 @@ def judged(
 
     The row after a draft accepted whole judges what was not added, too.
     """
+    if not (guess.tokens or asked.beyond.tokens):
+        return _NOTHING
     said = (*asked.draft.tokens[: verdict.accepted], verdict.token)
     return LookupScores(
         *_scored(guess, 0, p, said, accepts),

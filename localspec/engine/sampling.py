@@ -31,7 +31,7 @@ Logits: TypeAlias = "NDArray[np.float32]"
 
 _LEAST = np.finfo(np.float32).min
 _FEW = 64  # ids up to which a list is searched faster than an array
-_SMALL = 16384  # up to here a second pass over the logits costs less than it saves
+_SMALL = 65536  # up to here a second pass over the logits costs less than it saves
 _GUESSES = (256, 2048, 16384)  # how many to sort first where the number needed is not known
 
 
@@ -177,6 +177,8 @@ class Sampler:
             kept = _typical(x, p.typical_p)
             ids, x = ids[kept], x[kept]
         size = len(x)
+        if size == 1:
+            return ids, x
         if p.top_p < 1 and (p.top_k > 0 or p.typical_p < 1):
             size = 1 + int(_softmax(x).cumsum().searchsorted(self._top_p))
         if self._log_min_p is not None:
@@ -187,7 +189,7 @@ class Sampler:
         """The ids that the first filter leaves, descending, without a sort of all if possible."""
         p = self.params
         if p.top_k > 0:
-            return _largest(x, p.top_k)
+            return _largest(x, p.top_k, None if p.typical_p < 1 else self._log_min_p)
         if p.typical_p < 1:
             return _largest(x, len(x))
         best = _most_probable(x)
@@ -204,9 +206,11 @@ class Sampler:
         """Divide by the temperature and normalise."""
         if self.params.greedy:
             return Dist.point(int(ids[0]))
-        x = x / self._temperature
-        if not math.isfinite(x[0]):
+        if not math.isfinite(x[0] / self._temperature):
             raise SamplingError("the temperature is too low for these logits", "Use 0 (greedy).")
+        if len(ids) == 1:
+            return Dist.point(int(ids[0]))
+        x = x / self._temperature
         weights = np.exp((x - x[0]).astype(np.float64))
         if self._log_min_p is None or weights[-1] == 0:
             alive = weights > 0
@@ -313,8 +317,11 @@ def _descending(x: Logits) -> Ids:
     return (-x).argsort(kind="stable")
 
 
-def _largest(x: Logits, k: int) -> Ids:
+def _largest(x: Logits, k: int, alone: np.float32 | None = None) -> Ids:
     """Indices of the k largest of x (n,), descending; all of them where k reaches n.
+
+    Where no other reaches the largest plus `alone` (below 0), that one may stand for all, as
+    min-p leaves no other.
 
     x is seen as a grid: at least k values reach the k-th largest of the column maxima, few more
     than k do, and they lie in the columns that reach it. So one pass over x is enough. Of values
@@ -333,7 +340,16 @@ def _largest(x: Logits, k: int) -> Ids:
     columns = n // rows
     grid, rest = x[: columns * rows].reshape(rows, columns), x[columns * rows :]
     maxima = np.maximum.reduce(grid)
-    check_largest(float(np.maximum.reduce(rest, initial=maxima.max())))  # a NaN wins
+    largest = np.maximum.reduce(rest, initial=maxima.max())  # a NaN wins
+    check_largest(float(largest))
+    if alone is not None:
+        near = largest + alone
+        reach = (maxima >= near).nonzero()[0]
+        if len(reach) == 1 and not (rest >= near).any():
+            row = (grid[:, reach[0]] >= near).nonzero()[0]
+            if len(row) == 1:
+                only: Ids = row * columns + reach
+                return only
     bound = max(np.partition(maxima, columns - k)[columns - k], _LEAST)
     ids: Ids
     if n < _SMALL:

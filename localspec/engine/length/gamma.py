@@ -70,8 +70,8 @@ class FixedGamma:
         """A fixed length needs no preparation."""
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
-        """The first, unless nothing is drafted."""
-        return drafters[: self.gamma > 0]
+        """The first, unless nothing is drafted or recorded."""
+        return drafters[: self.gamma > 0 or self._learns]
 
     def plan(self, situation: Situation) -> Plan:
         """The fixed draft length, as far as there is room: of the first model, else of lookup."""

@@ -460,6 +460,9 @@ class _Batch:
     def fill(self, tokens: Sequence[int], position: int, n_logits: int) -> Any:
         """The batch of `tokens` from `position` on, logits wanted for the last `n_logits`."""
         n = self._struct.n_tokens = len(tokens)
+        if n == 1:  # plain decoding: a slice of an array takes far longer than an element
+            self._tokens[0], self._positions[0], self._wanted[0] = tokens[0], position, n_logits
+            return self._struct
         self._tokens[:n] = tokens
         np.add(self._range[:n], position, out=self._positions[:n])
         self._wanted[: n - n_logits] = 0
