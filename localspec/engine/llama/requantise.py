@@ -18,8 +18,8 @@ def write_q8_0(source: Path, out: Path, name: str) -> None:
 
     What else it says of itself stays.
 
-    Matrices that are quantised already are dequantised first, so that `out` has their rounding and
-    that of Q8_0, which is 1/254 of the largest of 32 weights at most. A name has 127 bytes at most.
+    Matrices in another type of blocks are dequantised first: of 32 weights none is then off by more
+    than 1/226 of the largest.
 
     Raises:
         ModelLoadError: llama.cpp cannot read `source` or write `out`; what is in `out` is of no
