@@ -34,7 +34,7 @@ from localspec.engine.lookup import Lookup
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, EAGLE3, Round
 
-DEMO = Path(__file__).parent.parent / "models" / "demo"
+DEMO = Path(__file__).parent.parent / "tests" / "data" / "toy"
 COPIED = 24  # tokens of a copy that are kept
 ROWS = 48  # places whose distributions are read in one pass
 

@@ -26,7 +26,7 @@ from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.sampling import SamplingParams
 
-DEMO = Path(__file__).parents[1] / "models" / "demo"
+DEMO = Path(__file__).parents[1] / "tests" / "data" / "toy"
 BOUND = 1.02
 
 

@@ -25,7 +25,7 @@ from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.sampling import SamplingParams
 
-DEMO = Path(__file__).parent.parent / "models" / "demo"
+DEMO = Path(__file__).parent.parent / "tests" / "data" / "toy"
 LENGTH = 8
 
 PROMPTS = {

@@ -9,11 +9,11 @@ the machine has to be idle.
     PYTHONPATH=. uv run python benchmarks/long_prompt.py [--repeats N]
 
 With --last, how many drafted tokens are accepted, and how many the draft reads, where it begins on
-so many tokens of the text's end; gamma is 4. Counts alone: the machine may be busy. LOCALSPEC_DEMO=
-small takes the small pair, and a minute for each. With --head a head drafts.
+so many tokens of the text's end; gamma is 4. Counts alone: the machine may be busy.
+With --head a head drafts.
 
-    LOCALSPEC_DEMO=small PYTHONPATH=. uv run python benchmarks/long_prompt.py --last 32 64 128 512
-        [--head models/demo/eagle3-Q8_0.gguf]
+    PYTHONPATH=. uv run python benchmarks/long_prompt.py --last 32 64 128 512
+        [--head tests/data/toy/eagle3-Q8_0.gguf]
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def engine(arguments: argparse.Namespace) -> None:
     models = [Model.load(path) for path in (arguments.target, arguments.draft)]
     target, draft = (Context(model, ContextOptions(n_ctx=512)) for model in models)
     lanes = {name: Lane(target, draft, way, arguments.tokens) for name, way in ways.items()}
-    asked = prompts.shipped(prompts.DEMO).prompts[: 5 * arguments.prompts]
+    asked = prompts.shipped(prompts.GENERAL).prompts[: 5 * arguments.prompts]
     print(f"{platform.machine()}, {cores} cores, load {os.getloadavg()[0]:.1f}. Tokens per second"
           " over the best way in turn, by kind of text (geometric mean, 95 %):\n")  # fmt: skip
     for temperature in arguments.temperatures:

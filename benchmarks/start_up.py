@@ -55,7 +55,7 @@ def start(checkout: Path, folder: Path) -> tuple[float, float]:
     variables = ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG", "LOCALSPEC_CACHE")
     env = os.environ | dict.fromkeys(variables, str(folder))
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's Python compiles only once
-    env |= {"TERM": "xterm-256color", "PYTHONPATH": str(checkout), "LOCALSPEC_DEMO": "small"}
+    env |= {"TERM": "xterm-256color", "PYTHONPATH": str(checkout)}
     began = time.perf_counter()
     chat = pexpect.spawn(
         sys.executable, ["-m", "localspec", "chat", "demo"], dimensions=(30, 100), env=env

@@ -36,7 +36,7 @@ from localspec.engine.sampling import Dist, Sampler, SamplingParams
 from localspec.engine.stats import DRAFT, Round
 from localspec.engine.verify import Draft, Rule, block_rule, match_rule, token_rule
 
-DEMO = Path(__file__).parents[1] / "models" / "demo"
+DEMO = Path(__file__).parents[1] / "tests" / "data" / "toy"
 GAMMA = 4
 STARTS = (
     "Once upon a time there was a",

@@ -1,4 +1,4 @@
-"""Take the pictures of this folder: the real app on the demo pair, one question each.
+"""Take the pictures of this folder: the real app on the starter, two questions each.
 
     uv run python docs/screens/take.py
 
@@ -18,16 +18,16 @@ from localspec.ui.screens.rounds import RoundScreen
 
 HERE = Path(__file__).parent
 QUESTION = "Write a Python function that adds two numbers."
-STORY = "Tell me a story about a dog named Max."
+SPELLING = "Correct the spelling: Yesterday I went to the libary to borow a book."
 SIZES = {"40x10": (40, 10), "80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 
 
 async def take(
-    name: str, size: tuple[int, int], *, asked: tuple[str, ...] = (STORY, QUESTION),
+    name: str, size: tuple[int, int], *, asked: tuple[str, ...] = (SPELLING, QUESTION),
     keys: tuple[str, ...] = (), theme: str | None = None, **how: Any,
 ) -> None:  # fmt: skip
     """One picture: ask, press keys, export."""
-    options = LoadRequest(**{"pair": "demo", "temp": 0.0, "n_predict": 160} | how)
+    options = LoadRequest(**{"pair": "starter", "temp": 0.0, "n_predict": 160} | how)
     app = ChatApp(EngineClient(options), looks=Looks(theme=theme) if theme else None)
     async with app.run_test(size=size) as pilot:
         while app.session is None:
@@ -59,7 +59,7 @@ async def main() -> None:
     inside = ("ctrl+s", "space", "p", "p", "p", *["right"] * 8)
     drawn = {"temp": 0.8, "seed": 7, "accept": "token", "gamma": 4, "n_predict": 60}
     for label, size in ("80x24", (80, 24)), ("160x50", (160, 50)):
-        await take(f"round-{label}", size, asked=(STORY,), keys=inside, **drawn)
+        await take(f"round-{label}", size, asked=(QUESTION,), keys=inside, **drawn)
 
 
 if __name__ == "__main__":
