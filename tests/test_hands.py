@@ -1,4 +1,4 @@
-"""What people type out of habit, in a real terminal with the demo pair."""
+"""What people type out of habit, in a real terminal with the toy pair."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if sys.platform == "win32":
 from tests.support.terminal import Terminal
 
 ESC, DOWN, UP, F7, F12 = "\x1b", "\x1b[B", "\x1b[A", "\x1b[18~", "\x1b[24~"
-SHORT = ("demo", "--temp", "0", "--n-predict", "8", "--gamma", "3", "--threads", "1")
+SHORT = ("toy", "--temp", "0", "--n-predict", "8", "--gamma", "3", "--threads", "1")
 
 
 @pytest.fixture
-def start(demo_target: Path, demo_draft: Path, tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+def start(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
     def begin(*arguments: str, columns: int = 110, rows: int = 34) -> Terminal:

@@ -1,4 +1,4 @@
-"""What people type into a shell out of habit, as real processes with the demo pair."""
+"""What people type into a shell out of habit, as real processes with the toy pair."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ import pytest
 
 from localspec.cli.ps import command_of
 from localspec.cli.questions import is_question
-from tests.support import ENDLESS
+from tests.support import ENDLESS, toy
 
 FOLDERS = ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG")
-SHORT = ("-n", "8", "--temp", "0", "--gamma", "3", "--threads", "1")
+SHORT = ("--target", "toy", "-n", "8", "--temp", "0", "--gamma", "3", "--threads", "1")
 
 
 def shell(
     data: Path, *words: str, more: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
+    toy.install(data)
     return subprocess.run(
         [sys.executable, "-m", "localspec", *words],
         env={**os.environ, **dict.fromkeys(FOLDERS, str(data)), **(more or {})},
@@ -46,7 +47,7 @@ def test_a_question_is_asked_kept_continued_and_shown(tmp_path: Path) -> None:
     assert alone.stdout.strip()
     after_run = shell(tmp_path, "run", "What is a quay?", "--json", *SHORT)
     first = json.loads(after_run.stdout)["prompt_tokens"]
-    going_on = shell(tmp_path, "run", "And then?", "--continue", "--json", *SHORT)
+    going_on = shell(tmp_path, "run", "And then?", "--continue", "--json", *SHORT[2:])
     assert json.loads(going_on.stdout)["prompt_tokens"] > first + 8  # what was said comes before
     assert shell(tmp_path, "run", "A secret?", "--no-log", *SHORT).returncode == 0
 
@@ -54,7 +55,7 @@ def test_a_question_is_asked_kept_continued_and_shown(tmp_path: Path) -> None:
     assert [one["question"] for one in found] == [
         "Tell me a story.", "What is a quay?", "And then?",
     ]  # fmt: skip
-    assert [one["pair"] for one in found] == ["demo"] * 3
+    assert [one["pair"] for one in found] == ["toy"] * 3
     assert found[0]["answer"] == alone.stdout.rstrip("\n")
     assert found[0]["finish"] == "length"
     assert found[1]["conversation"] == found[2]["conversation"] != found[0]["conversation"]
@@ -86,17 +87,17 @@ def test_what_a_model_said_cannot_steer_the_terminal_that_shows_it(tmp_path: Pat
 def test_other_names_of_list(tmp_path: Path, name: str) -> None:
     done = shell(tmp_path, name, "--no-scan", "--json")
     assert done.returncode == 0
-    assert "demo" in [pair["name"] for pair in json.loads(done.stdout)["pairs"]]
+    assert "toy" in [pair["name"] for pair in json.loads(done.stdout)["pairs"]]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("cht",), "Did you mean chat?"),
-        (("serv", "demo"), "Did you mean serve?"),
-        (("demoo",), "To open a pair: localspec chat demoo"),
+        (("serv", "toy"), "Did you mean serve?"),
+        (("qwen3-8b",), "To open a pair: localspec chat qwen3-8b"),
         (("why", "is", "that"), "A question stands in quotes"),
-        (("run", "demoo", "-p", "hi"), "Did you mean demo?"),
+        (("run", "toyy", "-p", "hi"), "Did you mean toy?"),
         (("run", "./my models/none.gguf", "-p", "hi"), "none.gguf does not exist"),
     ],
 )
@@ -120,7 +121,8 @@ def test_a_file_with_a_space_in_its_name_is_no_question(tmp_path: Path) -> None:
 
 
 def test_what_runs_is_shown_with_its_memory(tmp_path: Path) -> None:
-    endless = ("run", "demo", "-p", "Tell me a story.", "--grammar", ENDLESS, "--threads", "1")
+    toy.install(tmp_path)
+    endless = ("run", "toy", "-p", "Tell me a story.", "--grammar", ENDLESS, "--threads", "1")
     runs = subprocess.Popen(
         [sys.executable, "-m", "localspec", *endless],
         env=os.environ | {"LOCALSPEC_DATA": str(tmp_path)},
@@ -131,13 +133,13 @@ def test_what_runs_is_shown_with_its_memory(tmp_path: Path) -> None:
         runs.stdout.read(1)  # it answers
         found = json.loads(shell(tmp_path, "ps", "--json").stdout)
         (ours,) = [one for one in found if one["pid"] == runs.pid]
-        assert (ours["command"], ours["pair"]) == ("run", "demo")
+        assert (ours["command"], ours["pair"]) == ("run", "toy")
         assert ours["memory_bytes"] > 50_000_000
         assert abs(time.time() - ours["since"]) < 120
         line = next(
             line for line in shell(tmp_path, "ps").stdout.splitlines() if str(runs.pid) in line
         )
-        assert line.split()[1:3] == ["run", "demo"]
+        assert line.split()[1:3] == ["run", "toy"]
     finally:
         runs.kill()
         runs.communicate()
