@@ -25,7 +25,7 @@ import jinja2
 import jinja2.ext
 from jinja2.nodes import Node
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import SandboxedEnvironment
 
 resource: Any
 try:
@@ -72,9 +72,10 @@ def to_json(
 def compiled(template: str) -> jinja2.Template:
     """The template, ready to render; a session asks for the same one over and over.
 
-    Jinja is set up as transformers and llama-cpp-python do for chat templates.
+    Jinja is set up as transformers and llama-cpp-python do for chat templates, but a template may
+    change the lists that it makes, as llama.cpp lets it: they are this process' own.
     """
-    environment = ImmutableSandboxedEnvironment(
+    environment = SandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = to_json
@@ -99,15 +100,15 @@ def reply(request: dict[str, Any]) -> dict[str, str]:
 
 def rendered(template: jinja2.Template, request: dict[str, Any]) -> str:
     """The text of a conversation."""
-    room = LEAST_OUTPUT + 4 * sum(len(message["content"]) for message in request["messages"])
+    room = LEAST_OUTPUT + 4 * sum(map(size, request["messages"]))
     parts = []
     variables = {
         **dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
+        "add_generation_prompt": True,
         **request["variables"],
         "messages": request["messages"],
         "bos_token": request["bos"],
         "eos_token": request["eos"],
-        "add_generation_prompt": True,
         "raise_exception": refuse,
         "strftime_now": lambda form: datetime.now().strftime(form),
     }
@@ -117,6 +118,14 @@ def rendered(template: jinja2.Template, request: dict[str, Any]) -> str:
             raise Output
         parts.append(part)
     return "".join(parts)
+
+
+def size(message: dict[str, Any]) -> int:
+    """How many characters a message's content has, in parts or not."""
+    parts = message["content"]
+    if isinstance(parts, list):
+        return sum(len(part.get("text", "")) for part in parts)
+    return len(parts or "")
 
 
 def refuse(message: str) -> None:

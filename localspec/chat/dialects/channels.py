@@ -1,0 +1,160 @@
+"""Reads an answer that is a row of messages, each with a header that says for whom it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from localspec.chat.dialects import functionary, harmony, muse
+from localspec.chat.dialects.calls import CallReader
+from localspec.chat.dialects.headers import Headers, MessageHeader
+from localspec.chat.dialects.marks import overlap, skip_blanks
+from localspec.chat.dialects.reading import Call, ReadPiece, Says, Thinks
+from localspec.chat.dialects.shapes import Marks
+from localspec.chat.dialects.tools import NoCall, Tools
+from localspec.chat.dialects.trim import Trimmer
+from localspec.chat.dialects.values import Unfinished, arguments_of, json_at
+
+HEADERS: dict[str, Headers] = {
+    "harmony": harmony.HEADERS,
+    "muse": muse.HEADERS,
+    "functionary": functionary.HEADERS,
+}
+
+
+class ChannelReader:
+    """Is fed an answer in pieces, and tells what it says, the same however it was cut.
+
+    Args:
+        marks: how the model divides its answers; their speech says how headers are written.
+        tools: those that it was told of; None where they are not known.
+        prompt: the end of the rendered prompt; an answer goes on in the message that it begins.
+    """
+
+    def __init__(self, marks: Marks, tools: Sequence[Any] | None, prompt: str = "") -> None:
+        self._how = HEADERS[marks.speech]
+        self._tools = Tools(tools)
+        self._calls = CallReader(marks.calls, self._tools)
+        self._trimmer = Trimmer()
+        self._out: list[ReadPiece] = []
+        self._text = ""
+        self._begun = False  # a header has been read
+        self._header: MessageHeader | None = self._how.open(prompt)  # None while a header is read
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the text stands in a thought now."""
+        return self._header is not None and self._header.kind == "thought"
+
+    def feed(self, text: str) -> Iterator[ReadPiece]:
+        """What is known of the answer with these characters, and was not before."""
+        self._text += text
+        yield from self._read(final=False, cut=False)
+
+    def end(self, *, cut: bool = False) -> Iterator[ReadPiece]:
+        """What was held back, now that the answer has ended.
+
+        Args:
+            cut: a limit has ended it.
+        """
+        yield from self._read(final=True, cut=cut)
+
+    def _read(self, *, final: bool, cut: bool) -> Iterator[ReadPiece]:
+        while self._text and (
+            self._head(final=final)
+            if self._header is None
+            else self._body(self._header, final=final, cut=cut)
+        ):
+            pass
+        pieces, self._out = self._out, []
+        for piece in pieces:
+            yield from self._trimmer.take(piece)
+
+    def _head(self, *, final: bool) -> bool:
+        """Read a header; whether there is more to do."""
+        found = self._how.read(self._text, self._tools, begun=self._begun, final=final)
+        if found is None:
+            if final:
+                self._text = ""
+            return False
+        self._header, end = found
+        self._begun = True
+        self._text = self._text[end:]
+        self._out.append((Thinks if self._header.kind == "thought" else Says)(""))
+        return True
+
+    def _body(self, header: MessageHeader, *, final: bool, cut: bool) -> bool:
+        """Read what stands under a header; whether there is more to do."""
+        if header.kind == "call":
+            return self._called(header, final=final, cut=cut)
+        kind = Thinks if header.kind == "thought" else Says
+        found = self._how.end_of_body(self._text, 0, self._tools, final=final)
+        if found is None:
+            held = 0 if final else max(overlap(self._text, mark) for mark in self._how.stops)
+            self._emit(kind, len(self._text) - held)
+            return False
+        start, end = found
+        self._emit(kind, start)
+        if end < 0:
+            return False
+        self._text = self._text[end - start :]
+        self._header = None
+        return True
+
+    def _emit(self, kind: type[Thinks] | type[Says], n: int) -> None:
+        if n > 0:
+            self._out.append(kind(self._text[:n]))
+            self._text = self._text[n:]
+
+    def _called(self, header: MessageHeader, *, final: bool, cut: bool) -> bool:
+        """Read a call's arguments, and what is left before the mark that ends its message."""
+        try:
+            calls, end = self._arguments(header, final=final, cut=cut)
+        except Unfinished:
+            if final and cut:
+                self._text = ""
+            elif final:
+                self._header = MessageHeader("content")
+            return final
+        except NoCall:
+            self._header = MessageHeader("thought" if header.inward else "content")
+            return True
+        found = self._how.end_of_body(self._text, end, self._tools, final=final)
+        if not final and (found is None or found[1] < 0):
+            return False
+        self._out += calls
+        start, stop = found or (len(self._text), len(self._text))
+        left = self._text[end:start]
+        if not self._how.ignores_rest and left.strip(" \n\t]})`"):
+            self._out.append(Says(left))
+        self._text = self._text[stop if stop >= 0 else len(self._text) :]
+        self._header = None
+        return True
+
+    def _arguments(
+        self, header: MessageHeader, *, final: bool, cut: bool
+    ) -> tuple[Sequence[Call], int]:
+        place = skip_blanks(self._text, 0)
+        if place >= len(self._text) and not final:
+            raise Unfinished
+        if any(self._text.startswith(mark, place) for mark in self._calls.triggers):
+            found = self._calls.at(self._text, place, final=final, cut=cut)
+            return found.calls, found.end
+        if not final and any(mark.startswith(self._text[place:]) for mark in self._calls.triggers):
+            raise Unfinished
+        name = self._tools.declared(header.recipient) or header.recipient
+        stop = re.match(r"\s*(?:```\w*\s*)?", self._text)
+        place = stop.end() if stop else place
+        if place >= len(self._text) and not final:
+            raise Unfinished
+        if not self._text.startswith("{", place):
+            ended = self._how.end_of_body(self._text, place, self._tools, final=final)
+            if ended is not None and ended[0] == place:
+                return [Call(name, {})], place
+            raise NoCall
+        value = json_at(self._text, place, final=final and not cut)
+        arguments = arguments_of(value[0]) if value else None
+        if value is None or arguments is None:
+            raise NoCall
+        return [Call(name, arguments)], value[1]

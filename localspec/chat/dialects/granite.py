@@ -1,0 +1,17 @@
+"""Granite 3: its template tells the model in words how to mark thoughts, answers and calls."""
+
+from __future__ import annotations
+
+from localspec.chat.dialects.shapes import CallShape
+
+THOUGHTS = (
+    ("<think>", "</think>"),
+    ("Here is my thought process:", "Here is my response:"),
+)
+CONTENT, CLOSERS = ("<response>",), ("</response>",)
+CALLS = CallShape("json", ("<|tool_call|>",))
+
+
+def matches(template: str) -> bool:
+    """Whether a template speaks so."""
+    return "<response></response>" in template or "Here is my thought process:" in template

@@ -1,0 +1,367 @@
+"""Learns from a chat template how its model writes, by rendering answers whose values are known."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from msgspec import structs
+
+from localspec.chat.dialects import functionary, granite, harmony, kimi, muse
+from localspec.chat.dialects.dialect import Dialect
+from localspec.chat.dialects.learning_calls import learnt_calls, usual_calls
+from localspec.chat.dialects.marks import common, common_end, is_mark, split_marks, trimmed_end
+from localspec.chat.dialects.reading import Call
+from localspec.chat.dialects.shapes import Marks, Speech, ThinkingOptions
+from localspec.chat.dialects.writing import (
+    FIRST,
+    SECOND,
+    Sample,
+    TurnWriter,
+    calling_turn,
+    thinking_turn,
+)
+from localspec.chat.renderer import Budget, Renderer, TemplateSource, Unusable
+
+_SECONDS = 2.0
+_LONGEST_MARK = 120
+_USUAL = ("<think>", "</think>")
+# Pairs that a template may only speak of: the model writes them into its content.
+_SPOKEN_OF = (
+    _USUAL,
+    ("<thinking>", "</thinking>"),
+    ("[THINK]", "[/THINK]"),
+)
+_EFFORT_NAMES = ("reasoning_effort", "reasoning_strength", "thinking_effort")
+_EFFORTS = ("low", "medium", "high")
+
+
+@lru_cache(maxsize=32)
+def learn(template: str, *, bos: str = "", eos: str = "") -> Dialect:
+    """What a template tells of how its model writes.
+
+    It is rendered in a process of its own, which is ended after two seconds. What one of its
+    renderings teaches has to read another one back, or it is dropped.
+
+    Args:
+        template: the Jinja text.
+        bos: the text of the token that begins a conversation, if the template asks for it.
+        eos: the same of the one that ends an answer.
+
+    Returns:
+        a dialect that is not `known` where nothing can be learnt.
+    """
+    renderer = Renderer()
+    try:
+        return learnt(renderer, TemplateSource(template, bos, eos))
+    finally:
+        renderer.close()
+
+
+def learnt(renderer: Renderer, source: TemplateSource, seconds: float = _SECONDS) -> Dialect:
+    """As `learn`, with a process that is there."""
+    writer = TurnWriter(renderer, source, Budget(seconds))
+    try:
+        return _Learner(writer, source.template).dialect()
+    except Unusable:
+        return Dialect()
+
+
+class _Learner:
+    """Looks at one template."""
+
+    def __init__(self, writer: TurnWriter, template: str) -> None:
+        self._write, self._template = writer, template
+
+    def dialect(self) -> Dialect:
+        """What can be learnt.
+
+        Raises:
+            Unusable: the template is given up.
+        """
+        write = self._write
+        said = write.turn(FIRST, {"content": FIRST.content})
+        calls_only = said is None  # some templates take no conversation without tools
+        if calls_only:
+            said = write.turn(FIRST, {"content": FIRST.content}, tools=True)
+        if said is None or FIRST.content not in said:
+            return Dialect()
+        speech = self._speech()
+        openings = [
+            write.opening(FIRST, tools=calls_only),
+            write.opening(FIRST, tools=calls_only, enable_thinking=False, thinking=False),
+        ]
+        thought = self._thought_turn()
+        earlier = write.earlier(FIRST, {"content": FIRST.content})
+        head = _head(
+            [said, earlier, thought, said[: said.index(FIRST.content)], *openings], thought
+        )
+        if kimi.matches(self._template):
+            marks = structs.replace(kimi.MARKS, explained=self._explains())
+        else:
+            rest = thought[len(head) :] if thought else None
+            marks = self._divided(said[len(head) :], rest, head, openings)
+            marks = self._with_calls(marks, head, speech)
+            marks = structs.replace(marks, speech=speech)
+        dialect = Dialect(True, marks, self._options(marks))
+        return self._checked(dialect, head)
+
+    def _speech(self) -> Speech:
+        for name, kind in (("harmony", harmony), ("muse", muse), ("functionary", functionary)):
+            if kind.matches(self._template):
+                return name  # type: ignore[return-value]
+        return "marks"
+
+    def _thought_turn(self) -> str | None:
+        """A turn with a thought in it, if the template writes thoughts."""
+        parts = [
+            {"type": "thinking", "thinking": FIRST.thought},
+            {"type": "text", "text": FIRST.content},
+        ]
+        for content in (None, parts):
+            turn = self._write.turn(FIRST, thinking_turn(FIRST, content))
+            if turn and FIRST.thought in turn and FIRST.content in turn and "'type'" not in turn:
+                return turn
+        calling = {**thinking_turn(FIRST, ""), **calling_turn(FIRST, 1, as_text=False)}
+        turn = self._write.turn(FIRST, calling, tools=True)
+        if turn and FIRST.names[0] in turn.partition(FIRST.thought)[2]:
+            return turn
+        return None
+
+    def _divided(
+        self, said: str, thought: str | None, head: str, openings: list[str | None]
+    ) -> Marks:
+        """The marks around thoughts and content."""
+        before, _, tail = said.partition(FIRST.content)
+        opened = [one[len(head) :].strip() for one in openings if one and one.startswith(head)]
+        filler = head.strip()
+        content = ""
+        fillers: tuple[str, ...] = ()
+        pair: tuple[str, str] | None = None
+        if thought is not None and FIRST.thought in thought:
+            begin, close = self._around_thought(thought, head)
+            plain = before.strip()
+            if begin and plain.startswith(begin):
+                plain = plain[len(begin) :].strip()
+            if plain and close.endswith(plain) and close != plain:
+                close, content = close[: -len(plain)].strip(), plain
+            if not content:
+                plain = plain.removeprefix(close).strip()
+                content = plain if is_mark(plain) and plain != begin else ""
+            if filler and close.endswith(filler) and close != filler:
+                close, fillers = close[: -len(filler)].strip(), (filler,)
+            pair = (begin or self._opened_with(opened, close, head), close)
+        elif (found := self._from_opening(before.strip(), opened, head)) is not None:
+            pair = found
+        elif before.strip() not in opened:
+            content = before.strip()
+        closers, ends = _tails(tail, pair, head)
+        pairs = (pair,) if pair and _fit(*pair) else ()
+        return Marks(
+            thoughts=pairs or self._spoken_of(opened),
+            content=(content,) if is_mark(content) else (),
+            fillers=tuple(filter(is_mark, fillers)),
+            closers=closers,
+            ends=ends,
+        )
+
+    def _around_thought(self, turn: str, head: str) -> tuple[str, str]:
+        """What stands before a thought, and what between it and what follows."""
+        begin, _, rest = turn.partition(FIRST.thought)
+        close, content, _ = rest.partition(FIRST.content)
+        if not content:  # a thought that leads to a call
+            close = rest.partition(FIRST.names[0])[0]
+            alone = self._write.turn(FIRST, calling_turn(FIRST, 1, as_text=False), tools=True) or ""
+            ahead = alone.removeprefix(head).partition(FIRST.names[0])[0]
+            first = split_marks(close)[:1]
+            close = close[: len(close) - common_end(close, ahead)].strip() or "".join(first)
+        return begin.strip(), close.strip()
+
+    def _opened_with(self, opened: list[str], close: str, head: str) -> str:
+        """The mark of a thought that every answer begins with, or that only prompts have."""
+        last = split_marks(head)[-1:]
+        always = any(one.startswith(close) for one in opened)
+        begin = "" if always else next((one for one in opened if is_mark(one)), "")
+        return begin or (last[0] if last and is_mark(last[0]) else "")
+
+    def _from_opening(self, before: str, opened: list[str], head: str) -> tuple[str, str] | None:
+        """Marks of thoughts that the template writes only where no thought is."""
+        last = split_marks(head)[-1:]
+        if set(opened) == {"", before} and is_mark(before) and last and is_mark(last[0]):
+            return last[0], before  # what a prompt without thoughts has more than one with them
+        for begin in opened:
+            if not is_mark(begin) or len(split_marks(begin)) > 1:
+                continue
+            if before and before != begin:
+                close = before.removeprefix(begin).strip()
+                if is_mark(close):
+                    return begin, close
+            for close in self._split_at():
+                return begin, close
+        return None
+
+    def _split_at(self) -> list[str]:
+        """The marks at which a template divides an answer, and drops what stands ahead of them."""
+        literals = re.findall(r"(?:split\(\s*|[=\s(])(['\"])([^'\"\n]{3,60})\1", self._template)
+        found = []
+        for mark in dict.fromkeys(mark for _, mark in literals if is_mark(mark.strip())):
+            if (
+                f"split('{mark}')" not in self._template
+                and f'split("{mark}")' not in self._template
+            ):
+                continue
+            turn = self._write.turn(FIRST, {"content": f"{FIRST.thought}{mark}{FIRST.content}"})
+            if turn and FIRST.content in turn and FIRST.thought not in turn:
+                found.append(mark.strip())
+            if len(found) > 2:
+                break
+        return found
+
+    def _spoken_of(self, opened: list[str]) -> tuple[tuple[str, str], ...]:
+        """Marks that the template does not write: those that it speaks of, else the usual ones."""
+        pairs = [
+            pair for pair in _SPOKEN_OF if pair[0] in self._template and pair[1] in self._template
+        ]
+        for close in self._split_at():
+            begin = next((one for one in opened if is_mark(one)), close.replace("/", "", 1))
+            if begin != close and begin in self._template:
+                pairs.insert(0, (begin, close))
+        return tuple(dict.fromkeys(pairs)) or (_USUAL,)
+
+    def _with_calls(self, marks: Marks, head: str, speech: Speech) -> Marks:
+        """`marks` with what is learnt of calls."""
+        found = None
+        if speech == "marks":
+            found = learnt_calls(self._write, head, marks)
+        elif speech == "muse":
+            found = muse.CALLS, False, True
+        explained = self._explains()
+        bare = several = False
+        shape = None
+        if found is not None:
+            shape, bare, several = found
+        shapes = usual_calls(self._template, shape)
+        if granite.matches(self._template):
+            marks = structs.replace(
+                marks, thoughts=granite.THOUGHTS, content=granite.CONTENT, closers=granite.CLOSERS
+            )
+            shapes = (granite.CALLS, *shapes)
+        several = several or speech in ("harmony", "functionary")
+        return structs.replace(marks, calls=shapes, bare=bare, several=several, explained=explained)
+
+    def _explains(self) -> bool:
+        """Whether the template tells the model of the tools that there are."""
+        prompt = self._write.prompt(FIRST, tools=True)
+        return prompt is not None and FIRST.names[0] in prompt
+
+    def _options(self, marks: Marks) -> ThinkingOptions:
+        """What may be asked for of thoughts, by what changes the prompt."""
+        write = self._write
+        switch = effort_name = ""
+        for name in ("enable_thinking", "thinking"):
+            if name not in self._template:
+                continue
+            on = write.prompt(FIRST, **_only(name, True))
+            off = write.prompt(FIRST, **_only(name, False))
+            if on and off and on != off:
+                switch = name
+                break
+        efforts: tuple[str, ...] = ()
+        for name in _EFFORT_NAMES:
+            if name not in self._template:
+                continue
+            written = {one: write.prompt(FIRST, **_only(name, one)) for one in _EFFORTS}
+            differ = {text for text in written.values() if text}
+            if len(differ) > 1:
+                efforts, effort_name = tuple(one for one in _EFFORTS if written[one]), name
+                break
+        budget = bool(marks.thoughts) and (marks.speech == "harmony" or self._thinks(marks))
+        return ThinkingOptions(bool(switch), efforts, budget, switch, effort_name)
+
+    def _thinks(self, marks: Marks) -> bool:
+        """Whether the model has thoughts at all, as far as the template shows."""
+        return any(close in self._template for _, close in marks.thoughts)
+
+    def _checked(self, dialect: Dialect, head: str) -> Dialect:
+        """`dialect` without what does not read other values back."""
+        marks = dialect.marks
+        if marks.speech != "marks":
+            return dialect
+        sample = SECOND
+        turn = self._write.turn(sample, thinking_turn(sample))
+        if turn and sample.thought in turn and turn.startswith(head):
+            got = dialect.read(turn[len(head) :], [], prompt=self._prompt_of(marks, turn, head))
+            if (got.thought, got.content) != (sample.thought, sample.content):
+                marks = structs.replace(marks, thoughts=(_USUAL,), content=(), fillers=())
+        plain = self._write.turn(sample, {"content": sample.content})
+        if plain and plain.startswith(head):
+            said = plain[len(head) :].lstrip()
+            for begin, _ in marks.thoughts:  # one template opens a thought, and says all in it
+                said = said.removeprefix(begin)
+            got = Dialect(True, marks).read(said, [], prompt="")
+            if got.content != sample.content or got.thought:
+                return Dialect()
+        if marks.calls and not self._reads_calls(Dialect(True, marks), sample, head):
+            marks = structs.replace(marks, calls=usual_calls(self._template), bare=False)
+        return Dialect(True, marks, dialect.thinking)
+
+    def _prompt_of(self, marks: Marks, turn: str, head: str) -> str:
+        """The mark of thoughts with which a prompt has to end, if the turn has none."""
+        begin = next((begin for begin, _ in marks.thoughts), "")
+        return "" if begin in turn[len(head) :] else begin
+
+    def _reads_calls(self, dialect: Dialect, sample: Sample, head: str) -> bool:
+        for as_text in (False, True):
+            turn = self._write.turn(sample, calling_turn(sample, 1, as_text=as_text), tools=True)
+            if turn is None or sample.names[0] not in turn:
+                continue
+            got = dialect.read(turn.removeprefix(head), sample.tools)
+            if got.calls == [Call(sample.names[0], dict(sample.arguments))] and not got.content:
+                return True
+        return False
+
+
+def _head(turns: list[str | None], thought: str | None) -> str:
+    """What all turns begin with, up to a mark that is whole."""
+    there = [turn for turn in turns if turn is not None]
+    same = there[0]
+    for turn in there[1:]:
+        same = same[: common(same, turn)]
+    same = trimmed_end(same)
+    begin = (thought or "")[len(same) :].partition(FIRST.thought)[0]
+    if begin[:1].isalnum() and same[-1:] and not same[-1].isalnum() and not same[-1].isspace():
+        same = same.removesuffix(
+            split_marks(same)[-1]
+        )  # two marks that have a first part in common
+    return same
+
+
+def _fit(begin: str, close: str) -> bool:
+    return is_mark(close) and len(close) <= _LONGEST_MARK and (not begin or is_mark(begin))
+
+
+def _tails(
+    tail: str, pair: tuple[str, str] | None, head: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What ends a part, and what ends an answer.
+
+    The latter is all that the template writes after it, and the first mark of that. The mark that
+    ends thoughts too ends only a part.
+    """
+    rest = tail.strip()
+    if head.strip() and rest.endswith(head.strip()):  # some templates begin the next turn at once
+        rest = rest[: -len(head.strip())].strip()
+    close = pair[1] if pair else ""
+    if close and rest == close:
+        return (rest,), ()
+    first = next(iter(split_marks(rest)), "")
+    ends = [rest] if is_mark(rest) else []
+    if is_mark(first) and not close.startswith(first):
+        ends.append(first)
+    return (), tuple(dict.fromkeys(ends))
+
+
+def _only(name: str, value: bool | str) -> dict[str, Any]:
+    """One variable of thoughts alone, the usual ones left out."""
+    return {"enable_thinking": None, "thinking": None, name: value}

@@ -1,0 +1,104 @@
+"""Marks as text: how they are told apart, and what may become one."""
+
+from __future__ import annotations
+
+_OPENING, _CLOSING = "<[◁⟨«⟦【《〈", ">]▷⟩»⟧】》〉"
+_SMALL = "_.,-'\""
+
+
+def split_marks(text: str) -> list[str]:
+    """The marks of a text: its parts between blanks, divided where one bracket follows another."""
+    found: list[str] = []
+    begun, depth = "", 0
+    for char in text:
+        if char.isspace() and depth <= 0:
+            found.append(begun)
+            begun = ""
+            continue
+        opens = char in _OPENING
+        if (
+            depth <= 0
+            and begun
+            and (opens or begun[-1] in _CLOSING)
+            and not (opens and begun[-1] in _OPENING)
+        ):
+            found.append(begun)
+            begun = ""
+        begun += char
+        if opens:
+            depth += 1
+        elif char in _CLOSING and depth:
+            depth -= 1
+    return [one for one in (*found, begun) if one.strip()]
+
+
+def is_mark(text: str) -> bool:
+    """Whether a text is fit to be a mark: not too short, and no mere words."""
+    return len(text) >= 3 and any(
+        not char.isalnum() and not char.isspace() and char not in _SMALL for char in text
+    )
+
+
+def may_begin(text: str, at: int, mark: str) -> bool:
+    """Whether `text` ends, from `at` on, as a beginning of `mark`, or with nothing at all."""
+    rest = text[at:]
+    return len(rest) < len(mark) and mark.startswith(rest)
+
+
+def overlap(text: str, mark: str) -> int:
+    """How many characters at the end of `text` may be the beginning of `mark`."""
+    longest = min(len(text), len(mark) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)
+
+
+def skip_blanks(text: str, at: int) -> int:
+    """The place of the next character, from `at` on, that is no blank."""
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+def blanks(mark: str, *, at_end: bool) -> str:
+    """The blanks with which a mark begins, or ends."""
+    return mark[len(mark.rstrip()) :] if at_end else mark[: len(mark) - len(mark.lstrip())]
+
+
+def common(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    same = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        same += 1
+    return same
+
+
+def trimmed_end(text: str) -> str:
+    """`text` without the beginning of a mark at its end."""
+    depth = 0
+    for i in range(len(text) - 1, -1, -1):
+        if text[i] in _CLOSING:
+            depth += 1
+        elif text[i] in _OPENING:
+            if not depth:
+                return trimmed_end(text[:i])
+            depth -= 1
+    return text
+
+
+def trimmed_start(text: str) -> str:
+    """`text` without the end of a mark at its start."""
+    depth = 0
+    for i, char in enumerate(text):
+        if char in _OPENING:
+            depth += 1
+        elif char in _CLOSING:
+            if not depth:
+                return trimmed_start(text[i + 1 :])
+            depth -= 1
+    return text
+
+
+def common_end(one: str, other: str) -> int:
+    """How many characters two texts have in common at their end."""
+    return common(one[::-1], other[::-1])

@@ -1,0 +1,173 @@
+"""The real chat templates of llama.cpp's source, and what they write for answers that are known."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.dialects import Call, Dialect, Reading, Says, Thinks
+from localspec.chat.renderer import Budget, Refused, Renderer, TemplateSource, Unusable
+
+HARD = 'say "hi" {to} \\ all [now], grüß <b>Öl</b> '
+BOS, EOS = "<BOS>", "<EOS>"
+
+
+def templates() -> dict[str, str]:
+    """By name: where uv compiled llama.cpp, or where `.ci/run` put them."""
+    caches = Path.home() / ".cache"
+    places = [
+        *(caches / "localspec-vocabularies" / "templates").glob("*.jinja"),
+        *Path(os.environ.get("UV_CACHE_DIR", caches / "uv")).glob(
+            "sdists-v*/pypi/llama-cpp-python/*/*/src/vendor/llama.cpp/models/templates/*.jinja"
+        ),
+    ]
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(places)}
+
+
+@dataclass(frozen=True)
+class Golden:
+    """What a template writes for an answer, and what has to be read out of it."""
+
+    kind: str
+    prompt: str
+    raw: str
+    tools: list[Any] | None
+    want: Reading
+
+
+@dataclass
+class Values:
+    """Random words, tools and answers of a kind."""
+
+    rng: random.Random
+    tools: list[Any] = field(default_factory=list)
+
+    def word(self, length: int = 6) -> str:
+        return "".join(self.rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(length))
+
+    def answers(self) -> Iterator[tuple[str, Reading]]:
+        """An answer of each kind."""
+        names = (f"{self.word()}_{self.word()}", self.word())
+        text, number, flag, several = (self.word(n) for n in (5, 6, 7, 8))
+        kinds = {text: "string", number: "integer", flag: "boolean", several: "array"}
+        schema = {
+            "type": "object",
+            "properties": {one: {"type": kind, "description": "d"} for one, kind in kinds.items()},
+            "required": [text],
+        }
+        schema["properties"][several]["items"] = {"type": "string"}  # type: ignore[index]
+        self.tools[:] = [
+            {
+                "type": "function",
+                "function": {"name": name, "description": "Does it.", "parameters": schema},
+            }
+            for name in names
+        ]
+        given = {text: f"{self.word()} {self.word()}", number: self.rng.randrange(1000)}
+        given[flag] = self.rng.random() < 0.5
+        hard = {text: HARD + self.word(), several: [self.word(), f'"{self.word()}']}
+        content = f"Answer {self.word()}: it is {self.word()}.\n\nThen {self.word()}!"
+        thought = f"I think {self.word()} is {self.word()}. So:\n- {self.word()}"
+        call = Call(names[0], given)
+        yield "content", Reading(None, content)
+        yield "thought", Reading(thought, content)
+        yield "call", Reading(None, None, [call])
+        yield "hard", Reading(None, None, [Call(names[0], hard)])
+        yield "two", Reading(None, None, [call, Call(names[1], {text: self.word()})])
+        yield "thought and call", Reading(thought, None, [call])
+
+
+def golden(renderer: Renderer, template: str, rng: random.Random) -> Iterator[Golden]:
+    """What the template writes for answers of all kinds, as far as it can write them."""
+    values = Values(rng)
+    for kind, want in values.answers():
+        for as_text, more, shown in _ways(bool(want.calls)):
+            tools = list(values.tools) if shown else None
+            variables = {**more, **({"tools": tools} if tools else {})}
+            turn = _turn(want, as_text=as_text)
+            before = _rendered(renderer, template, [], {**variables, "add_generation_prompt": True})
+            after = _rendered(
+                renderer, template, [turn], {**variables, "add_generation_prompt": False}
+            )
+            if before is None or after is None or not after.startswith(before):
+                continue
+            raw = after[len(before) :]
+            if _holds(raw, want):
+                yield Golden(kind, before, raw, tools, want)
+                break
+
+
+def _ways(calls: bool) -> Iterator[tuple[bool, Mapping[str, Any], bool]]:
+    for as_text in (False, True):
+        for more in ({"enable_thinking": True}, {}):
+            for shown in (True,) if calls else (False, True):
+                yield as_text, more, shown
+
+
+def _turn(want: Reading, *, as_text: bool) -> dict[str, Any]:
+    turn: dict[str, Any] = {"role": "assistant", "content": want.content or ""}
+    if want.thought:
+        turn["reasoning_content"] = want.thought
+    if want.calls:
+        turn["tool_calls"] = [
+            {
+                "id": f"call{i:05}",
+                "type": "function",
+                "function": {
+                    "name": call.name,
+                    "arguments": json.dumps(call.arguments, ensure_ascii=False)
+                    if as_text
+                    else call.arguments,
+                },
+            }
+            for i, call in enumerate(want.calls)
+        ]
+    return turn
+
+
+def _rendered(
+    renderer: Renderer, template: str, answers: Sequence[dict[str, Any]], variables: dict[str, Any]
+) -> str | None:
+    messages = [Message(Role.USER, "Q?"), *(Message(Role.ASSISTANT, "", more=a) for a in answers)]
+    source = TemplateSource(template, BOS, EOS)
+    try:
+        return renderer.render(source, messages, Budget(20), None, variables)
+    except (Refused, Unusable):
+        return None
+
+
+def _holds(raw: str, want: Reading) -> bool:
+    """Whether all of the answer was written, its arguments not as a text within JSON."""
+    parts = [want.content or "", want.thought or "", *(call.name for call in want.calls)]
+    return all(part in raw for part in parts) and not re.search(r'"\{\\+"', raw)
+
+
+def in_pieces(
+    dialect: Dialect,
+    raw: str,
+    tools: list[Any] | None,
+    prompt: str,
+    rng: random.Random,
+    *,
+    cut: bool = False,
+) -> Reading:
+    """As `Dialect.read`, of an answer that comes in random pieces."""
+    reader = dialect.reader(tools, prompt=prompt)
+    pieces, at = [], 0
+    while at < len(raw):
+        n = rng.choice((1, 1, 2, 3, 5, 8, 20))
+        pieces += reader.feed(raw[at : at + n])
+        at += n
+    pieces += reader.end(cut=cut)
+    return Reading(
+        "".join(one.text for one in pieces if isinstance(one, Thinks)) or None,
+        "".join(one.text for one in pieces if isinstance(one, Says)) or None,
+        [one for one in pieces if isinstance(one, Call)],
+    )

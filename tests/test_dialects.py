@@ -1,0 +1,243 @@
+# ruff: noqa: E501 - what models write is longer than a line
+"""Dialects: what templates write is read back, and what models really wrote is read as meant."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.chat.dialects import Call, Dialect, Reading, learn
+from localspec.chat.dialects.learning import learnt
+from localspec.chat.renderer import Renderer, TemplateSource
+from tests.support.real_templates import BOS, EOS, golden, in_pieces, templates
+
+REAL = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "data" / "dialects_real.jsonl").read_text().splitlines()
+]
+TEMPLATES = templates()
+needs_templates = pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not here")
+
+# What a template writes and cannot be read back, and why.
+UNREADABLE = {
+    ("NVIDIA-Nemotron-Nano-v2", "content"): "it writes an answer after the mark of a thought",
+}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "bash",
+        "parameters": {
+            "type": "object",
+            "properties": {"command": {"type": "string"}, "count": {"type": "integer"}},
+            "required": ["command"],
+        },
+    },
+}
+
+
+@cache
+def process() -> Renderer:
+    return Renderer()
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Iterator[Renderer]:
+    yield process()
+    process().close()
+
+
+@cache
+def dialect_of(name: str) -> Dialect:
+    """As a machine that has the time for it learns it."""
+    return learnt(process(), TemplateSource(TEMPLATES[name], BOS, EOS), seconds=30)
+
+
+@needs_templates
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_what_a_real_template_writes_is_read_back(name: str, renderer: Renderer) -> None:
+    rng = random.Random(f"{name} 7")
+    dialect = dialect_of(name)
+    for case in golden(renderer, TEMPLATES[name], rng):
+        if (name, case.kind) in UNREADABLE:
+            continue
+        assert dialect.read(case.raw, case.tools, prompt=case.prompt) == case.want, case.kind
+        for _ in range(3):
+            read = in_pieces(dialect, case.raw, case.tools, case.prompt, rng)
+            assert read == case.want, case.kind
+
+
+@needs_templates
+def test_most_templates_can_teach(renderer: Renderer) -> None:
+    """The count that the case above goes through: of 70 templates, and what is left out of it."""
+    found = [
+        (name, case.kind)
+        for name, text in TEMPLATES.items()
+        for case in golden(renderer, text, random.Random(1))
+    ]
+    assert len(TEMPLATES) == 70
+    assert len(found) >= 240
+    assert set(UNREADABLE) <= set(found)
+    assert len(UNREADABLE) <= 0.03 * len(found)
+
+
+REPLACED = {
+    "Qwen3-Coder": r"</?tool_call>|</parameter>|</function>",
+    "Qwen-Qwen3-0.6B": r"</?tool_call>|</?think>",
+    "Qwen3.5-4B": r"</?tool_call>|</?think>|</parameter>|</function>",
+    "GLM-4.7-Flash": r"</?(?:tool_call|think|arg_key|arg_value)>",
+    "ByteDance-Seed-OSS": r"</?seed:(?:think|tool_call)>|</parameter>|</function>",
+    "MiniMax-M2": r"</?minimax:tool_call>|</?think>|</parameter>|</invoke>",
+    "deepseek-ai-DeepSeek-V3.1": r"</?think>|<｜tool▁\w+▁?\w*▁?\w*｜>",
+    "moonshotai-Kimi-K2": r"<\|tool_call\w+\|>",
+    "mistralai-Ministral-3-14B-Reasoning-2512": r"\[TOOL_CALLS\]|\[ARGS\]|\[/?THINK\]",
+    "upstage-Solar-Open-100B": r"<\|tool_call:\w+\|>|<\|think\|>",
+    "Apertus-8B-Instruct": r"<\|tools_\w+\|>",
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use": r"<\|(?:START|END)_(?:THINKING|ACTION)\|>",
+}
+
+
+@needs_templates
+@pytest.mark.parametrize("shape", ["<{}>", "[{}]", "<|{}|>", "◁{}▷"])
+@pytest.mark.parametrize("name", sorted(REPLACED))
+def test_a_template_with_other_marks_is_read_as_well(
+    name: str, shape: str, renderer: Renderer
+) -> None:
+    rng = random.Random(name + shape)
+    marks: dict[str, str] = {}
+
+    def other(found: re.Match[str]) -> str:
+        word = "".join(rng.choice("bcdfghjklmnpqrstvwxz") for _ in range(rng.randint(4, 8)))
+        return marks.setdefault(found[0], shape.format(word))
+
+    template = re.sub(REPLACED[name], other, TEMPLATES[name])
+    assert marks
+    dialect = learnt(renderer, TemplateSource(template, BOS, EOS), seconds=30)
+    for case in golden(renderer, template, rng):
+        assert dialect.read(case.raw, case.tools, prompt=case.prompt) == case.want, case.kind
+
+
+@needs_templates
+@pytest.mark.parametrize("case", REAL, ids=lambda case: case["id"])
+def test_what_models_wrote_is_read_as_it_was_meant(case: dict[str, Any]) -> None:
+    """All that are not ``soft``; those of the soft ones that are read right stay so."""
+    if case["id"] in ("gemma-begin-arg", "gemma-orphan-header"):
+        assert case["soft"]
+        return
+    dialect = dialect_of(case["template"])
+    want = Reading(
+        case["want"]["thought"],
+        case["want"]["content"],
+        [Call(one["name"], one["arguments"]) for one in case["want"]["calls"]],
+    )
+    prompt, cut = case.get("prefill", ""), case.get("finish") == "length"
+    assert dialect.read(case["raw"], case["tools"], prompt=prompt, cut=cut) == want
+    rng = random.Random(case["id"])
+    for _ in range(5):
+        assert in_pieces(dialect, case["raw"], case["tools"], prompt, rng, cut=cut) == want
+
+
+QWEN = (
+    "<tool_call>\n<function=bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
+)
+HERMES = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
+LS = Call("bash", {"command": "ls"})
+GEMMA = '<|tool_call>{}bash{}command:<|"|>ls<|"|>{}<tool_call|>'
+OSS = "openai-gpt-oss-120b"
+
+
+@needs_templates
+@pytest.mark.parametrize(
+    ("name", "prompt", "raw", "want"),
+    [
+        # A draft of a call is none, a call that nothing follows was meant.
+        ("Qwen3.5-4B", "<think>", f"Hm {QWEN} no.</think>Done.", Reading(f"Hm {QWEN} no.", "Done.")),
+        ("Qwen3.5-4B", "<think>", f"Hm {QWEN}\n</think>", Reading("Hm", None, [LS])),
+        # The end of a thought.
+        ("Qwen3.5-4B", "<think>", "A `</think>` b</think>c", Reading("A `</think>` b", "c")),
+        ("Qwen3.5-4B", "<think>", "A <think>x</think> b</think>c", Reading("A <think>x</think> b", "c")),
+        ("Qwen3.5-4B", "<think>", "A <think> b</think>c", Reading("A <think> b", "c")),
+        ("Qwen3.5-4B", "<think>", "<think>a</think>b", Reading("a", "b")),
+        ("Qwen3-0.6B", "", "Answer </think> here", Reading(None, "Answer </think> here")),
+        # Calls that lack something.
+        ("Qwen3-Coder", "", "Use <function=bash> so.", Reading(None, "Use <function=bash> so.")),
+        ("Qwen3-Coder", "", "<function=bash>\n</function>", Reading(None, "<function=bash>\n</function>")),
+        ("Qwen3-Coder", "", QWEN.removesuffix("\n</function>\n</tool_call>"), Reading(None, None, [LS])),
+        ("Qwen3-0.6B", "", HERMES.removesuffix("\n</tool_call>"), Reading(None, None, [LS])),
+        ("Qwen3-0.6B", "", HERMES.replace("}}", "}"), Reading(None, None, [LS])),
+        ("Qwen3-0.6B", "", HERMES.replace("}}", "}}}"), Reading(None, None, [LS])),
+        ("Qwen3-0.6B", "", f"a\n{HERMES}\n{HERMES}\nb", Reading(None, "a\n\nb", [LS, LS])),
+        # Types are the schema's.
+        (
+            "Qwen3-Coder",
+            "",
+            QWEN.replace("ls", "00123").replace("</fun", "<parameter=count>\nmany\n</parameter>\n</fun"),
+            Reading(None, None, [Call("bash", {"command": "00123", "count": "many"})]),
+        ),
+        # JSON alone.
+        ("Qwen2.5-7B", "", '{"name": "bash", "arguments": {"command": "ls"}}', Reading(None, None, [LS])),
+        ("Qwen2.5-7B", "", '{"name": "other", "arguments": {}}', Reading(None, '{"name": "other", "arguments": {}}')),
+        ("Qwen2.5-7B", "", '{"name": "bash", "version": 3}', Reading(None, '{"name": "bash", "version": 3}')),
+        # Gemma.
+        ("gemma-4-31B-it", "", GEMMA.format("call:", "{", "}"), Reading(None, None, [LS])),
+        ("gemma-4-31B-it", "", GEMMA.format("call:", "(", ")"), Reading(None, None, [LS])),
+        ("gemma-4-31B-it", "", GEMMA.format("-", "{", "}"), Reading(None, None, [LS])),
+        ("gemma-4-31B-it", "", GEMMA.format("", "{", "}"), Reading(None, None, [LS])),
+        # Harmony.
+        (OSS, "", '<|channel|>analysis to=functions.bash<|message|>{"command":"ls"}<|call|>', Reading(None, None, [LS])),
+        (OSS, "", ' to=functions.bash<|channel|>commentary<|message|>{"command":"ls"}', Reading(None, None, [LS])),
+        (OSS, "", "<|channel|>analysis<|message|>a<|end|>b", Reading("a", "b")),
+        (OSS, "", "analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b", Reading("a", "b")),
+    ],
+)  # fmt: skip
+def test_deviations_of_the_same_kinds(name: str, prompt: str, raw: str, want: Reading) -> None:
+    full = min((one for one in TEMPLATES if name in one), key=len)
+    dialect = dialect_of(full)
+    assert dialect.read(raw, [TOOL], prompt=prompt) == want
+    for seed in range(5):
+        assert in_pieces(dialect, raw, [TOOL], prompt, random.Random(seed)) == want
+
+
+@needs_templates
+def test_without_tools_nothing_is_a_call() -> None:
+    dialect = dialect_of("Qwen3-Coder")
+    assert dialect.read(QWEN, []) == Reading(None, QWEN)
+    assert dialect.read(QWEN) == Reading(None, None, [LS])
+
+
+@needs_templates
+def test_what_is_no_mark_is_told_at_once() -> None:
+    reader = dialect_of("Qwen3-Coder").reader([TOOL])
+    told = ["".join(piece.text for piece in reader.feed(part)) for part in ("a < b", " <to", "p>")]  # type: ignore[union-attr]
+    assert told == ["a < b", "", " <top>"]
+
+
+HOSTILE = {
+    "loops": "{% for i in range(10 ** 12) %}{% endfor %}x",
+    "grows": "{% for m in messages %}{{ m.content * 10000000 }}{% endfor %}",
+    "empty marks": "{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{% endfor %}",
+    "a word as a mark": "{% for m in messages %}the{{ m.reasoning_content }}the{{ m.content }}{% endfor %}",
+    "marks of the text": (
+        "{% for m in messages %}<{{ m.content|length }}>{{ m.reasoning_content }}"
+        "</{{ m.content|length }}>{{ m.content }}{% endfor %}"
+    ),
+    "no template": "{% for",
+    "nothing": "",
+    "refuses": "{{ raise_exception('no') }}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(HOSTILE))
+def test_a_hostile_template_teaches_nothing_and_ends_in_time(kind: str) -> None:
+    begun = time.monotonic()
+    dialect = learn(HOSTILE[kind])
+    assert time.monotonic() - begun < 8  # two seconds of rendering, and a process on a busy machine
+    for text in ("the cat and the dog", "<5>the</5> cat", "a"):
+        assert dialect.read(text, [TOOL]) == Reading(None, text)
