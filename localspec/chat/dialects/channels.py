@@ -11,7 +11,7 @@ from localspec.chat.dialects.calls import CallReader
 from localspec.chat.dialects.headers import Headers, MessageHeader
 from localspec.chat.dialects.marks import overlap, skip_blanks
 from localspec.chat.dialects.reading import Call, ReadPiece, Says, Thinks
-from localspec.chat.dialects.shapes import Marks
+from localspec.chat.dialects.shapes import AnswerMarks
 from localspec.chat.dialects.tools import NoCall, Tools
 from localspec.chat.dialects.trim import Trimmer
 from localspec.chat.dialects.values import Unfinished, arguments_of, json_at
@@ -32,7 +32,7 @@ class ChannelReader:
         prompt: the end of the rendered prompt; an answer goes on in the message that it begins.
     """
 
-    def __init__(self, marks: Marks, tools: Sequence[Any] | None, prompt: str = "") -> None:
+    def __init__(self, marks: AnswerMarks, tools: Sequence[Any] | None, prompt: str = "") -> None:
         self._how = HEADERS[marks.speech]
         self._tools = Tools(tools)
         self._calls = CallReader(marks.calls, self._tools)

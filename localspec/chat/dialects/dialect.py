@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from localspec.chat.dialects.channels import ChannelReader
 from localspec.chat.dialects.reader import MarkReader
 from localspec.chat.dialects.reading import Call, Reading, Says, Thinks
-from localspec.chat.dialects.shapes import Marks, ThinkingOptions
+from localspec.chat.dialects.shapes import AnswerMarks, ThinkingOptions
 
 
 class Dialect(Struct, frozen=True):
@@ -23,7 +23,7 @@ class Dialect(Struct, frozen=True):
     """
 
     known: bool = False
-    marks: Marks = field(default_factory=Marks)
+    marks: AnswerMarks = field(default_factory=AnswerMarks)
     thinking: ThinkingOptions = field(default_factory=ThinkingOptions)
 
     def reader(

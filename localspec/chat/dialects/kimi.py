@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from localspec.chat.dialects.shapes import CallShape, Marks
+from localspec.chat.dialects.shapes import CallShape, AnswerMarks
 
-MARKS = Marks(
+MARKS = AnswerMarks(
     thoughts=(("<|open|>think<|sep|>", "<|close|>think<|sep|>"),),
     content=("<|open|>response<|sep|>",),
     closers=("<|close|>response<|sep|>",),

@@ -13,7 +13,7 @@ from localspec.chat.dialects.dialect import Dialect
 from localspec.chat.dialects.learning_calls import learnt_calls, usual_calls
 from localspec.chat.dialects.marks import common, common_end, is_mark, split_marks, trimmed_end
 from localspec.chat.dialects.reading import Call
-from localspec.chat.dialects.shapes import Marks, Speech, ThinkingOptions
+from localspec.chat.dialects.shapes import AnswerMarks, Speech, ThinkingOptions
 from localspec.chat.dialects.writing import (
     FIRST,
     SECOND,
@@ -131,7 +131,7 @@ class _Learner:
 
     def _divided(
         self, said: str, thought: str | None, head: str, openings: list[str | None]
-    ) -> Marks:
+    ) -> AnswerMarks:
         """The marks around thoughts and content."""
         before, _, tail = said.partition(FIRST.content)
         opened = [one[len(head) :].strip() for one in openings if one and one.startswith(head)]
@@ -158,7 +158,7 @@ class _Learner:
             content = before.strip()
         closers, ends = _tails(tail, pair, head)
         pairs = (pair,) if pair and _fit(*pair) else ()
-        return Marks(
+        return AnswerMarks(
             thoughts=pairs or self._spoken_of(opened),
             content=(content,) if is_mark(content) else (),
             fillers=tuple(filter(is_mark, fillers)),
@@ -186,7 +186,7 @@ class _Learner:
         return begin or (last[0] if last and is_mark(last[0]) else "")
 
     def _from_opening(self, before: str, opened: list[str], head: str) -> tuple[str, str] | None:
-        """Marks of thoughts that the template writes only where no thought is."""
+        """AnswerMarks of thoughts that the template writes only where no thought is."""
         last = split_marks(head)[-1:]
         if set(opened) == {"", before} and is_mark(before) and last and is_mark(last[0]):
             return last[0], before  # what a prompt without thoughts has more than one with them
@@ -219,7 +219,7 @@ class _Learner:
         return found
 
     def _spoken_of(self, opened: list[str]) -> tuple[tuple[str, str], ...]:
-        """Marks that the template does not write: those that it speaks of, else the usual ones."""
+        """AnswerMarks that the template does not write: those that it speaks of, else the usual ones."""
         pairs = [
             pair for pair in _SPOKEN_OF if pair[0] in self._template and pair[1] in self._template
         ]
@@ -229,7 +229,7 @@ class _Learner:
                 pairs.insert(0, (begin, close))
         return tuple(dict.fromkeys(pairs)) or (_USUAL,)
 
-    def _with_calls(self, marks: Marks, head: str, speech: Speech) -> Marks:
+    def _with_calls(self, marks: AnswerMarks, head: str, speech: Speech) -> AnswerMarks:
         """`marks` with what is learnt of calls."""
         found = None
         if speech == "marks":
@@ -255,7 +255,7 @@ class _Learner:
         prompt = self._write.prompt(FIRST, tools=True)
         return prompt is not None and FIRST.names[0] in prompt
 
-    def _options(self, marks: Marks) -> ThinkingOptions:
+    def _options(self, marks: AnswerMarks) -> ThinkingOptions:
         """What may be asked for of thoughts, by what changes the prompt."""
         write = self._write
         switch = effort_name = ""
@@ -279,7 +279,7 @@ class _Learner:
         budget = bool(marks.thoughts) and (marks.speech == "harmony" or self._thinks(marks))
         return ThinkingOptions(bool(switch), efforts, budget, switch, effort_name)
 
-    def _thinks(self, marks: Marks) -> bool:
+    def _thinks(self, marks: AnswerMarks) -> bool:
         """Whether the model has thoughts at all, as far as the template shows."""
         return any(close in self._template for _, close in marks.thoughts)
 
@@ -306,7 +306,7 @@ class _Learner:
             marks = structs.replace(marks, calls=usual_calls(self._template), bare=False)
         return Dialect(True, marks, dialect.thinking)
 
-    def _prompt_of(self, marks: Marks, turn: str, head: str) -> str:
+    def _prompt_of(self, marks: AnswerMarks, turn: str, head: str) -> str:
         """The mark of thoughts with which a prompt has to end, if the turn has none."""
         begin = next((begin for begin, _ in marks.thoughts), "")
         return "" if begin in turn[len(head) :] else begin

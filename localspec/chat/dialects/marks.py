@@ -1,4 +1,4 @@
-"""Marks as text: how they are told apart, and what may become one."""
+"""AnswerMarks as text: how they are told apart, and what may become one."""
 
 from __future__ import annotations
 

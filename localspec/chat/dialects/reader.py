@@ -9,7 +9,7 @@ from typing import Any
 from localspec.chat.dialects.calls import CallReader, stray_closers
 from localspec.chat.dialects.marks import may_begin, overlap, skip_blanks
 from localspec.chat.dialects.reading import Call, ReadPiece, Says, Thinks
-from localspec.chat.dialects.shapes import Marks
+from localspec.chat.dialects.shapes import AnswerMarks
 from localspec.chat.dialects.tools import NoCall, Tools
 from localspec.chat.dialects.trim import Trimmer
 from localspec.chat.dialects.values import Unfinished
@@ -26,7 +26,7 @@ class MarkReader:
         prompt: the end of the rendered prompt.
     """
 
-    def __init__(self, marks: Marks, tools: Sequence[Any] | None, prompt: str = "") -> None:
+    def __init__(self, marks: AnswerMarks, tools: Sequence[Any] | None, prompt: str = "") -> None:
         self._marks = marks
         self._calls = CallReader(marks.calls, Tools(tools))
         self._text = ""

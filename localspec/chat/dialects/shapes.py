@@ -64,7 +64,7 @@ class ThinkingOptions(Struct, frozen=True):
     effort_name: str = ""
 
 
-class Marks(Struct, frozen=True):
+class AnswerMarks(Struct, frozen=True):
     """How an answer is divided.
 
     Attributes:
