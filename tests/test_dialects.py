@@ -17,7 +17,8 @@ import pytest
 from localspec.chat.dialects import Call, Dialect, Reading, learn
 from localspec.chat.dialects.learning import learnt
 from localspec.chat.renderer import Renderer, TemplateSource
-from tests.support.real_templates import BOS, EOS, golden, in_pieces, templates
+from tests.support.golden_answers import BOS, EOS, golden, in_pieces
+from tests.support.llama_source import templates
 
 REAL = [
     json.loads(line)

@@ -1,6 +1,6 @@
 """gpt-oss: ``<|channel|>analysis<|message|>…<|end|>``, a call ``to=functions.name`` in its header.
 
-The recipient may stand before or after the channel, and on any channel. AnswerMarks of a header may be
+The recipient may stand before or after the channel, and on any channel. Marks of a header may be
 missing; what is no header is what it says.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localspec.chat.dialects.shapes import CallShape, AnswerMarks
+from localspec.chat.dialects.shapes import AnswerMarks, CallShape
 
 MARKS = AnswerMarks(
     thoughts=(("<|open|>think<|sep|>", "<|close|>think<|sep|>"),),

@@ -186,7 +186,7 @@ class _Learner:
         return begin or (last[0] if last and is_mark(last[0]) else "")
 
     def _from_opening(self, before: str, opened: list[str], head: str) -> tuple[str, str] | None:
-        """AnswerMarks of thoughts that the template writes only where no thought is."""
+        """Marks of thoughts that the template writes only where no thought is."""
         last = split_marks(head)[-1:]
         if set(opened) == {"", before} and is_mark(before) and last and is_mark(last[0]):
             return last[0], before  # what a prompt without thoughts has more than one with them
@@ -219,7 +219,7 @@ class _Learner:
         return found
 
     def _spoken_of(self, opened: list[str]) -> tuple[tuple[str, str], ...]:
-        """AnswerMarks that the template does not write: those that it speaks of, else the usual ones."""
+        """Marks that the template does not write: those that it speaks of, else the usual ones."""
         pairs = [
             pair for pair in _SPOKEN_OF if pair[0] in self._template and pair[1] in self._template
         ]

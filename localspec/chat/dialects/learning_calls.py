@@ -18,7 +18,7 @@ from localspec.chat.dialects.marks import (
     trimmed_start,
 )
 from localspec.chat.dialects.shaped import envelope
-from localspec.chat.dialects.shapes import CallShape, AnswerMarks
+from localspec.chat.dialects.shapes import AnswerMarks, CallShape
 from localspec.chat.dialects.tools import Tools
 from localspec.chat.dialects.writing import FIRST, TurnWriter, calling_turn
 
@@ -86,7 +86,9 @@ def usual_calls(template: str, learnt: CallShape | None = None) -> tuple[CallSha
     return (learnt, *shapes) if learnt is not None else tuple(shapes)
 
 
-def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> tuple[CallShape, bool, bool] | None:
+def learnt_calls(
+    write: TurnWriter, head: str, marks: AnswerMarks
+) -> tuple[CallShape, bool, bool] | None:
     """The notation of calls, whether it has no marks at all, and whether there may be several.
 
     None where the template writes no calls, or in a way that is not understood.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from localspec.chat.conversation import Message, Role
@@ -17,18 +15,6 @@ from localspec.chat.renderer import Budget, Refused, Renderer, TemplateSource, U
 
 HARD = 'say "hi" {to} \\ all [now], grüß <b>Öl</b> '
 BOS, EOS = "<BOS>", "<EOS>"
-
-
-def templates() -> dict[str, str]:
-    """By name: where uv compiled llama.cpp, or where `.ci/run` put them."""
-    caches = Path.home() / ".cache"
-    places = [
-        *(caches / "localspec-vocabularies" / "templates").glob("*.jinja"),
-        *Path(os.environ.get("UV_CACHE_DIR", caches / "uv")).glob(
-            "sdists-v*/pypi/llama-cpp-python/*/*/src/vendor/llama.cpp/models/templates/*.jinja"
-        ),
-    ]
-    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(places)}
 
 
 @dataclass(frozen=True)
