@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
+from tests.support import toy
 from tests.support.terminal import Terminal
 
 ESC, DOWN, UP, F7, F12 = "\x1b", "\x1b[B", "\x1b[A", "\x1b[18~", "\x1b[24~"
@@ -21,8 +23,8 @@ SHORT = ("toy", "--temp", "0", "--n-predict", "8", "--gamma", "3", "--threads", 
 def start(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def begin(*arguments: str, columns: int = 110, rows: int = 34) -> Terminal:
-        chat = Terminal(["chat", *arguments], tmp_path, columns, rows)
+    def begin(*arguments: str, columns: int = 110, rows: int = 34, **more: str) -> Terminal:
+        chat = Terminal(["chat", *arguments], tmp_path, columns, rows, environment=more)
         opened.append(chat)
         chat.sees("ready")
         return chat
@@ -128,7 +130,6 @@ def test_lists_go_by_arrows_and_enter(start: Callable[..., Terminal], tmp_path: 
     chat.child.send(f"/draft {tmp_path}/models/qw\t")
     chat.sees("qwen-0.5b.gguf")
     chat.child.send(ESC)
-    chat.child.send(ESC)
     chat.sees("press Esc again")
     chat.child.send(ESC)
     chat.child.send("/new\r")
@@ -136,7 +137,7 @@ def test_lists_go_by_arrows_and_enter(start: Callable[..., Terminal], tmp_path: 
     chat.child.send(F7)
     chat.sees("▸ What is a quay?")
     chat.child.send("qua")
-    chat.until(lambda: "│ qua" in chat.text() or "│qua" in chat.text(), "the letters")
+    chat.until(lambda: "│  qua  " in chat.text(), "the letters")
     chat.child.send("\x0e")  # Ctrl+N
     chat.sees("Enter gives the new title")
     chat.child.send("!\r")
@@ -149,6 +150,26 @@ def test_lists_go_by_arrows_and_enter(start: Callable[..., Terminal], tmp_path: 
     chat.until(lambda: "▸" in chat.text(), "the chosen pair")
     chat.child.send(ESC)
     chat.child.send("/bye\r")
+    assert chat.ends() == 0
+
+
+def test_models_beside_the_target_are_offered_to_draft(
+    start: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    shutil.copy(toy.TARGET, folder / "big.gguf")
+    shutil.copy(toy.DRAFT, folder / "small.gguf")
+    chat = start(
+        str(folder / "big.gguf"), "--draft", "lookup", *SHORT[1:], columns=170, HF_HUB_OFFLINE="1"
+    )
+    chat.child.send("/draft\r")
+    chat.until(lambda: "small.gguf (" in chat.text().replace("\n", ""), "the other model")
+    chat.child.send("/draft ")
+    chat.until(lambda: "small.gguf" in chat.text().split("ready")[-1], "its file")
+    chat.child.send(f"{UP}\r")
+    chat.until(lambda: "drafting now: localspec" in chat.text(), "the draft")
+    chat.child.send("/exit\r")
     assert chat.ends() == 0
 
 

@@ -184,6 +184,23 @@ async def test_every_letter_is_searched_for_and_a_title_goes_on_at_its_end(archi
         await chat.until(lambda: "▌ a quiet river" in chat.transcript(), "the conversation")
 
 
+async def test_the_title_follows_the_first_question_until_somebody_gives_another(
+    archive: Path,
+) -> None:
+    async with chatting(archive=archive) as chat:
+        await chat.ask("What is a key?")
+        await chat.press("f8", *" On a piano.", "enter")
+        await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
+        titled = "What is a key? On a piano."
+        await chat.until(lambda: chat.app.shelf.record.header.title == titled, "the title")
+        await chat.send("/title Music")
+        await chat.press("f8", *"?", "enter")
+        await chat.until(lambda: "‹ 3/3 ›" in chat.transcript() and chat.ready())
+        assert chat.app.shelf.record.header.title == "Music"
+        (listed,) = await chat.app.shelf.ask(lambda store: store.listed())
+        assert listed.header.title == "Music"
+
+
 @pytest.mark.parametrize("form", ["json", "md"])
 async def test_an_exported_conversation_comes_back_with_import(
     form: str, archive: Path, tmp_path: Path

@@ -179,6 +179,10 @@ def test_a_title_has_no_attached_file_in_it(tmp_path: Path) -> None:
     assert title_of(Message(Role.USER, f"{text}\n\nWhat is this?")) == "What is this?"
     assert title_of(Message(Role.USER, f"What is this?\n\n{text}")) == "What is this?"
     assert "a.py" in title_of(Message(Role.USER, text))[-60:] or len(str(file)) > 50
+    log = "\n".join(f"line {n}" for n in range(30))
+    assert title_of(Message(Role.USER, f"{log}\nWhat is wrong?")) == "What is wrong?"
+    assert title_of(Message(Role.USER, f"What is wrong?\n{log}")) == "What is wrong?"
+    assert title_of(Message(Role.USER, log)).startswith("line 0 line 1")
     code = "Why:\n```python\nprint(2)\n```"
     assert title_of(Message(Role.USER, code)) == " ".join(code.split())
 
@@ -457,3 +461,9 @@ async def test_what_has_no_glyph_of_its_own_is_typed_as_it_is_pasted(text: str) 
         for character in "a\u202eb\u2066":
             chat.app.prompt.post_message(events.Key(character, character))
         await chat.until(lambda: chat.app.prompt.text == "a\ufffdb\ufffd")
+
+
+async def test_the_input_is_seen_where_it_has_no_frame() -> None:
+    async with chatting(size=(40, 12)) as chat:
+        chat.app.prompt.insert("Hello")
+        await chat.until(lambda: "▌Hello" in chat.screen() or "▌ Hello" in chat.screen())

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.color import Color
+from textual.content import Content
 from textual.theme import BUILTIN_THEMES
 
 from localspec import formats
@@ -19,7 +20,7 @@ from localspec.chat.events import Origin, Span
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, safe
 from localspec.ui import commands, launch
-from localspec.ui.conversation.blocks import Block, lay_out
+from localspec.ui.conversation.blocks import Block, Code, lay_out
 from localspec.ui.conversation.growing import STYLES, GrowingMarkdown, GrowingOrigins, cut
 from localspec.ui.conversation.input import History
 from localspec.ui.conversation.items import Answer, Question
@@ -338,3 +339,17 @@ def test_a_long_question_is_laid_out_in_steps_and_whole() -> None:
         steps += 1
     assert steps > 5
     assert [line.plain[2:].rstrip() for line in item.lines(80)[:-1]] == text.split("\n")
+
+
+def test_code_is_broken_between_words_and_inside_one_that_is_too_long() -> None:
+    line = "    result = compute_something(first_argument, second_argument, third_argument)"
+    lines = [one.plain.strip() for one in lay_out([Block(Code((Content(line),)))], 42)]
+    assert lines == [
+        "result =", "compute_something(first_argument,", "second_argument, third_argument)",
+    ]  # fmt: skip
+    word = lay_out([Block(Code((Content("x" * 99),)))], 42)
+    assert "".join(one.plain.strip() for one in word) == "x" * 99
+    wide = "漢字 " * 30
+    shown = lay_out([Block(Code((Content(wide),)))], 20)
+    assert all(one.cell_length == 20 for one in shown)
+    assert "".join(one.plain for one in shown).replace(" ", "") == wide.replace(" ", "")

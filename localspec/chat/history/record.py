@@ -155,6 +155,15 @@ class Record:
         node = begun[-1]
         node.message, node.figures = answer, dict(figures)
         self._save(begun, ends=node.id)
+        self._retitle(begun[0])
+
+    def _retitle(self, first: Node) -> None:
+        """Where the first question was changed, its title follows, unless the user gave another."""
+        if first.parent is not None or first.message.role is not Role.USER:
+            return
+        others = (self.tree.nodes[one] for one in self.tree.versions(first.id) if one != first.id)
+        if self._header.title in [title_of(other.message) for other in others]:
+            self.rename(title_of(first.message))
 
     # Versions
 

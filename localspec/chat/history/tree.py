@@ -16,6 +16,8 @@ from localspec.chat.conversation import Message
 from localspec.engine.stats import FinishReason
 
 _TITLE_LENGTH = 60
+_PASTED = 20  # lines: nobody types more
+_ASKS = ("?", "？", "؟")
 FOLDED = "▸ "
 # A file as the chat attaches it. Where no fence ends it, it ends with the text: nothing is looked
 # at twice.
@@ -221,8 +223,13 @@ def folded(text: str, least: int) -> str:
 
 
 def title_of(message: Message) -> str:
-    """A title made of the first question: its first words on one line, attached files aside."""
+    """A title made of the first question: its first words on one line, attached files aside.
+
+    Of many lines, as a paste has, the first or the last is the question if it reads like one.
+    """
     lines = folded(message.content, 0).splitlines()
-    own = [line for line in lines if not line.startswith(FOLDED)]
-    line = " ".join(" ".join(own if any(map(str.strip, own)) else lines).split())
+    own = [line for line in lines if not line.startswith(FOLDED) and line.strip()] or lines
+    if len(own) > _PASTED:
+        own = [end for end in (own[-1], own[0]) if end.rstrip().endswith(_ASKS)][:1] or own
+    line = " ".join(" ".join(own).split())
     return line if len(line) <= _TITLE_LENGTH else line[: _TITLE_LENGTH - 1] + "…"

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import TypeAlias
 
+from rich.cells import get_character_cell_size
 from textual.content import Content
 
 _RULE = "$foreground 45%"
@@ -101,10 +102,30 @@ def _code_lines(lines: tuple[Content, ...], room: int) -> list[Content]:
     ground = Content.styled(" ", _CODE_STYLE)
     out = []
     for line in lines:
-        for part in line.expand_tabs(4).fold(room - 2):
+        whole = line.expand_tabs(4)
+        for part in whole.divide(_breaks(whole.plain, room - 2)):
             filled = part.truncate(room - 2, pad=True)
             out.append(Content.assemble(ground, filled.stylize_before(_CODE_STYLE), ground))
     return out
+
+
+def _breaks(text: str, width: int) -> list[int]:
+    """Where a line of code is broken: behind the last space that fits, else inside a word.
+
+    Never inside its indentation: an empty line would be left of it.
+    """
+    if len(text) <= width and text.isascii():
+        return []
+    found, start = list[int](), 0
+    while True:
+        end, cells = start, 0
+        while end < len(text) and (cells := cells + get_character_cell_size(text[end])) <= width:
+            end += 1
+        if end == len(text):
+            return found
+        space = text.rfind(" ", start, end) + 1
+        start = space if text[start:space].strip() else max(end, start + 1)
+        found.append(start)
 
 
 def _table_lines(rows: tuple[tuple[Content, ...], ...], room: int) -> list[Content]:
