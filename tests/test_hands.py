@@ -132,6 +132,7 @@ def test_lists_go_by_arrows_and_enter(start: Callable[..., Terminal], tmp_path: 
     chat.child.send(ESC)
     chat.sees("press Esc again")
     chat.child.send(ESC)
+    chat.sees("Ctrl+Z brings it back")
     chat.child.send("/new\r")
     chat.until(lambda: "▌ What is a quay?" not in chat.text(), "a new conversation")
     chat.child.send(F7)
