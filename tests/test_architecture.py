@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "chat": {"engine", "machine"},
     "bench": {"chat", "engine", "loading", "pairs"},
     "process": {"bench", "chat", "engine", "loading", "machine"},
+    "train": {"bench", "chat", "engine", "loading", "machine", "pairs"},
     "ui": {"bench", "chat", "engine", "loading", "pairs", "process"},
     "loading": {"chat", "doctor", "engine", "machine", "pairs"},
     "serve": {"chat", "engine", "process"},
@@ -40,6 +41,7 @@ MAY_IMPORT = {
         "machine",
         "pairs",
         "process",
+        "train",
     },
     "__main__": {"cli"},
     "api": {"chat", "engine", "loading", "pairs"},
@@ -67,6 +69,7 @@ ONLY_IN = {
     "ctypes": ("engine/llama",),
     "starlette": ("serve", "cli/serve"),
     "uvicorn": ("serve", "cli/serve"),
+    "torch": ("train/learning", "train/network", "train/optim"),
 }
 
 

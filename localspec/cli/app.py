@@ -40,6 +40,7 @@ COMMANDS = {
     "bench": ("localspec.cli.bench", "Measure speculation off against on."),
     "logs": ("localspec.cli.logs", "Show what was asked and answered."),
     "ps": ("localspec.cli.ps", "Show what of localspec runs now, and its memory."),
+    "train": ("localspec.cli.train", "Train a head that drafts for one's own target."),
     "doctor": ("localspec.cli.doctor", "Look at this machine, and say what would help."),
     "worker": ("localspec.cli.worker", "Lend this machine's memory and devices to another one."),
     "rm": ("localspec.cli.rm", "Remove a pair and what only it uses."),
@@ -62,7 +63,7 @@ LEAST = 200_000_000
 """Bytes for numpy and llama.cpp's libraries, one thread, and what it takes to say what is wrong."""
 
 # Those that need llama.cpp.
-_WITH_ENGINE = {"chat", "run", "serve", "show", "tune", "bench", "doctor", "worker"}
+_WITH_ENGINE = {"chat", "run", "serve", "show", "tune", "bench", "doctor", "worker", "train"}
 
 
 def _command(name: str) -> click.Command:

@@ -48,6 +48,7 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {  # of each library: what they take, an
         "ggml_backend_dev_description": ((_HANDLE,), _TEXT),
         "ggml_backend_dev_memory": ((_HANDLE, _NUMBER_P, _NUMBER_P), None),
         "ggml_set_abort_callback": ((_HANDLE,), _HANDLE),
+        "ggml_get_type_traits": ((ctypes.c_int,), _HANDLE),
     },
 }
 _CORE: Final = 0  # RelationProcessorCore

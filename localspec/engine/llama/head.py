@@ -110,6 +110,15 @@ def _symbol(name: str, result: Any, *arguments: Any) -> Any:
     return found
 
 
+def layer_inputs() -> tuple[Any, Any]:
+    """The functions that have a context give out what enters a layer, and that fetch it.
+
+    Raises:
+        UnsupportedModel: this build of llama.cpp exports none.
+    """
+    return _symbols().set_layer, _symbols().get_layer
+
+
 class TargetStates:
     """What a target computed for the latest tokens of a text, as far as it was shown.
 

@@ -1,0 +1,142 @@
+"""Writing a GGUF file: metadata, a table of tensors, and their bytes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from localspec.pairs.gguf.header import (
+    GGML_TYPES,
+    LEAST_ALIGNMENT,
+    MAGIC,
+    padded,
+    raw_metadata,
+    read_header,
+)
+from localspec.private import whole_file
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+BLOCK: Final = 32
+"""Weights that Q8_0 packs together."""
+
+MetaValue: TypeAlias = "bytes | str | bool | int | float | Sequence[int] | Sequence[float]"
+"""A value; bytes are a key with its value as another file has them (`header.raw_metadata`)."""
+
+_TYPE_IDS: Final = {name: number for number, (name, _, _) in GGML_TYPES.items()}
+_UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One tensor as the file will have it.
+
+    Attributes:
+        name: its whole name.
+        type: ggml's name of the element type.
+        shape: elements per dimension, the row length first, as ggml counts.
+        data: its bytes.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def packed(name: str, array: NDArray[np.generic]) -> Packed:
+    """Pack a tensor: a matrix as Q8_0 (F16 where its rows do not fit), a vector as F32.
+
+    Whole numbers stay what they are (I64).
+    """
+    shape = array.shape[::-1]
+    if array.dtype == np.int64:
+        return Packed(name, "I64", shape, array.tobytes())
+    floats = np.ascontiguousarray(array, np.float32)
+    if floats.ndim == 1:
+        return Packed(name, "F32", shape, floats.tobytes())
+    if shape[0] % BLOCK:
+        return Packed(name, "F16", shape, floats.astype(np.float16).tobytes())
+    return Packed(name, "Q8_0", shape, _q8_0(floats))
+
+
+def _q8_0(floats: NDArray[np.float32]) -> bytes:
+    """Blocks of a scale in F16 and 32 whole numbers, rounded as ggml does (quantize_row_q8_0)."""
+    blocks = floats.reshape(-1, BLOCK)
+    scale = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
+    scaled = blocks * inverse
+    numbers = (np.sign(scaled) * np.floor(np.abs(scaled) + np.float32(0.5))).astype(np.int8)
+    return np.concatenate(
+        [scale.astype(np.float16).view(np.uint8), numbers.view(np.uint8)], axis=1
+    ).tobytes()
+
+
+def write(path: Path, metadata: Mapping[str, MetaValue], tensors: Sequence[Packed]) -> None:
+    """Write a file; it appears whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    keys = [_entry(key, value) for key, value in metadata.items()]
+    with whole_file(path) as out:
+        out.write(MAGIC + struct.pack("<IQQ", 3, len(tensors), len(keys)) + b"".join(keys))
+        offset = 0
+        for each in tensors:
+            dims = struct.pack(f"<I{len(each.shape)}Q", len(each.shape), *each.shape)
+            out.write(_text(each.name) + dims)
+            out.write(struct.pack("<iQ", _TYPE_IDS[each.type], offset))
+            offset += padded(len(each.data), LEAST_ALIGNMENT)
+        for each in tensors:
+            out.write(bytes(-out.tell() % LEAST_ALIGNMENT))
+            out.write(each.data)
+        out.write(bytes(-out.tell() % LEAST_ALIGNMENT))
+
+
+def _entry(key: str, value: MetaValue) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return _text(key) + _value(value)
+
+
+def _value(value: MetaValue) -> bytes:
+    match value:
+        case bool():
+            return struct.pack("<I?", _BOOL, value)
+        case int():
+            return struct.pack("<II", _UINT32, value)
+        case float():
+            return struct.pack("<If", _FLOAT32, value)
+        case str():
+            return struct.pack("<I", _STRING) + _text(value)
+    whole = all(isinstance(each, int) for each in value)
+    kind, code = (_INT32, "i") if whole else (_FLOAT32, "f")
+    return struct.pack(f"<IIQ{len(value)}{code}", _ARRAY, kind, len(value), *value)
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def rewritten(source: Path, out: Path, more: Mapping[str, MetaValue]) -> None:
+    """Write a file again with other metadata: what `more` names is new, the rest stays.
+
+    Raises:
+        ModelFileError: `source` is no whole GGUF file.
+        OSError: one cannot be read, or written.
+    """
+    header = read_header(source)
+    with source.open("rb") as file:
+        metadata: dict[str, MetaValue] = {**raw_metadata(file), **more}
+        tensors = []
+        for each in header.tensors:
+            file.seek(header.data_offset + each.offset)
+            tensors.append(Packed(each.name, each.type, each.shape, file.read(each.n_bytes)))
+    write(out, metadata, tensors)

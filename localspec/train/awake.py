@@ -1,0 +1,46 @@
+"""Keeping the machine awake while it trains, where the system has a program for that."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+
+@contextmanager
+def kept_awake() -> Iterator[bool]:
+    """Keep the machine from sleeping by itself; give whether the system took the wish.
+
+    What keeps it awake ends with this process, however that ends.
+    """
+    command = _command(os.getpid())
+    if not command or shutil.which(command[0]) is None:
+        yield False
+        return
+    with suppress(OSError):
+        quiet = subprocess.DEVNULL
+        keeper = subprocess.Popen(  # noqa: S603 - one of the commands below
+            command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+        )
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                keeper.wait(0.2)  # one that is refused ends at once
+            yield keeper.poll() is None
+        finally:
+            keeper.terminate()
+            keeper.wait()
+        return
+    yield False
+
+
+def _command(process: int) -> Sequence[str]:
+    """What keeps this system awake until a process ends; empty where nothing is known."""
+    why = ("--who=localspec", "--why=training a head", "--what=idle:sleep")
+    commands = {
+        "darwin": ("caffeinate", "-i", "-w", str(process)),
+        "linux": ("systemd-inhibit", *why, "tail", f"--pid={process}", "-f", os.devnull),
+    }
+    return commands.get(sys.platform, ())

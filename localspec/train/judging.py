@@ -1,0 +1,124 @@
+"""How good a head is: acceptance by position through the engine, and the speed it brings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from localspec.chat.session import Session
+from localspec.engine.cancel import Cancel
+from localspec.engine.generate import GenerateSettings
+from localspec.engine.length.gamma import FixedGamma
+from localspec.engine.params import Accept, SamplingParams
+from localspec.engine.stats import Round
+from localspec.train.answers import loop
+
+GAMMA: Final = 4
+TOKENS: Final = 64  # of an answer
+REPEATS: Final = 3  # above temperature 0
+
+
+@dataclass(slots=True)
+class Accepted:
+    """What was accepted of drafts of `GAMMA` tokens.
+
+    Attributes:
+        drafts: how many there were.
+        firsts: by position, how many drafts were accepted up to there.
+        drafted: tokens.
+        common: how often the commonest token would have been right in the first place.
+    """
+
+    drafts: int = 0
+    firsts: list[int] = field(default_factory=lambda: [0] * GAMMA)
+    drafted: int = 0
+    common: int = 0
+
+    def add(self, done: Round, common: int) -> None:
+        """Count a round; one that drafted nothing counts for nothing."""
+        if not done.drafted:
+            return
+        self.drafts += 1
+        self.drafted += done.drafted
+        self.common += bool(done.tokens) and done.tokens[0] == common
+        for place in range(min(done.accepted, GAMMA)):
+            self.firsts[place] += 1
+
+    @property
+    def first(self) -> float:
+        """The share of first tokens that was accepted."""
+        return self.firsts[0] / max(1, self.drafts)
+
+    @property
+    def all(self) -> float:
+        """The share of all drafted tokens that was accepted."""
+        return sum(self.firsts) / max(1, self.drafted)
+
+    @property
+    def positions(self) -> tuple[float, ...]:
+        """The share of drafts that was accepted up to each position."""
+        return tuple(each / max(1, self.drafts) for each in self.firsts)
+
+    @property
+    def control(self) -> float:
+        """What always guessing the commonest token would have come to in the first place."""
+        return self.common / max(1, self.drafts)
+
+
+def judge(
+    session: Session,
+    prompts: Iterable[Sequence[int]],
+    *,
+    temperature: float,
+    common: int,
+    cancel: Cancel,
+    tokens: int = TOKENS,
+) -> Accepted:
+    """Have a loaded pair answer, with drafts of a fixed length, and count what is accepted.
+
+    An answer counts up to where it begins to repeat itself. Above temperature 0 each prompt is
+    answered several times, with the seeds 0, 1, ..., under the token rule.
+
+    Args:
+        session: a target with one head.
+        prompts: their ids.
+        temperature: of the answers.
+        common: the id that the control always guesses.
+        cancel: stops it.
+        tokens: of an answer at most.
+
+    Raises:
+        Cancelled: `cancel` was set.
+        LocalspecError: as `Engine.generate`.
+    """
+    found = Accepted()
+    for prompt in prompts:
+        for seed in range(REPEATS if temperature > 0 else 1):
+            settings = GenerateSettings(
+                sampling=SamplingParams(temperature=temperature, seed=seed),
+                accept=Accept.TOKEN,
+                n_predict=tokens,
+                repeatable=True,
+            )
+            rounds = _answered(session, prompt, settings, cancel)
+            written = [token for done in rounds for token in done.tokens]
+            whole, so_far = len(written) - loop(written), 0
+            for done in rounds:
+                so_far += len(done.tokens)
+                if so_far > whole:
+                    break
+                found.add(done, common)
+    return found
+
+
+def _answered(
+    session: Session, prompt: Sequence[int], settings: GenerateSettings, cancel: Cancel
+) -> list[Round]:
+    """All rounds of an answer that begins with empty caches."""
+    for context in (session.pair.target, *session.pair.drafts.values()):
+        context.clear()
+    policy = FixedGamma(GAMMA)
+    for _ in session.engine.prefill(prompt, cancel, policy):
+        pass
+    return list(session.engine.generate(prompt, settings, policy, cancel))

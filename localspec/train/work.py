@@ -1,0 +1,165 @@
+"""The folder of a training: what was asked for, the answers so far, and where it stands."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import filelock
+import msgspec
+
+from localspec import formats, private
+from localspec.errors import LocalspecError, UsageError
+from localspec.pairs import folders
+
+_LOCK: Final = "lock"
+_FORMAT: Final = 1
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a training was asked for: with anything else it cannot go on.
+
+    Attributes:
+        target: the fingerprint of the target's files.
+        prompts, answers: hashes of the files that were named.
+        history, passes, hours: as in `TrainRequest`.
+        tokens: as given; None where none were.
+        init: the fingerprint of the head that it began with; empty for none.
+    """
+
+    target: str
+    prompts: tuple[str, ...]
+    answers: tuple[str, ...]
+    history: bool
+    tokens: int | None
+    passes: int
+    hours: float | None
+    init: str
+    format: int = _FORMAT
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided at the beginning.
+
+    Attributes:
+        terms: what was asked for.
+        tokens: of answers.
+        feed_forward, drafted: the head's sizes.
+        step_s: seconds of one step of it; 0 where that was not measured.
+    """
+
+    terms: Terms
+    tokens: int
+    feed_forward: int
+    drafted: int
+    step_s: float
+
+
+class Workplace:
+    """The folder of one target's training.
+
+    Attributes:
+        folder: made where it is missing.
+        answers, held, checkpoint, head, log, probe: files in it.
+    """
+
+    def __init__(self, target: str) -> None:
+        """Name the files of a target, given its fingerprint."""
+        self.folder = root() / target[:16]
+        self.answers = self.folder / "answers.jsonl"
+        self.held = self.folder / "held-out.jsonl"
+        self.checkpoint = self.folder / "checkpoint.pt"
+        self.head = self.folder / "head.gguf"
+        self.log = self.folder / "log.jsonl"
+        self.probe = self.folder / "probe.gguf"
+        self._begun = self.folder / "begun.json"
+
+    def begun(self) -> Decided | None:
+        """What was decided when it began; None where nothing is there."""
+        return private.read_json(self._begun, Decided)
+
+    def begin(self, begun: Decided) -> None:
+        """Keep what was decided."""
+        private.write_json(self._begun, begun)
+
+    def enter(self, terms: Terms, *, resume: bool, anew: bool) -> Decided | None:
+        """Begin, or go on as was asked for; give what was decided where it goes on.
+
+        Raises:
+            UsageError: there is a training to go on with and nothing said about it, none to go on
+                with, or one that was asked for differently.
+        """
+        before = None if anew else self.begun()
+        if before is None:
+            if resume:
+                raise UsageError(
+                    "there is no training of this target to go on with", "Leave --resume out."
+                )
+            shutil.rmtree(self.folder, ignore_errors=True)
+            private.make_folder(self.folder)
+            return None
+        if not resume:
+            raise UsageError(
+                "a training of this target was stopped before its end",
+                "Go on with --resume, or forget it with --anew.",
+            )
+        if before.terms != terms:
+            raise UsageError(
+                f"the training that was stopped had other settings: {_difference(before, terms)}",
+                "Give the same ones with --resume, or forget it with --anew.",
+            )
+        return before
+
+    def leave(self) -> None:
+        """Delete all of it: the head is elsewhere."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _difference(before: Decided, terms: Terms) -> str:
+    old, new = msgspec.structs.asdict(before.terms), msgspec.structs.asdict(terms)
+    return ", ".join(name for name in old if old[name] != new[name])
+
+
+def root() -> Path:
+    """The folder of all trainings."""
+    return folders.data_folder() / "train"
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Be the only training on this machine.
+
+    Raises:
+        LocalspecError: another one is running.
+    """
+    private.make_folder(root())
+    lock = filelock.FileLock(root() / _LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise LocalspecError(
+            "another training is running on this machine",
+            "Wait for its end, or stop it: it can go on with --resume.",
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def require_disk(folder: Path, n_bytes: int) -> None:
+    """Insist on room for so many bytes.
+
+    Raises:
+        LocalspecError: there is less.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < n_bytes:
+        raise LocalspecError(
+            f"the training needs {formats.size(n_bytes)} of disk, {formats.size(free)} are free in"
+            f" {folder}",
+            "Make room, set LOCALSPEC_DATA to a folder elsewhere, or lower --tokens.",
+        )
