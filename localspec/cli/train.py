@@ -88,7 +88,7 @@ def command(pair: str | None, target: str | None, head: Path | None, **given: An
     with acting(partial(_stop, cancel)):
         try:
             if head is not None:
-                lines = check(pair, head, hearer, scan=given["scan"])
+                lines = check(pair, head, hearer, scan=given["scan"], threads=given["threads"])
             else:
                 history = given.pop("from_history")
                 lines = train(TrainRequest(pair=pair, history=history, **given), hearer).lines()

@@ -12,7 +12,7 @@ from localspec.engine.llama import RPC, add_workers, default_threads, devices
 from localspec.engine.stats import DRAFT, MTP, TRANSLATED, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
-from localspec.pairs import catalogue, resolver, vocabulary
+from localspec.pairs import catalogue, resolver, trained, vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads, strict
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles
@@ -149,6 +149,7 @@ def _load_plan(options: LoadRequest) -> LoadPlan:
     ]
     notices = [
         *(line for model in found.models for line in _beyond_training(n_ctx, model)),
+        *(line for head in found.heads for line in trained.notices(head, found.target)),
         *(f"to fit the memory: {line}" for line in memory.gave_up),
         *memory.advice,
         *(_unlocked(memory) if options.mlock else []),
@@ -272,6 +273,11 @@ class _Found:
     def models(self) -> tuple[ModelFiles, ...]:
         """The files of the target and of what drafts, but for a head inside the target."""
         return (self.target, *(each.files for each in self.drafts if each.kind != MTP))
+
+    @property
+    def heads(self) -> tuple[ModelFiles, ...]:
+        """The files of heads, but for one inside the target."""
+        return tuple(each.files for each in self.drafts if each.kind in heads.FILES)
 
 
 def _find(options: LoadRequest) -> _Found:

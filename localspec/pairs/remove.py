@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.errors import LocalspecError, NotOnHub
-from localspec.pairs import catalogue, folders, installed, resolver, starter
+from localspec.pairs import catalogue, folders, installed, resolver, starter, trained
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
@@ -88,6 +88,8 @@ def _delete_models(pair: InstalledPair, patience: Patience) -> tuple[int, list[s
             keep = _reason_to_keep(model, path)
             if keep:
                 kept.append(f"{path}: {keep}")
+            elif not model.repo:
+                freed += _delete_head(path)
             else:
                 file = RemoteFile(model.repo, model.commit, file_name, 0, folders.real(path).name)
                 freed += _delete(file, patience)
@@ -115,7 +117,7 @@ def _paths(pair: InstalledPair) -> list[Path]:
 
 def _reason_to_keep(model: InstalledModel, path: Path) -> str:
     if not model.repo:
-        return "it is your own file"
+        return _reason_to_keep_local(path)
     # However either is spelled: the cache may have been reached through a link.
     if not folders.real(path.parent).is_relative_to(folders.real(hub_cache.cache_folder())):
         return "it lies outside the present Hub cache"
@@ -127,6 +129,26 @@ def _reason_to_keep(model: InstalledModel, path: Path) -> str:
             if folders.real(path) == folders.real(other) and not own_name:
                 return f"the pair {pair.name} uses it"
     return ""
+
+
+def _reason_to_keep_local(path: Path) -> str:
+    """A file that came from nowhere is the user's, unless it is a head that was trained here."""
+    if not trained.is_ours(path):
+        return "it is your own file"
+    users = (pair for pair in installed.all_pairs() if path in _paths(pair))
+    return next((f"the pair {pair.name} uses it" for pair in users), "")
+
+
+def _delete_head(path: Path) -> int:
+    """Delete a head that was trained here; return the bytes that are free."""
+    try:
+        size = path.stat().st_size if path.exists() else 0
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise LocalspecError(
+            f"{path} cannot be deleted: {error.strerror}", "Check its folder's permissions."
+        ) from None
+    return size
 
 
 def _place(path: Path) -> Path:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -99,7 +99,7 @@ def find(pair: str, *, scan: bool) -> tuple[str, ModelFiles]:
 
 
 def _require_torch() -> None:
-    if importlib.util.find_spec("torch") is None:
+    if find_spec("torch") is None:
         raise LocalspecError(
             "`localspec train` needs PyTorch, which is not installed",
             "Install it: uv run --extra train localspec train, or pip install localspec[train].",
@@ -347,7 +347,9 @@ def commonest(samples: Sequence[Sample]) -> int:
     return seen.most_common(1)[0][0]
 
 
-def check(pair: str, path: Path, hearer: Hearer, *, scan: bool) -> list[str]:
+def check(
+    pair: str, path: Path, hearer: Hearer, *, scan: bool, threads: int | None = None
+) -> list[str]:
     """Measure what a head is worth for a target, and what that differs from where it was made.
 
     Raises:
@@ -356,7 +358,7 @@ def check(pair: str, path: Path, hearer: Hearer, *, scan: bool) -> list[str]:
     """
     _, target = find(pair, scan=scan)
     head = read_model(path)
-    options = target_options(target, str(path))
+    options = target_options(target, str(path), threads)
     with closing(load_session(options, progress=hearer.progress, cancel=hearer.cancel)) as session:
         hearer.progress("Judging the head", None)
         common = session.pair.target.model.end or 0

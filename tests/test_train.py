@@ -1,0 +1,355 @@
+"""`localspec train` with torch: heads of random targets, from beginning to end.
+
+Torch is no part of the default environment: `tests/train.sh` makes one that has it, where none of
+these may be skipped.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localspec import api, private
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama import Context, ContextOptions, Model, head_of
+from localspec.engine.llama.taps import Taps
+from localspec.errors import Cancelled, LocalspecError
+from localspec.pairs import installed, trained
+from localspec.pairs.gguf import heads, writing
+from localspec.pairs.gguf.header import read_model
+from localspec.train import answers, files, lessons, prompts, run, training, verdict
+from localspec.train.answers import Sample
+from localspec.train.lessons import Lessons
+from localspec.train.request import TrainRequest
+from localspec.train.run import Hearer
+from localspec.train.shape import candidates
+from localspec.train.told import Trained
+
+from .support.gemma4 import write_gemma4
+from .support.gguf_models import write_random_llama, write_random_qwen3
+
+if os.environ.get("LOCALSPEC_TORCH"):  # set where torch has to be there
+    import torch
+else:
+    torch = pytest.importorskip("torch", reason="torch is not installed: tests/train.sh has it")
+
+network = importlib.import_module("localspec.train.network")
+learning = importlib.import_module("localspec.train.learning")
+
+TARGETS: dict[str, Callable[[Path], Path]] = {
+    "llama": write_random_llama,
+    "qwen3": write_random_qwen3,
+    "gemma4": write_gemma4,
+}
+TOKENS = 1200
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture
+def asked(home: Path) -> Path:
+    """A few short prompts: two of them are held out."""
+    path = home / "prompts.jsonl"
+    lines = (json.dumps({"prompt": f"Say {n} and {n * n}."}) + "\n" for n in range(40))
+    path.write_text("".join(lines))
+    return path
+
+
+def request(target: Path, asked: Path, **more: object) -> TrainRequest:
+    usual: dict[str, object] = {"pair": str(target), "prompts": (asked,), "tokens": TOKENS}
+    usual |= {"passes": 1, "force": True, "threads": 1}
+    return TrainRequest(**{**usual, **more})  # type: ignore[arg-type]
+
+
+def hearer(cancel: Cancel | None = None, between: Callable[[], None] = lambda: None) -> Hearer:
+    return Hearer(lambda _: None, lambda *_: None, cancel or Cancel(), between)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short answers, since random models never end one, and few prompts of localspec's own."""
+    monkeypatch.setattr(answers, "LONGEST", 160)
+    few = replace(found := prompts.gather((), ()), held_out=found.held_out[:2])
+    monkeypatch.setattr(verdict, "gather", lambda *_: few)
+
+
+def exact(name: str, array: np.ndarray) -> writing.Packed:
+    """Pack a tensor without rounding it."""
+    if array.dtype == np.int64:
+        return writing.packed(name, array)
+    floats = np.ascontiguousarray(array, np.float32)
+    return writing.Packed(name, "F32", floats.shape[::-1], floats.tobytes())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_torch_and_llama_cpp_draft_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first test of all: the same tokens and states give the same drafts, step by step."""
+    monkeypatch.setattr(files, "packed", exact)
+    target = TARGETS[name](tmp_path / "target.gguf")
+    found = read_model(target)
+    shape = list(candidates(found.header))[1]
+    weights, chance = files.ModelWeights(found.paths), np.random.default_rng(0)
+    drafted = sorted(chance.permutation(shape.vocab)[: shape.drafted].tolist())
+    layers = found.header.setting("block_count")
+    its = files.beginning(shape, weights, found.header.architecture, layers, drafted)
+    for part in (*shape.matrices, *files.NORMS):  # so that every part counts
+        its[part] = its[part] + 0.1 * chance.standard_normal(its[part].shape).astype(np.float32)
+    files.write_head(tmp_path / "head.gguf", shape, its, drafted=drafted, target=target, about={})
+    texts = [Sample(n, tuple(chance.integers(3, 300, 20 + 9 * n).tolist()), 3) for n in range(3)]
+    options = ContextOptions(n_ctx=256, threads=1)
+    with (
+        Model.load(target) as model,
+        Context(model, options) as context,
+        Model.load(tmp_path / "head.gguf", head=True) as second,
+        head_of(second, context, options) as head,
+        Taps(model, shape.taps, texts=4, n_ctx=256, n_batch=256, outputs=256, threads=1) as taps,
+    ):
+        lesson = Lessons(taps, weights).of(texts)
+        torches = network.HeadNetwork(shape, its)
+        with torch.no_grad():
+            rows = torches.unroll(
+                torch.from_numpy(lesson.states), torch.from_numpy(lesson.embedded), 4
+            )
+            scores = [torches.scores(each).numpy() for each in rows]
+        for text, sample in enumerate(texts):
+            last = len(sample.ids) - 1
+            states = head.fused(np.ascontiguousarray(lesson.states[text, :last]))
+            head.start(0)
+            for row in range(last - 4):
+                logits, state = head.read([sample.ids[row + 1]], states[row : row + 1], output=True)
+                for step in range(4):
+                    mine = scores[step][text, row + step]
+                    theirs = logits[np.array(drafted)]
+                    assert np.abs(mine - theirs).max() < 5e-3 * np.abs(mine).max()
+                    assert mine[theirs.argmax()] > mine.max() - 5e-3 * np.abs(mine).max()
+                    if step < 3:
+                        token = sample.ids[row + 2 + step]
+                        logits, state = head.read([token], state, output=True)
+                head.keep(row)
+                head.read([sample.ids[row + 1]], states[row : row + 1], output=False)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_training_ends_and_its_head_drafts_what_plain_decoding_says(
+    name: str, home: Path, asked: Path
+) -> None:
+    target = TARGETS[name](home / "target.gguf")
+    started = time.process_time()  # of one thread: other programs have no part in it
+    done = run.train(request(target, asked), hearer())
+    assert time.process_time() - started < 60
+    assert isinstance(done, Trained)
+    assert done.head == home / "data" / "heads" / "target.head.gguf"
+    heads.require_head(read_model(done.head), read_model(target).header)
+    made = trained.made_for(read_model(done.head).header)
+    assert made is not None
+    assert made.name == "target.gguf"
+    assert not made.private
+    assert any("by position" in line for line in done.lines())
+    assert not (home / "data" / "train").joinpath(made.hash[:16]).exists()
+    texts = []
+    for gamma in (0, 4):
+        loaded = api.load(
+            str(target), ctx_size=512, threads=1, gamma=gamma, temp=0.0, n_predict=40, exact=True
+        )
+        with loaded as chat:
+            rounds = [event.round for event in chat.ask("Say 5 and 25.")]
+            texts.append(chat.messages[-1].content)
+    assert texts[0] == texts[1]
+    assert any(each.drafter == "eagle3" and each.drafted for each in rounds)
+
+
+def held_out_of(home: Path) -> tuple[float, ...]:
+    (log,) = (home / "data" / "train").glob("*/log.jsonl")
+    *_, last = log.read_text().splitlines()
+    return tuple(json.loads(last)["held_out"])
+
+
+def test_a_head_learns_what_a_target_repeats(home: Path) -> None:
+    """Of texts that go on as they began, a head drafts more and more: the loss leads somewhere."""
+    target = write_random_llama(home / "target.gguf")
+    found = read_model(target)
+    shape = list(candidates(found.header))[-1]
+    weights = files.ModelWeights(found.paths)
+    drafted = list(range(shape.drafted))
+    its = files.beginning(shape, weights, "llama", 2, drafted)
+    chance = np.random.default_rng(0)
+    texts = [Sample(n, tuple(chance.integers(3, 60, 40).tolist()), 2) for n in range(8)]
+    with (
+        Model.load(target) as model,
+        Taps(model, shape.taps, texts=8, n_ctx=512, n_batch=512, outputs=512, threads=1) as taps,
+    ):
+        learns = learning.learner(shape, its, drafted, 1)
+        lesson = Lessons(taps, weights).of(texts)
+        likeliest = lesson.logits.argmax(-1)
+        before = learns.judge([lesson], int(likeliest[0])).shares
+        for step in range(60):
+            learns.learn(lesson, step / 60, step)
+        after = learns.judge([lesson], int(likeliest[0])).shares
+    assert after[0] > before[0] + 0.3
+    assert after == tuple(sorted(after, reverse=True))
+
+
+class Killed(Exception):
+    """Stands for the end of a process."""
+
+
+def test_interrupted_at_ten_random_moments_it_ends_as_an_unbroken_one(
+    home: Path, asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = write_random_llama(home / "target.gguf")
+    found: list[tuple[float, ...]] = []
+    real = run._Whole._end
+
+    def end(self: object, samples: list[Sample]) -> Trained:
+        found.append(held_out_of(home))
+        return real(self, samples)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run._Whole, "_end", end)
+    monkeypatch.setattr(lessons, "ROWS", 160)  # a text a step
+    monkeypatch.setattr(training, "_SAVE_S", 0.0)
+    run.train(request(target, asked), hearer())
+    chance, breaks = random.Random(0), 0
+    left = [chance.randint(1, 2) for _ in range(10)]
+
+    def between() -> None:
+        nonlocal breaks
+        if left:
+            left[0] -= 1
+            if left[0] == 0:
+                left.pop(0)
+                breaks += 1
+                raise Killed
+
+    resume = False
+    while True:
+        try:
+            run.train(request(target, asked, resume=resume), hearer(between=between))
+            break
+        except Killed:
+            resume = True
+    assert breaks == 10
+    unbroken, broken = found
+    assert np.abs(np.array(unbroken) - broken).max() <= 0.02
+
+
+def test_a_killed_process_goes_on(home: Path, asked: Path) -> None:
+    """SIGKILL at random moments: whatever was being written, the next one goes on."""
+    target = write_random_llama(home / "target.gguf")
+    command = [sys.executable, "-m", "localspec", "train", str(target), "--prompts", str(asked)]
+    command += ["--tokens", str(TOKENS), "--passes", "1", "--force", "-t", "1"]
+    chance = random.Random(1)
+    for turn in range(4):
+        resume = ["--resume"] if any((home / "data" / "train").glob("*/begun.json")) else []
+        running = subprocess.Popen([*command, *resume], stderr=subprocess.PIPE, text=True)
+        try:
+            _, said = running.communicate(timeout=2 + 6 * chance.random() + 2 * turn)
+        except subprocess.TimeoutExpired:
+            running.send_signal(signal.SIGKILL)
+            running.communicate()
+        else:
+            assert running.returncode == 0, said
+            break
+    resume = ["--resume"] if any((home / "data" / "train").glob("*/begun.json")) else []
+    if resume or not (home / "data" / "heads").exists():
+        done = subprocess.run(
+            [*command, *resume], capture_output=True, text=True, check=False, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        assert "by position" in done.stdout
+    assert [each.suffix for each in (home / "data" / "heads").iterdir()] == [".gguf"]
+
+
+def test_ctrl_c_leaves_a_checkpoint(home: Path, asked: Path) -> None:
+    target, cancel, steps = write_random_llama(home / "target.gguf"), Cancel(), 0
+
+    def between() -> None:
+        nonlocal steps
+        steps += any((home / "data" / "train").glob("*/answers.jsonl"))
+        if steps > 12:
+            cancel.set()
+
+    with pytest.raises(Cancelled):
+        run.train(request(target, asked), hearer(cancel, between))
+    done = run.train(request(target, asked, resume=True), hearer())
+    assert done.head.exists()
+
+
+def test_a_full_disk_is_a_sentence_and_costs_nothing_that_was_kept(
+    home: Path, asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = write_random_llama(home / "target.gguf")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "localspec.train.work.shutil.disk_usage",
+            lambda _: type("Usage", (), {"free": 1000})(),
+        )
+        with pytest.raises(LocalspecError, match=r"needs .* of disk, 1\.00 kB are free"):
+            run.train(request(target, asked), hearer())
+    real = private.whole_file
+
+    def full(path: Path) -> Iterator[object]:
+        if path.name == "checkpoint.pt":
+            raise OSError(28, "No space left on device")
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.private, "whole_file", full)
+        with pytest.raises(OSError, match="No space left"):
+            run.train(request(target, asked, anew=True), hearer())
+    assert run.train(request(target, asked, resume=True), hearer()).head.exists()
+
+
+def test_a_head_no_better_than_the_control_is_not_used(home: Path, asked: Path) -> None:
+    target = write_random_llama(home / "target.gguf")
+    with pytest.raises(LocalspecError, match="no head can make this target faster"):
+        run.train(request(target, asked, force=False), hearer())
+    started = run.train(request(target, asked), hearer())
+    assert not started.found.better  # nobody can guess what a random model says
+    head = started.head
+    head.unlink()
+    for pair in installed.all_pairs():
+        installed.forget(pair.name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run._Whole, "_require_sense", lambda *_: None)
+        with pytest.raises(LocalspecError, match="no better than the control"):
+            run.train(request(target, asked, force=False), hearer())
+    assert not head.exists()
+    assert installed.all_pairs() == []
+
+
+def test_one_s_own_conversations_are_told_in_the_head(
+    home: Path, asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = write_random_llama(home / "target.gguf")
+    said = [list(each) for each in prompts.gather([asked], ()).learnt[:12]]
+    monkeypatch.setattr(run.reading, "conversations", lambda _: said)
+    done = run.train(request(target, asked, history=True), hearer())
+    made = trained.made_for(read_model(done.head).header)
+    assert made is not None
+    assert made.private
+
+
+def test_a_head_to_begin_with(home: Path, asked: Path) -> None:
+    target = write_random_llama(home / "target.gguf")
+    first = run.train(request(target, asked, out=home / "first.gguf"), hearer())
+    second = run.train(request(target, asked, init=first.head), hearer())
+    assert read_model(second.head).header.tensors == read_model(first.head).header.tensors

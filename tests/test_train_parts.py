@@ -1,0 +1,496 @@
+"""The parts of `localspec train` that need no torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.length.cost import Curve
+from localspec.engine.llama import Context, ContextOptions, Model, head_of
+from localspec.engine.llama.taps import Taps, TextRow, unpacked
+from localspec.errors import LocalspecError, UnsupportedModel, UsageError
+from localspec.pairs import installed, remove, resolver, trained
+from localspec.pairs.fingerprint import fingerprint
+from localspec.pairs.gguf import heads
+from localspec.pairs.gguf.header import read_model
+from localspec.pairs.gguf.writing import packed, rewritten, write
+from localspec.pairs.hub.patience import Patience
+from localspec.train import prompts, reading, run, verdict
+from localspec.train.answers import (
+    LONGEST,
+    Prompted,
+    Sample,
+    SampleFile,
+    finished,
+    loop,
+    write_answers,
+)
+from localspec.train.estimate import TrainingCosts, estimate, expected, tokens_within
+from localspec.train.files import NORMS, ModelWeights, beginning, read_head, write_head
+from localspec.train.lessons import ROWS, Lessons, batches
+from localspec.train.recording import place, record
+from localspec.train.request import TrainRequest
+from localspec.train.run import Hearer
+from localspec.train.shape import HeadShape, candidates, require_trainable, taps_of
+from localspec.train.work import Decided, Terms, Workplace, alone
+
+from .support.gemma4 import write_gemma4
+from .support.gguf_models import (
+    write_random_gemma3,
+    write_random_lfm2,
+    write_random_llama,
+    write_random_qwen3,
+    write_random_qwen35,
+)
+
+TARGETS = {
+    "llama": write_random_llama,
+    "qwen3": write_random_qwen3,
+    "gemma4": write_gemma4,
+}
+
+
+def quiet(cancel: Cancel | None = None) -> Hearer:
+    return Hearer(lambda _: None, lambda *_: None, cancel or Cancel())
+
+
+def untrained(path: Path, target: Path, shape: HeadShape) -> dict[str, np.ndarray]:
+    """Write a head that has learnt nothing; give its weights."""
+    files = read_model(target)
+    weights = ModelWeights(files.paths)
+    layers = files.header.setting("block_count")
+    drafted = list(range(0, shape.vocab, max(1, shape.vocab // shape.drafted)))[: shape.drafted]
+    begun = beginning(shape, weights, files.header.architecture, layers, drafted)
+    write_head(path, shape, begun, drafted=drafted, target=target, about={})
+    return begun
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_head_of_every_size_loads_beside_its_target(name: str, tmp_path: Path) -> None:
+    target = TARGETS[name](tmp_path / "target.gguf")
+    files = read_model(target)
+    options = ContextOptions(n_ctx=256, threads=1)
+    found = list(candidates(files.header))
+    assert found == sorted(found, key=lambda one: -one.weights)
+    assert len(found) > 2
+    with Model.load(target) as model, Context(model, options) as context:
+        for shape in (found[0], found[-1]):
+            untrained(tmp_path / "head.gguf", target, shape)
+            heads.require_head(read_model(tmp_path / "head.gguf"), files.header)
+            with (
+                Model.load(tmp_path / "head.gguf", head=True) as its,
+                head_of(its, context, options) as head,
+            ):
+                context.clear()
+                context.show([head])
+                context.decode([1, 2, 3, 4], 1)
+                states = head.fused(head.states.get(0, 3))
+                logits, _ = head.read([2, 3, 4], states, output=True)
+                assert np.isfinite(logits).sum() == shape.drafted
+
+
+def test_what_is_written_is_what_gguf_reads(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    matrix = random.normal(0, 1, (5, 64)).astype(np.float32)
+    matrix[0, :32] = 0
+    narrow, ids = matrix[:, :48], np.arange(7, dtype=np.int64)
+    tensors = [packed("a", matrix), packed("b", narrow), packed("c", matrix[0]), packed("d", ids)]
+    values = {"general.architecture": "eagle3", "n": 3, "x": 0.5, "yes": True, "list": [1, 2]}
+    write(tmp_path / "a.gguf", values, tensors)
+    rewritten(tmp_path / "a.gguf", tmp_path / "b.gguf", {"n": 4, "more": [0.25, 0.5]})
+    read = gguf.GGUFReader(tmp_path / "b.gguf")
+    assert {key: read.fields[key].contents() for key in ("n", "x", "yes", "list", "more")} == {
+        "n": 4,
+        "x": 0.5,
+        "yes": True,
+        "list": [1, 2],
+        "more": [0.25, 0.5],
+    }
+    by_name = {each.name: each for each in read.tensors}
+    q8 = gguf.quantize(matrix, gguf.GGMLQuantizationType.Q8_0)
+    assert (by_name["a"].data == q8).all()
+    assert by_name["b"].tensor_type == gguf.GGMLQuantizationType.F16
+    assert (by_name["c"].data == matrix[0]).all()
+    assert (by_name["d"].data == ids).all()
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_0", "Q5_1", "BF16"])
+def test_weights_are_unpacked_as_gguf_does(kind: str) -> None:
+    matrix = np.random.default_rng(1).normal(0, 1, (4, 64)).astype(np.float32)
+    number = gguf.GGMLQuantizationType[kind]
+    data = gguf.quantize(matrix, number)
+    assert np.allclose(
+        unpacked(data.tobytes(), int(number), matrix.size),
+        gguf.dequantize(data, number).reshape(-1),
+        atol=1e-6,
+    )
+
+
+def test_rows_of_weights_are_those_of_the_whole(demo_target: Path) -> None:
+    weights = ModelWeights([demo_target])
+    whole = weights.whole("token_embd")
+    assert (weights.rows("token_embd", [7, 0, 4]) == whole[[7, 0, 4]]).all()
+    assert weights.output == "token_embd"
+    assert weights.shape("no such") == ()
+
+
+def test_a_head_is_read_as_it_was_written(tmp_path: Path) -> None:
+    target = write_random_llama(tmp_path / "target.gguf")
+    shape, *others = candidates(read_model(target).header)
+    begun = untrained(tmp_path / "head.gguf", target, shape)
+    tensors, ids = read_head(tmp_path / "head.gguf", shape)
+    assert len(ids) == shape.drafted == len(tensors["output"])
+    for name in (*shape.matrices, *NORMS):
+        assert np.abs(tensors[name] - begun[name]).max() < 0.02 * max(1, np.abs(begun[name]).max())
+    with pytest.raises(UnsupportedModel, match="no head of the shape"):
+        read_head(tmp_path / "head.gguf", others[-1])
+    with pytest.raises(UnsupportedModel, match="no head of the shape"):
+        read_head(target, shape)
+
+
+def test_a_head_of_llama_begins_as_its_last_layer(demo_target: Path) -> None:
+    weights = ModelWeights([demo_target])
+    shape = next(candidates(read_model(demo_target).header))
+    begun = beginning(shape, weights, "llama", 8, range(shape.drafted))
+    assert shape.taps == taps_of(8) == (2, 4, 7)
+    assert (begun["blk.0.ffn_down"] == weights.whole("blk.7.ffn_down")).all()
+    assert (begun["blk.0.attn_q"][:, shape.width :] == weights.whole("blk.7.attn_q")).all()
+    other = beginning(shape, weights, "qwen3", 8, range(shape.drafted))
+    assert np.abs(other["blk.0.attn_q"][:, shape.width :]).max() < 0.2  # turned otherwise there
+    assert (other["blk.0.attn_v"][:, shape.width :] == weights.whole("blk.7.attn_v")).all()
+
+
+@pytest.mark.parametrize("writer", [write_random_llama, write_random_lfm2, write_random_qwen35])
+def test_many_texts_give_the_rows_of_each_alone(writer: object, tmp_path: Path) -> None:
+    assert callable(writer)
+    path = writer(tmp_path / "target.gguf")
+    random = np.random.default_rng(0)
+    texts = [random.integers(3, 300, n).tolist() for n in (9, 30, 17)]
+    layers = (0, 1)
+    with (
+        Model.load(path) as model,
+        Taps(model, layers, texts=4, n_ctx=64, n_batch=64, outputs=64, threads=1) as taps,
+    ):
+        rows = [TextRow(t, n, at) for n, text in enumerate(texts) for at, t in enumerate(text)]
+        logits = taps.decode(rows).copy()
+        states = [each.copy() for each in taps.states(len(rows))]
+        start = 0
+        for text in texts:
+            taps.clear()
+            alone_ = [TextRow(t, 0, at, wanted=at > 2) for at, t in enumerate(text)]
+            own = taps.decode(alone_)
+            end = start + len(text)
+            assert own.shape[0] == len(text) - 3
+            assert np.allclose(own, logits[start + 3 : end], atol=0.05)
+            for mine, all_ in zip(taps.states(len(text)), states, strict=True):
+                assert np.allclose(mine, all_[start:end], atol=0.05)
+            start = end
+
+
+def test_a_failed_decode_is_a_sentence(tmp_path: Path) -> None:
+    path = write_random_llama(tmp_path / "target.gguf")
+    with (
+        Model.load(path) as model,
+        Taps(model, (), texts=1, n_ctx=64, n_batch=64, outputs=8, threads=1) as taps,
+        pytest.raises(LocalspecError, match="failed to decode"),
+    ):
+        taps.decode([TextRow(1, 0, 0), TextRow(2, 0, 5)])
+
+
+@pytest.mark.parametrize("writer", [write_random_gemma3])
+def test_a_target_without_states_is_refused_before_it_is_loaded(
+    writer: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(writer)
+    path = writer(tmp_path / "target.gguf")
+    monkeypatch.setattr(run, "load_session", None)
+    with pytest.raises(UnsupportedModel, match=r"target\.gguf: llama\.cpp shows no layers of"):
+        run.train(TrainRequest(pair=str(path)), quiet())
+
+
+def test_missing_torch_is_a_sentence(demo_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "find_spec", lambda _: None)
+    with pytest.raises(LocalspecError, match="needs PyTorch") as caught:
+        run.train(TrainRequest(pair=str(demo_target)), quiet())
+    assert "localspec[train]" in caught.value.remedy
+
+
+def test_a_target_of_one_layer_is_refused(tmp_path: Path) -> None:
+    path = write_random_llama(tmp_path / "target.gguf", n_layer=1)
+    with pytest.raises(UnsupportedModel, match="it has 1 layers"):
+        require_trainable(read_model(path).header, "x")
+
+
+@pytest.mark.parametrize(
+    ("ids", "said_again"),
+    [
+        ([*range(40)], 0),
+        ([1, 2, 3] * 3, 0),
+        ([*range(10), *[7, 8, 9] * 10], 30),
+        ([5] * 30, 29),
+        ([*range(100), *range(50), *range(50), *range(50)], 100),
+    ],
+)
+def test_a_loop_at_the_end_is_found(ids: list[int], said_again: int) -> None:
+    assert loop(ids) == said_again
+
+
+def test_loops_are_cut_out_of_answers() -> None:
+    asked = Prompted(3, (1, 2, 3), 0.0)
+    sample = finished(asked, [1, 2, 3, 10, 11, *[7, 8, 9] * 10])
+    assert sample == Sample(3, (1, 2, 3, 10, 11, 7, 8, 9), 3, 0.0)
+    assert sample.written == 5
+
+
+def test_answers_are_kept_line_by_line(tmp_path: Path) -> None:
+    kept = SampleFile(tmp_path / "a.jsonl")
+    samples = [Sample(n, (1, 2, 3 + n), 2, 0.8) for n in range(3)]
+    for one in samples:
+        kept.add(one)
+    torn = kept.path.read_bytes() + b'{"prompt":9,"ids":[1,'
+    kept.path.write_bytes(torn)
+    again = SampleFile(kept.path)
+    assert again.samples == samples
+    assert again.written == 3
+    again.add(samples[0])
+    assert SampleFile(kept.path).samples == [*samples, samples[0]]
+
+
+def test_answers_written_together_are_those_written_alone(tmp_path: Path) -> None:
+    path = write_random_llama(tmp_path / "target.gguf")
+    asked = [Prompted(n, tuple(range(20 + 7 * n, 30 + 9 * n)), 0.8 * (n % 2)) for n in range(5)]
+    with Model.load(path) as model:
+        found = []
+        for texts in (1, 3):
+            with Taps(
+                model, (), texts=texts, n_ctx=texts * LONGEST, n_batch=64, outputs=3, threads=1
+            ) as taps:
+                one = write_answers(taps, texts, iter(asked), Cancel())
+                found.append({each.prompt: each for each in one})
+    assert found[0].keys() == found[1].keys()
+    assert len(found[0]) == 5
+    assert all(each.ids[: each.start] == asked[n].ids for n, each in found[0].items())
+    same = sum(found[0][n].ids[:40] == found[1][n].ids[:40] for n in found[0])
+    assert same >= 4  # other numbers of rows round otherwise
+
+
+def test_batches_hold_every_sample_once_and_fit() -> None:
+    random = np.random.default_rng(0)
+    samples = [
+        Sample(n, tuple(range(length)), 2)
+        for n, length in enumerate(random.integers(5, LONGEST, 200).tolist())
+    ]
+    found = batches(samples, 0)
+    assert sorted(one.prompt for batch in found for one in batch) == [*range(200)]
+    assert all(len(batch) * max(len(one.ids) for one in batch) <= ROWS for batch in found)
+    filled = sum(len(one.ids) for one in samples) / sum(
+        len(batch) * max(len(one.ids) for one in batch) for batch in found
+    )
+    assert filled > 0.8
+    assert batches(samples, 0) == found
+    assert batches(samples, 1) != found
+
+
+def test_a_lesson_pairs_states_with_the_tokens_after_them(tmp_path: Path) -> None:
+    path = write_random_llama(tmp_path / "target.gguf")
+    weights = ModelWeights([path])
+    samples = [Sample(0, (5, 6, 7, 8, 9), 3), Sample(1, (9, 8, 7), 1)]
+    with (
+        Model.load(path) as model,
+        Taps(model, (0, 1), texts=2, n_ctx=64, n_batch=64, outputs=64, threads=1) as taps,
+    ):
+        found = Lessons(taps, weights).of(samples)
+        logits = found.logits.copy()
+        whole = taps.decode([TextRow(t, 0, 5 + at) for at, t in enumerate((1,))])
+        assert whole.shape == (1, model.n_vocab)
+    table = weights.whole("token_embd")
+    assert np.allclose(found.states[0, :, :64], table[[5, 6, 7, 8, 9]], atol=1e-5)
+    assert (found.embedded[0, :4] == table[[6, 7, 8, 9]]).all()
+    assert (found.embedded[1, :2] == table[[8, 7]]).all()
+    assert found.texts.tolist() == [0, 0, 1, 1]
+    assert found.places.tolist() == [3, 4, 1, 2]
+    assert found.starts.tolist() == [3, 1]
+    assert logits.shape[0] == 4
+
+
+def test_the_commonest_ids_can_be_drafted() -> None:
+    samples = [Sample(0, (9, 9, 9, 4, 4, 2), 2), Sample(1, (1, 4), 1)]
+    assert reading.by_frequency(samples, 12, 5) == [4, 2, 9, 0, 1]
+    assert len(set(reading.by_frequency(samples, 12, 12))) == 12
+
+
+def costs(times: dict[int, float], step: float = 0.001) -> TrainingCosts:
+    return TrainingCosts(
+        target=Curve(times),
+        step_s=step,
+        read_s=0.002,
+        flops=5e10,
+        target_bytes=10**8,
+        reading_bytes=10**8,
+    )
+
+
+def test_what_it_takes_and_brings_is_told(demo_target: Path) -> None:
+    shape = next(candidates(read_model(demo_target).header))
+    flat = costs({1: 0.01, 4: 0.012, 8: 0.013, 16: 0.015})
+    steep = costs({1: 0.01, 2: 0.018, 4: 0.034, 8: 0.065, 16: 0.13})
+    told = estimate(shape, flat, 1_000_000, 2)
+    assert told.pays
+    assert told.best > told.speedup > 1.2
+    assert told.share == pytest.approx(0.1)
+    assert 0.47 < told.acceptance < 0.5
+    assert not estimate(shape, steep, 1_000_000, 2).pays
+    assert "no head can make this target faster here" in estimate(shape, steep, 10, 1).doubt()
+    assert "1,000,000 tokens of answers" in told.sentence()
+    assert estimate(shape, flat, 2_000_000, 2).seconds == pytest.approx(2 * told.seconds)
+    tokens = tokens_within(told.seconds / 3600, shape, flat, 2)
+    assert tokens == pytest.approx(1_000_000, rel=0.01)
+    assert expected(0) < expected(10**5) < expected(10**6) < expected(10**9) == expected(10**12)
+
+
+def test_the_built_in_prompts_are_many_and_some_are_held_out() -> None:
+    found = prompts.gather((), ())
+    assert len(found.held_out) == 24
+    assert len(found.learnt) > 3000
+    assert not {*found.held_out} & {*found.learnt}
+    assert found == prompts.gather((), ())
+    assert not found.private
+
+
+def test_own_prompts_and_too_few_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"q {n}"}) + "\n" for n in range(30)))
+    found = prompts.gather([path], ())
+    assert (len(found.learnt), len(found.held_out)) == (28, 2)
+    path.write_text(json.dumps({"prompt": "one"}) + "\n")
+    with pytest.raises(UsageError, match="1 prompts are too few"):
+        prompts.gather([path], ())
+
+
+def terms(**more: object) -> Terms:
+    usual = {"target": "x", "prompts": (), "answers": (), "history": False, "tokens": 5}
+    rest = {"passes": 1, "hours": None, "init": ""}
+    return Terms(**{**usual, **rest, **more})  # type: ignore[arg-type]
+
+
+def test_a_training_goes_on_only_as_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    place_ = Workplace("f" * 64)
+    with pytest.raises(UsageError, match="no training of this target"):
+        place_.enter(terms(), resume=True, anew=False)
+    assert place_.enter(terms(), resume=False, anew=False) is None
+    begun = Decided(terms=terms(), tokens=5, feed_forward=32, drafted=64, step_s=0.1)
+    place_.begin(begun)
+    assert place_.enter(terms(), resume=True, anew=False) == begun
+    with pytest.raises(UsageError, match="stopped before its end"):
+        place_.enter(terms(), resume=False, anew=False)
+    with pytest.raises(UsageError, match="other settings: tokens"):
+        place_.enter(terms(tokens=6), resume=True, anew=False)
+    assert place_.enter(terms(tokens=6), resume=False, anew=True) is None
+    assert place_.begun() is None
+
+
+def test_one_training_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    with (
+        alone(),
+        pytest.raises(LocalspecError, match="another training is running"),
+        alone(),
+    ):
+        pass
+    with alone():
+        pass
+
+
+def test_files_of_the_same_size_have_fingerprints_of_their_own(tmp_path: Path) -> None:
+    a = write_random_llama(tmp_path / "a.gguf", seed=0)
+    b = write_random_llama(tmp_path / "b.gguf", seed=1)
+    c = tmp_path / "c.gguf"
+    c.write_bytes(a.read_bytes())
+    assert a.stat().st_size == b.stat().st_size
+    assert fingerprint([a]) == fingerprint([c]) != fingerprint([b])
+    assert fingerprint([a, b]) != fingerprint([b, a])
+
+
+def trained_head(folder: Path, target: Path, accepted: float) -> Path:
+    shape = next(candidates(read_model(target).header))
+    untrained(folder / "raw.gguf", target, shape)
+    out = place(target, None)
+    about = {
+        trained.TARGET: target.name,
+        trained.TARGET_HASH: fingerprint([target]),
+        trained.ACCEPTED: accepted,
+    }
+    rewritten(folder / "raw.gguf", out, about)
+    return out
+
+
+def test_the_target_drafts_with_its_head_and_rm_takes_it_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    target = write_random_llama(tmp_path / "My Model.gguf")
+    head = trained_head(tmp_path, target, 0.5)
+    name = record((target,), head)
+    assert name == "my-model"
+    assert resolver.resolve(str(target)).draft == head
+    assert record((target,), head) == name  # again, in place of the first
+    found = installed.find(name)
+    assert found is not None
+    assert [each.path for each in found.models] == [target, head]
+    removal = remove.remove(name, Patience())
+    assert not head.exists()
+    assert target.exists()
+    assert removal.freed > 0
+    assert resolver.resolve(str(target)).draft is None
+
+
+def test_a_pair_keeps_its_draft_and_gets_the_head_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    target = write_random_llama(tmp_path / "t.gguf")
+    draft = write_random_llama(tmp_path / "d.gguf", seed=1)
+    models = [installed.InstalledModel((str(each),)) for each in (target, draft)]
+    installed.save(installed.InstalledPair("mine", *models))
+    head = trained_head(tmp_path, target, 0.5)
+    assert record((target,), head) == "mine"
+    assert resolver.resolve("mine").drafts == (head, draft)
+
+
+def test_a_head_for_another_file_is_told_with_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    target = write_random_llama(tmp_path / "t.gguf")
+    other = write_random_llama(tmp_path / "o.gguf", type="f16")
+    head = read_model(trained_head(tmp_path, target, 0.5))
+    assert trained.notices(head, read_model(target)) == []
+    (said,) = trained.notices(head, read_model(other))
+    assert "was made for another file (t.gguf)" in said
+    assert "--check" in said
+    few = prompts.gather((), ())
+    few = replace(few, held_out=few.held_out[:2])
+    monkeypatch.setattr(verdict, "gather", lambda *_: few)
+    lines = run.check(str(other), head.paths[0], quiet(), scan=False, threads=1)
+    assert lines[0].startswith("accepted ")
+    assert "another file (t.gguf)" in lines[1]
+    (said,) = trained.notices(head, read_model(other))
+    assert said.endswith("points less accepted here")
+    assert trained.difference(0.5, 0.38) == "12 points less accepted here"
+    assert trained.difference(0.5, 0.5) == "as much is accepted here"
+
+
+def test_a_head_of_others_says_nothing_of_its_target(tmp_path: Path) -> None:
+    target = write_random_llama(tmp_path / "t.gguf")
+    untrained(tmp_path / "h.gguf", target, next(candidates(read_model(target).header)))
+    assert trained.notices(read_model(tmp_path / "h.gguf"), read_model(target)) == []
