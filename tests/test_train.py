@@ -177,10 +177,11 @@ def test_a_training_ends_and_its_head_drafts_what_plain_decoding_says(
     assert any(each.drafter == "eagle3" and each.drafted for each in rounds)
 
 
-def held_out_of(home: Path) -> tuple[float, ...]:
+def figures_of(home: Path) -> tuple[float, ...]:
     (log,) = (home / "data" / "train").glob("*/log.jsonl")
     *_, last = log.read_text().splitlines()
-    return tuple(json.loads(last)["held_out"])
+    found = json.loads(last)
+    return (*found["held_out"], found["loss"])
 
 
 def test_a_head_learns_what_a_target_repeats(home: Path) -> None:
@@ -201,10 +202,10 @@ def test_a_head_learns_what_a_target_repeats(home: Path) -> None:
         lesson = Lessons(taps, weights).of(texts)
         likeliest = lesson.logits.argmax(-1)
         before = learns.judge([lesson], int(likeliest[0])).shares
-        for step in range(60):
-            learns.learn(lesson, step / 60, step)
+        losses = [learns.learn(lesson, step / 80, step)[0] for step in range(80)]
         after = learns.judge([lesson], int(likeliest[0])).shares
-    assert after[0] > before[0] + 0.3
+    assert losses[20] > losses[10]  # one more token of a draft counts from there on
+    assert after[0] > before[0] + 0.1, (before, after)
     assert after == tuple(sorted(after, reverse=True))
 
 
@@ -220,7 +221,7 @@ def test_interrupted_at_ten_random_moments_it_ends_as_an_unbroken_one(
     real = run._Whole._end
 
     def end(self: object, samples: list[Sample]) -> Trained:
-        found.append(held_out_of(home))
+        found.append(figures_of(home))
         return real(self, samples)  # type: ignore[arg-type]
 
     monkeypatch.setattr(run._Whole, "_end", end)
@@ -278,7 +279,10 @@ def test_a_killed_process_goes_on(home: Path, asked: Path) -> None:
     assert [each.suffix for each in (home / "data" / "heads").iterdir()] == [".gguf"]
 
 
-def test_ctrl_c_leaves_a_checkpoint(home: Path, asked: Path) -> None:
+def test_ctrl_c_leaves_a_checkpoint(
+    home: Path, asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lessons, "ROWS", 160)
     target, cancel, steps = write_random_llama(home / "target.gguf"), Cancel(), 0
 
     def between() -> None:
@@ -302,7 +306,7 @@ def test_a_full_disk_is_a_sentence_and_costs_nothing_that_was_kept(
             "localspec.train.work.shutil.disk_usage",
             lambda _: type("Usage", (), {"free": 1000})(),
         )
-        with pytest.raises(LocalspecError, match=r"needs .* of disk, 1\.00 kB are free"):
+        with pytest.raises(LocalspecError, match=r"needs .* of disk, 1 kB are free"):
             run.train(request(target, asked), hearer())
     real = private.whole_file
 

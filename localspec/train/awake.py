@@ -16,24 +16,28 @@ def kept_awake() -> Iterator[bool]:
 
     What keeps it awake ends with this process, however that ends.
     """
-    command = _command(os.getpid())
+    keeper = _keeper(_command(os.getpid()))
+    try:
+        yield keeper is not None and keeper.poll() is None
+    finally:
+        if keeper is not None:
+            keeper.terminate()
+            keeper.wait()
+
+
+def _keeper(command: Sequence[str]) -> subprocess.Popen[bytes] | None:
+    """Start what keeps the machine awake; None where there is no such program."""
     if not command or shutil.which(command[0]) is None:
-        yield False
-        return
+        return None
+    quiet = subprocess.DEVNULL
     with suppress(OSError):
-        quiet = subprocess.DEVNULL
         keeper = subprocess.Popen(  # noqa: S603 - one of the commands below
             command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
         )
-        try:
-            with suppress(subprocess.TimeoutExpired):
-                keeper.wait(0.2)  # one that is refused ends at once
-            yield keeper.poll() is None
-        finally:
-            keeper.terminate()
-            keeper.wait()
-        return
-    yield False
+        with suppress(subprocess.TimeoutExpired):
+            keeper.wait(0.2)  # one that is refused ends at once
+        return keeper
+    return None
 
 
 def _command(process: int) -> Sequence[str]:
