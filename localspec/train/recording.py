@@ -10,6 +10,7 @@ from typing import Final
 from localspec import private
 from localspec.pairs import catalogue, folders, installed, trained
 from localspec.pairs.installed import InstalledModel, InstalledPair
+from localspec.pairs.names import FORMER_STARTER, STARTER
 
 _LONGEST: Final = 56
 _ODD: Final = re.compile(r"[^a-z0-9._-]+")
@@ -56,7 +57,7 @@ def _free_name(stem: str) -> str:
     """A name for a new pair, such as no other has."""
     wanted = _ODD.sub("-", stem.lower()).strip("-._")[:_LONGEST] or "trained"
     taken = {pair.name for pair in installed.all_pairs()} | set(catalogue.pairs())
-    taken |= {installed.DEMO, "none", "starter"}
+    taken |= {STARTER, FORMER_STARTER, "none"}
     name, number = wanted, 2
     while name in taken:
         name, number = f"{wanted}-{number}", number + 1
