@@ -21,6 +21,7 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs import starter
 from localspec.pairs.names import STARTER
 from tests.support import toy
+from tests.support.two_parts import pytest_cmdline_main  # noqa: F401 - a hook
 
 if TYPE_CHECKING:
     from tests.support.hub_world import World

@@ -46,7 +46,7 @@ def test_it_reports_and_writes_every_kind_of_file(tmp_path: Path) -> None:
     for said in ("sums", "all", "Verdict", "T(n)", "Where the time goes", "sha256"):
         assert said in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
-    assert "of 7: sums-1" in done.stderr
+    assert "of 7: line-2" in done.stderr
     assert all(Path(path).stat().st_size > 200 for path in paths)
     compared = bench("--compare", paths[0], paths[0])
     assert "The speed-up of on: no more than noise" in compared.stdout

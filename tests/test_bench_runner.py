@@ -130,7 +130,7 @@ def test_a_prompt_longer_than_the_context_is_left_out_and_said(session: Session)
     long = BenchPrompt("long-1", "sums", "one and two and three " * 200)
     report = run(session, request(PromptSet("own", (*THREE.prompts[:1], long), ignore_end=True)))
     assert report.too_long == ("long-1",)
-    assert {each.prompt for each in report.runs} == {"stories-1"}
+    assert {each.prompt for each in report.runs} == {"line-1"}
     assert any("longer than the context" in line for line in report.verdict)
 
 

@@ -35,7 +35,6 @@ def tell():
     print([name for name in heavy if name in sys.modules], file=sys.stderr)
 atexit.register(tell)
 from localspec.cli import main
-from tests.support import toy
 main()
 """
 
@@ -103,7 +102,7 @@ def engine_of(running: subprocess.Popen[str]) -> psutil.Process:
 @pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGKILL])
 @pytest.mark.parametrize(
     ("words", "said"),
-    [([*RUN, "-1"], ""), ([*BENCH, "--repeat", "900"], "of 6300: sums-1"), (TUNE, "Measuring")],
+    [([*RUN, "-1"], ""), ([*BENCH, "--repeat", "900"], "of 6300: line-2"), (TUNE, "Measuring")],
 )
 def test_where_the_engine_dies_the_command_says_so(
     words: list[str], said: str, how: signal.Signals
@@ -130,7 +129,7 @@ def test_where_the_engine_dies_the_command_says_so(
 def test_what_ends_the_whole_group_leaves_a_report_of_what_is_done() -> None:
     with started([*BENCH, "--repeat", "900"], start_new_session=True) as running:
         assert running.stderr is not None
-        while "of 6300: sums-1" not in running.stderr.readline():
+        while "of 6300: line-2" not in running.stderr.readline():
             assert running.poll() is None
         time.sleep(1.0)
         os.killpg(running.pid, signal.SIGTERM)

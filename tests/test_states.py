@@ -36,7 +36,7 @@ BYTES = [np.arange(200, dtype=np.uint8), np.zeros(7, np.uint8)]
 
 def loaded(folder: Path, target: str = "target", draft: str = "draft-Q8_0.gguf") -> Session:
     named = draft if draft == "mtp" else str(toy.FOLDER / draft)
-    pair = str(toy.mtp() if target == "mtp" else toy.TARGET)
+    pair = str(toy.mtp() if target == "mtp" else toy.FOLDER / f"{target}-Q8_0.gguf")
     request = LoadRequest(
         pair=pair, draft=named, ctx_size=512, threads=1, gamma=2, temp=0.9, seed=5, n_predict=24
     )

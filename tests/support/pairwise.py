@@ -1,0 +1,38 @@
+"""Combinations of parameters: by default enough for every pair of values, the rest if slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from _pytest.mark.structures import ParameterSet
+
+Pair = tuple[tuple[int, Any], tuple[int, Any]]
+
+
+def pairs_of(case: Sequence[Any]) -> set[Pair]:
+    """Every two values of a combination, each with its place."""
+    return {*combinations(enumerate(case), 2)}
+
+
+def covering(cases: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """A few of `cases` that hold every pair of values that any of them holds, the best first."""
+    left = {case: pairs_of(case) for case in cases}
+    missing = set().union(*left.values())
+    chosen = []
+    while missing:
+        best = max(left, key=lambda case: len(left[case] & missing))
+        chosen.append(best)
+        missing -= left.pop(best)
+    return chosen
+
+
+def pairwise(cases: Iterable[Sequence[Any]]) -> list[ParameterSet]:
+    """`cases` for `parametrize`, those marked slow that no pair of values needs."""
+    cases = list(map(tuple, cases))
+    needed = {*covering(cases)}
+    return [pytest.param(*case, marks=() if case in needed else pytest.mark.slow) for case in cases]
