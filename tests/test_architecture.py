@@ -356,6 +356,7 @@ def test_the_first_frame_waits_for_no_import_that_it_does_without() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.timed
 def test_help_imports_neither_llama_cpp_nor_textual_and_is_quick() -> None:
     program = (
         "import sys\n"

@@ -39,6 +39,7 @@ def bench(*arguments: str) -> Any:
     return CliRunner().invoke(cli, ["bench", *arguments], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_it_reports_and_writes_every_kind_of_file(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"report.{ending}") for ending in ("json", "csv", "md", "svg", "png")]
     done = bench("toy", *SUMS, *(word for path in paths for word in ("-o", path)))
@@ -54,6 +55,7 @@ def test_it_reports_and_writes_every_kind_of_file(tmp_path: Path) -> None:
     assert as_json["different"] == []
 
 
+@pytest.mark.timed
 def test_json_has_it_all_and_nothing_else() -> None:
     document = json.loads(bench("toy", *SUMS, "--json").stdout)
     assert document["format"] == 1
@@ -62,6 +64,7 @@ def test_json_has_it_all_and_nothing_else() -> None:
     assert document["verdict"]
 
 
+@pytest.mark.slow
 def test_own_prompts_and_a_draft_of_none(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"prompt": "Tell me a story about a dog.", "kind": "tale"}\n')
@@ -165,6 +168,7 @@ def test_a_target_named_twice_is_wrong_usage() -> None:
         bench("toy", "--target", "toy")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_ctrl_c_reports_what_is_done(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"

@@ -344,6 +344,7 @@ def test_a_report_that_finds_no_room_leaves_the_earlier_one(tmp_path: Path) -> N
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.slow
 def test_two_programs_write_one_report_whole(tmp_path: Path) -> None:
     program = (
         "import sys; from tests.test_bench_report import *\n"

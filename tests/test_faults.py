@@ -77,7 +77,14 @@ FAULTS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma3", "mamba", "lfm2"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "llama",
+        "mamba",
+        *(pytest.param(it, marks=pytest.mark.slow) for it in ("gemma3", "lfm2")),
+    ],
+)
 def model(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Model]:

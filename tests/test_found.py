@@ -417,6 +417,7 @@ def test_run_answers_with_ollamas_model_where_it_is(
     assert str(blob) in before
 
 
+@pytest.mark.timed
 def test_ten_thousand_files_cost_at_most_a_second(stores: Stores) -> None:
     stores.ollama("registry.ollama.ai/library/good:latest", ggufs.model())
     folder = stores.home / ".lmstudio/models/a/b"

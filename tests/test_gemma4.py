@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from llama_cpp import llama_cpp as lib
 
+from localspec.bench import benchmark
 from localspec.bench.benchmark import bench_pair
 from localspec.bench.request import BenchRequest, PromptSet
 from localspec.engine.cancel import Cancel
@@ -331,6 +332,7 @@ def test_a_bench_compares_it(
 ) -> None:
     """Its context is made for a target that another session uses already."""
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(benchmark, "CALM_S", 0.0)
     one = PromptSet("one", toy.questions(1).prompts, ignore_end=True)
     wanted = BenchRequest(
         prompts=one,

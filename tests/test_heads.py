@@ -23,6 +23,7 @@ import pytest
 from gguf import gguf_reader as reader
 from llama_cpp import llama_cpp_ext
 
+from localspec.bench import benchmark
 from localspec.bench.benchmark import bench_pair
 from localspec.bench.request import BenchRequest, PromptSet
 from localspec.chat.pair import LoadRecord
@@ -97,7 +98,12 @@ WITHIN = {
 
 
 @pytest.fixture(
-    scope="module", params=[*CHAINS, "random hybrid", "random dflash", "random assistant"]
+    scope="module",
+    params=[
+        *CHAINS[:2],
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in CHAINS[2:]),
+        *("random hybrid", "random dflash", "random assistant"),
+    ],
 )
 def models(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -814,6 +820,7 @@ def test_a_bench_takes_mtp_wherever_it_is_named(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(benchmark, "CALM_S", 0.0)
     target = WITHIN[kind](tmp_path / "mtp.gguf")
     options = LoadRequest(pair=str(target), draft="lookup", threads=1, ctx_size=256, gamma=2)
     one = PromptSet("one", toy.questions(1).prompts, ignore_end=True)
@@ -1025,7 +1032,8 @@ def taken(target: str, file: str, n_ctx: int) -> int:
 @pytest.mark.parametrize(
     ("vocab", "kind"),
     [
-        *((0, kind) for kind in ("eagle3", "dflash", "assistant")),
+        (0, "eagle3"),
+        *(pytest.param(0, kind, marks=pytest.mark.slow) for kind in ("dflash", "assistant")),
         *(
             pytest.param(152_000, kind, marks=pytest.mark.slow)
             for kind in ("eagle3", "dspark", "assistant")

@@ -141,7 +141,7 @@ def attack(number: int) -> None:
     assert all(notice.isprintable() and len(notice) <= 500 for notice in chat.notices)
 
 
-@pytest.mark.parametrize("number", [0, 20, 31, 64, 87])
+@pytest.mark.parametrize("number", [0, 3, 5, 7, 8, 14, 16, 17, 20, 31, 64, 87])
 def test_a_hostile_template_gets_its_budget_and_no_more(number: int) -> None:
     attack(number)
 
@@ -182,6 +182,7 @@ def test_a_refusal_brings_no_escape_sequence() -> None:
     assert len(caught.value.message) < 500
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("template", [ENDLESS, loops(random.Random(1)), "{{ 'x' * 10 ** 8 }}" * 99])
 def test_a_wish_to_stop_ends_a_running_template(template: str) -> None:
     ours, cancel = renderer(), Cancel()
@@ -281,6 +282,7 @@ def hostile_file(tmp_path: Path) -> Path:
     return write_llama(tmp_path / "hostile.gguf", vocabulary, Sizes(), seed=0, type="q8_0")
 
 
+@pytest.mark.timed
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
 def test_esc_and_quitting_work_while_a_template_runs(hostile_file: Path, tmp_path: Path) -> None:
     from tests.support.terminal import Terminal  # noqa: PLC0415 - there is none on Windows

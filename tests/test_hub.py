@@ -252,8 +252,14 @@ def test_hostile_words_do_not_reach_the_terminal(hub_world: World) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        *("general.type", "general.architecture", "general.license"),
-        *("tokenizer.ggml.pre", "tokenizer.ggml.model"),
+        "general.architecture",
+        *(
+            pytest.param(key, marks=pytest.mark.slow)
+            for key in (
+                *("general.type", "general.license"),
+                *("tokenizer.ggml.pre", "tokenizer.ggml.model"),
+            )
+        ),
     ],
 )
 def test_hostile_words_of_a_file_do_not_reach_the_terminal(

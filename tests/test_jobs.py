@@ -48,8 +48,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "also"),
     [
         ([*RUN, "4", "--json"], ""),
-        ([*BENCH, "--repeat", "1", "-o", "report.svg", "-o", "report.md"], ""),
-        ([*TUNE, "--json"], ""),
+        pytest.param(
+            [*BENCH, "--repeat", "1", "-o", "report.svg", "-o", "report.md"],
+            "",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param([*TUNE, "--json"], "", marks=pytest.mark.slow),
         ([*RUN, "4", "--json"], "import numpy"),
     ],
 )
@@ -99,10 +103,16 @@ def engine_of(running: subprocess.Popen[str]) -> psutil.Process:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at mapped libraries")
-@pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [signal.SIGSEGV, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("words", "said"),
-    [([*RUN, "-1"], ""), ([*BENCH, "--repeat", "900"], "of 6300: line-2"), (TUNE, "Measuring")],
+    [
+        ([*RUN, "-1"], ""),
+        pytest.param([*BENCH, "--repeat", "900"], "of 6300: line-2", marks=pytest.mark.slow),
+        pytest.param(TUNE, "Measuring", marks=pytest.mark.slow),
+    ],
 )
 def test_where_the_engine_dies_the_command_says_so(
     words: list[str], said: str, how: signal.Signals

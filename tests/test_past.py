@@ -226,6 +226,7 @@ def test_where_nothing_can_be_written_nothing_is_kept(tmp_path: Path) -> None:
     assert not known(store)
 
 
+@pytest.mark.timed
 def test_a_million_tokens_open_in_a_moment_and_are_found_at_once(tmp_path: Path) -> None:
     words = Words()
     words.n_vocab = 50_000

@@ -487,7 +487,7 @@ def answers(chat: Chat) -> list[str]:
 
 
 @signals
-@pytest.mark.parametrize("key", ["enter", "f5"])
+@pytest.mark.parametrize("key", ["enter", pytest.param("f5", marks=pytest.mark.slow)])
 async def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) -> None:
     # So long an answer that it goes on, however late the screen is with its first words.
     async with chatting(ctx_size=2048, n_predict=60, grammar=ENDLESS) as (chat, kill):
@@ -519,6 +519,7 @@ async def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) ->
             assert "‹ 2/2 ›" in chat.transcript()
 
 
+@pytest.mark.slow
 @signals
 async def test_a_question_that_got_no_answer_is_asked_again() -> None:
     async with chatting() as (chat, kill):
@@ -531,6 +532,7 @@ async def test_a_question_that_got_no_answer_is_asked_again() -> None:
         assert f"▌ {QUESTION}" in chat.transcript()
 
 
+@pytest.mark.slow
 @signals
 async def test_a_death_while_two_answers_are_compared_closes_the_comparison() -> None:
     async with chatting(ctx_size=2048, n_predict=600, grammar=ENDLESS) as (chat, kill):

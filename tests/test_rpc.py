@@ -282,6 +282,7 @@ def test_a_target_on_two_workers_says_what_it_says_here() -> None:
     assert {*found["settings"]["tensor_split"]} == {"RPC0", "RPC1"}
 
 
+@pytest.mark.slow
 @needs_backend
 def test_what_two_workers_take_is_what_was_planned() -> None:
     """Each computes, and where they hold all layers a prompt's inputs are there four times."""
@@ -299,6 +300,7 @@ def test_what_two_workers_take_is_what_was_planned() -> None:
             assert abs(planned - taken) < max(0.05 * taken, 32e6)
 
 
+@pytest.mark.slow
 @needs_backend
 def test_a_head_here_reads_tensors_of_a_target_that_is_there() -> None:
     """It stays on this machine, but llama.cpp ended the process where it cannot reach them."""
@@ -311,6 +313,7 @@ def test_a_head_here_reads_tensors_of_a_target_that_is_there() -> None:
     assert found["drafters"]["eagle3"]["accepted"] > 0
 
 
+@pytest.mark.timed
 @needs_backend
 def test_behind_a_network_a_pass_over_eight_tokens_is_known_to_cost_little_more() -> None:
     """Its first one takes half a second more: llama.cpp asks the worker what it needs."""
@@ -418,6 +421,7 @@ def test_a_device_of_a_worker_that_is_gone_is_not_asked_for(device: tuple[str, .
         session.close()
 
 
+@pytest.mark.slow
 @needs_backend
 def test_a_worker_tells_what_it_lends() -> None:
     """Of a limit and of what is free, not of all memory; beside a problem of another one."""
@@ -462,6 +466,7 @@ def test_a_port_that_somebody_has_is_refused_and_ctrl_c_ends_a_worker() -> None:
 LIAR = "from localspec.engine.llama import rpc; rpc.available = lambda: 1 << 40;"
 
 
+@pytest.mark.slow
 @needs_backend
 @pytest.mark.parametrize(
     ("lie", "said"),

@@ -60,10 +60,14 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `localspec run` in this process.
+    """Run `localspec run` in this process, its engine in a thread.
 
     With one thread: two that share their cores with other programs wait for each other.
     """
+
+    # With a process for each engine this takes ten times as long; `process` and tests/test_jobs.py
+    # have one.
+    monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
 
     def invoke(*arguments: str) -> Done:
         threads = () if "-t" in arguments else ("-t", "1")
@@ -288,6 +292,7 @@ def test_a_turn_can_be_stopped_and_the_next_one_goes_on(session: Session) -> Non
     assert end.stats.prefill_cached > 5
 
 
+@pytest.mark.timed
 def test_memory_counts_both_models(session: Session, toy_target: Path, toy_draft: Path) -> None:
     memory = session.memory()
     assert memory.target_weights == pytest.approx(toy_target.stat().st_size, rel=0.3)
@@ -371,7 +376,7 @@ def test_a_missing_file(run: Run) -> None:
 
 
 def test_an_unknown_name(run: Run) -> None:
-    fails(run("dmo", "-p", "hi"), "dmo", "toy")
+    fails(run("toyy", "-p", "hi"), "toyy", "Did you mean toy?")
 
 
 def test_no_gguf(run: Run, tmp_path: Path) -> None:
@@ -483,6 +488,7 @@ def test_a_model_without_a_template_warns_and_answers(run: Run, tmp_path: Path) 
 # Streams and signals, in processes of their own.
 
 
+@pytest.mark.slow
 def test_standard_input_is_the_prompt_without_p_and_with_a_dash() -> None:
     for arguments in ([], ["-p", "-"]):
         running = process(*arguments, "-n", "4", "--temp", "0", "--json", stdin=subprocess.PIPE)
@@ -519,6 +525,7 @@ def test_ctrl_c_while_it_waits_for_a_silent_pipe_exits_130() -> None:
     assert (done.code, done.out, done.err) == (130, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["toy", "-p", "Once upon"], ["toy", "Once upon"]])
 def test_what_is_piped_in_stands_below_the_prompt(arguments: list[str]) -> None:
     short = ("-n", "1", "--temp", "0", "--json")
@@ -618,6 +625,7 @@ def test_a_full_disk_is_a_message() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_narrow_encoding_gets_replacements() -> None:
     running = process(
         "toy", "-p", STORY, "-n", "4", env={**os.environ, "PYTHONIOENCODING": "ascii"}

@@ -130,6 +130,7 @@ def test_plain_completions_go_on_from_text_and_from_ids(client: openai.OpenAI) -
     assert "".join(one.choices[0].text for one in stream) == found.text
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_text_with_and_without_drafts() -> None:
     """By passes that give equal bits: without AVX-512 those over several tokens give others."""
     told = {"temperature": 0.9, "max_tokens": 40}
@@ -280,7 +281,7 @@ def llm(served: Serving, folder: Path, *words: str) -> Iterator[subprocess.Popen
         yield process
 
 
-@pytest.mark.parametrize("words", [("--no-stream",), ()])
+@pytest.mark.parametrize("words", [pytest.param(("--no-stream",), marks=pytest.mark.slow), ()])
 def test_llm_talks_to_it(served: Serving, tmp_path: Path, words: tuple[str, ...]) -> None:
     with llm(served, tmp_path, *words, "-o", "max_tokens", "8") as process:
         out, err = process.communicate(timeout=60)
@@ -501,6 +502,7 @@ def begun(served: Serving, body: dict[str, Any]) -> socket.socket:
     return sock
 
 
+@pytest.mark.timed
 def test_who_goes_away_ends_the_work(served: Serving) -> None:
     slow = {**LONG, "gamma": 0}
     begun(served, slow).close()

@@ -136,6 +136,7 @@ def prefill_until_stopped(context: Context, cancel: Cancel) -> None:
         list(Engine(context).prefill(LONG, cancel))
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("after", [0.02, 0.1])
 def test_a_prefill_stops_at_once_and_the_engine_goes_on(target_model: Model, after: float) -> None:
     options = ContextOptions(n_ctx=1024, threads=1, flash_attention=True)
@@ -153,6 +154,7 @@ def test_a_prefill_stops_at_once_and_the_engine_goes_on(target_model: Model, aft
         assert texts[0] == texts[1]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("after", [0.05, 0.3])
 def test_decoding_stops_at_once_and_the_engine_goes_on(
     target_model: Model, draft_context: Context, after: float

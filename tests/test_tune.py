@@ -104,11 +104,11 @@ def test_a_pair_named_twice_is_wrong_usage() -> None:
 @pytest.mark.parametrize(
     "how",
     [
-        [],
-        ["--threads-batch", "2"],
         ["--flash-attn", "off", "--cache-type-k", "q8_0"],
-        ["--device", "none", "--n-gpu-layers", "auto"],
-        ["--n-gpu-layers", "all", "--draft-threads", "1"],
+        pytest.param([], marks=pytest.mark.slow),
+        pytest.param(["--threads-batch", "2"], marks=pytest.mark.slow),
+        pytest.param(["--device", "none", "--n-gpu-layers", "auto"], marks=pytest.mark.slow),
+        pytest.param(["--n-gpu-layers", "all", "--draft-threads", "1"], marks=pytest.mark.slow),
     ],
 )
 def test_what_was_tuned_is_what_loading_in_the_same_way_finds(
@@ -401,6 +401,7 @@ def test_show_says_how_to_measure_and_then_what_was_measured(toy_target: Path) -
     assert "expected" not in alone
 
 
+@pytest.mark.slow
 def test_the_speed_that_is_shown_is_that_of_an_answer_of_usual_length(toy_target: Path) -> None:
     """An empty context would promise more than a stopwatch finds in an answer."""
     tune("toy", "--json", "-c", "1024")

@@ -495,6 +495,7 @@ def test_what_could_not_be_kept_is_said_when_the_app_is_left(
         launch.run_app(inline(lambda *_: session), archive=archive)
 
 
+@pytest.mark.timed
 async def test_two_thousand_messages_open_in_less_than_a_second(archive: Path) -> None:
     conversation = long_conversation(archive, 2000)
 
@@ -509,6 +510,7 @@ async def test_two_thousand_messages_open_in_less_than_a_second(archive: Path) -
     assert best < 1.0
 
 
+@pytest.mark.timed
 async def test_two_thousand_messages_are_scrolled_without_a_jerk(archive: Path) -> None:
     conversation = long_conversation(archive, 2000)
 

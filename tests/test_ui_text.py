@@ -193,6 +193,7 @@ def test_whatever_is_cut_gets_shorter(parts: list[str]) -> None:
     assert len(cut(text)[1]) <= len(text) - 1900
 
 
+@pytest.mark.timed
 def test_a_long_answer_that_opens_with_minified_json_is_shown_whole_in_linear_time() -> None:
     def seconds(text: str) -> float:
         started = time.thread_time()

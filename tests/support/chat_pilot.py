@@ -57,12 +57,7 @@ class Chat:
         """Those that run, on the present screen and the app's own one."""
         screens = {self.app.screen, self.app.screen_stack[0]}
         nodes = [self.app, *screens, *(node for one in screens for node in one.walk_children())]
-        return [
-            timer
-            for node in nodes
-            for timer in node._timers
-            if timer._active.is_set() and timer._task is not None and not timer._task.done()
-        ]
+        return [timer for node in nodes for timer in node._timers if _runs(timer)]
 
     def transcript(self) -> str:
         return self.app.transcript.plain()
@@ -95,3 +90,8 @@ async def chatting(
     assert app.engine.join(10)
     assert app.shelf.shut_down()
     assert session.closed
+
+
+def _runs(timer: Timer) -> bool:
+    task: Any = timer._task
+    return timer._active.is_set() and task is not None and not task.done()

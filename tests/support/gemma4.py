@@ -7,9 +7,10 @@ the real ones. Everything that can be wrong about an assistant can be asked for.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tests.support import toy
 from tests.support.gguf_models import Sizes, Vocabulary, read_vocabulary
@@ -148,5 +149,5 @@ def _feeds(weights: Picky, layer: str, sizes: Sizes, scale_type: type) -> None:
     weights.feed_forward(layer, sizes)
     weights.vector(f"{layer}.post_ffw_norm.weight", sizes.n_embd)
     if f"{layer}.layer_output_scale" not in weights.without:
-        scale = np.ones(1, scale_type)
+        scale: NDArray[Any] = np.ones(1, scale_type)
         weights.writer.add_tensor(f"{layer}.layer_output_scale.weight", scale)

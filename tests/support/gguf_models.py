@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gguf
 import numpy as np
@@ -88,7 +88,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     """Read the vocabulary of a byte-level BPE model."""
     fields = gguf.GGUFReader(path).fields
 
-    def value(key: str, default: object = None) -> object:
+    def value(key: str, default: object = None) -> Any:
         return fields[key].contents() if key in fields else default
 
     return Vocabulary(

@@ -149,7 +149,7 @@ def run(arguments: list[str]) -> Outcome:
             main()
         except SystemExit as end:
             code = end.code
-    texts = (each.buffer.getvalue().decode() for each in (out, err))  # type: ignore[attr-defined]
+    texts = (each.buffer.getvalue().decode() for each in (out, err))
     return Outcome(code, *texts)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 from huggingface_hub import constants
-from huggingface_hub.utils import close_session
+from huggingface_hub.utils import close_session  # type: ignore[attr-defined]
 
 from localspec.cli import app
 from tests.support import hub_child

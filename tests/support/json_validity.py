@@ -55,12 +55,12 @@ def _contents(value: Any, schema: Any, root: Any) -> bool:
     if isinstance(value, str):
         inside = schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", 1e9)
         pattern = re.sub(r"(?<!\\)\$$", r"\\Z", schema.get("pattern", ""))
-        return inside and bool(re.search(pattern, value, re.ASCII)) and _formatted(value, schema)
+        found = re.search(pattern, value, re.ASCII) is not None
+        return bool(inside) and found and _formatted(value, schema)
     if isinstance(value, int | float) and not isinstance(value, bool):
         above = schema.get("exclusiveMinimum", -math.inf) < value >= schema.get("minimum", value)
-        return above and schema.get("exclusiveMaximum", math.inf) > value <= schema.get(
-            "maximum", value
-        )
+        below = schema.get("exclusiveMaximum", math.inf) > value <= schema.get("maximum", value)
+        return bool(above and below)
     return True
 
 

@@ -31,8 +31,8 @@ def covering(cases: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return chosen
 
 
-def pairwise(cases: Iterable[Sequence[Any]]) -> list[ParameterSet]:
+def pairwise(cases: Iterable[tuple[Any, ...]]) -> list[ParameterSet]:
     """`cases` for `parametrize`, those marked slow that no pair of values needs."""
-    cases = list(map(tuple, cases))
+    cases = list(cases)
     needed = {*covering(cases)}
     return [pytest.param(*case, marks=() if case in needed else pytest.mark.slow) for case in cases]

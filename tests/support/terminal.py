@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pexpect
 import pyte
@@ -53,7 +54,9 @@ class Terminal:
 
     def read(self) -> None:
         try:
-            data = self.child.read_nonblocking(65536, timeout=0.05)
+            data: Any = self.child.read_nonblocking(
+                65536, timeout=0.05
+            )  # bytes: no encoding is set
         except (pexpect.TIMEOUT, pexpect.EOF):
             return
         self.raw += data
@@ -76,8 +79,8 @@ class Terminal:
     def ends(self) -> int:
         self.until(lambda: not self.child.isalive(), "the end of the program")
         self.read()
-        status: int = self.child.exitstatus
-        return status
+        assert self.child.exitstatus is not None
+        return self.child.exitstatus
 
     def restored(self) -> bool:
         """The alternate screen was left and the cursor is back."""

@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from llama_cpp import llama_cpp as lib
 
 # All that a command imports, once: the processes are forks of this one. None makes a thread here.
 from localspec.cli import answering, app, run  # noqa: F401
 from localspec.engine.llama import head as functions
 from localspec.engine.llama import options
+from localspec.limits import HEAD_BATCH
 from localspec.loading import answering as loaded  # noqa: F401
 from localspec.process import client, jobs, server  # noqa: F401
 from tests.support import toy
@@ -222,7 +224,7 @@ class Lacking:
 
 def lack(name: str) -> None:
     """Be a build of llama.cpp that does not export this function."""
-    functions.lib._lib = Lacking(functions.lib._lib, name)
+    lib._lib = Lacking(lib._lib, name)
 
 
 def cramp(name: str) -> None:
@@ -231,7 +233,7 @@ def cramp(name: str) -> None:
 
     def params(self: options.ContextOptions) -> Any:
         made = usual(self)
-        if made.n_batch <= functions.HEAD_BATCH:
+        if made.n_batch <= HEAD_BATCH:
             setattr(made, name, 1)
         return made
 
