@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,12 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def with_timed_tests(folder: Path) -> list[str]:
+    """The files that have some: the others need not be imported for them."""
+    found = sorted(folder.glob("test_*.py"))
+    return [str(path) for path in found if "mark.timed" in path.read_text("utf-8")]
 
 
 def is_whole(config: pytest.Config) -> bool:
@@ -38,9 +45,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         return None
     begun, chosen = time.monotonic(), config.option.markexpr
     also = f"({chosen}) and " if chosen else ""
-    parts = {
-        f"{also}not timed": ("-n", str(cores()), "--dist", "worksteal"),
-        f"{also}timed": ("-p", "no:xdist"),
+    parts: dict[str, list[str]] = {
+        f"{also}not timed": ["-n", str(cores()), "--dist", "worksteal"],
+        f"{also}timed": ["-p", "no:xdist", *with_timed_tests(config.rootpath / "tests")],
     }
     codes = []
     for marks, how in parts.items():
