@@ -93,5 +93,6 @@ async def chatting(
 
 
 def _runs(timer: Timer) -> bool:
-    task: Any = timer._task
-    return timer._active.is_set() and task is not None and not task.done()
+    inside: Any = timer
+    task = inside._task
+    return bool(inside._active.is_set() and task is not None and not task.done())

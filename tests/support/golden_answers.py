@@ -146,7 +146,8 @@ def in_pieces(
 ) -> Reading:
     """As `Dialect.read`, of an answer that comes in random pieces."""
     reader = dialect.reader(tools, prompt=prompt)
-    pieces, at = [], 0
+    pieces: list[Any] = []
+    at = 0
     while at < len(raw):
         n = rng.choice((1, 1, 2, 3, 5, 8, 20))
         pieces += reader.feed(raw[at : at + n])

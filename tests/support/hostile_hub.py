@@ -25,7 +25,7 @@ from localspec.pairs import installed
 from localspec.pairs.hub import body as hub_body
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import download
-from localspec.pairs.hub.client import RemoteFile
+from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.patience import Patience
 from tests.support import ggufs
 from tests.support.hub_server import Repo, wait_for
