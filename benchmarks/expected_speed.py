@@ -34,7 +34,6 @@ from localspec.chat.figures import Figures
 from localspec.engine.length.stopping import gamma_for
 from localspec.loading import ranking
 from localspec.loading.ranking import RankedPair
-from localspec.pairs import catalogue
 from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
 
@@ -111,7 +110,7 @@ def enlarged(folder: Path, size: str, kind: str, speed: ranking.Speed) -> Pair:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     target, small = files_of(out)
     report = examine(str(target), str(small), Patience(), scan=False)
-    (expected,) = ranking.ranked([catalogue.examined(report)], speed)
+    (expected,) = ranking.ranked([report.listed], speed)
     return Pair(target, small, kind, expected)
 
 

@@ -231,7 +231,7 @@ def test_a_row_knows_its_bits_from_the_header_or_else_from_the_name(toy_target: 
     assert rows["toy"].bits > 8
     assert all(one.bits > 0 for one in rows.values())
     report = examine(str(toy_target), None, Patience(), scan=False)
-    assert catalogue.examined(report).bits == read_model(toy_target).header.bits
+    assert report.listed.bits == read_model(toy_target).header.bits
 
 
 def test_a_draft_that_is_no_faster_than_its_target_tells_nothing_of_weights() -> None:

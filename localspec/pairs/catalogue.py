@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,10 +18,7 @@ from localspec.pairs.memory.outlook import Fit, counted, unread
 from localspec.pairs.names import STARTER
 from localspec.pairs.references import Reference, quant_bits, quant_of
 
-if TYPE_CHECKING:
-    from localspec.pairs.examine import PairReport
-
-_DRAFT = "draft"
+DRAFT = "draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +80,7 @@ class CuratedPair:
     @property
     def drafter(self) -> str:
         """What model drafts: ``draft``, ``mtp``, or none."""
-        return _DRAFT if self.draft is not None else self.head
+        return DRAFT if self.draft is not None else self.head
 
     @property
     def files(self) -> tuple[CuratedFile, ...]:
@@ -192,7 +188,7 @@ def rows() -> list[ListedPair]:
 
 def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
     n_bytes = sum(model.n_bytes for model in pair.models)
-    active, bits, drafter = 1.0, 0.0, _DRAFT if pair.draft else ""
+    active, bits, drafter = 1.0, 0.0, DRAFT if pair.draft else ""
     try:
         target, *drafts = (gguf.read_model(model.path).header for model in pair.models)
         sizes = [draft_facts(each) for each in drafts]
@@ -220,26 +216,6 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         notes=entry.notes if entry else "",
         evidence=entry.evidence if entry else "",
         verified=all(model.sha256 and all(model.sha256) for model in pair.models),
-    )
-
-
-def examined(report: PairReport) -> ListedPair:
-    """A pair that was looked at and is not installed yet, as it would be listed."""
-    target, draft = report.target, report.draft
-    return ListedPair(
-        name=report.name,
-        n_bytes=report.n_bytes,
-        target_bytes=target.n_bytes,
-        draft_bytes=draft.n_bytes if draft else 0,
-        active=active_share(target.header),
-        bits=target.header.bits,
-        drafter=_DRAFT if draft else heads.MTP if heads.has_usable_mtp(target.header) else "",
-        fit=report.outlook.fit,
-        licence=target.licence,
-        state="available",
-        target=target.reference or target.label,
-        draft=",".join(each.reference or each.label for each in report.drafts) or "none",
-        verified=all(file.sha256 for model in report.models for file in model.files),
     )
 
 

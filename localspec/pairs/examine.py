@@ -14,7 +14,7 @@ from localspec import formats
 from localspec.errors import DownloadCorrupt, HubOffline, LocalspecError, NotOnHub, UsageError
 from localspec.pairs import catalogue, folders, resolver, sources, starter, vocabulary
 from localspec.pairs import found as others
-from localspec.pairs.catalogue import CuratedFile, CuratedPair
+from localspec.pairs.catalogue import CuratedFile, CuratedPair, ListedPair
 from localspec.pairs.found import FoundModel
 from localspec.pairs.gguf import heads, strict
 from localspec.pairs.gguf.header import read_header
@@ -22,7 +22,7 @@ from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub.patience import Patience, silent
 from localspec.pairs.installed import InstalledPair
 from localspec.pairs.memory.free import Free, read_speed
-from localspec.pairs.memory.need import ModelFacts, draft_facts, facts, own_head
+from localspec.pairs.memory.need import ModelFacts, active_share, draft_facts, facts, own_head
 from localspec.pairs.memory.outlook import Outlook, look
 from localspec.pairs.memory.placement import SNAPSHOTS
 from localspec.pairs.names import STARTER
@@ -104,6 +104,27 @@ class PairReport:
     def n_bytes(self) -> int:
         """Size of all files, those of all that drafts included."""
         return sum(model.n_bytes for model in self.models)
+
+    @property
+    def listed(self) -> ListedPair:
+        """The pair as the list of all pairs would show it, though it is not installed yet."""
+        target, draft = self.target, self.draft
+        own_head = heads.MTP if heads.has_usable_mtp(target.header) else ""
+        return ListedPair(
+            name=self.name,
+            n_bytes=self.n_bytes,
+            target_bytes=target.n_bytes,
+            draft_bytes=draft.n_bytes if draft else 0,
+            active=active_share(target.header),
+            bits=target.header.bits,
+            drafter=catalogue.DRAFT if draft else own_head,
+            fit=self.outlook.fit,
+            licence=target.licence,
+            state="available",
+            target=target.reference or target.label,
+            draft=",".join(each.reference or each.label for each in self.drafts) or "none",
+            verified=all(file.sha256 for model in self.models for file in model.files),
+        )
 
 
 def examine(

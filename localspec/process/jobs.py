@@ -11,13 +11,12 @@ from localspec.bench.request import BenchRequest
 from localspec.chat.conversation import Message
 from localspec.chat.events import Noticed, TurnEvent
 from localspec.loading.request import LoadRequest
-from localspec.process.messages import Asking, Loading, Turn
+from localspec.process.messages import Asking, Loading, Tell, Turn
 
 if TYPE_CHECKING:
     from localspec.bench.result import Report
     from localspec.engine.cancel import Cancel
     from localspec.loading.results import Answered, TunedPair
-    from localspec.process.server import Tell
 
 
 class AnswerJob(Struct, frozen=True, tag=True):

@@ -10,7 +10,7 @@ import builtins
 import os
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -375,6 +375,8 @@ Event: TypeAlias = (
     Hello | Loading | Loaded | LoadFailed | Turn | TurnOver | ChangeDone | Changed | Status
     | Asking | Performed | Looked | Counted | Died
 )  # fmt: skip
+Tell: TypeAlias = Callable[[Event], None]
+"""Sends what happens while a request is done."""
 
 
 class Wire(Generic[Body]):

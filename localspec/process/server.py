@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from msgspec import convert
 
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from localspec.engine.look import Written
     from localspec.loading.models import Progress
     from localspec.loading.request import LoadRequest
-
-Tell: TypeAlias = "Callable[[m.Event], None]"
-"""Takes what is to be said while a job is done."""
+    from localspec.process.messages import Tell
 
 _FIGURES_S = 0.75
 _ANSWERS = 32  # that can be looked into: some hundred bytes a round

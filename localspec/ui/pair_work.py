@@ -472,7 +472,7 @@ class Pairs:
         else:
             state.plan = plan
         if known is None:
-            state.guest = catalogue.examined(plan.report)
+            state.guest = plan.report.listed
         self._asked[plan.name] = wanted
         if typed and self._screen is not None:
             self._screen.select(plan.name)
