@@ -1,4 +1,4 @@
-"""Figures as people read them, one way each everywhere: sizes, durations, shares, counts."""
+"""Figures as text: sizes, durations, shares and counts look the same everywhere."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _SLOW_CLOCK: Final = 0.6
 
 
 def columns(rows: Sequence[Sequence[str]], *, figures: bool = False) -> list[str]:
-    """Lines in which the cells of `rows` stand below each other.
+    """Lines in which the cells of `rows` form columns, left-aligned.
 
-    They begin on one line; with `figures` all but the first column's end on one.
+    With `figures`, all columns but the first are right-aligned.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -26,7 +26,7 @@ def columns(rows: Sequence[Sequence[str]], *, figures: bool = False) -> list[str
 
 
 def count(value: int | None) -> str:
-    """A whole number with its thousands apart: ``12,345``; a dash where it is not known."""
+    """A whole number with separated thousands: ``12,345``; a dash for None."""
     return UNKNOWN if value is None else f"{value:,}"
 
 
@@ -43,19 +43,19 @@ def size(n_bytes: int) -> str:
 
 
 def percent(share: float | None, digits: int = 0) -> str:
-    """A share of 1: ``82 %``; a dash where it is not known."""
+    """A share of 1 as ``82 %``; a dash for None."""
     return UNKNOWN if share is None else f"{100 * share:.{digits}f} %"
 
 
 def speed(tokens_per_second: float | None) -> str:
-    """Tokens per second with the figures that matter: ``9.4``, ``1,234``; a dash for unknown."""
+    """Tokens per second: ``9.4``, ``1,234``; a dash for None."""
     if tokens_per_second is None:
         return UNKNOWN
     return f"{tokens_per_second:.1f}" if tokens_per_second < 100 else f"{tokens_per_second:,.0f}"
 
 
 def known(value: object) -> str:
-    """`value` as text; a dash where it is not known."""
+    """`value` as text; a dash for None."""
     return UNKNOWN if value is None else str(value)
 
 
@@ -68,21 +68,21 @@ ON_BATTERY: Final = "the machine runs on its battery, most are slower then"
 
 
 def swapped(used: int, free: int, total: int) -> list[str]:
-    """A clause where memory was swapped out and may be missed, none while there is room. Bytes."""
+    """A clause if memory was swapped out (`used` bytes) and less than a quarter is free."""
     if used <= _SWAP_WORTH_MENTIONING or free >= total // 4:
         return []
-    return [f"{used / 1e9:.1f} GB are swapped out: what is swapped in again stops everything"]
+    return [f"{used / 1e9:.1f} GB are swapped out, and reading them back stops everything"]
 
 
 def throttled(clock: float | None, most: float | None) -> list[str]:
-    """A clause where a processor at work runs far below its most. MHz; None where not known."""
+    """A clause if a working processor runs far below its highest clock. MHz; None if unknown."""
     if not clock or not most or clock >= _SLOW_CLOCK * most:
         return []
     return [f"the processor works at {clock:,.0f} of {most:,.0f} MHz: hot, or saving power"]
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """A number with so many decimals: ``1.6``; a dash where it is not known."""
+    """A number with `digits` decimals: ``1.6``; a dash for None."""
     return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
@@ -92,12 +92,12 @@ def times(ratio: float) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """``12.3``, for a column that names the unit; a dash where it is not known."""
+    """Milliseconds as ``12.3``, for a column that names the unit; a dash for None."""
     return UNKNOWN if seconds is None else f"{1e3 * seconds:.3g}"
 
 
 def seconds(value: float | None) -> str:
-    """What something took: ``45 ms``, ``3.2 s``, ``3 min 20 s``; a dash where it is not known."""
+    """A measured time: ``45 ms``, ``3.2 s``, ``3 min 20 s``; a dash for None."""
     if value is None:
         return UNKNOWN
     if value < 1:
@@ -106,7 +106,7 @@ def seconds(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """How long something will take: ``45 s``, ``3 min 20 s`` or ``2 h 05 min``."""
+    """An expected time: ``45 s``, ``3 min 20 s`` or ``2 h 05 min``."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"

@@ -1,33 +1,33 @@
-"""Limits that more than one room counts with, and what llama.cpp lets one choose from."""
+"""Limits that several rooms share, and the values that llama.cpp accepts."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MAX_GAMMA: Final = 63
-"""Tokens that one round may draft."""
+"""The most tokens that one round may draft."""
 
 MAX_BATCH_OUTPUTS: Final = MAX_GAMMA + 1
-"""Rows of logits that one decode may be asked for: a verify pass over the longest draft.
+"""The most rows of logits in one decode: a verify pass over the longest draft.
 
-llama.cpp sizes its compute buffer by it, so the memory plan counts with it as well; rows for a
-whole prefill batch would take 300 MB at 152,000 tokens.
+llama.cpp sizes its compute buffer by this number, and so does the memory plan. Rows for a whole
+prefill batch would take 300 MB at a vocabulary of 152,000 tokens.
 """
 
 HEAD_BATCH: Final = 32
-"""Rows that one decode of a draft head may take.
+"""The most rows in one decode of a draft head.
 
-EAGLE-3 keeps logits for all of them, twice: 40 MB at a vocabulary of 152,000.
+EAGLE-3 keeps two sets of logits for all of them: 40 MB at a vocabulary of 152,000 tokens.
 """
 
 HEAD_REACH: Final = 256
-"""Tokens whose states wait, the latest ones, for a draft head that may be asked to draft.
+"""How many of the latest tokens' states are kept for a draft head that is not drafting now.
 
-They outlive a verify pass of which nothing is accepted.
+This exceeds a verify pass, so that they survive one whose draft is rejected.
 """
 
 LARGEST_FILE: Final = 1 << 50
-"""Bytes of a file that is believed in."""
+"""Bytes; a file that claims to be larger is taken for damaged."""
 
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 """What llama.cpp accepts for `--cache-type-k` and `--cache-type-v`."""

@@ -1,4 +1,4 @@
-"""What this process takes of the machine's memory, and what is left. All sizes in bytes."""
+"""The machine: memory of this process and of the host, processors, power. Sizes in bytes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _FILES = (
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 )
 _UNREADABLE = (OSError, RuntimeError, AttributeError, ValueError, KeyError)
-_UNLIMITED = 1 << 60  # version 1 writes a number where it means none
+_UNLIMITED = 1 << 60  # version 1 of control groups writes a number where there is no limit
 _USUAL_STACK = 8 << 20
 _ARENA = 64 << 20  # what glibc reserves for the first allocation in a thread
 
 
 def text_of(path: Path) -> str:
-    """What one of the system's files says, empty where there is none."""
+    """The text of a system file, empty if there is none."""
     try:
         return path.read_text("utf-8", "replace").strip()
     except OSError:
@@ -42,25 +42,25 @@ def text_of(path: Path) -> str:
 
 
 def _field(path: Path, name: str) -> str:
-    """What one of Linux's files says of `name` first, empty where it does not."""
+    """The first value of `name` in one of Linux's files, empty if it has none."""
     lines = text_of(path).splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
 def cpuinfo(field: str) -> str:
-    """What Linux says of the first processor, empty where it does not."""
+    """A field of the first processor in Linux's /proc/cpuinfo, empty if it has none."""
     return _field(Path("/proc/cpuinfo"), field)
 
 
 def processor_name() -> str:
-    """What the processor is called, or at least its architecture."""
+    """The processor's name, or at least its architecture."""
     return cpuinfo("model name") or platform.processor() or platform.machine()
 
 
-def told(name: str, **how: Any) -> Any:
-    """What this function of psutil returns, None where the system does not say.
+def _ask_psutil(name: str, **how: Any) -> Any:
+    """Call the function `name` of psutil; None if the system does not tell.
 
-    Its warnings of what it could not read stay unsaid: nobody can do anything about them.
+    Its warnings of what it could not read are dropped: the user can do nothing about them.
     """
     import psutil
 
@@ -71,16 +71,16 @@ def told(name: str, **how: Any) -> Any:
 
 
 def resident(process: int | None = None) -> int:
-    """Resident size of this or another process, 0 where that has ended.
+    """Resident size of this or another process, 0 if it has ended.
 
-    Of mapped weights only the pages that were touched count.
+    Of mapped weights, only the pages that were touched count.
     """
     found = _memory_of(process)
     return 0 if found is None else int(found.rss)
 
 
 def _memory_of(process: int | None = None) -> Any:
-    """What psutil says of the memory of this or another process, None where that has ended."""
+    """Psutil's memory figures of this or another process, None if it has ended."""
     import psutil
 
     with suppress(psutil.Error):
@@ -92,7 +92,7 @@ def peak_resident() -> int:
     """Largest resident size of this process so far."""
     if resource is None:
         return int(getattr(_memory_of(), "peak_wset", resident()))
-    # Linux's ``ru_maxrss`` begins with what the parent had when it started this process.
+    # Linux's ``ru_maxrss`` starts at the size that the parent had when it made this process.
     own = _field(_STATUS, "VmHWM").removesuffix("kB")
     peak = int(own or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     # The kernel counts in batches: its peak may lag behind what is resident now.
@@ -100,12 +100,12 @@ def peak_resident() -> int:
 
 
 def total() -> int:
-    """The machine's memory, or the container's where that is less."""
+    """The machine's memory, or the container's limit if that is less."""
     return min([_memory()[0], *(limit for limit, _ in _groups())])
 
 
 def available() -> int:
-    """What may still be allocated without swapping, by the machine's and the container's limit."""
+    """What can be allocated without swapping, within the container's and the ulimit's limit."""
     bounds = [_memory()[1], *(left for _, left in _groups())]
     room = address_space_left()
     if room is not None:
@@ -114,10 +114,9 @@ def available() -> int:
 
 
 def address_space_left(threads: int = 0) -> int | None:
-    """What a limit on the address space (``ulimit -v``) leaves, None where there is no limit.
+    """What a limit on the address space (``ulimit -v``) leaves, None without a limit.
 
-    Args:
-        threads: that are still to be started. Each takes its stack, which nobody else can have.
+    `threads` will still be started; each reserves its stack.
     """
     limit = _limit("RLIMIT_AS")
     if limit is None:
@@ -129,42 +128,44 @@ def address_space_left(threads: int = 0) -> int | None:
 
 
 def lockable() -> int | None:
-    """Bytes that may be kept out of swap (``ulimit -l``), None where there is no limit."""
+    """Bytes that may be kept out of swap (``ulimit -l``), None without a limit."""
     limit = _limit("RLIMIT_MEMLOCK")
     return None if limit is None or os.geteuid() == 0 else limit
 
 
 def _limit(name: str) -> int | None:
-    """A limit of this process, None where there is none."""
+    """A limit of this process, None if it has none."""
     which = getattr(resource, name, None)
     soft = None if which is None else resource.getrlimit(which)[0]
     return None if soft is None or soft == resource.RLIM_INFINITY else int(soft)
 
 
 def swapped_out() -> int:
-    """Bytes in swap, 0 where there is none or the system does not say."""
-    found = told("swap_memory")
+    """Bytes in swap, 0 without swap or if the system does not tell."""
+    found = _ask_psutil("swap_memory")
     return 0 if found is None else int(found.used)
 
 
 def on_battery() -> bool | None:
-    """Whether it runs on its battery, None where there is none."""
-    plugged = getattr(told("sensors_battery"), "power_plugged", None)
+    """Whether the machine runs on its battery, None if it has none."""
+    plugged = getattr(_ask_psutil("sensors_battery"), "power_plugged", None)
     return None if plugged is None else not plugged
 
 
 def clock() -> tuple[float | None, float | None]:
-    """MHz now and at most of the fastest core, None where the system does not say.
+    """Current and highest MHz of the fastest core, None if the system does not tell.
 
-    The others may have nothing to do, and be slow for that, or be made to save power.
+    Other cores may be slow because they are idle, or because they are built to save power.
     """
-    cores = [(core.max, core.current) for core in told("cpu_freq", percpu=True) or () if core.max]
+    cores = [
+        (core.max, core.current) for core in _ask_psutil("cpu_freq", percpu=True) or () if core.max
+    ]
     return max(cores)[::-1] if cores else (None, None)
 
 
 def _memory() -> tuple[int, int]:
-    """The machine's memory, all and what is available, also where /proc is hidden."""
-    found = told("virtual_memory")
+    """The machine's memory, total and available, even if /proc is hidden."""
+    found = _ask_psutil("virtual_memory")
     if found is not None:
         return int(found.total), int(found.available)
     page = os.sysconf("SC_PAGE_SIZE")
@@ -172,15 +173,16 @@ def _memory() -> tuple[int, int]:
 
 
 def processors() -> float | None:
-    """How many processors' time a container leaves to this process, None where it is not limited.
+    """How many processors' time a container gives this process, None without a limit.
 
-    A container often shows all processors of its machine, and stops who uses more than its share.
+    A container often shows all processors of its machine, but stops a process that uses more than
+    its share.
     """
     shares = []
     for folder in _under(text_of(_OWN_GROUPS).splitlines(), "cpu", _CGROUP):
         first = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         quota = text_of(folder / "cpu.max").split() or [text_of(folder / name) for name in first]
-        # Microseconds in so many; "max" or less than zero is no limit.
+        # Microseconds of time per period in microseconds; "max" or -1 means no limit.
         numbers = [int(text) for text in quota if text.isdecimal()]
         if len(numbers) == 2 and all(numbers):
             shares.append(numbers[0] / numbers[1])
@@ -188,7 +190,7 @@ def processors() -> float | None:
 
 
 def _groups() -> list[tuple[int, int]]:
-    """What each control group that bounds this process allows, and what it leaves of that."""
+    """The limit of each control group that bounds this process, and what is left of it."""
     found = []
     for folder in _folders():
         for limit_name, used_name, whole in _FILES:
@@ -206,7 +208,7 @@ def _folders() -> tuple[Path, ...]:
 
 
 def _under(groups: Iterable[str], controller: str, mounted: Path) -> tuple[Path, ...]:
-    """The folders of these control groups, of version 2 or of a controller of version 1."""
+    """The folders of these control groups, for version 2 or for a controller of version 1."""
     found: list[Path] = []
     for line in groups:
         number, _, rest = line.partition(":")
@@ -224,9 +226,9 @@ def _under(groups: Iterable[str], controller: str, mounted: Path) -> tuple[Path,
 
 
 def _file_cache(folder: Path, whole: str) -> int:
-    """File pages that count as used but are given up on demand, mapped weights among them.
+    """File pages that count as used but are freed on demand, such as mapped weights.
 
-    `whole` is what the names begin with that count the groups below as well.
+    `whole` is the prefix of the fields that include the groups below.
     """
     names = (f"{whole}inactive_file", f"{whole}active_file")
     pairs = map(str.split, text_of(folder / "memory.stat").splitlines())

@@ -1,4 +1,4 @@
-"""Files and folders that nobody but the user may read, and files that appear as a whole."""
+"""Files and folders that only the user may read, and files that are replaced as a whole."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder with those above it; an older one of ours is closed to others.
+    """Make a folder and its parents; an existing one named `localspec` is closed to others.
 
-    A folder that somebody chose, such as a home, keeps the rights that it has.
+    Any other existing folder, such as a home, keeps its permissions.
 
     Raises:
         OSError: it cannot be made.
@@ -32,7 +32,7 @@ def make_folder(path: Path) -> None:
 
 
 def make_file(path: Path) -> None:
-    """Make a file that is not there yet, and close it to others.
+    """Make a file if it is missing, and close it to others.
 
     Raises:
         OSError: it cannot be made.
@@ -43,10 +43,10 @@ def make_file(path: Path) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Write a file aside and move it into place: readers see the old one or the new one, whole.
+    """Write a temporary file and move it into place: readers see an old or a new whole one.
 
     Raises:
-        OSError: it cannot be written; nothing is left of it.
+        OSError: it cannot be written; the temporary file is deleted.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -59,10 +59,10 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` by way of `whole_file`, on the disk before it is in place.
+    """Write `text` to `path` by `whole_file`, and to the disk before it is moved into place.
 
     Raises:
-        OSError: as there.
+        OSError: it cannot be written.
     """
     with whole_file(path) as file:
         file.write(text.encode())
@@ -71,17 +71,17 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a small record, plain values or a dataclass of them, and make its folder.
+    """Write a small record (plain values, or a dataclass of them), and make its folder.
 
     Raises:
-        OSError: as `write_whole`; the folder cannot be made.
+        OSError: the file cannot be written, or the folder cannot be made.
     """
     make_folder(path.parent)
     write_whole(path, msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")
 
 
 def read_json(path: Path, kind: type[T]) -> T | None:
-    """A record that `write_json` wrote, a `kind`; None where it is missing or damaged."""
+    """Read a record that `write_json` wrote; None if it is missing or damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, ValueError, RecursionError):
@@ -89,6 +89,6 @@ def read_json(path: Path, kind: type[T]) -> T | None:
 
 
 def _close(path: Path, mode: int) -> None:
-    with suppress(OSError):  # somebody else's, or a file system without rights
+    with suppress(OSError):  # another user's, or a file system without permissions
         if path.stat().st_mode & _OTHERS:
             path.chmod(mode)

@@ -1,7 +1,7 @@
-"""The gate for text that comes from outside: models, files, servers, options, the environment.
+"""Text from outside (models, files, servers, options, the environment) made safe to print.
 
-Nothing that passes it can steer a terminal, and nothing is longer than what is said of it.
-Errors pass through it when they are made, and commands print what they were told through it.
+The result cannot control a terminal, and it is no longer than each function says. Errors pass their
+text through here when they are made, and commands do before they print.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 # Line separators other than a line feed. Textual counts lines with `str.splitlines`, the Markdown
 # parser only at line feeds: left as they are, the two would disagree while a text streams in.
 _LINE_BREAKS = re.compile("\r\n|[\u2028\u2029\x85\x0b\x0c]")
-# What has no picture of its own: control characters, halves of surrogate pairs (they cannot be
-# encoded for the terminal), direction overrides (they make text read differently than it is).
+# Control characters, halves of surrogate pairs (the terminal cannot encode them), and direction
+# overrides (they make text read differently from what it is).
 _HARMFUL = re.compile("[\x00-\x08\x0d-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufeff]")
 _PICTURES = 0x2400
 _DELETE_PICTURE = "\u2421"
@@ -22,8 +22,8 @@ _REPLACEMENT = "\ufffd"
 def safe(text: str) -> str:
     """`text` without anything that a terminal would obey; control characters become pictures.
 
-    Works piece by piece: the pieces' results joined equal the result of the whole, except that a
-    carriage return at the very end of a piece stays visible.
+    Text can be passed in pieces: the results joined equal the result of the whole, except that a
+    carriage return at the end of a piece stays visible.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -50,7 +50,7 @@ def one_line(text: str, limit: int = 200) -> str:
 
 def shortened(text: str, limit: int) -> str:
     """`text` made safe, on one line, with at most `limit` characters: its middle is left out."""
-    if len(text) > 8 * limit:  # what is never shown need not be looked at
+    if len(text) > 8 * limit:  # the middle is never shown
         text = text[: 4 * limit] + text[-4 * limit :]
     line = unbroken(text)
     if len(line) <= limit:
@@ -60,6 +60,6 @@ def shortened(text: str, limit: int) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """The first line of a foreign error without its number, safe to show."""
+    """The first line of another library's error, without its errno, safe to show."""
     lines = re.sub(r"^\[Errno -?\d+\] ", "", str(error).strip()).splitlines()
     return one_line(lines[0], 160) if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Signals that ask the program to end: the terminal's, the system's and those of other programs."""
+"""Signals that ask the program to end, from the terminal, the system or other programs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ ENDING = tuple(
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK")
     if (number := getattr(signal, name, None)) is not None
 )
-# How long an end that was asked for may take; then it comes without a farewell.
-_PATIENCE_S = 20.0
-_LOOK_MS = 1000
+_PATIENCE_S = 20.0  # for an orderly end; after that the process exits at once
+_POLL_MS = 1000
 
 
 @contextmanager
 def acting(act: Act) -> Iterator[None]:
     """Call `act` on every signal that asks for an end.
 
-    Without effect outside the main thread, which gets the signals, and for one that is ignored, as
-    Ctrl+C is for what a shell script runs in the background.
+    This has no effect outside the main thread, which gets the signals, nor on a signal that is
+    ignored, as Ctrl+C is for background processes of a shell script.
     """
     before = {}
     if threading.current_thread() is threading.main_thread():
@@ -48,13 +47,13 @@ def acting(act: Act) -> Iterator[None]:
 
 @contextmanager
 def leaving(leave: Callable[[], object]) -> Iterator[None]:
-    """Have `leave` called where a signal asks for an end, or the terminal is gone.
+    """Call `leave` once if a signal asks for an end, or if the terminal is gone.
 
     Args:
-        leave: ends what runs within, soon; called once, in a thread of its own.
+        leave: ends the code inside the `with` soon; it runs in a thread of its own.
 
     Raises:
-        Ended: that is how it ended, whatever it raised on its way.
+        Ended: a signal ended the code inside, whatever that code raised.
     """
     came: list[int] = []
     over = threading.Event()
@@ -82,19 +81,19 @@ def leaving(leave: Callable[[], object]) -> Iterator[None]:
 
 
 def _insist(number: int, over: threading.Event) -> None:
-    """End the process where it does not end by itself."""
+    """End the process if it does not end by itself."""
     if not over.wait(_PATIENCE_S):
         os._exit(128 + number)
 
 
 def _watch_terminal(act: Act, over: threading.Event) -> None:
-    """Notice that the terminal is gone, also where nobody is told (nohup, a shell in between)."""
-    if not hasattr(select, "poll") or sys.platform == "darwin":  # its poll knows no terminals
+    """Notice that the terminal is gone even if no signal comes (nohup, a shell in between)."""
+    if not hasattr(select, "poll") or sys.platform == "darwin":  # macOS cannot poll a terminal
         return
-    look = select.poll()
-    look.register(sys.__stdin__.fileno() if sys.__stdin__ is not None else 0, 0)
+    poll = select.poll()
+    poll.register(sys.__stdin__.fileno() if sys.__stdin__ is not None else 0, 0)
     while not over.is_set():
-        for _, event in look.poll(_LOOK_MS):
+        for _, event in poll.poll(_POLL_MS):
             if event & (select.POLLHUP | select.POLLERR):
                 act(signal.SIGHUP, None)
             return

@@ -19,7 +19,7 @@ from localspec.cli.app import cli
 from localspec.cli.doctor import _threads_asked
 from localspec.cli.settings_file import SettingsFile
 from localspec.doctor import facts
-from localspec.doctor.facts import MachineFacts, look, makers, read_bandwidth
+from localspec.doctor.facts import MachineFacts, machine_facts, makers, read_bandwidth
 from localspec.doctor.findings import Level, findings
 from localspec.engine.llama import hardware
 from localspec.engine.stats import DeviceMemory
@@ -198,7 +198,7 @@ def test_what_the_system_does_not_say_is_left_out(
     monkeypatch.setattr(psutil, "cpu_count", lambda *_, **__: None)
     monkeypatch.setattr(machine, "text_of", lambda _path: "")
     monkeypatch.setattr(facts, "read_bandwidth", lambda *_: 1e9)
-    seen = look()
+    seen = machine_facts()
     assert (seen.swap_used, seen.clock, seen.cores, seen.logical) == (0, None, 1, 1)
     assert seen.processor
     assert all(finding.what for finding in findings(seen))

@@ -26,10 +26,10 @@ def command(settings: SettingsFile | None, as_json: bool, rpc: tuple[str, ...]) 
     Takes a few seconds, reads nothing of yours and sends nothing (but a hello to workers that you
     name): what it prints can be shown to others.
     """
-    from localspec.doctor.facts import look  # noqa: PLC0415 - it needs llama.cpp
+    from localspec.doctor.facts import machine_facts  # noqa: PLC0415 - it needs llama.cpp
     from localspec.doctor.findings import findings  # noqa: PLC0415
 
-    facts = look(_threads_asked(settings), workers=rpc)
+    facts = machine_facts(_threads_asked(settings), workers=rpc)
     found = findings(facts)
     if as_json:
         listed = [asdict(finding) | {"level": finding.level.value} for finding in found]

@@ -1,4 +1,4 @@
-"""What can be found out about this machine. Nothing that says whose it is: no names, no paths."""
+"""Facts about this machine, without anything that identifies its user: no names, no paths."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MOST_CARDS = 16
 _MOST_READ = 1 << 28
 _LEAST_READ = 1 << 24
 _WANTED = {"avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512"}
-"""Instruction sets that matter to llama.cpp, and what it calls them."""
+"""Instruction sets that matter to llama.cpp, by Linux's names, and llama.cpp's names of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ class WorkerFacts:
     """Another machine that lends its devices.
 
     Attributes:
-        endpoint: its address, as it was given.
-        problem: why it cannot be used; empty where it can.
+        endpoint: its address as the user gave it, HOST:PORT.
+        problem: why it cannot be used; empty if it can.
         answer_s: seconds that it takes to answer.
         free, total: bytes on its devices.
     """
@@ -63,32 +63,30 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """One look at the machine; sizes in bytes.
+    """The machine at one moment; sizes in bytes.
 
     Attributes:
         system: ``linux``, ``darwin`` or ``win32``.
-        architecture: of the processor, as Python was built for it.
+        architecture: the one that Python was built for.
         translated: whether Python runs under Rosetta.
-        processor: its name.
-        cores, logical: physical cores, and what the system runs at once.
-        allowed: of these, what this process may use.
-        share: of these, how many a container gives it the time of; None without a limit.
-        threads: what localspec uses unless told otherwise.
+        cores, logical: physical cores, and processors as the system counts them.
+        allowed: how many of `logical` this process may use.
+        share: how many processors' time a container gives this process; None without a limit.
+        threads: what localspec uses by default.
         threads_asked: what the settings file asks for, 0 for nothing.
-        others: cores that other programs keep busy, 0 where nothing was measured.
-        features: instruction sets that the processor has; those that llama.cpp was built for.
-        backends: compiled into llama.cpp.
-        cards: makers of graphics cards seen, also of those that llama.cpp cannot use.
+        others: cores that other programs keep busy, 0 if it was not measured.
+        features, built_for: instruction sets that the processor has, and llama.cpp's build.
+        amx_left_out: whether llama.cpp's kernels for AMX crash in this build.
+        backends: those compiled into llama.cpp.
+        cards: makers of all graphics cards, even if llama.cpp cannot use them.
         cuda_compiler: whether CUDA can be built here.
-        project: whether this is localspec's own folder, which uv builds; pip otherwise.
-        memory_total, memory_free: by the machine's and the container's limit.
+        project: whether localspec runs from its own folder, which uv builds; else pip does.
+        memory_total, memory_free: within the machine's and the container's limit.
         address_space: what `ulimit -v` leaves, None without a limit.
-        swap_used: 0 where there is none.
-        on_battery: None where there is no battery.
-        power_profile: ``low-power`` and the like, empty where unknown.
-        clock, clock_most: MHz while working, and at most; None where unknown.
-        bandwidth: bytes per second read with `threads` threads, and with one.
-        workers: those that were asked for.
+        on_battery: None without a battery.
+        power_profile: ``low-power`` and the like, empty if unknown.
+        clock, clock_most: MHz at work, and the highest; None if unknown.
+        bandwidth, bandwidth_one: bytes per second that `threads` threads read, and one thread.
     """
 
     localspec: str
@@ -126,18 +124,18 @@ class MachineFacts:
     workers: tuple[WorkerFacts, ...] = ()
 
 
-def look(
+def machine_facts(
     threads_asked: int = 0, *, workers: tuple[str, ...] = (), measure: bool = True
 ) -> MachineFacts:
-    """Look at this machine; takes two seconds, most of them for the bandwidth.
+    """Gather facts about this machine; takes two seconds, most of them for the bandwidth.
 
     Args:
-        threads_asked: what the settings file says.
-        workers: other machines to look at, HOST:PORT.
-        measure: whether to take the time for the bandwidth, which else is 0.
+        threads_asked: what the settings file asks for.
+        workers: other machines to ask, HOST:PORT.
+        measure: whether to measure the bandwidth and other programs; without, both are 0.
 
     Raises:
-        UsageError: a worker that is none, or not in a private network.
+        UsageError: a worker's address is malformed, or outside of private networks.
     """
     threads, free = default_threads(), machine.available()
     others = busy_cores(LOOK_S) if measure else 0.0
@@ -198,7 +196,7 @@ def _worker(endpoint: str) -> WorkerFacts:
 
 
 def _answer(*command: str) -> str:
-    """What a system command says, empty where there is none."""
+    """The output of a system command, empty if it is missing or fails."""
     path = shutil.which(command[0])
     if path is None:
         return ""
@@ -222,7 +220,7 @@ def _built_for(system_info: str) -> tuple[str, ...]:
 
 
 def _cards() -> tuple[str, ...]:
-    """Makers of graphics cards, whether or not llama.cpp can use them."""
+    """Makers of the graphics cards, even if llama.cpp cannot use them."""
     found = {
         _VENDORS.get(machine.text_of(path), "") for path in _DRM.glob("card[0-9]*/device/vendor")
     }
@@ -241,10 +239,10 @@ def makers(drivers: Iterable[str]) -> set[str]:
 
 
 def _drivers() -> list[str]:
-    """What Windows calls its graphics cards."""
+    """Windows' names of its graphics cards."""
     found: list[str] = []
     if sys.platform == "win32":
-        import winreg  # noqa: PLC0415 - Windows has it alone
+        import winreg  # noqa: PLC0415 - only Windows has it
 
         for number in range(_MOST_CARDS):
             name = rf"{_DISPLAY_CLASS}\{number:04}"
@@ -262,12 +260,12 @@ def read_bandwidth(
 ) -> float:
     """Bytes per second at which `threads` threads read an array; the best of several passes.
 
-    It bounds decoding on a CPU.
+    It bounds the speed of decoding on a CPU.
 
     Args:
         threads: how many read at once.
-        available: bytes of free memory, of which a small part is used.
-        seconds: in which a new pass may be begun.
+        available: bytes of free memory, of which at most an eighth is used.
+        seconds: how long new passes are begun.
         clock: counts seconds.
     """
     size = max(_LEAST_READ, min(_MOST_READ, available // 8))
@@ -284,7 +282,7 @@ def read_bandwidth(
 
 
 def _in_project() -> bool:
-    """Whether localspec runs from its own folder, and uv is there."""
+    """Whether localspec runs from its own folder, and uv is installed."""
     folder = Path(__file__).parents[2]
     uv = "UV" in os.environ or shutil.which("uv") is not None
     return uv and (folder / "pyproject.toml").is_file()

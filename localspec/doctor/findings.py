@@ -1,4 +1,4 @@
-"""From facts to findings: what is wrong or slow, and the command that helps on this platform."""
+"""What is wrong or slow on this machine, and the command that helps on this platform."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from localspec import formats
-from localspec.doctor.facts import MachineFacts, look
+from localspec.doctor.facts import MachineFacts, machine_facts
 from localspec.engine.llama import BUSY
 from localspec.engine.llama.rpc import SLOW_ANSWER_S
 
@@ -27,8 +27,8 @@ class Finding:
     """One thing that is wrong or slow.
 
     Attributes:
-        what: what is so, in one sentence.
-        remedy: the command, or what to do; empty where nothing can be done.
+        what: the fact, in one sentence.
+        remedy: the command, or what to do; empty if nothing helps.
     """
 
     level: Level
@@ -37,11 +37,11 @@ class Finding:
 
 
 Remarks: TypeAlias = Iterator[tuple[str, str]]
-"""What is so, and what to do about it."""
+"""Facts, each with what to do about it."""
 
 
 def findings(facts: MachineFacts) -> list[Finding]:
-    """Everything worth saying, what matters most first."""
+    """All findings, the most important first."""
     slow = [*_translated(facts), *_graphics(facts), *_instructions(facts), *_busy(facts)]
     slow += [*_power(facts), *_workers(facts)]
     return [
@@ -64,11 +64,11 @@ def rebuild(facts: MachineFacts, flag: str) -> str:
 
 
 def unused_card() -> tuple[str, str] | None:
-    """What is said of a graphics card that llama.cpp was not built for, and the command; or None.
+    """A graphics card that llama.cpp was not built for, in a sentence, and the command; or None.
 
-    Without a measurement: it takes some milliseconds.
+    This measures nothing and takes some milliseconds.
     """
-    facts = look(measure=False)
+    facts = machine_facts(measure=False)
     return next((said for said in (*_graphics(facts), *_of_makers(facts))), None)
 
 
@@ -154,7 +154,7 @@ def _workers(facts: MachineFacts) -> Remarks:
             yield (
                 f"the worker at {worker.endpoint} takes {worker.answer_s:.2f} s to answer, and"
                 " every pass of the target waits for it",
-                "Use a cable, or do without it.",
+                "Use a cable, or leave this worker out.",
             )
 
 
