@@ -191,7 +191,7 @@ def test_letters_arrive_whole_however_they_are_cut(pipes: tuple[Pipe, Pipe]) -> 
     ("data", "said"),
     [
         (msgspec.msgpack.encode(m.Letter(0, 0, m.Hello(protocol=99))), "version 99"),
-        (b"nonsense", "is no message"),
+        (b"nonsense", "is not a message"),
     ],
 )
 def test_another_version_and_nonsense_are_refused(
@@ -499,7 +499,7 @@ async def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) ->
         await chat.until(lambda: chat.app.turns.stream.heard, "some text")
         kill()
         await chat.until(lambda: chat.app.turns.phase is Phase.DEAD, "the death")
-        assert "was killed, perhaps for want of memory" in " ".join(chat.transcript().split())
+        assert "was killed, perhaps because memory ran out" in " ".join(chat.transcript().split())
         assert "Enter loads them again" in chat.status()
         assert answers(chat)[1]
         await chat.until(lambda: "broken off" in chat.transcript(), "the answer's end")

@@ -1,4 +1,4 @@
-"""The engine's process: requests come from standard input, events go to standard output."""
+"""The engine's process: requests come on standard input, events go to standard output."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from localspec.process.messages import Letter, Request, Wire
 from localspec.process.server import Server, loader
 from localspec.signals import ENDING
 
-# A decode or a load that does not notice that it is to end does not keep the process alive.
-_GRACE_S = 5.0
-_OOM_SCORE = Path("/proc/self/oom_score_adj")  # Linux has it: from -1000, never taken, to 1000
+_GRACE_S = 5.0  # for a running decode or load to stop; then the process ends anyway
+_OOM_SCORE = Path("/proc/self/oom_score_adj")  # Linux only: from -1000 (never killed) to 1000
 _MORE_DISPENSABLE = 300
 
 
 def main() -> None:
-    """Serve until the pipe ends, however it does."""
-    # What ends a whole group ends this process's user, which stops it and keeps what there is.
+    """Serve until the pipe ends, for whatever reason."""
+    # A signal to the whole group also ends the process that uses this one, which stops it in order.
     for number in ENDING:
-        signal.signal(number, lambda *_: None)  # not ignored, or a child of this one would, too
+        signal.signal(number, lambda *_: None)  # children would inherit SIG_IGN
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else ggml starts a debugger as it aborts
     _offer_to_the_memory_killer()
@@ -43,14 +42,14 @@ def main() -> None:
 
 
 def _offer_to_the_memory_killer() -> None:
-    """Where memory runs out, the kernel takes this process, not the one with the screen."""
+    """Make the kernel kill this process when memory runs out, not the one with the screen."""
     with suppress(OSError, ValueError):
         score = int(_OOM_SCORE.read_text("ascii"))
         _OOM_SCORE.write_text(str(min(1000, score + _MORE_DISPENSABLE)), "ascii")
 
 
 def _private() -> tuple[BinaryIO, BinaryIO]:
-    """The pipes, away from where anybody else would read or print."""
+    """Move the pipes to other descriptors, so that no library reads from or prints into them."""
     source, sink = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

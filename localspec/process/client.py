@@ -1,4 +1,4 @@
-"""The end that asks: requests go out with numbers, and a picture of the session stays here."""
+"""The client's end: it sends numbered requests and keeps a copy of the session's state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 _CONVERSATION = 1
 _JOB = 1
 _STEP_S = 0.1
-_END_S = 6.0  # a little more than the process gives itself
+_END_S = 6.0  # a little more than the process takes by itself at most
 
 
 def connect() -> Transport:
@@ -44,20 +44,20 @@ def connect() -> Transport:
 
 
 class EngineClient:
-    """An engine and one conversation with it, as one thread uses it; nothing here waits.
+    """An engine and one conversation with it, for one thread; no method blocks but `join`.
 
-    It begins to load when it is made. Events arrive in another thread; the one that uses this
-    object hands them to `settle`.
+    Loading begins when the client is made. Events arrive in another thread, which has to pass them
+    to the thread that uses the client; that thread calls `settle`.
 
     Args:
         request: what to load first.
-        connect: starts an engine, at first and after it died.
+        connect: starts an engine, now and after one died.
 
     Attributes:
         info: the session, None while none is loaded.
-        latest: what was loaded last, also once it is gone.
-        alive: whether there is anybody to ask.
-        wanted: what was to be loaded last.
+        latest: the session that was loaded last, even after it is gone.
+        alive: whether the engine runs.
+        wanted: the request that was sent last.
     """
 
     def __init__(self, request: LoadRequest, connect: Connect = connect) -> None:
@@ -73,12 +73,12 @@ class EngineClient:
         self._load = self._send(m.Load(request))
 
     def listen(self, hear: Hear) -> None:
-        """Have `hear` called with every event from now on, in another thread."""
+        """Call `hear` with every event from now on, in another thread."""
         self._hear = hear
         self._transport.listen(hear)
 
     def settle(self, letter: m.Letter[m.Event]) -> None:
-        """Bring the picture of the session up to date with an event."""
+        """Update the copy of the session's state with an event."""
         match letter.body:
             case m.Loaded(info):
                 self.info = self.latest = info
@@ -93,22 +93,22 @@ class EngineClient:
     # Loading
 
     def load(self, name: str, messages: Sequence[Message]) -> None:
-        """Load the pair `name` in place of the present one; the conversation goes on."""
+        """Load the pair `name` instead of the present one; the conversation goes on."""
         self._begin_loading(
             replace(self._first, pair=name, draft=None, chat_template=None), messages
         )
 
     def reload(self, messages: Sequence[Message], **changes: Any) -> None:
-        """Load again what was loaded, or was to be, with `changes`; the conversation goes on."""
+        """Load the present pair again with `changes` to its request; the conversation goes on."""
         self._begin_loading(replace(self._present(), **changes), messages)
 
     def perform(self, make: Callable[[LoadRequest], Struct], messages: Sequence[Message]) -> None:
-        """Free what is loaded, have a job done for it, then load it again."""
+        """Free the models, run the job that `make` builds of the request, then load them again."""
         request = self._present()
         self._begin_loading(request, messages, msgpack.encode(make(request)))
 
     def _present(self) -> LoadRequest:
-        """What is loaded, by its name: without one it is the pair used last, by now another."""
+        """The present request with the pair's name, without which it would mean the pair used last."""
         if self.latest is None:
             return self._loaded
         pair, draft = self.latest.pair_reference
@@ -135,39 +135,39 @@ class EngineClient:
         return m.Kept(tuple(messages), latest.settings, speculation)
 
     def stop_loading(self) -> None:
-        """Ask a load to end."""
+        """Stop loading."""
         self._send(m.Stop(self._load))
 
     # Turns
 
     def reserve(self) -> None:
-        """Announce a turn: from now on `stop` means this one, even before it has begun."""
+        """Reserve the next turn's number: `stop` then stops that turn, even before it begins."""
         self._number += 1
         self._turn = self._number
 
     def begin(self, body: m.Request) -> None:
-        """Send what was reserved for, or what else can be stopped."""
+        """Send a request under the reserved number, so that `stop` can stop it."""
         self._send(body, self._turn)
 
     def ask(
         self, text: str, earlier: Sequence[Message] | None = None, conversation: str = ""
     ) -> None:
-        """Have `text` answered, after `reserve`.
+        """Ask for an answer to `text`, after `reserve`.
 
         Args:
             text: the question.
-            earlier: what was said before, where that is another path.
+            earlier: the messages before it, if they differ from the session's; else None.
             conversation: the id under which it is stored; empty for none.
         """
         self.begin(m.Ask(text, None if earlier is None else tuple(earlier), conversation))
 
     @property
     def turn(self) -> int:
-        """The number of the reserved, running or else last turn."""
+        """The number of the reserved or running turn, or else of the last one."""
         return self._turn
 
     def look(self, turn: int, number: int) -> int:
-        """Ask what happened inside a round (see `Look`); the number of the request."""
+        """Ask what happened inside a round (see `Look`); returns the number of the request."""
         return self._send(m.Look(turn, number))
 
     def count(self, text: str) -> None:
@@ -175,21 +175,21 @@ class EngineClient:
         self._send(m.CountTokens(text))
 
     def withdraw(self, request: int) -> None:
-        """Ask a request to end."""
+        """Stop a request."""
         self._send(m.Stop(request))
 
     def stop(self) -> None:
-        """Ask the reserved or running turn to end."""
+        """Stop the reserved or running turn."""
         self._send(m.Stop(self._turn))
 
     # Changes
 
     def change(self, body: m.Request) -> None:
-        """Change the session between turns; `ChangeDone` reports it."""
+        """Change the session between turns; `ChangeDone` follows."""
         self._send(body)
 
     def configure(self, settings: ChatSettings) -> None:
-        """Put other settings in force."""
+        """Use other settings from now on."""
         if self.info is not None:
             self.info = self.latest = structs.replace(self.info, settings=settings)
             self._changed = self._send(m.Configure(settings))
@@ -203,16 +203,16 @@ class EngineClient:
     # The end
 
     def shut_down(self) -> None:
-        """Stop whatever runs and end the engine; returns at once."""
+        """Stop all work and end the engine; returns at once."""
         self._transport.shut_down()
 
     def kill(self) -> None:
-        """End an engine's process that does not react; `Died` follows."""
+        """Kill an engine's process that does not react; `Died` follows."""
         if isinstance(self._transport, Child):
             self._transport.kill()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the engine's end; whether it has ended."""
+        """Wait up to `timeout` seconds for the engine to end; returns whether it has."""
         return self._transport.join(timeout)
 
     def _send(self, body: m.Request, number: int | None = None) -> int:
@@ -224,36 +224,32 @@ class EngineClient:
 
 
 class Worker:
-    """An engine that does one job for one thread. It begins to import when it is made.
-
-    Args:
-        connect: starts the engine.
-    """
+    """An engine that does one job for one thread; `connect` starts it."""
 
     def __init__(self, connect: Connect = connect) -> None:
         self._transport = connect()
-        # Unlike other queues, one that signal handlers may put something into.
+        # Of all queues only this one may be used in a signal handler.
         self._letters: queue.SimpleQueue[m.Letter[m.Event] | None] = queue.SimpleQueue()
 
     def begin(self, job: Struct) -> None:
-        """Have a job of `process/jobs.py` done; call it once."""
+        """Start a job of `process/jobs.py`; to be called once."""
         self._transport.listen(self._letters.put)
         self._transport.send(m.Letter(_JOB, 0, m.Perform(msgpack.encode(job))))
 
     def stop(self) -> None:
-        """Ask the job to end, from any thread or signal handler."""
+        """Stop the job; any thread or signal handler may call this."""
         self._letters.put(None)
 
     def result(self, kind: type[T], hear: Callable[[m.Event], object]) -> T:
-        """Wait for what comes of the job, a `kind`.
+        """Wait for the job's result.
 
         Args:
             kind: the type of the result.
             hear: called with every event until then, in this thread.
 
         Raises:
-            LocalspecError: as the job does; `EngineDied` where the engine's process did.
-            Cancelled: it was stopped before there was a result.
+            LocalspecError: the job failed; `EngineDied` if the engine's process ended.
+            Cancelled: the job was stopped before it had a result.
         """
         while True:
             letter = self._next()
@@ -271,12 +267,12 @@ class Worker:
                     hear(event)
 
     def _next(self) -> m.Letter[m.Event] | None:
-        while True:  # in steps: on Windows a wait without end is not interrupted
+        while True:  # in steps: Windows does not interrupt an endless wait
             with suppress(queue.Empty):
                 return self._letters.get(timeout=_STEP_S)
 
     def peak_memory_bytes(self, engines: int) -> int:
-        """What all processes took at most, where the engine's took `engines` bytes."""
+        """The peak memory of all processes in bytes, if the engine's took `engines` bytes."""
         if not isinstance(self._transport, Child):
             return engines
         from localspec import machine  # noqa: PLC0415 - psutil can wait
@@ -284,6 +280,6 @@ class Worker:
         return engines + machine.peak_resident()
 
     def close(self) -> None:
-        """End the engine; whatever it does is given up."""
+        """End the engine and give up its work."""
         self._transport.shut_down()
         self._transport.join(_END_S)

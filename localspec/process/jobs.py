@@ -1,4 +1,4 @@
-"""Jobs: work that a command asks for as a whole, from loading to freeing, and what comes of it."""
+"""Jobs: work that a command requests as a whole, from loading the models to freeing them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
 
 class AnswerJob(Struct, frozen=True, tag=True):
-    """Answer one prompt; `Answered` comes of it.
+    """Answer one prompt; the result is an `Answered`.
 
     Attributes:
-        request: what is loaded, and how it answers.
-        prompt: the question.
-        trace: a file for what a replay needs; None for none.
-        before: what was said before, without the system prompt.
+        trace: the path of a file for what a replay needs; None for none.
+        before: the earlier messages, without the system prompt.
     """
 
     request: LoadRequest
@@ -36,11 +34,9 @@ class AnswerJob(Struct, frozen=True, tag=True):
 
 
 class BenchJob(Struct, frozen=True, tag=True):
-    """Measure speculation off against on; a `Report` comes of it, also where it is stopped.
+    """Measure speculation off against on; the result is a `Report`, even if it is stopped.
 
-    Attributes:
-        request: the target, and the first draft.
-        how: what is measured.
+    `request` has the target and the first draft.
     """
 
     request: LoadRequest
@@ -48,7 +44,7 @@ class BenchJob(Struct, frozen=True, tag=True):
 
 
 class TuneJob(Struct, frozen=True, tag=True):
-    """Measure what decodes cost, and keep that; a `TunedPair` comes of it."""
+    """Measure what decodes cost, and store it; the result is a `TunedPair`."""
 
     request: LoadRequest
 
@@ -57,19 +53,13 @@ AnyJob: TypeAlias = AnswerJob | BenchJob | TuneJob
 
 
 def perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
-    """Do a job.
+    """Do an encoded job; return its encoded result.
 
-    Args:
-        job: encoded.
-        tell: told of `Loading`, `Turn` and `Asking`.
-        cancel: stops it.
-
-    Returns:
-        The result, encoded.
+    `tell` gets `Loading`, `Turn` and `Asking` events; `cancel` stops the job.
 
     Raises:
-        LocalspecError: what was asked for cannot be done.
-        Cancelled: it was stopped before there was a result.
+        LocalspecError: the job cannot be done.
+        Cancelled: it was stopped before it had a result.
     """
 
     def loading(step: str, share: float | None) -> None:
@@ -79,7 +69,7 @@ def perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
         tell(Turn(event))
 
     found: Answered | Report | TunedPair
-    match msgpack.decode(job, type=AnyJob):  # late imports: each needs only its own
+    match msgpack.decode(job, type=AnyJob):  # late imports: each job needs only its own
         case AnswerJob(request, prompt, trace, before):
             from localspec.loading.answering import answer  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
-"""What is said between the engine's process and its user's: plain data, nothing else.
+"""The messages between the engine's process and the one that uses it: plain data only.
 
-A request goes one way, events come the other, each in a `Letter` that names both the request and
-the conversation it belongs to. A `Wire` carries them.
+Requests go one way and events the other. Each travels in a `Letter` that names the request and the
+conversation that it belongs to, through a `Wire`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from localspec.engine.stats import MemoryUse
 from localspec.loading.request import LoadRequest
 
 PROTOCOL = 5
-"""Both ends must speak the same version: the first frame each way says which."""
+"""Both ends must use the same version, which the first message each way tells."""
 
 _SIZE = 4
 _CHUNK = 1 << 16
@@ -42,7 +42,6 @@ class Letter(Struct, Generic[Body], frozen=True, array_like=True):
     Attributes:
         request: number of the request, or of the one that an event answers; 0 for none.
         conversation: number of the conversation.
-        body: the message itself.
     """
 
     request: int
@@ -57,13 +56,12 @@ class Hello(Struct, frozen=True, tag=True):
 
 
 class Fault(Struct, frozen=True):
-    """An error on its way: the name of its class, and what it says.
+    """An error as it is sent.
 
     Attributes:
         kind: the name of its class.
-        message, remedy: what it says.
-        errno: the system's number, where it is an OSError; else 0.
-        traceback: where it came from; empty for one of localspec's.
+        errno: the system's number of an OSError; else 0.
+        traceback: as Python prints it; empty for an error of localspec's own.
     """
 
     kind: str
@@ -74,7 +72,7 @@ class Fault(Struct, frozen=True):
 
     @staticmethod
     def of(error: Exception) -> Fault:
-        """What is told of `error`; of one that nobody foresaw also where it came from."""
+        """Describe `error`, with a traceback if it is none of localspec's own."""
         kind = type(error).__name__
         if isinstance(error, errors.LocalspecError):
             return Fault(kind, error.message, error.remedy)
@@ -84,7 +82,7 @@ class Fault(Struct, frozen=True):
         return Fault(kind, str(error), traceback=where)
 
     def exception(self) -> Exception:
-        """The error again, of its own class where that is one of localspec's or of Python's."""
+        """Make the error again, of its own class if that is localspec's or Python's."""
         ours = getattr(errors, self.kind, None)
         if isinstance(ours, type) and issubclass(ours, errors.LocalspecError):
             return ours(self.message, self.remedy)
@@ -99,17 +97,15 @@ class Fault(Struct, frozen=True):
 
 
 class SessionInfo(Struct, frozen=True):
-    """What a loaded `Session` says of itself by the same names; a new one comes with every change.
+    """The attributes of a loaded `Session` that have these names; sent anew with every change.
 
     Attributes:
-        pair_name: short name of the pair.
-        pair_reference: what names it on a command line: PAIR, and a draft that was named besides.
-        target_name, draft_name: the models; None where there is no draft.
-        speculation_note: why nothing can be drafted; empty where something can.
+        pair_reference: what names the pair on a command line: PAIR, and the draft if one was named.
+        draft_name: None without a draft.
+        speculation_note: why nothing can be drafted; empty if something can.
         notices: what the user should know about the pair and its settings.
         thinking: how the model marks its thoughts.
         shows_tools: whether its chat template shows tools, and their calls in Hermes's form.
-        settings: those in force.
         speculation: whether drafting is on.
         advice: sampling settings that are advised for the target.
     """
@@ -128,7 +124,7 @@ class SessionInfo(Struct, frozen=True):
 
 
 class Kept(Struct, frozen=True):
-    """What a conversation keeps when other models, or the same ones anew, go on with it."""
+    """What a conversation keeps when models are loaded in the middle of it."""
 
     messages: tuple[Message, ...]
     settings: ChatSettings
@@ -139,13 +135,13 @@ class Kept(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True, tag=True):
-    """Load models, in place of those that are there; `Loaded` or `LoadFailed` answers.
+    """Load models, in place of those that are loaded; `Loaded` or `LoadFailed` answers.
 
-    What is there is freed first, and loaded again if the new ones fail.
+    The loaded models are freed first, and loaded again if the new ones fail.
 
     Attributes:
-        job: one of `process/jobs.py`, encoded, to be done while nothing is loaded; `Performed`
-            answers it. Stopping ends the job alone.
+        job: an encoded job of `process/jobs.py`, to be done while nothing is loaded; `Performed`
+            answers it. `Stop` ends the job, and the load goes on.
     """
 
     request: LoadRequest
@@ -157,8 +153,7 @@ class Ask(Struct, frozen=True, tag=True):
     """Answer `text`; `Turn` for every event, `TurnOver` at the end.
 
     Attributes:
-        text: what is asked.
-        earlier: what was said before, where that is another path than the session's.
+        earlier: the messages before it, if they differ from the session's; else None.
         conversation: the id under which it is stored; empty for none.
     """
 
@@ -168,25 +163,24 @@ class Ask(Struct, frozen=True, tag=True):
 
 
 class Complete(Struct, frozen=True, tag=True):
-    """Answer an asker who keeps the conversation, reported like `Ask`."""
+    """Answer a client that keeps the conversation itself; reported like `Ask`."""
 
     asked: Asked
 
 
 class Regenerate(Struct, frozen=True, tag=True):
-    """Answer the last question again, reported like `Ask`."""
+    """Answer the last question again; reported like `Ask`."""
 
 
 class Compact(Struct, frozen=True, tag=True):
-    """Sum the conversation up, reported like `Ask`."""
+    """Summarise the conversation; reported like `Ask`."""
 
 
 class Open(Struct, frozen=True, tag=True):
     """Go on from other messages, perhaps with other settings; `ChangeDone` answers.
 
     Attributes:
-        messages: what was said.
-        settings: None for those in force.
+        settings: None for the present ones.
         conversation: the id under which it is stored; empty for none.
     """
 
@@ -196,7 +190,7 @@ class Open(Struct, frozen=True, tag=True):
 
 
 class Compare(Struct, frozen=True, tag=True):
-    """Answer `text` after `before` twice, without and with speculation, and leave all as it was.
+    """Answer `text` after `before` twice, without and with speculation; the session is unchanged.
 
     `Turn` for every event, `ChangeDone` at the end.
     """
@@ -206,7 +200,7 @@ class Compare(Struct, frozen=True, tag=True):
 
 
 class Configure(Struct, frozen=True, tag=True):
-    """Put other settings in force, or switch drafting, at any time; `Changed` answers."""
+    """Change the settings, or switch drafting, at any time; `Changed` answers."""
 
     settings: ChatSettings | None = None
     speculation: bool | None = None
@@ -215,8 +209,8 @@ class Configure(Struct, frozen=True, tag=True):
 class Perform(Struct, frozen=True, tag=True):
     """Do a job of `process/jobs.py`; `Performed` answers.
 
-    Until then come `Loading`, `Turn` and `Asking`. The job is encoded by itself: only who asks
-    for jobs has to import what they are made of.
+    Before it come `Loading`, `Turn` and `Asking`. The job is encoded apart, so that only commands
+    with jobs import what jobs are made of.
     """
 
     job: bytes
@@ -226,8 +220,8 @@ class Look(Struct, frozen=True, tag=True):
     """Tell what happened inside a round; `Looked` answers.
 
     Attributes:
-        turn: the request of the answer.
-        number: of the round, from 1; 0 for the next one with a draft that is made, or the last.
+        turn: the number of the request that the answer belongs to.
+        number: of the round, from 1; 0 for the next round that has a draft, or else the last one.
     """
 
     turn: int
@@ -235,13 +229,13 @@ class Look(Struct, frozen=True, tag=True):
 
 
 class CountTokens(Struct, frozen=True, tag=True):
-    """Say how many tokens `text` has; `Counted` answers, nothing where no model is loaded."""
+    """Count the tokens of `text`; `Counted` answers, if a model is loaded."""
 
     text: str
 
 
 class Stop(Struct, frozen=True, tag=True):
-    """End what a request began, also where that request has not come yet."""
+    """Stop the work for a request, even if that request has not arrived yet."""
 
     request: int
 
@@ -256,7 +250,7 @@ Request: TypeAlias = (
 
 
 class Loading(Struct, frozen=True, tag=True):
-    """A loading step; `share` of 1 when it is known."""
+    """A step of loading; `share` goes from 0 to 1, None if it is not known."""
 
     step: str
     share: float | None
@@ -272,9 +266,9 @@ class LoadFailed(Struct, frozen=True, tag=True):
     """The models could not be loaded.
 
     Attributes:
-        error: why; None where it was cancelled.
-        info: the session in force again; None where there is none.
-        second: why the models before could not be loaded again either.
+        error: None if the load was cancelled.
+        info: the session with the models from before; None if there is none.
+        second: why the models from before could not be loaded again either.
     """
 
     error: Fault | None
@@ -283,7 +277,7 @@ class LoadFailed(Struct, frozen=True, tag=True):
 
 
 class Turn(Struct, frozen=True, tag=True):
-    """An event of a running turn; in a comparison, of which side."""
+    """An event of a running turn; `speculation` tells the side of a comparison."""
 
     event: TurnEvent
     speculation: bool | None = None
@@ -293,7 +287,7 @@ class TurnOver(Struct, frozen=True, tag=True):
     """The engine is free again: the turn ended, failed or was stopped.
 
     Attributes:
-        error: why it failed; None where it did not.
+        error: None unless the turn failed.
         said: the messages that joined the conversation.
     """
 
@@ -302,19 +296,19 @@ class TurnOver(Struct, frozen=True, tag=True):
 
 
 class ChangeDone(Struct, frozen=True, tag=True):
-    """A change of the session has been made, or refused."""
+    """A change of the session is done, or refused with `error`."""
 
     error: Fault | None
 
 
 class Changed(Struct, frozen=True, tag=True):
-    """Other settings are in force."""
+    """The settings have changed."""
 
     info: SessionInfo
 
 
 class Status(Struct, frozen=True, tag=True):
-    """The figures and where the memory goes: now and then in a turn, and after every change."""
+    """Figures and memory use: every `_FIGURES_S` in a turn, and after every change."""
 
     figures: Figures
     memory: MemoryUse
@@ -324,9 +318,9 @@ class Asking(Struct, frozen=True, tag=True):
     """How far a bench is.
 
     Attributes:
-        prompt: the name of the question that is asked now.
-        done, total: questions times repeats.
-        left_s: seconds that are left, as far as can be told; None at the very beginning.
+        prompt: the name of the present prompt.
+        done, total: prompts times repeats.
+        left_s: estimated seconds to the end; None before the first estimate.
     """
 
     prompt: str
@@ -339,8 +333,8 @@ class Performed(Struct, frozen=True, tag=True):
     """A job is over.
 
     Attributes:
-        result: what came of it, encoded; None where it failed or was stopped.
-        error: why it failed; None where it did not.
+        result: encoded; None if the job failed or was stopped.
+        error: None unless the job failed.
     """
 
     result: bytes | None
@@ -351,8 +345,8 @@ class Looked(Struct, frozen=True, tag=True):
     """What happened inside a round.
 
     Attributes:
-        inside: that; None where it cannot be told.
-        error: why it cannot; None where that was asked for.
+        inside: None if it is not known.
+        error: why it is not known; None if the request was stopped.
     """
 
     inside: Inside | None
@@ -366,7 +360,7 @@ class Counted(Struct, frozen=True, tag=True):
 
 
 class Died(Struct, frozen=True, tag=True):
-    """The engine's process has ended by itself; nothing comes after this."""
+    """The engine's process has ended by itself. This is the last event."""
 
     error: Fault
 
@@ -380,14 +374,13 @@ Tell: TypeAlias = Callable[[Event], None]
 
 
 class Wire(Generic[Body]):
-    """One end of a line: two byte streams; a length in four bytes, then MessagePack.
+    """One end of a connection by two byte streams; any thread may send, one thread receives.
 
-    Any thread may send, one receives.
+    A frame is a length in four bytes, little endian, then MessagePack.
 
     Args:
-        source: where letters come from.
-        sink: where they go to.
-        incoming: the type of what comes, a `Letter` of something.
+        source, sink: the streams that are read and written.
+        incoming: the type of what comes, such as `Letter[Event]`.
     """
 
     def __init__(self, source: IO[bytes], sink: IO[bytes], incoming: type[Letter[Body]]) -> None:
@@ -399,25 +392,25 @@ class Wire(Generic[Body]):
         self.send(Letter(0, 0, Hello()))
 
     def send(self, letter: Letter[Any]) -> None:
-        """Send a letter; waits while the other end does not read what has come before."""
+        """Send a letter; blocks while the other end does not read."""
         self.write(self.encoded(letter))
 
     def encoded(self, letter: Letter[Any]) -> bytes:
-        """A letter as `write` takes it."""
+        """Encode a letter for `write`."""
         data = self._encoder.encode(letter)
         return len(data).to_bytes(_SIZE, "little") + data
 
     def write(self, data: bytes) -> None:
-        """Send an encoded letter; where nobody is left to read it, nothing happens."""
+        """Send an encoded letter; if the other end is gone, it is dropped."""
         try:
             with self._lock:
                 self._sink.write(data)
                 self._sink.flush()
         except (OSError, ValueError):
-            return  # whoever receives sees the end, and knows more
+            return  # the receiving thread notices the end, and reports it
 
     def close(self) -> None:
-        """Send nothing more: the other end sees the end."""
+        """Close the sending side, which the other end notices."""
         try:
             with self._lock:
                 self._sink.close()
@@ -429,20 +422,20 @@ class Wire(Generic[Body]):
             letter = self._decoder.decode(data)
         except msgspec.MsgspecError as error:
             raise errors.EngineError(
-                f"what came from another process is no message: {error}"
+                f"another process sent something that is not a message: {error}"
             ) from None
         if isinstance(letter.body, Hello) and letter.body.protocol != PROTOCOL:
             raise errors.EngineError(
-                f"the engine's process speaks version {letter.body.protocol}, this one {PROTOCOL}",
-                "Start localspec anew: it was changed while it ran.",
+                f"the engine's process uses protocol {letter.body.protocol}, this one {PROTOCOL}",
+                "Start localspec again: it was updated while it ran.",
             )
         return letter
 
     def letters(self) -> Iterator[list[Letter[Body]]]:
-        """All that has come at each look, until the line ends.
+        """Give what has arrived at each read, until the connection ends.
 
         Raises:
-            EngineError: the other end speaks another version, or nonsense.
+            EngineError: the other end uses another version, or sends something malformed.
         """
         held = bytearray()
         while data := os.read(self._source.fileno(), _CHUNK):

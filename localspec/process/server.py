@@ -1,4 +1,4 @@
-"""The end that owns the engine: one thread loads, answers, switches and closes; others ask."""
+"""The engine's end: one thread loads models, answers requests, changes settings and closes."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from localspec.process.messages import Tell
 
 _FIGURES_S = 0.75
-_ANSWERS = 32  # that can be looked into: some hundred bytes a round
+_ANSWERS = 32  # whose rounds can be inspected: some hundred bytes a round
 _IDLE_S = 2.0  # without a request, after which the session rests
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """How sessions come to be, and jobs get done; all raise `LocalspecError`.
+    """The functions that load sessions and do jobs; all raise `LocalspecError`.
 
     Attributes:
-        load: makes a session; gives up with `Cancelled` once cancelled.
-        check: finds out what it can while other models are still there.
-        perform: does a job, encoded as its result is; gives up with `Cancelled` once cancelled.
+        load: makes a session; raises `Cancelled` when cancelled.
+        check: checks a request as far as possible while other models are still loaded.
+        perform: does an encoded job, returns its encoded result; raises `Cancelled` when cancelled.
     """
 
     load: Callable[[LoadRequest, Progress, Cancel], Session]
@@ -54,7 +54,7 @@ class Loader:
 
 
 def loader(*, echo: int | None = None) -> Loader:
-    """The real one; imports llama.cpp, whose log goes to the file descriptor `echo` as well."""
+    """Make the real one; imports llama.cpp, whose log also goes to the file descriptor `echo`."""
     from localspec.engine.llama.log import start_backend  # noqa: PLC0415
     from localspec.loading.load import check, open_session  # noqa: PLC0415
     from localspec.process.jobs import perform  # noqa: PLC0415
@@ -64,39 +64,37 @@ def loader(*, echo: int | None = None) -> Loader:
 
 
 class Server:
-    """Does one request after the other on a session that nobody else touches, in a thread.
+    """Does one request after the other in a thread, which alone uses the session.
 
-    A `Transport`: tests and debuggers use it in their own process.
-
-    Args:
-        loader: made in the thread, where it is needed first.
+    It has the methods of `Child`, so that tests and debuggers can run it in their own process.
+    `loader` is called in the thread, when the first request needs it.
     """
 
     def __init__(self, loader: Callable[[], Loader]) -> None:
         self._make_loader = loader
         self._hear: Callable[[m.Letter[m.Event]], object] = lambda _letter: None
         self._session: Session | None = None
-        self._completions: Completions | None = None  # of the session, once somebody asks for one
-        self._loaded: LoadRequest | None = None  # also once it is freed
+        self._completions: Completions | None = None  # of the session, made at the first `Complete`
+        self._loaded: LoadRequest | None = None  # even after it was freed
         self._letters: queue.SimpleQueue[m.Letter[m.Request] | None] = queue.SimpleQueue()
         self._cancels: defaultdict[int, Cancel] = defaultdict(Cancel)
-        self._answers: dict[int, Written] = {}  # of the session, by request, the latest last
-        self._running = 0  # the request of the answer that is being written
-        self._watched: set[int] = set()  # requests for a look that were answered meanwhile
-        self._resting = Cancel()  # of what is done while nobody asks for anything
+        self._answers: dict[int, Written] = {}  # of this session, by request, oldest first
+        self._running = 0  # number of the request that is being answered
+        self._watched: set[int] = set()  # `Look` requests that a running answer has served
+        self._resting = Cancel()  # stops what is done between requests
         self._done = 0  # number of the latest request that is over
         self._closing = threading.Event()
-        self._in_use = threading.Lock()  # of the session, by whoever looks at its figures
+        self._in_use = threading.Lock()  # held by threads that read the session's figures
         # A daemon: a load that cannot be interrupted must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def listen(self, hear: Callable[[m.Letter[m.Event]], object]) -> None:
-        """Begin to work, and have `hear` called with every event, from several threads."""
+        """Start the thread; `hear` is called with every event, from several threads."""
         self._hear = hear
         self._thread.start()
 
     def send(self, letter: m.Letter[m.Request]) -> None:
-        """Have a request done (one thread may send); returns at once."""
+        """Queue a request; returns at once. Only one thread may call this."""
         match letter.body:
             case m.Stop(request):
                 if request > self._done:
@@ -114,7 +112,7 @@ class Server:
                 self._resting.set()
 
     def shut_down(self) -> None:
-        """Stop whatever runs, close the session, end the thread; returns at once."""
+        """Stop all work, close the session and end the thread; returns at once."""
         self._closing.set()
         for cancel in list(self._cancels.values()):
             cancel.set()
@@ -122,7 +120,7 @@ class Server:
         self._resting.set()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the thread's end; whether it has ended."""
+        """Wait up to `timeout` seconds for the thread to end; returns whether it has."""
         if self._thread.ident is not None:  # it was started
             self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -145,7 +143,7 @@ class Server:
             self._free()
 
     def _next(self) -> m.Letter[m.Request] | None:
-        """The next request; while none comes the session rests, once."""
+        """Wait for the next request; after `_IDLE_S` the session does its idle work once."""
         try:
             return self._letters.get(timeout=_IDLE_S)
         except queue.Empty:
@@ -182,10 +180,10 @@ class Server:
             case m.Compare(text, before):
                 self._report(tell, lambda one: _compare(tell, one, text, before, cancel))
             case _:
-                raise AssertionError(f"nobody does {letter.body}")
+                raise AssertionError(f"unknown request {letter.body}")
 
     def _teller(self, letter: m.Letter[m.Request]) -> Tell:
-        """Says what answers `letter`."""
+        """Make the function that sends events in answer to `letter`."""
 
         def tell(event: m.Event) -> None:
             self._hear(m.Letter(letter.request, letter.conversation, event))
@@ -203,7 +201,7 @@ class Server:
         request, kept = load.request, load.kept
         try:
             if self._session is not None:
-                self._loader.check(request)  # all that it can, while nothing is freed yet
+                self._loader.check(request)  # before anything is freed
                 self._free()
             if load.job is not None:
                 self._perform(tell, load.job, cancel)
@@ -217,7 +215,7 @@ class Server:
     def _go_back(
         self, number: int, tell: Tell, error: Exception, kept: m.Kept | None
     ) -> m.LoadFailed:
-        """After a failed load: have the models before again, if there were any."""
+        """After a failed load, load the models from before again, if there were any."""
         failure = _fault(error)
         if self._session is not None:
             return m.LoadFailed(failure, self._info())
@@ -231,9 +229,9 @@ class Server:
         return m.LoadFailed(failure, self._info())
 
     def _new_cancel(self, number: int) -> Cancel:
-        """One for what goes on although the request before it was stopped."""
+        """A new flag for work that goes on although its request was stopped."""
         cancel = self._cancels[number] = Cancel()
-        if self._closing.is_set():  # asked after the flag was put up: nobody sets the new one
+        if self._closing.is_set():  # `shut_down` may have missed the new flag
             cancel.set()
         return cancel
 
@@ -300,7 +298,7 @@ class Server:
         begin: Callable[[Session], Iterator[TurnEvent]],
         earlier: tuple[Message, ...] | None = None,
     ) -> None:
-        """Write an answer that can be looked into, then and later."""
+        """Write an answer whose rounds can be inspected, now and later."""
         self._running = letter.request
         try:
             self._turn(self._teller(letter), begin, earlier)
@@ -313,7 +311,7 @@ class Server:
                 del self._answers[old]
 
     def _watch(self, letter: m.Letter[m.Request], turn: int) -> None:
-        """Have the next round of the running answer told, if it is the one that is asked about."""
+        """Send the next round of the running answer, if the request is about that answer."""
 
         def told(inside: Inside) -> None:
             self._watched.add(letter.request)
@@ -324,13 +322,13 @@ class Server:
                 self._session.watch(told)
 
     def _look(self, request: int, tell: Tell, turn: int, number: int, cancel: Cancel) -> None:
-        """Look inside a round of an answer that is there, unless that was done as it was made."""
+        """Send a round of a finished answer, unless `_watch` has sent it while it was written."""
         if request in self._watched:
             self._watched.remove(request)
             return
 
         def look(session: Session) -> None:
-            session.watch(None)  # no such round was made until now
+            session.watch(None)  # no further round was made
             written = self._answers.get(turn)
             if written is None:
                 raise LocalspecError(
@@ -350,16 +348,13 @@ class Server:
         return self._completions
 
     def _joined(self, known: list[Message]) -> tuple[Message, ...]:
-        """The messages of the conversation that are not among those of before.
-
-        The very same ones: others may say the same.
-        """
+        """The messages of the conversation that were not in `known`, compared by identity."""
         now = self._session.messages if self._session is not None else ()
         return tuple(one for one in now if all(one is not other for other in known))
 
     @contextmanager
     def _telling_figures(self, tell: Tell) -> Iterator[None]:
-        """Tell the figures now and then, whether or not anything else happens."""
+        """Send the figures every `_FIGURES_S`, whether or not anything else happens."""
         over = threading.Event()
 
         def now_and_then() -> None:
@@ -382,7 +377,7 @@ class Server:
         tell(m.ChangeDone(error))
 
     def _attempt(self, job: Callable[[Session], None]) -> m.Fault | None:
-        """Do something with the session; why it failed, if it did."""
+        """Run `job` on the session; returns why it failed, or None."""
         try:
             job(self._in_force())
         except Exception as error:
@@ -395,7 +390,7 @@ class Server:
                 tell(m.Counted(self._session.count(text)))
 
     def _change(self, tell: Tell, settings: ChatSettings | None, speculation: bool | None) -> None:
-        """Change what may be changed in the middle of an answer."""
+        """Change what can change in the middle of an answer."""
         with self._in_use:
             if self._session is None:
                 return
@@ -432,9 +427,9 @@ def _open(
 
 
 def _fault(error: Exception) -> m.Fault | None:
-    """What is told of `error`: nothing where it was asked for."""
+    """Describe `error`; None for a cancellation."""
     if isinstance(error, Cancelled):
         return None
     if not isinstance(error, LocalspecError):
-        _log.info("unforeseen", exc_info=error)
+        _log.info("unexpected", exc_info=error)
     return m.Fault.of(error)

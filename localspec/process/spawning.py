@@ -1,4 +1,4 @@
-"""Starts the engine's process; imports so little that a command may do it first of all."""
+"""Starts the engine's process; imports so little that a command can do it first."""
 
 from __future__ import annotations
 
@@ -21,12 +21,9 @@ _ahead: list[Spawned] = []
 
 
 def engine(command: tuple[str, ...] = ENGINE) -> Spawned:
-    """A process with pipes as standard input and output, and the file that its log goes to.
+    """Start a process with pipes as standard input and output, and a file for its log.
 
-    One that was begun ahead, if there is one.
-
-    Args:
-        command: what Python is to run.
+    A process that `begin_ahead` started is taken if there is one. `command` are Python's arguments.
     """
     if command == ENGINE and _ahead:
         return _ahead.pop()
@@ -43,16 +40,16 @@ def engine(command: tuple[str, ...] = ENGINE) -> Spawned:
 
 
 def begin_ahead() -> None:
-    """Start the process that a command will need: it begins while that command is imported.
+    """Start the process that a command will need, while that command is still being imported.
 
-    Where that cannot be, the command meets the same error, and tells it.
+    If that fails, nothing is reported here: the command fails in the same way later, and tells it.
     """
     with suppress(OSError):
         _ahead.append(engine())
 
 
 def give_up() -> None:
-    """End what was begun ahead and not used: the command failed, or only printed its help."""
+    """End a process that was started ahead but not used, as the command failed or printed help."""
     while _ahead:
         process, log = _ahead.pop()
         process.kill()
@@ -61,13 +58,13 @@ def give_up() -> None:
 
 
 def _as_here() -> list[str]:
-    """Python's option to look for modules where this process does: not in the current folder."""
+    """Python's option that keeps the current folder out of the search for modules, as here."""
     return [] if sys.path[0] in ("", os.getcwd()) else ["-P"]  # noqa: PTH109 - pathlib takes long
 
 
 @contextmanager
 def _sigint_held() -> Iterator[None]:
-    """Let a process begin that Ctrl+C does not reach: it inherits what is blocked here."""
+    """Block Ctrl+C while a process starts: it inherits the blocked signal, and never gets it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -1,4 +1,4 @@
-"""How an engine is reached: mostly in a process of its own, which is started here."""
+"""The parent's end of an engine in a process of its own."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from localspec.process import spawning
 
 Hear: TypeAlias = "Callable[[m.Letter[m.Event]], object]"
 
-# While text streams its reader wakes no more often; what comes meanwhile waits in the pipe, which
-# outlives the engine.
+# The reader sleeps this long between looks while text streams. Meanwhile events wait in the pipe,
+# which outlives the engine.
 _WAKE_S = 0.02
 _LOG_LINES = 3
-_LOG_TAIL = 4000  # bytes of the log that are looked at
+_LOG_TAIL = 4000  # bytes at the log's end that are read
 _KILL_WITHIN_S = 2.0
-_LOST = " went away"  # how the lines end in which the engine says of which worker (rpc.py)
+_LOST = " went away"  # ends the log's line that names a lost worker (rpc.py)
 
 
 class Child:
-    """An engine in a process of its own, which begins to import while its user still does.
+    """An engine in a process of its own, which imports while this process does the same.
 
-    It ends when its pipe does, however this process ends. What it and llama.cpp write to standard
-    output and error goes to a file without a name. Requests are written in a thread of their own:
-    a pipe holds little, and a process that is stopped or swapped out reads nothing.
+    The process ends when its pipe does, however this process ends. What it and llama.cpp print goes
+    to an unnamed file. A thread writes the requests: a pipe holds little, and a process that is
+    stopped or swapped out reads nothing.
     """
 
     def __init__(self, command: tuple[str, ...] = spawning.ENGINE) -> None:
@@ -48,29 +48,29 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._process.pid
 
     def listen(self, hear: Hear) -> None:
-        """Read in a thread."""
+        """Start to read events; `hear` is called with each in another thread."""
         self._reader = threading.Thread(target=self._read, args=(hear,), name="events", daemon=True)
         self._reader.start()
 
     def send(self, letter: m.Letter[m.Request]) -> None:
-        """Have it written, as it is now."""
+        """Queue a request; it is encoded at once, so that later changes to it have no effect."""
         self._requests.put(self._wire.encoded(letter))
 
     def shut_down(self) -> None:
-        """Have the pipe closed: the process stops whatever it does, and ends."""
+        """Close the pipe after what is queued: the process stops its work and ends."""
         self._closing = True
         self._requests.put(None)
 
     def kill(self) -> None:
-        """End the process at once: its pipe ends, and whoever listens hears that it died."""
+        """End the process at once; the listener gets `Died`."""
         self._process.kill()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the process; one that does not end by itself is killed."""
+        """Wait `timeout` seconds for the process to end, then kill it."""
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -105,12 +105,12 @@ class Child:
             hear(m.Letter(0, 0, m.Died(m.Fault.of(error))))
 
     def _reason(self) -> EngineDied:
-        """How the process ended, and what its log says last."""
+        """Describe how the process ended, with the last lines of its log."""
         code = self._process.wait()
         how = f"ended by itself (exit code {code})"
         if code < 0:
             name = signal.Signals(-code).name
-            killed = "was killed, perhaps for want of memory"
+            killed = "was killed, perhaps because memory ran out"
             how = f"{killed if name == 'SIGKILL' else 'crashed'} ({name})"
         lines = self._last_lines()
         lost = [line for line in lines if line.endswith(_LOST)]
@@ -127,12 +127,12 @@ class Child:
 
 def _open(stream: IO[bytes] | None) -> IO[bytes]:
     if stream is None:
-        raise AssertionError("a pipe that was asked for is there")
+        raise AssertionError("Popen made no pipe")
     return stream
 
 
 def _goes_on(letter: m.Letter[m.Event]) -> bool:
-    """Whether it is text, and more of it will follow."""
+    """Whether it is text of an answer that goes on."""
     match letter.body:
         case m.Turn(RoundText(_, done)):
             return done.finish is None
@@ -140,7 +140,7 @@ def _goes_on(letter: m.Letter[m.Event]) -> bool:
 
 
 def _with_ours(letter: m.Letter[m.Event]) -> m.Letter[m.Event]:
-    """Count this process's memory as well."""
+    """Add this process's memory to a `Status`."""
     if not isinstance(letter.body, m.Status):
         return letter
     from localspec import machine  # noqa: PLC0415 - psutil can wait until there is a screen
