@@ -1,4 +1,4 @@
-"""A whole bench on loaded models: warm up, measure T(n), ask, sum up."""
+"""A whole bench: load, warm up, measure T(n), ask the questions, summarise."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from localspec.loading.request import LoadRequest
 from localspec.loading.tuning import CALM_S, wait_for_calm
 from localspec.safe_text import one_line
 
-# A larger file is known by its size and its first mebibyte: hashing takes minutes.
+# A larger file is identified by its size and its first mebibyte: hashing it takes minutes.
 _WHOLE, _FIRST = 4 << 30, 1 << 20
 _TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
-_WAITING = 0.2  # of the time there is
+_WAITING = 0.2  # share of the time that is spent on waiting for other programs
 ON = "on"
 
 
@@ -47,15 +47,15 @@ def bench_pair(
     asking: BeforeAsking,
     warn: Callable[[str], None],
 ) -> Report:
-    """Load what is wanted, bench it, free it.
+    """Load the models, measure, free them.
 
     Args:
         options: the target, and the first draft.
-        request: what is wanted.
-        cancel: stops it.
-        progress: told of every step of loading, and of what else takes time.
+        request: what to measure.
+        cancel: stops the bench; what was measured by then is reported.
+        progress: called with every step that takes time.
         asking: called before every question.
-        warn: told what the user should know about the models.
+        warn: called with what the user should know about the models.
 
     Raises:
         LocalspecError: as `load_session`.
@@ -63,7 +63,7 @@ def bench_pair(
     """
     others = [replace(options, draft=drafters_of(name)) for name in request.drafts[1:]]
     for each in (options, *others):
-        check(each)  # nobody waits for calm in vain
+        check(each)  # an error comes before the wait
     left = math.inf if request.deadline is None else request.deadline - perf_counter()
     wait_for_calm(progress, cancel, min(CALM_S, _WAITING * left))
     with ExitStack() as stack:
@@ -89,13 +89,13 @@ def bench(
     progress: Progress,
     asking: BeforeAsking,
 ) -> Report:
-    """Measure everything; what an interruption leaves is reported all the same.
+    """Measure on loaded models; an interrupted bench reports what it has.
 
     Args:
-        sessions: over one target, each with another draft, the last perhaps with none.
-        request: what is wanted.
+        sessions: over one target, each with another draft; the last may have none.
+        request: what to measure.
         cancel: stops it.
-        progress: told what takes time.
+        progress: called with every step that takes time.
         asking: called before every question.
 
     Raises:
@@ -106,7 +106,7 @@ def bench(
     common = request.settings(sessions[0].pair.target.model.end_tokens)
     runner = Runner(arms, common, cancel, deadline=request.deadline, asking=asking)
     progress("Warming up", None)
-    # Costs are measured behind what it leaves in the caches.
+    # What it leaves in the caches is the context in which costs are measured.
     by_length = sorted(request.prompts.prompts, key=lambda prompt: len(prompt.text))
     runner.warm_up(by_length[len(by_length) // 2])
     progress("Measuring what decodes cost", None)
@@ -115,15 +115,15 @@ def bench(
     if not outcome.runs:
         cancel.check()
     if not outcome.ended:
-        with suppress(Cancelled):  # all is done but this
-            again = _points(sessions[0], cancel)  # a machine has better moments
+        with suppress(Cancelled):  # the runs are complete
+            again = _points(sessions[0], cancel)  # the machine may be faster now
             points = _lesser(points[0], again[0]), _lesser(points[1], again[1])
     report = _report(sessions, arms, request, outcome, points=points, where=where)
     return replace(report, verdict=verdict(report))
 
 
 def arms_of(sessions: Sequence[Session], request: BenchRequest) -> list[Arm]:
-    """Plain decoding, every draft, and the sweep with the first draft."""
+    """The settings: no drafting, every draft, and the sweep with the first draft."""
     able = [session for session in sessions if not session.speculation_note]
     arms = [Arm(name=OFF, session=sessions[0], gamma=0)]
     if request.gamma != 0:
@@ -142,7 +142,7 @@ def arms_of(sessions: Sequence[Session], request: BenchRequest) -> list[Arm]:
 
 
 def _names(names: Sequence[str]) -> list[str]:
-    """Each name once: the second of two that are alike gets a number."""
+    """Make names unique: a name that was used before gets a number."""
     return [
         name if name not in (*names[:i], OFF) else f"{name} ({names[:i].count(name) + 1})"
         for i, name in enumerate(names)
@@ -150,12 +150,12 @@ def _names(names: Sequence[str]) -> list[str]:
 
 
 def _lesser(a: Points, b: Points) -> Points:
-    """The lesser of two measurements, size by size: disturbances only make a decode longer."""
+    """The smaller of two measurements of each size: disturbances only make a decode longer."""
     return {n: min(points[n] for points in (a, b) if n in points) for n in sorted({*a, *b})}
 
 
 def _points(session: Session, cancel: Cancel) -> tuple[Points, Points]:
-    """Time target and draft; empty where nothing can be measured."""
+    """Seconds of decodes of target and draft by size; empty if they cannot be measured."""
     target, draft = session.pair.target, session.pair.draft
     if not target.can_truncate:
         return {}, {}
@@ -203,7 +203,7 @@ def _report(
 
 
 def _environment(sessions: Sequence[Session]) -> dict[str, Any]:
-    """Machine, backend, versions and models. No paths, no user and no host name."""
+    """Machine, backend, versions and models, without paths, user or host name."""
     first = sessions[0].pair
     drafts = [session.pair.draft for session in sessions if session.pair.draft is not None]
     return {
@@ -220,7 +220,7 @@ def _environment(sessions: Sequence[Session]) -> dict[str, Any]:
 
 
 def _model(context: Context) -> dict[str, Any]:
-    """A model's name and what tells its file from others."""
+    """A model's name, and the size and hash of its file."""
     path = context.model.path
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -252,17 +252,17 @@ def _sweep(
     target: Points,
     draft: Points,
 ) -> tuple[SweepPoint, ...]:
-    """What the costs and the acceptance promise, beside what was measured at that length."""
+    """Predictions from costs and acceptance, next to what was measured at each length."""
     if 1 not in target or 1 not in draft or not runs or len(arms) < 2:
         return ()
     first = [arm for arm in arms if arm.gamma != 0 and arm.session is arms[1].session]
-    # A fixed length meets every position, a long one leaves out the fewest bonus tokens; `auto`
-    # drafts where it is easy.
+    # Outcomes come from the longest fixed length: `auto` drafts where that is easy, a fixed length
+    # everywhere, and a long one has the fewest bonus tokens, whose outcome is not known.
     fixed = {arm.gamma: arm.name for arm in first if arm.gamma != "auto"}
     drafting = _rounds(runs, set(fixed.values()) or {arm.name for arm in first})
     seen = _rounds(runs, {fixed[max(fixed)]}) if fixed else drafting
     plain = _rounds(runs, {OFF})
-    # A machine is never as fast for minutes as in its best moment, which is what was measured.
+    # The measured costs are those of the best moment; over minutes a machine is slower.
     usual = middle([done.verify_s for done in plain])
     slower = usual / target[1] if usual else 1.0
     costs = RoundCosts(
@@ -282,5 +282,5 @@ def _sweep(
 
 
 def _rounds(runs: Sequence[Run], names: set[str]) -> list[Round]:
-    """All rounds of these settings but the first of each answer, which never drafts."""
+    """The rounds of these settings without the first of each answer, which never drafts."""
     return [done for run in runs if run.arm in names for done in run.stats.rounds[1:]]

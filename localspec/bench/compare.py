@@ -1,4 +1,4 @@
-"""What changed between two reports, and whether it is more than noise."""
+"""The changes between two reports, and whether they are more than noise."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MODEL = ("target", "drafts")
 
 @dataclass(frozen=True, slots=True)
 class ReportChange:
-    """New over old, question by question.
+    """Ratios of new over old, paired by question.
 
     Attributes:
-        arm: the setting.
-        kind: of text; `ALL` over all.
+        arm: the name of the setting.
+        kind: of text; `ALL` for all kinds.
         speed: of tokens per second.
-        speedup: of the speed-up over plain decoding; None for plain decoding itself. A machine
-            that was slower as a whole shows in `speed` and not here.
+        speedup: of the speed-up over no drafting; None for no drafting itself. A machine that was
+            slower as a whole shows in `speed` and not here.
     """
 
     arm: str
@@ -36,12 +36,12 @@ class ReportChange:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two reports side by side.
+    """Two reports compared.
 
     Attributes:
         changes: by setting and kind.
-        different: what else was not the same, as (name, old, new).
-        verdict: what it means, a sentence each.
+        different: other differences, as (name, old, new).
+        verdict: conclusions, one sentence each.
     """
 
     changes: tuple[ReportChange, ...]
@@ -50,10 +50,10 @@ class Comparison:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A report that was written as JSON.
+    """Read a report that was written as JSON.
 
     Raises:
-        LocalspecError: it cannot be read, or is no such report.
+        LocalspecError: it cannot be read, or is not a report of this version.
     """
     try:
         document = json.loads(path.read_text("utf-8"))
@@ -65,7 +65,7 @@ def load(path: Path) -> dict[str, Any]:
         document = None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise LocalspecError(
-            f"{path} is no report of this version", "Write one with `bench --output FILE.json`."
+            f"{path} is not a report of this version", "Write one with `bench --output FILE.json`."
         )
     return document
 
@@ -74,14 +74,14 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Comparison:
     """Compare two documents of `load`.
 
     Raises:
-        LocalspecError: they have no question in common, or lack what a report has.
+        LocalspecError: they have no question in common, or one is damaged.
     """
     try:
         before, after = _speeds(old), _speeds(new)
         different = _different(old, new)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise LocalspecError(
-            "a report is damaged", "Write it anew with `bench --output FILE.json`."
+            "a report is damaged", "Write it again with `bench --output FILE.json`."
         ) from None
     arms = [arm for arm in before if arm in after]
     changes = [change for arm in arms for change in _changes(arm, before, after)]
@@ -127,7 +127,7 @@ def _changes(
 
 
 def _different(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
-    """What was not the same in machine, models, versions and settings."""
+    """Differences in machine, models, versions and settings."""
     before, after = _circumstances(old), _circumstances(new)
     return tuple(
         (name, _shown(name, before.get(name)), _shown(name, after.get(name)))
@@ -157,7 +157,7 @@ def _verdict(
     changes: Sequence[ReportChange], different: Sequence[tuple[str, str, str]]
 ) -> tuple[str, ...]:
     """One sentence for every setting."""
-    last = {change.arm: change for change in changes}  # the row over all comes last
+    last = {change.arm: change for change in changes}  # the row over all kinds comes last
     said = [_said(change) for change in last.values()]
     if different:
         names = ", ".join(name for name, _, _ in different)

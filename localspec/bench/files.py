@@ -1,4 +1,4 @@
-"""Writes a report to files; the ending says how. Paths are tried before anything is measured."""
+"""Reports in files; the ending chooses the format. Paths are tried before anything is measured."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ ENDINGS = ("json", "csv", "md", "png", "svg")
 
 
 def check(paths: Sequence[Path]) -> None:
-    """Make sure that every file can be written, without changing any that is there.
+    """Check that every file can be written, without changing existing ones.
 
     Raises:
-        UsageError: an unknown ending.
-        LocalspecError: a file that cannot be written.
+        UsageError: an ending is unknown.
+        LocalspecError: a file cannot be written.
     """
     for path in paths:
         if path.suffix[1:].lower() not in ENDINGS:
             raise UsageError(
-                f"{path.name} has no ending that says what to write",
+                f"{path.name} has no ending that chooses a format",
                 f"Choose one of {', '.join('.' + ending for ending in ENDINGS)}.",
             )
         try:
@@ -40,10 +40,10 @@ def check(paths: Sequence[Path]) -> None:
 
 
 def write(report: Report, path: Path) -> None:
-    """Write `report` to `path` as its ending says.
+    """Write `report` to `path`, in the format of its ending.
 
     Raises:
-        LocalspecError: it cannot be written; an earlier one is as it was.
+        LocalspecError: it cannot be written; an earlier file is unchanged.
     """
     content = _content(report, path.suffix[1:].lower())
     try:
@@ -55,7 +55,7 @@ def write(report: Report, path: Path) -> None:
 
 
 def _aside(path: Path) -> Path:
-    """Where this process writes a file first: an earlier one is not lost to a full disk."""
+    """The temporary file: a full disk must not destroy an earlier report."""
     whole = folders.real(path)
     return whole.with_name(f".{whole.name}.{os.getpid()}.part")
 
@@ -67,7 +67,7 @@ def _unwritable(path: Path, error: OSError) -> LocalspecError:
 def _content(report: Report, ending: str) -> bytes:
     """The file's bytes."""
     if ending in ("png", "svg"):
-        from localspec.bench.picture import draw  # noqa: PLC0415 - a text report draws nothing
+        from localspec.bench.picture import draw  # noqa: PLC0415 - text reports need no Pillow
 
         return draw(report).png() if ending == "png" else draw(report).svg()
     return {"json": to_json, "csv": csv, "md": markdown}[ending](report).encode()
@@ -79,13 +79,13 @@ def to_json(report: Report) -> str:
 
 
 def document(report: Report) -> dict[str, Any]:
-    """Everything, every run included; what was said stays out, as do the prompts' texts."""
+    """The report with every run, but without the texts of prompts and answers."""
     found = asdict(replace(report, runs=()))
     return {"format": FORMAT, **found, "runs": [_run(run) for run in report.runs]}
 
 
 def _run(run: Run) -> dict[str, Any]:
-    """One run's sums: drafted = accepted + rejected, and the parts make up the wall time."""
+    """One run's sums; drafted = accepted + rejected, and the parts add up to the wall time."""
     stats = run.stats
     return {
         "prompt": run.prompt,

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from localspec.bench.result import ArmReport, Interval, Report, SweepPoint
 from localspec.formats import known
 
-_SCALE = 2  # pixels of a PNG to one of the drawing
+_SCALE = 2  # pixels of the PNG for one of the drawing
 _WIDTH, _LEFT, _RIGHT = 900.0, 150.0, 860.0
 _ROW, _PLOT = 26.0, 190.0
 _INK, _GREY, _GREEN, _RED, _BLUE = "#222222", "#999999", "#2e8b57", "#c0392b", "#2a6fb0"
@@ -22,16 +22,14 @@ _MOST_TEXT = 106  # characters to a line
 
 Point = tuple[float, float]
 Series = tuple[list[Point], str]
-"""Points, and the colour in which they are drawn."""
+"""Points and their colour."""
 
 
 class Drawing:
-    """Shapes on white, the later ones above the earlier ones, as SVG and as PNG.
+    """Shapes on white, as SVG and as PNG; later ones cover earlier ones.
 
-    Lengths in pixels, from the top left; colours are ``#rrggbb``.
-
-    Attributes:
-        height: where what was drawn so far ends, and the next part begins.
+    Lengths are in pixels from the top left; colours are ``#rrggbb``. `height` is the end of what
+    was drawn so far, where the next part begins.
     """
 
     def __init__(self, width: float, height: float = 0.0) -> None:
@@ -40,19 +38,19 @@ class Drawing:
         self._strokes: list[Callable[[ImageDraw.ImageDraw], object]] = []
 
     def rect(self, x: float, y: float, width: float, height: float, colour: str) -> None:
-        """A filled rectangle."""
+        """Draw a filled rectangle."""
         self._elements.append(
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
             f' fill="{colour}"/>'
         )
         left, top = round(_SCALE * x), round(_SCALE * y)
-        right = round(_SCALE * (x + width)) - 1  # Pillow's ends are painted as well
+        right = round(_SCALE * (x + width)) - 1  # Pillow paints the end pixels as well
         bottom = round(_SCALE * (y + height)) - 1
         if right >= left and bottom >= top:
             self._strokes.append(lambda pen: pen.rectangle((left, top, right, bottom), colour))
 
     def line(self, points: Sequence[Point], colour: str, width: float) -> None:
-        """A line through at least two points."""
+        """Draw a line through at least two points."""
         listed = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         self._elements.append(
             f'<polyline points="{listed}" fill="none" stroke="{colour}" stroke-width="{width:g}"/>'
@@ -61,7 +59,7 @@ class Drawing:
         self._strokes.append(lambda pen: pen.line(scaled, colour, thick, joint="curve"))
 
     def text(self, x: float, y: float, text: str, size: float = _SMALL, colour: str = _INK) -> None:
-        """One line of text; `x` and `y` are where its base line begins, `size` is its height."""
+        """Draw a line of text; its base line begins at `x`, `y`, and its height is `size`."""
         self._elements.append(
             f'<text x="{x:.1f}" y="{y:.1f}" font-family="sans-serif" font-size="{size:g}"'
             f' fill="{colour}">{escape(text)}</text>'
@@ -74,7 +72,7 @@ class Drawing:
         self._strokes.append(stroke)
 
     def svg(self) -> bytes:
-        """One SVG document; text is escaped."""
+        """The drawing as an SVG document."""
         size = f'width="{self.width:g}" height="{self.height:g}"'
         lines = [
             f'<svg xmlns="http://www.w3.org/2000/svg" {size}'
@@ -86,7 +84,7 @@ class Drawing:
         return "\n".join(lines).encode()
 
     def png(self) -> bytes:
-        """A PNG file of twice the size, with the font that comes with Pillow."""
+        """The drawing as a PNG file of `_SCALE` times the size, in Pillow's own font."""
         size = math.ceil(_SCALE * self.width), math.ceil(_SCALE * self.height)
         image = Image.new("RGB", size, "white")
         pen = ImageDraw.Draw(image)
@@ -98,7 +96,7 @@ class Drawing:
 
 
 def draw(report: Report) -> Drawing:
-    """Everything from the top down."""
+    """Draw a report from the top down."""
     drawing = Drawing(_WIDTH)
     _heading(report, drawing)
     for arm in report.on:
@@ -130,7 +128,7 @@ def _heading(report: Report, drawing: Drawing) -> None:
 
 
 def _speedups(arm: ArmReport, drawing: Drawing) -> None:
-    """A bar for every kind, with its interval; a line where plain decoding is."""
+    """Draw a bar and interval for every kind, and a line at 1, which is no drafting."""
     rows = [(row.kind, row.speedup) for row in arm.rows if row.speedup]
     top = drawing.height + 24
     scale = _bars(f"Speed-up: {arm.name}, gamma {arm.gamma}"[:90], rows, drawing, least=1.0)
@@ -139,7 +137,7 @@ def _speedups(arm: ArmReport, drawing: Drawing) -> None:
 
 
 def _speeds(off: ArmReport, drawing: Drawing) -> None:
-    """Bars of plain decoding's speed, where there is nothing to compare it with."""
+    """Draw bars of the speed without drafting, for a report that has nothing else."""
     speeds = [(row.kind, row.tokens_per_second) for row in off.rows]
     rows = [(kind, Interval(speed)) for kind, speed in speeds if speed is not None]
     _bars("Plain decoding, tokens/s", rows, drawing)
@@ -148,14 +146,9 @@ def _speeds(off: ArmReport, drawing: Drawing) -> None:
 def _bars(
     title: str, rows: Sequence[tuple[str, Interval]], drawing: Drawing, least: float | None = None
 ) -> float:
-    """A bar for every row; pixels to a unit.
+    """Draw a bar for every row; returns pixels per unit.
 
-    Args:
-        title: what stands above.
-        rows: kinds and their figures.
-        drawing: what is drawn on.
-        least: what the width has room for anyhow: plain decoding, with which all is compared; None
-            where nothing is.
+    `least` is the value that has to fit into the width in any case: 1, if bars are speed-ups.
     """
     drawing.text(20, drawing.height + 12, title, _BIG)
     y = drawing.height + 24
@@ -196,7 +189,7 @@ def _sweep(points: Sequence[SweepPoint], drawing: Drawing) -> None:
 
 
 def _plot(title: str, series: Sequence[Series], drawing: Drawing) -> None:
-    """Lines over axes that begin at zero."""
+    """Draw lines over axes that begin at zero."""
     drawing.text(20, drawing.height + 12, title, _BIG)
     top, bottom = drawing.height + 28, drawing.height + 28 + _PLOT
     most_x = max(x for points, _ in series for x, _ in points)

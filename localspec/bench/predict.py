@@ -1,4 +1,4 @@
-"""What the measured costs and the acceptance promise for each draft length. Times in seconds."""
+"""Predicted speed of each draft length, from measured costs and acceptance. Times in seconds."""
 
 from __future__ import annotations
 
@@ -14,30 +14,28 @@ from localspec.engine.length.cost import Curve
 from localspec.engine.stats import Round
 
 LONGEST = 12
-_LEAST, _MOST, _BLOCK = 2000, 4000, 100  # positions to replay; neighbours that stay together
+_LEAST, _MOST, _BLOCK = (
+    2000,
+    4000,
+    100,
+)  # positions to replay, at least and at most; length of a contiguous block
 
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """Python's seconds in a round: `fixed`, and `per_token` for every drafted token."""
+    """Python's seconds in a round: `fixed`, plus `per_token` for every drafted token."""
 
     fixed: float
     per_token: float
 
     def of(self, drafted: int) -> float:
-        """A round that drafts so many tokens."""
+        """Seconds of a round that drafts this many tokens."""
         return self.fixed + self.per_token * drafted
 
 
 @dataclass(frozen=True, slots=True)
 class RoundCosts:
-    """What a round is made of on this machine.
-
-    Attributes:
-        target: T(n).
-        draft: the draft's decodes of n tokens.
-        python: what comes on top.
-    """
+    """What a round costs here: decodes of n tokens by each model, and Python's time."""
 
     target: Curve
     draft: Curve
@@ -45,7 +43,7 @@ class RoundCosts:
 
 
 def overhead(rounds: Iterable[Round]) -> Overhead:
-    """Fit Python's share of rounds of several draft lengths, by least squares."""
+    """Fit Python's seconds to the number of drafted tokens, by least squares."""
     points = [(d.drafted, d.total_s - d.draft_s - d.verify_s + d.between_s) for d in rounds]
     if not points:
         return Overhead(0.0, 0.0)
@@ -57,9 +55,9 @@ def overhead(rounds: Iterable[Round]) -> Overhead:
 
 
 def outcomes(rounds: Sequence[Round]) -> list[float]:
-    """The chance to be accepted of what was drafted, token by token: it was, or it was not.
+    """The chance of acceptance at each position: 1 or 0, as the drafted token was accepted or not.
 
-    The bonus token after full acceptance was not judged: its chance is that of the token after it.
+    A bonus token was not drafted; it gets the mean outcome of the tokens that follow bonus tokens.
     """
     after = [
         later.accepted > 0
@@ -76,7 +74,7 @@ def outcomes(rounds: Sequence[Round]) -> list[float]:
 
 
 def predictions(costs: RoundCosts, rounds: Sequence[Round]) -> list[Prediction]:
-    """Every draft length from 0 to `LONGEST`, replayed over what `rounds` saw."""
+    """Predict every draft length from 0 to `LONGEST` by a replay of the outcomes in `rounds`."""
     alone = costs.target.seconds(1)
     plain = 1 / (alone + costs.python.of(0))
     found = [Prediction(0, 1.0, plain, 1.0, 1.0)]
@@ -90,13 +88,13 @@ def predictions(costs: RoundCosts, rounds: Sequence[Round]) -> list[Prediction]:
 
 
 def _replayed(gamma: int, text: Sequence[float], costs: RoundCosts) -> tuple[int, float]:
-    """Rounds and seconds for `text` with drafts of `gamma` tokens, the first round a plain one.
+    """Rounds and seconds for `text` with drafts of `gamma` tokens; the first round drafts nothing.
 
-    Luck is drawn once per position, so that every length meets the same.
+    Outcomes are drawn once per position from a fixed seed: every length meets the same ones.
     """
-    luck = random.Random(0)  # noqa: S311 - luck, not secrets
+    luck = random.Random(0)  # noqa: S311 - no secrets
     accepted = [luck.random() < chance for chance in text]
-    at = rounds = read = 0  # `read` is what the draft's cache holds
+    at = rounds = read = 0  # `read`: tokens in the draft's cache
     seconds = 0.0
     while at < len(text):
         n = min(gamma, len(text) - at - 1) if at else 0
@@ -111,7 +109,7 @@ def _replayed(gamma: int, text: Sequence[float], costs: RoundCosts) -> tuple[int
 
 
 def _typical(text: list[float]) -> list[float]:
-    """As much of `text` as is replayed in a moment; a short one often enough to have no ends."""
+    """Blocks from all over a long `text`, to save time; a short one repeated, to make ends rare."""
     if len(text) <= _MOST:
         return text * -(-_LEAST // len(text))
     starts = np.linspace(0, len(text) - _BLOCK, _MOST // _BLOCK).astype(int)

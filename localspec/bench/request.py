@@ -1,4 +1,4 @@
-"""What a bench is asked for, and what it asks: sets that come with localspec, or a user's own."""
+"""The request for a bench, and its prompts: sets that come with localspec, or a user's own."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ GENERAL = "general"
 _SETS = Path(__file__).parent / "sets"
 OWN_KIND = "own"
 _MOST_BYTES = 64_000_000
-_MOST_KIND = 24  # characters: a column of the report
+_MOST_KIND = 24  # characters: the width of a column of the report
 
 
 QUICK_S: Final = 45.0
-"""Seconds of a quick bench, in which every question is asked as often as there is time for."""
+"""Seconds of a quick bench, which asks every question as often as there is time."""
 
 QUICK_REPEATS: Final = 50
 QUICK_TOKENS: Final = 64
@@ -36,9 +36,8 @@ class BenchPrompt:
     """One question.
 
     Attributes:
-        name: how the report calls it; it says nothing of the text.
-        kind: what sort of text it asks for.
-        text: the question.
+        name: its name in the report, which tells nothing of the text.
+        kind: the sort of text that it asks for.
     """
 
     name: str
@@ -51,9 +50,8 @@ class PromptSet:
     """Questions that belong together.
 
     Attributes:
-        name: how the report calls the set.
-        prompts: in the order in which they are asked: one of each kind, then the next.
-        ignore_end: let answers run on past their end, where they would be too short to time.
+        prompts: in the order in which they are asked: one of each kind, then the next of each.
+        ignore_end: whether answers run on past their end, as they would be too short to time.
     """
 
     name: str
@@ -67,7 +65,7 @@ class PromptSet:
 
     @property
     def digest(self) -> str:
-        """A hash of all questions: sets of the same name may differ."""
+        """A hash of all questions, since sets of the same name may differ."""
         texts = sorted((prompt.name, prompt.kind, prompt.text) for prompt in self.prompts)
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
@@ -88,25 +86,24 @@ class PromptSet:
 
 
 def drafters_of(name: str) -> str:
-    """What ``--draft`` calls one of ``--drafts``: several drafters at once are joined by a +."""
+    """One of ``--drafts`` as ``--draft`` takes it: there a comma joins several, here a +."""
     return name if folders.is_file(Path(name)) else name.replace("+", ",")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchRequest:
-    """What is wanted.
+    """What a bench measures.
 
     Attributes:
-        prompts: the questions.
-        repeats: how often each is asked.
-        n_predict: tokens of an answer at most.
+        repeats: how often each question is asked.
+        n_predict: the most tokens of an answer.
         temperature: 0 for greedy.
         seed: of the first repeat.
         gamma: of the settings that draft.
         drafts: several drafts for the target, each as `drafters_of` reads it; empty for the
             pair's.
-        sweep: draft lengths that are run besides.
-        deadline: by the clock `perf_counter`, which all processes share; None for none.
+        sweep: more draft lengths to run.
+        deadline: in seconds of `perf_counter`, which all processes share; None for none.
     """
 
     prompts: PromptSet
@@ -120,13 +117,13 @@ class BenchRequest:
     deadline: float | None = None
 
     def settings(self, end_tokens: frozenset[int]) -> ChatSettings:
-        """The settings that every arm shares; with a seed, so that off and on draw the same."""
+        """The settings that every arm shares, with a seed, so that off and on draw the same."""
         bias = dict.fromkeys(end_tokens, float("-inf")) if self.prompts.ignore_end else {}
         sampling = SamplingParams(temperature=self.temperature, seed=self.seed, logit_bias=bias)
         return ChatSettings(sampling=sampling, n_predict=self.n_predict, repeatable=True)
 
     def document(self) -> dict[str, Any]:
-        """What is wanted as a report shows it: plain values, the prompts by name and hash."""
+        """The request for a report: plain values, the prompts by name and hash."""
         prompts = self.prompts
         return {
             "prompts": prompts.name,
@@ -144,7 +141,7 @@ class BenchRequest:
 
 
 def shipped(name: str) -> PromptSet:
-    """A set that comes with localspec."""
+    """Read a set that comes with localspec."""
     document = tomllib.loads((_SETS / f"{name}.toml").read_text("utf-8"))
     texts: dict[str, str] = document.get("texts", {})
     kinds = [
@@ -158,7 +155,7 @@ def shipped(name: str) -> PromptSet:
 
 
 def _text(entry: str | dict[str, Any], texts: dict[str, str]) -> str:
-    """A question, with the texts that it is about below it."""
+    """A question, followed by the texts that it is about."""
     if isinstance(entry, str):
         return entry.strip()
     about = "\n\n".join(texts[name].strip() for name in entry["about"])
@@ -166,21 +163,23 @@ def _text(entry: str | dict[str, Any], texts: dict[str, str]) -> str:
 
 
 def _in_turn(kinds: Iterable[Sequence[BenchPrompt]]) -> tuple[BenchPrompt, ...]:
-    """The first of every kind, then the second: a run that is cut short has seen all kinds."""
+    """The first of every kind, then the second: a run that is stopped early has seen all kinds."""
     return tuple(prompt for prompt in chain.from_iterable(zip_longest(*kinds)) if prompt)
 
 
 def read(path: Path) -> PromptSet:
-    """A file of JSON lines: ``{"prompt": "...", "kind": "..."}``, the kind optional.
+    """Read a file of JSON lines: ``{"prompt": "...", "kind": "..."}``; the kind is optional.
 
     Raises:
-        LocalspecError: it cannot be read, is empty, or has a line that is no prompt.
+        LocalspecError: it cannot be read, is empty, or has a malformed line.
     """
     try:
-        with path.open("rb") as file:  # a pipe will do; what never ends will not
+        with path.open("rb") as file:  # a pipe is fine, an endless one is not
             content = file.read(_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise LocalspecError(f"{path} is larger than {formats.size(_MOST_BYTES)}", "Ask less.")
+            raise LocalspecError(
+                f"{path} is larger than {formats.size(_MOST_BYTES)}", "Use fewer prompts."
+            )
         lines = content.decode("utf-8-sig").split("\n")
     except OSError as error:
         raise LocalspecError(
@@ -201,7 +200,7 @@ def read(path: Path) -> PromptSet:
 
 
 def _parsed(line: str, number: int, path: Path) -> BenchPrompt:
-    """One line of a file of prompts."""
+    """Parse one line of a file of prompts."""
 
     def wrong(what: str) -> LocalspecError:
         return LocalspecError(
@@ -224,7 +223,7 @@ def _parsed(line: str, number: int, path: Path) -> BenchPrompt:
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise wrong("has half a character (a surrogate)")
     if not isinstance(kind, str) or not 0 < len(kind.strip()) <= _MOST_KIND:
-        raise wrong(f"has a kind that is no text of 1 to {_MOST_KIND} characters")
+        raise wrong(f"has a kind that is not a text of 1 to {_MOST_KIND} characters")
     if not kind.isprintable() or kind.strip() == "all":
         raise wrong("has a kind that cannot be shown")
     return BenchPrompt(f"line-{number}", kind.strip(), text)

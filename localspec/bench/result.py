@@ -1,4 +1,4 @@
-"""What a bench found: plain values that every picture, table and document is made from.
+"""The results of a bench: plain values that pictures, tables and documents show.
 
 Times are in seconds.
 """
@@ -16,7 +16,7 @@ from localspec.formats import times
 FORMAT = 1
 INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
 OFF, ALL = "off", "all"
-"""The setting that is plain decoding; the row over all kinds."""
+"""The name of the setting without drafting; the name of the row over all kinds."""
 
 LEAST_TOKENS = 8
 """Answers shorter than this are too short to time."""
@@ -27,13 +27,12 @@ class Run:
     """One timed answer.
 
     Attributes:
-        prompt, kind: which question.
-        arm: under which setting.
+        prompt, kind: of the question.
+        arm: the name of the setting.
         repeat: counted from 0.
-        stats: sums over its rounds, and the rounds.
-        prompt_s: from the question to the end of its reading, templating included.
+        prompt_s: from the question to the end of the prefill, templating included.
         around_s: Python's work before the first round and after the last.
-        wall_s: from the question to the end of the answer, by a clock of its own.
+        wall_s: from the question to the end of the answer, measured apart from the parts.
     """
 
     prompt: str
@@ -52,25 +51,25 @@ class Run:
 
     @property
     def draft_s(self) -> float:
-        """Time in the draft."""
+        """Seconds in the draft."""
         return sum(done.draft_s for done in self.stats.rounds if done.draft_passes or done.kept)
 
     @property
     def python_s(self) -> float:
-        """Time in neither model: sampling, the rule, text, and what happens between two rounds."""
+        """Seconds outside of both models: sampling, the rule, text, and the time between rounds."""
         whole = sum(done.total_s + done.between_s for done in self.stats.rounds)
         return whole - self.draft_s - self.stats.verify_s + self.around_s
 
     @property
     def timed(self) -> bool:
-        """Whether there is enough of it to give a speed."""
+        """Whether it is long enough to give a speed."""
         stats = self.stats
         return stats.tokens_per_second is not None and stats.generated_tokens >= LEAST_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What part of the time goes where; they add up to 1. The prompt is left out."""
+    """Shares of the time without the prompt; they add up to 1."""
 
     draft: float
     verify: float
@@ -79,7 +78,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A geometric mean and its 95 % interval; without one where there is too little to tell."""
+    """A geometric mean and its 95 % interval, None if there are too few values."""
 
     value: float
     low: float | None = None
@@ -105,16 +104,16 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRow:
-    """One kind of text, or all of them, under one setting. Times in seconds.
+    """One kind of text, or all of them, under one setting.
 
     Attributes:
-        kind: `ALL` over all.
-        prompts: questions that were timed.
-        tokens_per_second: geometric mean over prompts (over all: of the kinds' means).
-        speedup: over plain decoding, prompt by prompt; None for plain decoding itself.
-        acceptance: accepted over drafted tokens; None where nothing was drafted.
-        tokens_per_round: emitted tokens per target pass.
-        gamma: drafted tokens per round that drafted; None where none did.
+        kind: `ALL` for the row over all kinds.
+        prompts: how many questions were timed.
+        tokens_per_second: geometric mean over prompts; over all kinds, of the kinds' means.
+        speedup: over no drafting, prompt by prompt; None for no drafting itself.
+        acceptance: accepted over drafted tokens; None if nothing was drafted.
+        tokens_per_round: emitted tokens per pass of the target.
+        gamma: drafted tokens per round that drafted; None if none did.
         drafting: share of the rounds that drafted.
         time_to_first_token_s: median over prompts.
     """
@@ -136,10 +135,10 @@ class ArmReport:
     """One setting.
 
     Attributes:
-        name: how it is called; ``off`` is plain decoding.
-        draft: the draft's name; None where nothing drafts.
+        name: ``off`` is no drafting.
+        draft: the draft's name; None if nothing drafts.
         gamma: ``"auto"`` or a number.
-        swept: one of a sweep over draft lengths.
+        swept: whether it belongs to a sweep over draft lengths.
     """
 
     name: str
@@ -161,8 +160,8 @@ class CurvePoint:
 
     Attributes:
         n: tokens.
-        seconds: measured beforehand; None where only the runs show it.
-        in_runs: median in the timed runs; None where none was of that size.
+        seconds: measured before the runs; None if only the runs have it.
+        in_runs: median in the timed runs; None if none was of that size.
     """
 
     n: int
@@ -175,8 +174,8 @@ class Prediction:
     """What is expected of one draft length.
 
     Attributes:
-        speedup: over the prediction for plain decoding.
-        roofline: the same with a free draft that is always right, and Python for nothing.
+        speedup: over the prediction for no drafting.
+        roofline: the same with a draft that is free and always right, and no time in Python.
     """
 
     gamma: int
@@ -188,11 +187,11 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One draft length: what was expected beside what was measured.
+    """One draft length, predicted and measured.
 
     Attributes:
         predicted: from T(n), the draft's cost and the acceptance.
-        tokens_per_second: measured, all tokens over all time; None where it was not run.
+        tokens_per_second: measured, all tokens over all time; None if it was not run.
         speedup: measured, prompt by prompt.
     """
 
@@ -203,7 +202,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """Two answers to one question that are not the same.
+    """Two different answers to one question.
 
     Attributes:
         prompt: the question.
@@ -224,10 +223,10 @@ class AnswersAgree:
     """Whether the answers with and without speculation were the same.
 
     Attributes:
-        compared: pairs of answers.
-        same: pairs that were the same to the last token.
-        greedy: whether that was at temperature 0.
-        partings: the others.
+        compared: how many pairs of answers were compared.
+        same: how many pairs were the same to the last token.
+        greedy: whether the temperature was 0.
+        partings: the pairs that differ.
     """
 
     compared: int
@@ -242,20 +241,18 @@ class Report:
 
     Attributes:
         environment: machine, backend, versions, models with their hashes.
-        settings: everything that was asked for.
-        draft_note: why nothing can be drafted; empty where something can.
-        arms: the settings; the first is plain decoding.
+        settings: the request.
+        draft_note: why nothing can be drafted; empty if something can.
+        arms: the settings; the first is no drafting.
         curve: T(n) of the target.
         draft_step_s: one decode of the first draft; None without one.
         sweep: by draft length, for the first draft.
-        agreement: of the outputs.
-        prompts: questions that there were.
-        too_long, too_short: names of prompts that did not fit, or whose answers have too few
-            tokens to time.
-        ended: `INTERRUPTED` or `OUT_OF_TIME`; empty where everything was asked as often as wanted.
+        prompts: how many questions the set has.
+        too_long, too_short: names of prompts that did not fit into the context, or whose answers
+            have too few tokens to time.
+        ended: `INTERRUPTED` or `OUT_OF_TIME`; empty if all repeats were run.
         peak_memory_bytes: of the process and its accelerators.
-        verdict: what all this means, a sentence each.
-        runs: every run.
+        verdict: conclusions, one sentence each.
     """
 
     environment: Mapping[str, Any]
@@ -276,7 +273,7 @@ class Report:
 
     @property
     def off(self) -> ArmReport:
-        """Plain decoding."""
+        """The setting without drafting."""
         return self.arms[0]
 
     @property
@@ -286,11 +283,11 @@ class Report:
 
     @property
     def best(self) -> ArmReport | None:
-        """The fastest of those; None without a draft, or where nothing was timed."""
+        """The fastest of those; None without a draft, or if nothing was timed."""
         timed = [(found.value, arm) for arm in self.on if (found := arm.overall.speedup)]
         return max(timed, key=itemgetter(0), default=(0.0, None))[1]
 
     @property
     def step(self) -> float | None:
-        """Seconds of T(1)."""
+        """T(1) in seconds."""
         return next((p.seconds for p in self.curve if p.n == 1), None)

@@ -1,4 +1,4 @@
-"""Runs every prompt under every setting, one after the other, on models that are loaded once."""
+"""Runs every prompt under every setting in turn, on models that are loaded once."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ WARM_UP_TOKENS = 32
 T = TypeVar("T")
 
 BeforeAsking: TypeAlias = Callable[[str, int, int, float | None], object]
-"""Called before a question: with its name, how many were asked (repeats count), of how many, and
-the seconds that are left, as far as can be told; None at the very beginning."""
+"""Called before a question with its name, how many were asked and how many there are (repeats
+count), and the estimated seconds left, None before the first estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ class Arm:
     """One setting that every prompt is answered under.
 
     Attributes:
-        name: how the report calls it; `OFF` is plain decoding.
-        gamma: draft length, 0 for plain decoding.
-        swept: one of a sweep over draft lengths.
+        name: its name in the report; `OFF` is no drafting.
+        gamma: draft length, 0 for no drafting.
+        swept: whether it belongs to a sweep over draft lengths.
     """
 
     name: str
@@ -48,10 +48,10 @@ class Arm:
 
 
 def in_turn(arms: Sequence[T], turn: int) -> list[T]:
-    """The order of the `turn`th question: forwards and backwards in turn, beginning anywhere.
+    """The order of the arms for question `turn`: forwards and backwards, from changing starts.
 
-    So a drifting machine favours no setting. With two arms that is off-on, on-off, on-off, off-on,
-    ...; with more of them every arm comes first, and every arm before and after every other.
+    A machine whose speed drifts then favours no setting. Two arms take turns as off-on, on-off,
+    on-off, off-on, ...; with more, every arm comes first, and before and after every other.
     """
     start = turn // 2 % len(arms)
     order = [*arms[start:], *arms[:start]]
@@ -60,14 +60,14 @@ def in_turn(arms: Sequence[T], turn: int) -> list[T]:
 
 @dataclass(slots=True)
 class BenchOutcome:
-    """What came of it. Every question that counts was answered under all settings.
+    """The runs of a bench. Every question in it was answered under all settings.
 
     Attributes:
         runs: in the order in which they were made.
-        partings: where answers with and without speculation part.
+        partings: where answers with and without speculation differ.
         compared: how many pairs of answers were compared.
-        too_long: questions that do not fit into the context.
-        ended: `INTERRUPTED` or `OUT_OF_TIME` if it ended early; empty if it did not.
+        too_long: names of questions that do not fit into the context.
+        ended: `INTERRUPTED` or `OUT_OF_TIME` if it ended early; else empty.
     """
 
     runs: list[Run] = field(default_factory=list)
@@ -83,16 +83,15 @@ class _OutOfTime(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """Asks questions under several settings. One thread.
+    """Asks questions under several settings, in one thread.
 
     Attributes:
-        arms: the settings; the first is plain decoding.
-        settings: what all of them have in common; its seed is that of the first repeat.
-        cancel: ends the run; what is done is kept.
-        deadline: by `clock`; the question that is running then is left out, unless it is the
-            first. None for no deadline.
+        arms: the first is no drafting.
+        settings: common to all arms; the seed is that of the first repeat.
+        cancel: ends the run; finished questions are kept.
+        deadline: in seconds of `clock`, None for none; the question that it interrupts is left out,
+            unless it is the first.
         asking: called before every question.
-        clock: in seconds.
     """
 
     arms: Sequence[Arm]
@@ -103,7 +102,7 @@ class Runner:
     clock: Callable[[], float] = perf_counter
 
     def warm_up(self, prompt: BenchPrompt) -> None:
-        """Answer once under every setting, shortly; nothing of it counts.
+        """Give a short answer under every setting, which is not recorded.
 
         Raises:
             Cancelled: the user stopped it.
@@ -141,7 +140,7 @@ class Runner:
     def _ask(
         self, prompt: BenchPrompt, repeat: int, order: Sequence[Arm], outcome: BenchOutcome
     ) -> None:
-        """One question under all settings, or not at all."""
+        """Ask one question under all settings; record all answers or none."""
         found: dict[str, Run] = {}
         try:
             for arm in order:
@@ -150,7 +149,7 @@ class Runner:
             outcome.too_long.append(prompt.name)
             return
         outcome.runs += found.values()
-        if repeat == 0:  # the others repeat it
+        if repeat == 0:  # later repeats answer alike
             self._compare(found, outcome)
 
     def _answer(
@@ -161,7 +160,7 @@ class Runner:
         settings: ChatSettings,
         outcome: BenchOutcome,
     ) -> Run:
-        """One answer, read with empty caches."""
+        """Answer once, from empty caches."""
         session = arm.session
         session.reset()
         for context in (session.pair.target, *session.pair.drafts.values()):
@@ -183,7 +182,7 @@ class Runner:
                     before = latest - read - event.round.between_s - event.round.total_s
                 self._check_time(outcome)
             else:
-                raise AssertionError("the turn ended without an end")
+                raise AssertionError("the turn ended without a TurnEnd")
         if event.reason is FinishReason.CANCELLED:
             raise Cancelled
         return Run(
@@ -198,7 +197,7 @@ class Runner:
         )
 
     def _compare(self, found: dict[str, Run], outcome: BenchOutcome) -> None:
-        """Look where the answers part."""
+        """Compare each answer with the one without drafting."""
         plain, greedy = found[OFF], self.settings.sampling.temperature <= 0
         for arm in self.arms[1:]:
             other = found[arm.name]
@@ -208,7 +207,7 @@ class Runner:
 
 
 def part(plain: Run, other: Run, target: Context, *, greedy: bool) -> Parting:
-    """Compare two answers, of which `target` has just read the prompt."""
+    """Find where two different answers part; `target`'s cache begins with their prompt."""
     common = common_prefix(plain.tokens, other.tokens)
     margin = None
     if greedy:
@@ -218,7 +217,7 @@ def part(plain: Run, other: Run, target: Context, *, greedy: bool) -> Parting:
 
 
 def _margin(target: Context, tokens: list[int]) -> float | None:
-    """The best logit after `tokens` less the second best, read as plain decoding reads."""
+    """The best logit after `tokens` minus the second best, from decodes as without drafting."""
     if len(tokens) > target.n_ctx:
         return None
     target.clear()

@@ -1,6 +1,6 @@
-"""From runs to rows: speeds, speed-ups with their intervals, and shares, by kind and over all.
+"""Rows from runs: speeds, speed-ups with intervals, and shares of the time, by kind and over all.
 
-Ratios are averaged as logarithms: geometric means.
+Means of ratios are geometric.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from localspec.bench.result import ALL, OFF, CurvePoint, Interval, KindRow, Run, Shares
 
-_DRAWS = 4000  # of the bootstrap
+_DRAWS = 4000  # samples of the bootstrap
 _LOW, _HIGH = 2.5, 97.5
 
 
 def _by_prompt(runs: Iterable[Run]) -> dict[str, list[Run]]:
-    """The repeats of every question."""
+    """Runs grouped by question."""
     found: dict[str, list[Run]] = {}
     for run in runs:
         found.setdefault(run.prompt, []).append(run)
@@ -27,14 +27,14 @@ def _by_prompt(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def too_short(runs: Iterable[Run]) -> tuple[str, ...]:
-    """Questions with an answer that has too few tokens to time."""
+    """Names of questions with an answer that is too short to time."""
     return tuple(dict.fromkeys(run.prompt for run in runs if not run.timed))
 
 
 def rows(runs: Sequence[Run], arm: str) -> tuple[tuple[KindRow, ...], KindRow]:
-    """A row for every kind, and the one over all.
+    """A row for every kind, and one over all kinds.
 
-    What was too short to time counts for acceptance and shares, and not for speed.
+    Answers that are too short to time count for acceptance and shares, but not for speed.
     """
     mine = [run for run in runs if run.arm == arm]
     short, ratios = set(too_short(runs)), {} if arm == OFF else speedups(runs, arm)
@@ -49,7 +49,7 @@ def rows(runs: Sequence[Run], arm: str) -> tuple[tuple[KindRow, ...], KindRow]:
 
 
 def speedups(runs: Sequence[Run], arm: str) -> dict[str, list[float]]:
-    """Kind to the speed-up of every question: the median over repeats of the paired ratio."""
+    """The questions' speed-ups by kind, each the median of its repeats' paired ratios."""
     plain = _by_prompt(run for run in runs if run.arm == OFF)
     short = set(too_short(runs))
     found: dict[str, list[float]] = {}
@@ -62,7 +62,7 @@ def speedups(runs: Sequence[Run], arm: str) -> dict[str, list[float]]:
 
 
 def _speed(run: Run) -> float:
-    """Tokens per second of a run that is long enough to be timed."""
+    """Tokens per second of a run that is long enough to time."""
     return run.stats.tokens_per_second or 0.0
 
 
@@ -73,7 +73,7 @@ def _row(
     speeds: Sequence[float],
     ratios: Mapping[str, Sequence[float]],
 ) -> KindRow:
-    """The row of these runs, of `speeds` and of speed-ups by kind."""
+    """Make a row of these runs, their `speeds`, and their speed-ups by kind."""
     rounds = [done for run in runs for done in run.stats.rounds]
     drafting = [done.drafted for done in rounds if done.drafted]
     prompts = _by_prompt(runs)
@@ -93,14 +93,14 @@ def _row(
 
 
 def speed_over_all(runs: Iterable[Run]) -> float | None:
-    """All tokens over all time, those of the first rounds left out."""
+    """All tokens per second over all runs, without their first rounds."""
     timed = [run.stats for run in runs if run.timed]
     later = sum(stats.generated_tokens - stats.tokens_in_first_round for stats in timed)
     return ratio(later, sum(stats.after_first_s for stats in timed))
 
 
 def curve(measured: Mapping[int, float], runs: Iterable[Run]) -> tuple[CurvePoint, ...]:
-    """T(n) as it was measured, and as the runs show it."""
+    """T(n) as measured before the runs, and as its median in the runs."""
     seen: dict[int, list[float]] = {}
     for run in runs:
         for done in run.stats.rounds:
@@ -113,7 +113,7 @@ def curve(measured: Mapping[int, float], runs: Iterable[Run]) -> tuple[CurvePoin
 
 
 def shares(runs: Sequence[Run]) -> Shares | None:
-    """The shares over all of these runs together; None where there is no time."""
+    """Shares of the summed time of these runs; None without any time."""
     draft = sum(run.draft_s for run in runs)
     verify = sum(run.stats.verify_s for run in runs)
     python = sum(run.python_s for run in runs)
@@ -122,12 +122,12 @@ def shares(runs: Sequence[Run]) -> Shares | None:
 
 
 def ratio(above: float, below: float) -> float | None:
-    """A quotient, None where there is nothing to divide by."""
+    """`above / below`, None for a `below` of 0."""
     return above / below if below else None
 
 
 def middle(values: Iterable[float | None]) -> float | None:
-    """The median of what is known, None where nothing is."""
+    """The median of the values that are not None; None without any."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
@@ -135,17 +135,17 @@ def middle(values: Iterable[float | None]) -> float | None:
 def interval(groups: Mapping[str, Sequence[float]], *, seed: int = 1) -> Interval | None:
     """The mean over kinds of the mean over each kind's prompts, with a bootstrap over prompts.
 
-    Kinds are what they are: prompts are drawn anew within each kind. Where a kind has a single
-    prompt nothing can be drawn within it, and prompts are drawn from all kinds together. What is
-    drawn is stretched by sqrt(n / (n - 1)): a bootstrap of few values is too narrow by that
-    (Efron and Tibshirani, An Introduction to the Bootstrap, chapter 5.3).
+    Prompts are resampled within each kind, as the kinds are fixed; if a kind has a single prompt,
+    from all kinds together. Deviations are multiplied by sqrt(n / (n - 1)), the factor by which a
+    bootstrap of n values is too narrow (Efron and Tibshirani, An Introduction to the Bootstrap,
+    chapter 5.3).
 
     Args:
-        groups: kind to the ratios of its prompts, all positive.
-        seed: of the draws, so that the same figures give the same interval.
+        groups: the ratios of each kind's prompts, all positive, by kind.
+        seed: of the resampling, so that the same figures give the same interval.
 
     Returns:
-        None where there are no values at all.
+        None without any values.
     """
     logs = [np.log(np.asarray(values, dtype=np.float64)) for values in groups.values() if values]
     if not logs:
@@ -162,7 +162,7 @@ def interval(groups: Mapping[str, Sequence[float]], *, seed: int = 1) -> Interva
 
 
 def _draw(logs: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float64]:
-    """How far the mean of a drawn sample lies from the mean; `_DRAWS` times."""
+    """Deviations of `_DRAWS` resampled means from the mean; shape (_DRAWS,)."""
     n = len(logs)
     off = (logs - logs.mean()) * math.sqrt(n / (n - 1))
     means: NDArray[np.float64] = off[random.integers(0, n, (_DRAWS, n))].mean(axis=1)

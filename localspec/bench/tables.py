@@ -1,4 +1,4 @@
-"""The report's tables: for a terminal, as Markdown and as CSV."""
+"""The report's tables, for a terminal, as Markdown and as CSV."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from localspec.formats import columns, known, milliseconds, number, percent, tim
 _GREEN, _RED, _BOLD, _DIM, _RESET = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
 _WIDTH = 40  # characters of the longest bar
 _MOST_PARTINGS = 8
-_WIDE = ("tokens/round", "gamma", "first token off/on, ms")  # columns of what is no speed
+_WIDE = ("tokens/round", "gamma", "first token off/on, ms")  # columns that `brief` leaves out
 
 TitledRows: TypeAlias = tuple[str, list[dict[str, str]]]
-"""A title, and rows: from the column's header to the cell, the same headers in each."""
+"""A title, and rows: cells by the column's header, which are the same in every row."""
 
 
 def tables(report: Report) -> list[TitledRows]:
-    """The tables of a report that have rows, in the order in which they are read."""
+    """The tables of a report, without empty ones, in reading order."""
     found = [_speeds(report.off, arm) for arm in report.on] or [_plain_speeds(report.off)]
     found += [_shares(report), _sweep(report), _curve(report)]
     return [(title, rows) for title, rows in found if rows]
 
 
 def _plain_speeds(off: ArmReport) -> TitledRows:
-    """Plain decoding alone."""
+    """Speeds without drafting."""
     rows = [
         {
             "kind": row.kind,
@@ -42,7 +42,7 @@ def _plain_speeds(off: ArmReport) -> TitledRows:
 
 
 def _speeds(off: ArmReport, on: ArmReport) -> TitledRows:
-    """Off against on."""
+    """Speeds without and with drafting."""
     rows = [
         {
             "kind": b.kind,
@@ -61,7 +61,7 @@ def _speeds(off: ArmReport, on: ArmReport) -> TitledRows:
 
 
 def _shares(report: Report) -> TitledRows:
-    """Where the time goes, the prompt left out."""
+    """Where the time goes, without the prompt."""
     rows = [
         {
             "": arm.name,
@@ -76,7 +76,7 @@ def _shares(report: Report) -> TitledRows:
 
 
 def _sweep(report: Report) -> TitledRows:
-    """Predicted against measured."""
+    """Predicted and measured speeds by draft length."""
     rows = [
         {
             "gamma": str(point.predicted.gamma),
@@ -95,7 +95,7 @@ def _sweep(report: Report) -> TitledRows:
 
 
 def _curve(report: Report) -> TitledRows:
-    """T(n): seconds of the target's pass by its number of tokens, measured and in the runs."""
+    """T(n), measured before the runs and in them."""
     rows = [
         {
             "tokens": str(point.n),
@@ -113,7 +113,7 @@ def _quotient(above: float | None, below: float | None) -> str:
 
 
 def _partings(report: Report) -> list[str]:
-    """Where answers part, a line each."""
+    """Where answers differ, one line for each pair."""
     return [
         f"{each.prompt}, {each.arm}: after {each.at} tokens, margin {number(each.margin, 3)}"
         for each in report.agreement.partings
@@ -121,7 +121,7 @@ def _partings(report: Report) -> list[str]:
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
-    """Machine, models, versions and settings, a line each."""
+    """Machine, models, versions and settings, as names and values."""
     where = report.environment
     models = [("target", where["target"]), *(("draft", draft) for draft in where["drafts"])]
     return [
@@ -149,7 +149,7 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 def text(report: Report, *, colour: bool) -> str:
-    """Settings, tables, plots, verdict; the verdict last, where the eye is."""
+    """The report for a terminal; the verdict comes last, next to the prompt."""
     facts = _facts(report)
     width = max(len(name) for name, _ in facts)
     parts = ["\n".join(f"{_paint(f'{name:<{width}}', _DIM)}  {said}" for name, said in facts)]
@@ -166,7 +166,7 @@ def text(report: Report, *, colour: bool) -> str:
 
 
 def brief(report: Report) -> str:
-    """The verdict and what it rests on, in lines that fit a terminal of 80 cells."""
+    """The verdict and the figures that it rests on, in lines of at most 80 cells."""
     arms = report.on or ()
     found = [_speeds(report.off, arm) for arm in arms] or [_plain_speeds(report.off)]
     parts = ["\n".join(["Verdict", *report.verdict])]
@@ -192,7 +192,7 @@ def _aligned(table: TitledRows) -> str:
 
 
 def _speedups(arm: ArmReport) -> str:
-    """Bars of the speed-ups; the mark in each stands where plain decoding is."""
+    """Bars of the speed-ups, each with a mark at 1, which is no drafting."""
     rows = [(row.kind, row.speedup) for row in arm.rows if row.speedup]
     scale = _WIDTH / max(1.0, *(found.value for _, found in rows))
     width = max(len(kind) for kind, _ in rows)
@@ -220,7 +220,7 @@ def _curve_bars(report: Report) -> str:
 
 
 def markdown(report: Report) -> str:
-    """Verdict, tables, settings."""
+    """The report as Markdown: verdict, tables, settings."""
     parts = ["## localspec bench", _list(report.verdict), *map(_markdown_table, tables(report))]
     if report.agreement.partings:
         parts.append(f"### Where answers part\n\n{_list(_partings(report))}")
@@ -240,12 +240,12 @@ def _markdown_table(table: TitledRows) -> str:
 
 
 def _cell(said: str) -> str:
-    """`said` in a table or a list: no bar, mark-up or line break of its own."""
+    """Escape `said` for a cell or a list item, and join its lines."""
     return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", " ".join(said.split()))
 
 
 def csv(report: Report) -> str:
-    """One line for every setting and kind, figures unrounded."""
+    """The report as CSV: one line for every setting and kind, figures unrounded."""
     names = (
         *("arm", "draft", "gamma_setting", "kind", "prompts", "tokens_per_second", "speedup"),
         *("speedup_low", "speedup_high", "acceptance_rate", "tokens_per_round", "gamma"),

@@ -1,4 +1,4 @@
-"""What the figures mean, in words, with a recommendation."""
+"""The conclusions from the figures, with a recommendation."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from localspec.bench.result import INTERRUPTED, OUT_OF_TIME, ArmReport, Interval
 from localspec.engine.stats import LOOKUP
 from localspec.formats import percent, times
 
-_SMALL = 0.03  # a difference up to this matters to nobody
-_NARROW = 0.10  # an interval narrower than this has told what it can
+_SMALL = 0.03  # a difference up to this does not matter
+_NARROW = 0.10  # more measurements would not narrow an interval below this by much
 _BUSY_PYTHON = 0.10
 _COSTLY_DRAFT = 0.25  # of T(1)
 _RARELY = 0.35
-_TIE = 0.5  # logits: what rounding in another batch size may turn over
+_TIE = 0.5  # logits; rounding in another batch size may reverse a lead up to this
 _LOW_ROOF = 1.3
 
 
 def verdict(report: Report) -> tuple[str, ...]:
-    """A sentence each: the answer, what to do, and why it is so."""
+    """The conclusions, one sentence each: the answer, what to do, and why."""
     best = report.best
     if best is None or best.overall.speedup is None:
         return (_without(report), *_limits(report))
@@ -35,7 +35,7 @@ def verdict(report: Report) -> tuple[str, ...]:
 
 
 def _without(report: Report) -> str:
-    """Nothing was drafted, or nothing could be timed."""
+    """The sentence for a report in which nothing was drafted, or nothing could be timed."""
     speed = report.off.overall.tokens_per_second
     if speed is None:
         return "Nothing could be timed: the answers were too short, or too few."
@@ -66,7 +66,7 @@ def _answer(report: Report, best: ArmReport, found: Interval) -> str:
 
 
 def _choice(report: Report, best: ArmReport) -> Iterator[str]:
-    """Which of several drafts."""
+    """Which of several drafts is the fastest."""
     others = [
         f"{arm.name} {times(arm.overall.speedup.value)}"
         for arm in report.on
@@ -77,7 +77,7 @@ def _choice(report: Report, best: ArmReport) -> Iterator[str]:
 
 
 def _advice(best: ArmReport) -> Iterator[str]:
-    """For which kinds it is good."""
+    """For which kinds of text drafting helps."""
     known = {row.kind: row.speedup for row in best.kinds if row.speedup is not None}
     good = [kind for kind, found in known.items() if found.above_one]
     bad = [kind for kind, found in known.items() if found.below_one]
@@ -91,7 +91,7 @@ def _advice(best: ArmReport) -> Iterator[str]:
 
 
 def _forced(report: Report, best: ArmReport, found: Interval) -> Iterator[str]:
-    """What a fixed draft length has to do with it."""
+    """Whether another draft length than the fixed one is expected to be faster."""
     expected = max((p.predicted for p in report.sweep), key=lambda p: p.speedup, default=None)
     if expected is None or best is not report.on[0] or best.gamma in ("auto", str(expected.gamma)):
         return
@@ -124,7 +124,7 @@ def _verification(report: Report) -> Iterator[str]:
 
 
 def _costs(report: Report, best: ArmReport) -> Iterator[str]:
-    """Drafting, acceptance, Python: what else holds the speed back."""
+    """What else limits the speed: the draft's cost, acceptance, Python."""
     acceptance, step, alone = best.overall.acceptance, report.draft_step_s, report.step
     first = best is report.on[0]  # whose steps were timed
     if first and step is not None and alone and step > _COSTLY_DRAFT * alone:
@@ -139,11 +139,11 @@ def _costs(report: Report, best: ArmReport) -> Iterator[str]:
         )
     shares = best.overall.shares
     if shares is not None and shares.python > _BUSY_PYTHON:
-        yield f"Python takes {percent(shares.python)} of the time: the models are that small."
+        yield f"Python takes {percent(shares.python)} of the time: the models are so small."
 
 
 def _outputs(report: Report) -> Iterator[str]:
-    """Whether speculation changed what was said."""
+    """Whether speculation changed greedy answers."""
     found = report.agreement
     if not found.compared or not found.greedy:
         return

@@ -23,7 +23,7 @@ from localspec.pairs.hub.patience import Patience, silent
 from localspec.pairs.installed import InstalledPair
 from localspec.pairs.memory.free import Free, read_speed
 from localspec.pairs.memory.need import ModelFacts, active_share, draft_facts, facts, own_head
-from localspec.pairs.memory.outlook import Outlook, look
+from localspec.pairs.memory.outlook import Outlook, outlook_for
 from localspec.pairs.memory.placement import SNAPSHOTS
 from localspec.pairs.names import STARTER
 from localspec.pairs.references import Reference
@@ -172,7 +172,7 @@ def examine(
         heads.require_mtp(target.header, target.label)
     own_heads = own_head(target.header) if {AUTO, heads.MTP} & {*asked} else []
     sizes = [_draft_facts(each, target) for each in found]
-    ahead = look(
+    ahead = outlook_for(
         facts(target.header, target.more_bytes),
         sizes[0] if sizes else None,
         free and free(),

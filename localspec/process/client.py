@@ -108,7 +108,7 @@ class EngineClient:
         self._begin_loading(request, messages, msgpack.encode(make(request)))
 
     def _present(self) -> LoadRequest:
-        """The present request with the pair's name, without which it would mean the pair used last."""
+        """The present request, with the pair's name: without, it means the pair used last."""
         if self.latest is None:
             return self._loaded
         pair, draft = self.latest.pair_reference

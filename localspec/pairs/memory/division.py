@@ -28,7 +28,7 @@ def by_shares(
     Args:
         setup: how a target runs, with as many layers on devices as all of these hold together.
         model: its sizes.
-        free: what there is for it.
+        free: the memory that it may take.
         parts: the proportions, in the order of its devices.
         asked: how many layers the user wants on devices, -1 for all; None for as many as leave
             every device room for its own.
@@ -64,7 +64,7 @@ def by_memory(
         setup: how a model runs, with as many layers on devices as all of these hold together; it
             stays as it is where there is one device.
         model: its sizes.
-        free: what there is for it.
+        free: the memory that it may take.
         asked: how many layers the user wants on devices, -1 for all; None for as many as fit. Where
             those asked for do not fit, they are divided by what is free all the same.
         draft: whether it is the draft, which has devices of its own.
@@ -83,9 +83,9 @@ def by_memory(
 
 
 def crowded(setup: Setup, model: ModelFacts, free: Free) -> tuple[str, int, int] | None:
-    """A device that does not hold its share: its name, the bytes it needs and has; None if all do.
+    """A device without room for its share: its name, and the bytes it needs and has; else None.
 
-    Without shares there is one device, or nothing on any.
+    Without shares there is one device, or no layer on any.
     """
     counts = tuple(layers for _, layers in setup.split)
     if not any(counts):
@@ -98,7 +98,7 @@ def crowded(setup: Setup, model: ModelFacts, free: Free) -> tuple[str, int, int]
 
 
 def _counted(layers: int, model: ModelFacts) -> int:
-    """A number of layers on devices as it is; the output is one of them, -1 means all."""
+    """Resolve a number of layers on devices: the output counts as one, -1 means all."""
     whole = model.layers + 1
     return whole if layers < 0 else min(layers, whole)
 
@@ -110,7 +110,7 @@ def _split(setup: Setup, devices: Sequence[Device], counts: _Counts, model: Mode
 
 
 def _proportional(parts: Sequence[float], layers: int) -> _Counts:
-    """How many of `layers` devices with these shares get, by llama.cpp's rule."""
+    """Divide `layers` among devices with these shares by llama.cpp's rule."""
     whole = sum(parts)
     if not whole:
         return tuple(0 for _ in parts)

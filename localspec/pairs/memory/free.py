@@ -1,4 +1,4 @@
-"""What there is: free memory, the accelerators that each model may use, and the disk's speed."""
+"""Free memory, the accelerators that each model may use, and the disk's speed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-DEVICE_RESERVE: Final = 400_000_000  # what a driver takes for itself on an accelerator
+DEVICE_RESERVE: Final = 400_000_000  # bytes that a driver takes for itself on an accelerator
 CHUNK: Final = 4 << 20
 MOST_CHUNKS: Final = 64
 BUDGET_S: Final = 0.3
@@ -21,11 +21,11 @@ class Device:
     """One accelerator.
 
     Attributes:
-        free: bytes that are free there.
+        free: in bytes.
         shared: whether it uses the main memory.
         target, draft: whether that model may use it.
         label: llama.cpp's name of it.
-        worker: the address of the machine whose it is, HOST:PORT; empty for this one.
+        worker: the address of the machine that lends it, HOST:PORT; empty for this machine's own.
     """
 
     free: int
@@ -36,19 +36,18 @@ class Device:
     worker: str = ""
 
     def serves(self, *, draft: bool) -> bool:
-        """Whether the draft, or else the target, may use it."""
+        """Whether the draft (or the target, if not `draft`) may use it."""
         return self.draft if draft else self.target
 
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """What may be taken, in bytes.
+    """Memory that models may take, in bytes.
 
     Attributes:
-        ram: main memory, by the machine's and the container's limit.
-        devices: the accelerators.
-        address_space: what a limit on the address space leaves, None where there is none. It counts
-            mapped weights too, so nothing can be left on disk under it.
+        ram: main memory, within the machine's and the container's limit.
+        address_space: what a limit on the address space leaves, None without one. Mapped weights
+            count as well, so nothing can be left on disk under it.
     """
 
     ram: int
@@ -56,20 +55,19 @@ class Free:
     address_space: int | None = None
 
     def on_devices(self, *, draft: bool) -> int:
-        """Bytes that are free on the accelerators of one model."""
+        """Free bytes on the accelerators of one model."""
         return sum(each.free for each in self.devices if each.serves(draft=draft))
 
     def room(self, *, draft: bool) -> int:
-        """Bytes on these accelerators that its layers may take: the drivers take some."""
+        """Bytes on these accelerators that its layers may take, without the drivers' reserve."""
         return sum(
             max(0, each.free - DEVICE_RESERVE) for each in self.devices if each.serves(draft=draft)
         )
 
     def less(self, n_bytes: int, *, draft: bool, split: Mapping[str, int] | None = None) -> Free:
-        """What is left when one model has taken `n_bytes`.
+        """What is left after one model has taken `n_bytes` on its devices.
 
-        It is spread over its devices by their shares in `split`, without it as llama.cpp does: by
-        what is free on each.
+        They are spread by the shares in `split`, or else by what is free on each, as in llama.cpp.
         """
         parts = [
             (split.get(each.label, 0) if split else each.free) if each.serves(draft=draft) else 0
@@ -86,25 +84,25 @@ class Free:
 
     @property
     def shared(self) -> int:
-        """Bytes that are free on accelerators which use the main memory."""
+        """Free bytes on accelerators that use the main memory."""
         return sum(each.free for each in self.devices if each.shared)
 
 
 def read_speed(
     path: Path, *, budget: float = BUDGET_S, clock: Callable[[], float] = perf_counter
 ) -> float | None:
-    """Bytes per second at which parts of `path` are read that are not in memory.
+    """Measure the bytes per second at which uncached parts of `path` are read.
 
-    Parts all over the file are dropped from the page cache first. Those that stay there (other
+    Parts from all over the file are dropped from the page cache first. Those that stay there (other
     programs use them, or they are still to be written) are left out.
 
     Args:
         path: the file.
-        budget: seconds in which another part may be begun.
+        budget: seconds; no part is begun after them.
         clock: counts seconds.
 
     Returns:
-        None where that can't be measured: not on Linux, or all of the file stays in memory.
+        None if it cannot be measured: not on Linux, or all of the file stays in memory.
     """
     if sys.platform != "linux":
         return None
@@ -126,14 +124,14 @@ def read_speed(
 
 
 def _parts(size: int) -> list[int]:
-    """Where parts of a file of `size` bytes begin, far from each other; its end is left out."""
+    """Offsets of parts all over a file of `size` bytes, without its incomplete last one."""
     whole = size // CHUNK
     step = max(1, whole // MOST_CHUNKS)
     return [i * CHUNK for i in range(0, whole, step)][:MOST_CHUNKS]
 
 
 def _in_memory(file: int, start: int) -> bool:
-    """Whether a part is still in the page cache, by its last byte: reading it would not wait."""
+    """Whether a part is still in the page cache: reading its last byte would not block."""
     if sys.platform != "linux":  # for mypy
         return False
     try:

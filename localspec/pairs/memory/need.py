@@ -1,10 +1,10 @@
-"""What one model takes, in bytes, from its header alone: weights, cache, state, buffers.
+"""The bytes that one model takes, from its header alone: weights, caches, states, buffers.
 
-First what a header says of sizes, by llama.cpp's rules (src/llama-hparams.cpp, src/llama-model.cpp,
-src/models), from metadata alone where they are: of a split model the first part does not list the
-tensors of the others. Then what that comes to. Weights, caches and states are exact. The compute
-buffer is what llama.cpp holds at its fullest while it reads a batch: in the feed-forward part, in
-attention, or at the logits.
+`ModelFacts` are the sizes that a header tells, by llama.cpp's rules (src/llama-hparams.cpp,
+src/llama-model.cpp, src/models); of a split model, the first part does not list the tensors of the
+others. `need` computes bytes from them. Weights, caches and states are exact. The compute buffer is
+estimated as the most that llama.cpp holds during a batch: in the feed-forward part, in attention,
+or at the logits.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from localspec.pairs.gguf.heads import ASSISTANT, FILES, has_usable_mtp
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
 N_BATCH: Final = 512
-USUAL_OUTPUTS: Final = 9  # rows that the output buffer grows to with drafts of eight
+USUAL_OUTPUTS: Final = 9  # rows of the output buffer with drafts of eight tokens
 _LEAST_COMPUTE: Final = 1_100_000
 _F32: Final = 4
 _F16: Final = 2
 _I64: Final = 8
-_COPIES: Final = 3  # besides the first, where several devices work on a prompt at the same time
-_TOKEN_BYTES: Final = 180  # a token's text, twice, and where to find it
+_COPIES: Final = 3  # additional ones, if several devices work on a prompt at the same time
+_TOKEN_BYTES: Final = 180  # a token's text, twice, and its index
 _BLOCKS: Final = {name.lower(): (block, size) for name, block, size in GGML_TYPES.values()}
 
 # Architectures of which llama.cpp keeps snapshots of recurrent states (src/llama-arch.cpp).
@@ -34,33 +34,33 @@ _WITH_SNAPSHOTS: Final = (
     *("kimi-k3", "deepseek4", "glm5-next", "bailingmoe3"),
 )
 _RECURRENT: Final = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", "falcon-h1")
-# Every so many layers one has attention, where the header does not say which.
+# One of this many layers has attention, if the header does not say which.
 _FULL_ATTENTION_INTERVAL: Final = {"minimax-01": 8}
 _USUAL_INTERVAL: Final = 4
-_GEMMA3N_OWN_CACHES: Final = 20  # the layers after these read the cache of an earlier one
+_GEMMA3N_OWN_CACHES: Final = 20  # later layers read the cache of an earlier one
 _KDA_KERNEL: Final = 4
-_MAX_LAYERS: Final = 512  # llama.cpp loads no more
+_MAX_LAYERS: Final = 512  # llama.cpp's limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What a header says of sizes.
+    """The sizes that a header tells.
 
     Attributes:
-        trained: tokens of context that the model was trained for, 0 where it does not say.
+        trained: tokens of context that the model was trained for, 0 if unknown.
         layer_weights: bytes of each layer; 0 for one that is not loaded.
         other_weights: bytes of embeddings and output.
-        output_weights: what an accelerator holds of them.
-        tied: whether that is a copy: the output is the embedding.
+        output_weights: those of them that an accelerator holds.
+        tied: whether these are a copy, as the output is the embedding.
         kv_widths: (key, value) elements per token, for each layer; zeros without attention.
-        head_widths: the greatest number that divides every head's width, of keys and of values.
+        head_widths: the greatest common divisor of the heads' widths, of keys and of values.
         state: elements of a recurrent layer's state, and in how many layers.
-        widest: floats per token of a batch at the fullest moment between the layers' ends.
-        batch, outputs: tokens that one decode takes at most, and rows of logits that it gives.
-        shown: floats per token that a target gives out of its own decodes for this head.
-        held: how many times llama.cpp holds these for a batch.
-        table: bytes of what llama.cpp makes of a vocabulary; a target's is part of the program.
-        borrows: whether it reads the target's cache, and has none.
+        widest: the most floats per token of a batch that a layer holds at once.
+        batch, outputs: the most tokens of one decode, and the most rows of logits.
+        shown: floats per token that the target's decodes give to this head.
+        held: how many copies of these llama.cpp holds for a batch.
+        table: bytes of llama.cpp's vocabulary; 0 for a target, whose one is part of `PROGRAM`.
+        borrows: whether it reads the target's cache instead of one of its own.
     """
 
     architecture: str
@@ -91,7 +91,7 @@ class ModelFacts:
 
     @property
     def layers(self) -> int:
-        """How many there are, the output layer left out."""
+        """How many there are, without the output layer."""
         return len(self.layer_weights)
 
 
@@ -102,11 +102,11 @@ class Setup:
     Attributes:
         n_ctx: tokens of context.
         cache_k, cache_v: types of the cache, by llama.cpp's names.
-        gpu_layers: layers on an accelerator, the output layer counted as the first; -1 for all.
+        gpu_layers: layers on accelerators, the output layer counted as the first; -1 for all.
         flash: whether flash attention is on.
         snapshots: of a recurrent state.
-        split: by the devices' names how many of these layers each has, in their order; empty where
-            there is one or none.
+        split: devices' names with the number of these layers on each, in their order; empty for one
+            device or none.
     """
 
     n_ctx: int
@@ -141,12 +141,12 @@ class Need:
 
     @property
     def total(self) -> int:
-        """Bytes in all, wherever they are."""
+        """Bytes in all places."""
         return self.host + self.device
 
     @property
     def parts(self) -> dict[str, int]:
-        """Weights, caches with states, and buffers, wherever they are."""
+        """Bytes of weights, caches with states, and buffers in all places."""
         return {
             "weights": self.host_weights + self.device_weights,
             "cache": self.host_cache + self.device_cache,
@@ -183,22 +183,22 @@ def facts(header: GgufHeader, more_bytes: int = 0) -> ModelFacts:
 
 
 def draft_facts(draft: GgufHeader, more_bytes: int = 0) -> ModelFacts:
-    """The sizes of a draft model or of a head's file, beside those of the target."""
+    """The sizes of a draft model or a head's file, in addition to those of the target."""
     found = facts(draft, more_bytes)
     found = replace(found, table=_TOKEN_BYTES * found.vocab)
     if draft.architecture not in FILES:
         return found
     if draft.architecture == ASSISTANT:
         return _assistant_facts(found, draft, more_bytes)
-    # Of the target's decodes it is shown several layers' inputs, which llama.cpp holds also where
-    # they are computed: nothing else may use that place.
+    # It reads the inputs of several of the target's layers. llama.cpp also reserves the place where
+    # they are computed, so that they are held twice.
     shown = len(draft.settings("target_layers")) * _number(draft, "target_hidden_size", found.width)
     batch = min(HEAD_BATCH, _number(draft, "block_size", HEAD_BATCH))
     return replace(found, batch=batch, outputs=batch, shown=shown, held=2)
 
 
 def _assistant_facts(found: ModelFacts, head: GgufHeader, more_bytes: int) -> ModelFacts:
-    """The sizes of a head whose layers count as such that predict more tokens, all of them."""
+    """The sizes of a head all of whose layers count as layers that predict further tokens."""
     layers = found.layers
     widths = _head_widths(head, layers, found.width)
     return replace(
@@ -213,12 +213,12 @@ def _assistant_facts(found: ModelFacts, head: GgufHeader, more_bytes: int) -> Mo
 
 
 def own_head(target: GgufHeader) -> list[ModelFacts]:
-    """The sizes of the head inside a target that drafts for it; none where llama.cpp takes none."""
+    """The sizes of the head inside a target; empty if it has none that llama.cpp can use."""
     return [mtp_facts(target)] if has_usable_mtp(target) else []
 
 
 def mtp_facts(target: GgufHeader) -> ModelFacts:
-    """The sizes of a target's layer that predicts more tokens, beside the target itself."""
+    """The sizes of the layer inside a target that drafts (MTP), without those of the target."""
     whole, layers = facts(target), min(_number(target, "block_count"), _MAX_LAYERS)
     trunk = max(0, layers - _number(target, "nextn_predict_layers"))
     weights = _weights(target, layers, layers, 0)[0][trunk:]
@@ -237,7 +237,7 @@ def mtp_facts(target: GgufHeader) -> ModelFacts:
 
 
 def active_share(header: GgufHeader) -> float:
-    """Share of the weights that one token reads: of a mixture of experts those that it uses."""
+    """Share of the weights that one token reads: a mixture of experts uses some of them."""
     used, count = _most(header, "expert_used_count"), _most(header, "expert_count")
     experts = sum(tensor.n_bytes for tensor in header.tensors if "_exps." in tensor.name)
     if not (experts and 0 < used < count):
@@ -246,17 +246,17 @@ def active_share(header: GgufHeader) -> float:
 
 
 def _number(header: GgufHeader, name: str, default: int = 0) -> int:
-    """The architecture's own setting `name`; what a size cannot be counts as 0."""
+    """The architecture's own setting `name`; a negative size counts as 0."""
     return max(0, header.setting(name, default))
 
 
 def _most(header: GgufHeader, name: str, default: int = 0) -> int:
-    """The largest of a setting that may differ from layer to layer."""
+    """The largest value of a setting that may differ from layer to layer."""
     return max(header.settings(name), default=default)
 
 
 def _by_layer(header: GgufHeader, name: str, layers: int) -> list[int]:
-    """One number for each layer, given as one for all or as an array; empty if missing."""
+    """A setting's value for each layer, given as one for all or as an array; empty if missing."""
     found = header.settings(name)
     return found * layers if len(found) == 1 else (found + [0] * layers)[: layers * bool(found)]
 
@@ -266,7 +266,7 @@ def _weights(
 ) -> tuple[tuple[int, ...], int, int, bool]:
     """Bytes per layer, of everything else, of the output, and whether that is the embedding.
 
-    The layers after the trunk, which predict more tokens at once, are not loaded.
+    The layers after the trunk, which predict further tokens (MTP), are not loaded.
     """
     found = [0] * layers
     other = output = 0
@@ -281,14 +281,14 @@ def _weights(
     tied = not output
     if tied:  # an accelerator gets a copy of the embedding
         output = sum(t.n_bytes for t in header.tensors if t.name == "token_embd.weight")
-    if layers:  # the parts that the header does not list hold layers, evenly
+    if layers:  # parts that the header does not list are taken for evenly spread layers
         found = [n_bytes + more_bytes // layers for n_bytes in found]
     found[trunk:] = [0] * (layers - trunk)
     return tuple(found), other, output, tied
 
 
 def _stateful(header: GgufHeader, layers: int, trunk: int) -> frozenset[int]:
-    """The layers with a recurrent state."""
+    """Indices of the layers with a recurrent state."""
     named = ("shortconv.l_cache", "wkv.head_size", "ssm.inner_size", "kda.head_dim")
     if not any(_number(header, name) for name in named):
         return frozenset()
@@ -299,7 +299,7 @@ def _stateful(header: GgufHeader, layers: int, trunk: int) -> frozenset[int]:
     if chosen := _by_layer(header, "attention.recurrent_layers", layers):
         return frozenset(i for i in every if chosen[i])
     if len(kv_heads) > 1:
-        # Nemotron-H has layers that are neither: a feed-forward part alone.
+        # Nemotron-H also has layers with a feed-forward part alone.
         alone = header.architecture.startswith("nemotron_h")
         ff = _by_layer(header, "feed_forward_length", layers) if alone else []
         without = _by_layer(header, "attention.head_count_kv", layers)
@@ -347,7 +347,7 @@ def _head_widths(header: GgufHeader, layers: int, width: int) -> list[tuple[int,
     short = both("_swa", full)
     sliding = header.settings("attention.sliding_window_pattern")
     if len(sliding) < layers:
-        sliding = [0] * layers  # a rule: then the widths are the same
+        sliding = [0] * layers  # given as a rule: then all widths are the same
     return [short if each else full for each in sliding[:layers]]
 
 
@@ -365,7 +365,7 @@ def _kv_widths(
 
 
 def _by_heads(header: GgufHeader, heads: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Elements of all keys and all values of a token, for each layer, were all cached."""
+    """Elements of a token's keys and values in each layer, as if every layer cached them."""
     layers = len(heads)
     counts = _by_layer(header, "attention.head_count_kv", layers) or _by_layer(
         header, "attention.head_count", layers
@@ -376,7 +376,7 @@ def _by_heads(header: GgufHeader, heads: list[tuple[int, int]]) -> tuple[tuple[i
 
 
 def _widest(header: GgufHeader, width: int, heads: int) -> int:
-    """Floats per token at the fullest moment: feed-forward or attention, beside the stream."""
+    """The most floats per token that a layer holds, in feed-forward or attention."""
     ff = _most(header, "feed_forward_length")
     key = _number(header, "attention.key_length", width // heads if heads else 0)
     parts = 3 * ff if _gated(header, ff) else 2 * ff
@@ -388,14 +388,14 @@ def _widest(header: GgufHeader, width: int, heads: int) -> int:
 
 
 def _gated(header: GgufHeader, ff: int) -> bool:
-    """Whether the feed-forward part multiplies two products, also where both are one matrix."""
+    """Whether the feed-forward part has a gate, perhaps in one matrix with the other product."""
     ups = [tensor for tensor in header.tensors if tensor.name.endswith("ffn_up.weight")]
     gates = any(".ffn_gate" in tensor.name for tensor in header.tensors)
     return gates or not ups or any(tensor.shape[-1] >= 2 * ff for tensor in ups)
 
 
 def need(model: ModelFacts, setup: Setup) -> Need:
-    """Count what `model` takes when it is run as `setup` says."""
+    """Compute the bytes that `model` takes when it is run with `setup`."""
     all_layers = model.layers + 1
     on_device = all_layers if setup.gpu_layers < 0 else min(setup.gpu_layers, all_layers)
     share = max(0, on_device - 1)  # llama.cpp offloads the last layers, the output before any
@@ -405,7 +405,7 @@ def need(model: ModelFacts, setup: Setup) -> Need:
     if on_device and not model.tied:
         weights_host -= model.output_weights
     caches = _caches(model, setup)
-    copy = prod(model.state) * _F32  # our own of a state, to go back to
+    copy = prod(model.state) * _F32  # localspec's own copy of the states, for rollback
     states = copy * (1 + setup.snapshots * (model.architecture in _WITH_SNAPSHOTS))
     device_state = round(states * (share / model.layers if model.layers else 0))
     n_ctx, batch = padded(setup.n_ctx, CTX_STEP), min(model.batch, setup.n_ctx)
@@ -429,7 +429,7 @@ def need(model: ModelFacts, setup: Setup) -> Need:
 
 
 def _copied(model: ModelFacts, setup: Setup, n_ctx: int, batch: int) -> int:
-    """A batch's inputs: its rows, what they see, and without flash attention where values go."""
+    """Bytes of a batch's inputs: rows, masks, and without flash attention the values' indices."""
     mask = n_ctx * batch * (_F16 if setup.flash else _F32) * model.masks
     widest = max((value for _, value in model.kv_widths), default=0)
     return batch * model.width * _F32 + mask + (0 if setup.flash else batch * widest * _I64)
@@ -442,7 +442,7 @@ def _caches(model: ModelFacts, setup: Setup) -> list[int]:
     n = padded(setup.n_ctx, CTX_STEP)
     most = max((value for _, value in model.kv_widths), default=0)
     return [
-        # Without flash attention values lie transposed, in every layer as many as in the widest.
+        # Without flash attention values are transposed, and every layer gets the widest one's size.
         n * _row_bytes(key, setup.cache_k)
         + n * _row_bytes(value if setup.flash or not key else most, setup.cache_v)
         for key, value in model.kv_widths
@@ -450,7 +450,7 @@ def _caches(model: ModelFacts, setup: Setup) -> list[int]:
 
 
 def block_of(kind: str) -> int:
-    """Elements that a type of the cache packs together."""
+    """Elements in a block of a cache type."""
     return _BLOCKS[kind][0]
 
 
@@ -460,12 +460,12 @@ def _row_bytes(elements: int, kind: str) -> int:
 
 
 def _compute(model: ModelFacts, setup: Setup, n_ctx: int, batch: int) -> int:
-    """The compute buffer for a batch of tokens beside a whole cache."""
+    """Bytes of the compute buffer for a batch of tokens over a full cache."""
     attends = any(key for key, _ in model.kv_widths)
     stream = batch * model.width * _F32
     layer = batch * model.widest * _F32
     if attends and setup.flash:
-        # A layer's cache once more in f16: flash attention takes no f32.
+        # Flash attention takes no f32: a layer's cache is converted to f16.
         key, value = max(model.kv_widths)
         converted = key * (setup.cache_k == "f32") + value * (setup.cache_v == "f32")
         layer += batch * n_ctx * _F16 * model.masks + converted * n_ctx * _F16

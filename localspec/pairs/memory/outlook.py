@@ -1,4 +1,4 @@
-"""Whether a pair fits, as lists and pages tell it: now, or once other programs make room."""
+"""Whether a pair fits into memory: now, or once other programs make room."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from localspec.pairs.memory.placement import (
     usual_context,
 )
 
-COUNTED_CTX: Final = 4096  # tokens of context that lists count with
+COUNTED_CTX: Final = 4096  # tokens of context that lists assume
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Memory that is needed against memory that there is, in bytes.
+    """Needed and existing memory, in bytes.
 
     Attributes:
         needed: by the models, their caches and buffers, and the program.
-        available: what could be used now, accelerators with memory of their own included.
-        total: what could be used if nothing else ran.
+        available: free now, with that of accelerators with memory of their own.
+        total: free if nothing else ran.
         verdict: ``fits``, ``tight`` (only when other programs make room) or ``too large``.
     """
 
@@ -40,7 +40,7 @@ class Fit:
     verdict: str
 
     def beside(self, room: int) -> Fit:
-        """The same, where accelerators that it did not count have `room` bytes of their own."""
+        """The same with accelerators that were not counted and have `room` bytes of their own."""
         available, total = self.available + room, self.total + room
         verdict = (
             self.verdict if self.verdict == "fits" else _verdict(self.needed, available, total)
@@ -50,12 +50,12 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The plan, or why there is none, and what follows for the memory.
+    """The memory plan, or why there is none.
 
     Attributes:
-        plan: None where nothing fits.
-        refusal: why nothing fits and what would, empty where something does.
-        n_ctx: tokens of context that `fit` counts with.
+        plan: None if nothing fits.
+        refusal: why nothing fits and what would; else empty.
+        n_ctx: tokens of context that `fit` assumes.
     """
 
     plan: MemoryPlan | None
@@ -64,7 +64,7 @@ class Outlook:
     fit: Fit
 
 
-def look(
+def outlook_for(
     target: ModelFacts,
     draft: ModelFacts | None,
     free: Free | None = None,
@@ -74,16 +74,16 @@ def look(
     besides: Sequence[ModelFacts] = (),
     snapshots: int = SNAPSHOTS,
 ) -> Outlook:
-    """Plan with what is free.
+    """Plan the memory of a pair, and tell whether it fits.
 
     Args:
         target: the target's sizes.
         draft: the draft's, None without one.
-        free: what may be taken, None for this machine's main memory alone.
+        free: the memory that it may take, None for this machine's main memory alone.
         n_ctx: tokens of context, None to choose.
-        disk: called where the weights find no room.
-        besides: the sizes of what else drafts. It comes first, in main memory.
-        snapshots: of the target's state, 0 where nothing drafts.
+        disk: measures the disk's speed; called if the weights find no room.
+        besides: sizes of further drafters, which take main memory first.
+        snapshots: of a recurrent target's state, 0 if nothing drafts.
     """
     free = free or Free(ram=machine.available(), address_space=machine.address_space_left())
     wishes, refusal = Wishes(n_ctx=n_ctx, snapshots=snapshots), ""
@@ -115,17 +115,17 @@ def _fits(target: ModelFacts, draft: ModelFacts | None, free: Free, wishes: Wish
 def counted(
     target: ModelFacts, draft: ModelFacts | None, besides: Sequence[ModelFacts] = ()
 ) -> Fit:
-    """The fit for lists: with 4,096 tokens, or fewer where the target knows no more.
+    """The fit that lists show: with `COUNTED_CTX` tokens, or what the target was trained for.
 
-    A list loads no driver to ask about accelerators: it counts the main memory alone, until
-    `Fit.beside` adds what is known of theirs.
+    It counts main memory alone, as a list loads no driver to ask about accelerators; `Fit.beside`
+    adds what is known of them.
     """
     n_ctx = min(target.trained or COUNTED_CTX, COUNTED_CTX)
-    return look(target, draft, n_ctx=n_ctx, besides=besides).fit
+    return outlook_for(target, draft, n_ctx=n_ctx, besides=besides).fit
 
 
 def unread(n_bytes: int) -> Fit:
-    """An estimate of the fit of models of which only the files' size is known, in main memory."""
+    """Estimate the fit in main memory from the size of the files alone."""
     needed, available, total = round(n_bytes * 1.225), machine.available(), machine.total()
     return Fit(needed, available, total, _verdict(needed, available, total))
 

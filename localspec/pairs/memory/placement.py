@@ -1,8 +1,8 @@
-"""What fits, and how: context size, cache types, layers on accelerators, and what was given up.
+"""The memory plan: context size, cache types, layers on accelerators, and what was given up.
 
-What is given up, in this order: layers of the target on the accelerator, a large context, the
-cache's precision, a small context. Where only the weights are too large for main memory, they are
-read from disk again and again. Where nothing helps, the pair is refused before anything is loaded.
+The plan gives up, in this order: layers of the target on the accelerator, a large context, the
+cache's precision, a small context. If only the weights are too large for main memory, they are read
+from disk again for every pass. If nothing helps, the pair is refused before anything is loaded.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from localspec.pairs.memory import division
 from localspec.pairs.memory.free import DEVICE_RESERVE, Free
 from localspec.pairs.memory.need import ModelFacts, Need, Setup, block_of, need
 
-DEFAULT_CTX: Final = 8192  # a cache of all that was trained for can take more than the weights
-USUAL_CTX: Final = 4096  # down to here a full cache is preferred to a long context
+DEFAULT_CTX: Final = 8192  # a cache for the whole trained context can take more than the weights
+USUAL_CTX: Final = 4096  # the context shrinks to this before the cache loses precision
 LEAST_CTX: Final = 512
 SMALLER_CACHE: Final = "q8_0"
 FULL_CACHE: Final = "f16"
-PROGRAM: Final = 64_000_000  # what Python and llama.cpp take while loading and answering
-COSTLY_DRAFT: Final = 0.4
+PROGRAM: Final = 64_000_000  # bytes that Python and llama.cpp take
+COSTLY_DRAFT: Final = 0.4  # of the target's weights
 SNAPSHOTS: Final = 8
-"""Rejected tokens that a recurrent target takes back without reading again; each costs a copy."""
-USUAL_DISK: Final = 2e9  # bytes per second of an SSD, where the disk's own speed is not known
+"""How many rejected tokens a recurrent target can roll back; each costs a copy of its state."""
+USUAL_DISK: Final = 2e9  # bytes per second of an SSD, if the disk's own speed is not known
 
 DiskSpeed = Callable[[], float | None]
-"""Measures how fast the target is read from its disk, in bytes per second; None if it can't."""
+"""Measures the bytes per second at which the target is read from its disk; None if it cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What the user has decided; None is left to the plan.
+    """What the user has chosen; None leaves it to the plan.
 
     Attributes:
         n_ctx: tokens of context.
         cache_k, cache_v: cache types.
-        gpu_layers, draft_gpu_layers: layers on an accelerator, -1 for all.
+        gpu_layers, draft_gpu_layers: layers on accelerators, -1 for all.
         split: the proportions in which the target's devices share its layers.
         flash: whether flash attention is on. A quantised cache needs it.
-        snapshots: of a recurrent target's state; none where nothing drafts.
+        snapshots: of a recurrent target's state; 0 if nothing drafts.
         mapped: whether weights may be left on disk: mapped, and not locked in memory.
     """
 
@@ -59,16 +59,16 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """How a target, and a draft beside it, are going to be loaded.
+    """How a target and its draft will be loaded.
 
     Attributes:
         target, draft: their setups; the draft's is None without one.
-        target_need, draft_need: what they take.
-        free, left: what there was for them, and what they leave of it.
-        gave_up: what was chosen smaller than usual, for people.
-        advice: what one could do about it.
-        from_disk: bytes of weights that find no room and are read again and again.
-        crowded: a model, a device that does not hold its share of it, the bytes it needs and has.
+        target_need, draft_need: the memory that they take.
+        free, left: free memory before and after.
+        gave_up: what is smaller than usual, for people.
+        advice: what the user could do about it.
+        from_disk: bytes of weights that find no room and are read again for every pass.
+        crowded: a model, a device without room for its share of it, and the bytes it needs and has.
     """
 
     target: Setup
@@ -84,7 +84,7 @@ class MemoryPlan:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What each model takes."""
+        """The memory that each model takes."""
         return tuple(need for need in (self.target_need, self.draft_need) if need is not None)
 
     @property
@@ -121,7 +121,7 @@ class MemoryPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether there is room for all of it."""
+        """Whether there is room for everything."""
         limit = self.free.address_space
         if limit is not None and self.host + PROGRAM > limit:
             return False
@@ -129,7 +129,7 @@ class MemoryPlan:
 
     @property
     def caches_fit(self) -> bool:
-        """Whether all but the weights has room, and a little for the weights to pass through."""
+        """Whether caches and buffers have room, and a tenth more for weights to pass through."""
         must = sum(each.host_cache + each.host_buffers for each in self.needs)
         return must + must // 10 + PROGRAM <= self.free.ram and self.too_large is None
 
@@ -141,18 +141,18 @@ def plan(
     wishes: Wishes,
     disk: DiskSpeed = lambda: None,
 ) -> MemoryPlan:
-    """Choose what fits; what the user has decided stays as it is.
+    """Choose what fits, without changing what the user has chosen.
 
     Args:
         target: the target's sizes.
         draft: the draft's, None without one.
-        free: what may be taken.
-        wishes: what the user has decided.
-        disk: called only where weights have to be read from disk again and again.
+        free: the memory that they may take.
+        wishes: what the user has chosen.
+        disk: called only if weights have to be read from disk for every pass.
 
     Raises:
         OutOfMemory: nothing fits; the message says what would.
-        UsageError: a cache type that llama.cpp does not take for these models.
+        UsageError: llama.cpp does not take a cache type for these models.
     """
     for name, model in (("target", target), ("draft", draft)):
         if model is not None:
@@ -161,13 +161,13 @@ def plan(
 
 
 def usual_context(target: ModelFacts) -> int:
-    """The context that is chosen where there is room."""
+    """The context size in tokens that is chosen if there is room."""
     return min(target.trained or DEFAULT_CTX, DEFAULT_CTX)
 
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """A target, perhaps a draft, what is free, and what the user has decided."""
+    """The inputs of a plan, and the ways to try."""
 
     target: ModelFacts
     draft: ModelFacts | None
@@ -178,7 +178,7 @@ class _Planner:
     def plan(self) -> MemoryPlan:
         tried = [self.placed(candidate) for candidate in self.candidates()]
         if self.wishes.snapshots and not tried[0].fits:
-            # Without snapshots a rejection costs reading again, and nothing else.
+            # Without snapshots, a rejection only costs a second reading.
             bare = replace(self, wishes=replace(self.wishes, snapshots=0))
             tried = [tried[0], *(bare.placed(candidate) for candidate in self.candidates())]
         chosen = next((each for each in tried if each.fits), None)
@@ -193,7 +193,7 @@ class _Planner:
         )
 
     def from_disk(self, tried: list[MemoryPlan]) -> MemoryPlan | None:
-        """The best that needs no more than room for its caches, where weights may stay on disk."""
+        """The best plan whose caches have room, if its weights may stay on disk."""
         if self.free.address_space is not None:
             return None
         found = next((each for each in tried if each.caches_fit), None)
@@ -202,7 +202,7 @@ class _Planner:
         return replace(found, from_disk=found.host + found.shared + PROGRAM - self.free.ram)
 
     def candidates(self) -> Iterator[Setup]:
-        """Sizes of the context and types of the cache, from the best to the least."""
+        """Setups with other contexts and cache types, from the best to the least."""
         wishes = self.wishes
         best = Setup(
             n_ctx=wishes.n_ctx or usual_context(self.target),
@@ -222,10 +222,9 @@ class _Planner:
         yield from (replace(kind, n_ctx=n) for n in sizes[len(large) :] for kind in kinds)
 
     def placed(self, setup: Setup) -> MemoryPlan:
-        """Target and draft set up so, as many layers on accelerators as these hold.
+        """The plan for this setup, with as many layers on accelerators as have room.
 
-        The draft comes first: it reads all its weights for every token that it guesses, and is
-        small.
+        The draft comes first: it is small, and reads all its weights for every drafted token.
         """
         wishes, left = self.wishes, self.free
         draft_setup = draft_need = crowded = None
@@ -249,7 +248,7 @@ class _Planner:
         return MemoryPlan(setup, draft_setup, *needs, self.free, left, crowded=crowded)
 
     def refusal(self, least: MemoryPlan) -> OutOfMemory:
-        """Why even the least does not fit, and what would."""
+        """The error that says why even the smallest setup does not fit, and what would."""
         if least.too_large is not None:
             name, where, needed, there = least.too_large
             option = "--draft-n-gpu-layers" if name == "draft" else "--n-gpu-layers"
@@ -270,7 +269,7 @@ class _Planner:
         )
 
     def what_would_fit(self, least: MemoryPlan, *, limited: bool) -> str:
-        """A remedy that has been tried."""
+        """A remedy that is known to fit."""
         n = self.largest() if self.wishes.n_ctx is not None else 0
         alone = replace(self, draft=None).largest() if self.draft is not None else 0
         fitting = [f"with --ctx-size {n} they would fit"] if n else []
@@ -284,7 +283,7 @@ class _Planner:
         return f"Lower --ctx-size, choose a smaller pair, or close other programs{raised}."
 
     def largest(self) -> int:
-        """The largest of the halvings of the context wished for that fits, else 0."""
+        """The largest context that fits, of the wanted one and its halvings; else 0."""
         for n in _halvings(self.wishes.n_ctx or usual_context(self.target)):
             tried = replace(self, wishes=replace(self.wishes, n_ctx=n))
             if any(each.fits for each in map(tried.placed, tried.candidates())):
@@ -292,7 +291,7 @@ class _Planner:
         return 0
 
     def given_up(self, chosen: MemoryPlan, best: MemoryPlan) -> Iterator[str]:
-        """What is smaller than usual."""
+        """Sentences on what is smaller than usual."""
         free, wishes, target, draft = self.free, self.wishes, chosen.target, chosen.draft
         if target.n_ctx < best.target.n_ctx:
             yield f"{target.n_ctx:,} instead of {best.target.n_ctx:,} tokens of context"
@@ -310,7 +309,7 @@ class _Planner:
             yield "the draft on the CPU"
 
     def advice(self, chosen: MemoryPlan, *, reduced: bool) -> Iterator[str]:
-        """What one could do, or should expect."""
+        """Sentences on what the user could do, or should expect."""
         if chosen.from_disk > 0:
             yield self.streaming(chosen)
         if self.draft is None:
@@ -327,10 +326,10 @@ class _Planner:
             )
 
     def streaming(self, chosen: MemoryPlan) -> str:
-        """What reading weights from disk for every pass means.
+        """The sentence on a pair whose weights are read from disk for every pass.
 
-        The pages that are needed next are those that were dropped first, so every pass reads all
-        of the target. A draft that is used all the time stays in memory.
+        The system drops the pages that were used longest ago, which are needed next, so every pass
+        reads all of the target. A draft is used all the time and stays in memory.
         """
         measured = self.disk()
         speed = measured or USUAL_DISK
@@ -344,7 +343,7 @@ class _Planner:
 
 
 def _halvings(n_ctx: int) -> list[int]:
-    """`n_ctx`, a half of it and so on, down to the least that is of use; empty below that."""
+    """`n_ctx`, half of it and so on, down to `LEAST_CTX`; empty below that."""
     return [n for n in (n_ctx >> half for half in range(n_ctx.bit_length())) if n >= LEAST_CTX]
 
 
@@ -374,7 +373,7 @@ def _crowded(
 
 
 def _target_on_device(model: ModelFacts, setup: Setup, free: Free, asked: int | None) -> Setup:
-    """`setup` with the layers that accelerators have room for, all of them together."""
+    """`setup` with as many layers on accelerators as all of these together have room for."""
     room = free.room(draft=False)
     if asked is not None:
         return replace(setup, gpu_layers=asked if room else 0)
@@ -386,13 +385,13 @@ def _target_on_device(model: ModelFacts, setup: Setup, free: Free, asked: int | 
 
 
 def _draft_on_device(model: ModelFacts, setup: Setup, free: Free, asked: int | None) -> Setup:
-    """`setup` on accelerators, where these have room for all of it or that was asked for."""
+    """`setup` with all layers on accelerators if these have room, or with those asked for."""
     room, layers = free.room(draft=True), -1 if asked is None else asked
     tried = replace(setup, gpu_layers=layers if room else 0)
     tried = division.by_memory(tried, model, free, asked=layers, draft=True)
     if asked is not None:
         return tried
     devices = tuple(replace(each, free=each.free - DEVICE_RESERVE) for each in free.devices)
-    roomy = replace(free, devices=devices)  # each driver has its own
+    roomy = replace(free, devices=devices)  # each driver takes its reserve
     held = need(model, tried).device <= room and not division.crowded(tried, model, roomy)
     return tried if held else setup
