@@ -32,8 +32,8 @@ from statistics import fmean, median, stdev
 
 from simulator import CURVES, Sharing, World, recorded, replay, steady
 
-from localspec.bench import request as prompts
-from localspec.bench.request import BenchPrompt
+from localspec.bench import prompts
+from localspec.bench.prompts import BenchPrompt
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench.request import GENERAL, OWN_KIND, read, shipped
+from localspec.bench.prompts import GENERAL, OWN_KIND, read, shipped
 from localspec.errors import LocalspecError, UsageError
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from localspec.bench import files as output
-from localspec.bench.compare import compare, load
+from localspec.bench.comparison import compare, load
 from localspec.bench.files import document
 from localspec.bench.picture import Drawing
 from localspec.bench.result import AnswersAgree, Interval, Parting, Report, Run, Shares

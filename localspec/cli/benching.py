@@ -21,7 +21,7 @@ from localspec.process.messages import Asking, Event, Loading, Turn
 from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
-    from localspec.bench.compare import Comparison
+    from localspec.bench.comparison import Comparison
     from localspec.process.client import Worker
 
 
@@ -87,7 +87,7 @@ def compare_files(old: Path, new: Path, *, as_json: bool) -> None:
     Raises:
         LocalspecError: a file is no report, or they have nothing in common.
     """
-    from localspec.bench.compare import compare, load  # noqa: PLC0415 - it needs numpy
+    from localspec.bench.comparison import compare, load  # noqa: PLC0415 - it needs numpy
 
     found = compare(load(old), load(new))
     write((json.dumps(asdict(found), indent=1) if as_json else _comparison(found)) + "\n")

@@ -426,7 +426,8 @@ class Wire(Generic[Body]):
             ) from None
         if isinstance(letter.body, Hello) and letter.body.protocol != PROTOCOL:
             raise errors.EngineError(
-                f"the engine's process uses protocol {letter.body.protocol}, this one {PROTOCOL}",
+                f"the engine's process uses version {letter.body.protocol} of the protocol,"
+                f" this one {PROTOCOL}",
                 "Start localspec again: it was updated while it ran.",
             )
         return letter

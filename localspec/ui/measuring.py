@@ -9,8 +9,8 @@ from time import perf_counter
 from msgspec import msgpack
 
 from localspec import formats
-from localspec.bench import files, request
-from localspec.bench.request import BenchRequest
+from localspec.bench import files, prompts
+from localspec.bench.prompts import BenchRequest
 from localspec.bench.result import Report
 from localspec.bench.tables import brief
 from localspec.errors import LocalspecError
@@ -109,12 +109,12 @@ def _quick(loaded: LoadRequest) -> BenchJob:
     """What `localspec bench --quick` asks for."""
     started = perf_counter()
     how = BenchRequest(
-        prompts=request.shipped(request.GENERAL),
-        repeats=request.QUICK_REPEATS,
-        n_predict=request.QUICK_TOKENS,
+        prompts=prompts.shipped(prompts.GENERAL),
+        repeats=prompts.QUICK_REPEATS,
+        n_predict=prompts.QUICK_TOKENS,
         temperature=0.0,
         seed=1,
         gamma=loaded.gamma,
-        deadline=started + request.QUICK_S,
+        deadline=started + prompts.QUICK_S,
     )
     return BenchJob(replace(loaded, temp=0.0, seed=None), how)

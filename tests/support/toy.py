@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from gguf import GGUFReader, GGUFWriter, ReaderField
 
 if TYPE_CHECKING:
-    from localspec.bench.request import PromptSet
+    from localspec.bench.prompts import PromptSet
 
 PAIR: Final = "toy"
 FOLDER: Final = Path(__file__).parents[1] / "data" / "toy"
@@ -46,9 +46,9 @@ def install(data: Path) -> None:
 
 def questions(count: int | None = None) -> PromptSet:
     """The first `count` of `QUESTIONS`, the kinds in turn; answers go on past their end."""
-    from localspec.bench import request  # noqa: PLC0415 - children import this
+    from localspec.bench import prompts  # noqa: PLC0415 - children import this
 
-    found = request.read(QUESTIONS)
+    found = prompts.read(QUESTIONS)
     return request.PromptSet(PAIR, found.prompts[:count], ignore_end=True)
 
 
