@@ -410,7 +410,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     for content in ("", "[]", '{"format": 99}'):
         path.write_text(content)
-        with pytest.raises(LocalspecError, match="no report"):
+        with pytest.raises(LocalspecError, match="not a report"):
             load(path)
     with pytest.raises(LocalspecError, match="cannot read"):
         load(tmp_path / "none.json")

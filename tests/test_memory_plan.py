@@ -25,7 +25,7 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free
 from localspec.pairs.memory.need import ModelFacts, Setup, facts, need
-from localspec.pairs.memory.outlook import counted, look, unread
+from localspec.pairs.memory.outlook import counted, outlook_for, unread
 from localspec.pairs.memory.placement import DEFAULT_CTX, PROGRAM, MemoryPlan, Wishes, plan
 from models import enlarge
 
@@ -368,13 +368,13 @@ def test_the_verdict_is_the_plans(
     monkeypatch: pytest.MonkeyPatch, free: Free, verdict: str
 ) -> None:
     monkeypatch.setattr("localspec.machine.total", lambda: 30 * GB)
-    found = look(model(), SMALL, free)
+    found = outlook_for(model(), SMALL, free)
     assert found.fit.verdict == verdict
     assert found.plan is not None
     assert bool(found.plan.from_disk) == (verdict != "fits")
     assert (found.fit.needed <= found.fit.available) == (verdict == "fits")
     monkeypatch.setattr("localspec.machine.total", lambda: free.ram)
-    again = look(model(), SMALL, free).fit.verdict
+    again = outlook_for(model(), SMALL, free).fit.verdict
     assert again == ("fits" if verdict == "fits" else "too large")
 
 
@@ -382,8 +382,8 @@ def test_lists_count_with_no_more_context_than_was_trained_for() -> None:
     data = ggufs.model(n_bytes=64_000)
     header = gguf.parse_header(lambda at, size: data[at : at + size], None, "it")
     sizes = facts(header)
-    assert counted(sizes, None) == look(sizes, None, n_ctx=2048).fit
-    assert counted(sizes, None).needed < look(sizes, None, n_ctx=4096).fit.needed
+    assert counted(sizes, None) == outlook_for(sizes, None, n_ctx=2048).fit
+    assert counted(sizes, None).needed < outlook_for(sizes, None, n_ctx=4096).fit.needed
 
 
 def test_later_parts_of_a_split_model_are_counted() -> None:
@@ -391,7 +391,7 @@ def test_later_parts_of_a_split_model_are_counted() -> None:
     header = gguf.parse_header(lambda at, size: data[at : at + size], None, "it")
     one = need(facts(header), Setup(n_ctx=100)).total
     assert need(facts(header, 1000), Setup(n_ctx=100)).total == one + 1000
-    both = look(facts(header), facts(header), n_ctx=100).fit
+    both = outlook_for(facts(header), facts(header), n_ctx=100).fit
     assert both.needed == 2 * one + PROGRAM
 
 

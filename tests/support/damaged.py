@@ -455,7 +455,7 @@ def _examine(path: Path, role: str, target: Path | None) -> None:
     from localspec.pairs.gguf import header as gguf  # noqa: PLC0415
     from localspec.pairs.gguf import heads as checks  # noqa: PLC0415
     from localspec.pairs.memory.need import draft_facts, facts, mtp_facts  # noqa: PLC0415
-    from localspec.pairs.memory.outlook import look  # noqa: PLC0415
+    from localspec.pairs.memory.outlook import outlook_for  # noqa: PLC0415
 
     found = gguf.read_model(path) if role == "head" else planning._read(path)
     other = planning._read(target) if target else found
@@ -468,7 +468,7 @@ def _examine(path: Path, role: str, target: Path | None) -> None:
     else:
         (vocabulary.check if role == "draft" else vocabulary.compare)(other.header, found.header)
         drafts = facts(found.header)
-    look(facts(other.header), drafts, n_ctx=64)
+    outlook_for(facts(other.header), drafts, n_ctx=64)
 
 
 def _use(path: Path) -> None:
