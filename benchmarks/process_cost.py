@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec.loading.request import LoadRequest
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from localspec.process.messages import Loaded, LoadFailed, Turn, TurnOver
 from tests.support.terminal import Terminal
 

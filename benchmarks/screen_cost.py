@@ -45,7 +45,7 @@ from localspec.chat.events import RoundText
 from localspec.engine.llama import Model
 from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.stream import Inbox, Pace
 from localspec.ui.screens.rounds import RoundScreen

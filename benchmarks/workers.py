@@ -51,7 +51,7 @@ from localspec.engine.llama import Context
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
 from localspec.process import messages as m
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from tests.support import ENDLESS
 from tests.support.workers import relay, worker
 

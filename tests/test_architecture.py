@@ -403,7 +403,7 @@ def test_control_a_library_outside_its_room_is_seen(file: str, line: str) -> Non
 
 def test_the_first_frame_waits_for_no_import_that_it_does_without() -> None:
     program = (
-        "import sys, localspec.cli.chat, localspec.process.client, localspec.ui.launch\n"
+        "import sys, localspec.cli.chat, localspec.process.engine_client, localspec.ui.launch\n"
         "print([m for m in ('markdown_it', 'pygments', 'psutil', 'tomllib', 'huggingface_hub',"
         " 'httpx', 'localspec.pairs.catalogue', 'localspec.pairs.gguf') if m in sys.modules])\n"
     )

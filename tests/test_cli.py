@@ -140,7 +140,7 @@ def watched(interrupting: str, *arguments: str) -> subprocess.CompletedProcess[s
         ("click", "--help"),
         ("localspec.cli.run", "run -p hi"),
         ("localspec.cli.answering", "run -p hi"),
-        ("localspec.process.client", "tune demo"),
+        ("localspec.process.engine_client", "tune demo"),
         ("msgspec", "tune demo"),
         ("localspec.pairs.pull", "pull demo"),
     ],

@@ -18,7 +18,7 @@ import pytest
 from localspec.chat.history import exchange
 from localspec.chat.history.store import Store
 from localspec.loading.request import LoadRequest
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from localspec.process.server import Server, loader
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase

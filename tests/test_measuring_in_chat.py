@@ -17,7 +17,7 @@ from localspec.loading import tuning
 from localspec.loading.request import LoadRequest
 from localspec.pairs import pull
 from localspec.pairs.installed import remember_last
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from localspec.process.messages import Asking
 from localspec.process.server import Server, loader
 from localspec.ui.app import ChatApp

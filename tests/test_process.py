@@ -30,7 +30,7 @@ from localspec.engine.stats import FinishReason, GenerationStats
 from localspec.errors import Cancelled, EngineDied, EngineError, OutOfMemory, UsageError
 from localspec.loading.request import LoadRequest
 from localspec.process import messages as m
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from localspec.process.server import Loader, Server
 from localspec.process.transport import Child
 from localspec.ui import parameters
@@ -403,7 +403,7 @@ def test_no_process_outlives_the_one_that_started_it() -> None:
     program = (
         "import os, time\n"
         "from localspec.loading.request import LoadRequest\n"
-        "from localspec.process.client import EngineClient\n"
+        "from localspec.process.engine_client import EngineClient\n"
         "from localspec.process.messages import Loaded\n"
         "engine = EngineClient(LoadRequest(pair='toy', threads=1, ctx_size=512))\n"
         "engine.listen(lambda letter: print(engine._transport.pid, flush=True)"

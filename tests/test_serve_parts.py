@@ -712,7 +712,7 @@ def test_a_schema_that_is_too_much_is_refused_by_run_as_well() -> None:
 
 def test_the_endpoints_process_imports_neither_llama_cpp_nor_numpy() -> None:
     program = (
-        "import sys, localspec.serve.launch, localspec.cli.serve, localspec.process.client\n"
+        "import sys, localspec.serve.launch, localspec.cli.serve, localspec.process.engine_client\n"
         "heavy = ('llama_cpp', 'numpy', 'ctypes', 'jinja2', 'textual')\n"
         "print([name for name in heavy if name in sys.modules])"
     )

@@ -27,7 +27,7 @@ from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.pull import PullRequest
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from localspec.process.server import Loader, Server
 from localspec.ui import proposing
 from localspec.ui.app import ChatApp, Looks

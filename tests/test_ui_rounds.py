@@ -11,7 +11,7 @@ from textual.content import Content
 from localspec.engine.inside import Bar, Guessed, Inside, Judged, Opinion
 from localspec.engine.stats import LOOKUP, Round
 from localspec.loading.request import LoadRequest
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from localspec.ui.app import ChatApp
 from localspec.ui.screens.round_lines import (
     Kind,

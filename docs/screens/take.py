@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.loading.request import LoadRequest
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from localspec.ui.app import ChatApp, Looks
 from localspec.ui.screens.rounds import RoundScreen
 

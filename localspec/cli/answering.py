@@ -19,7 +19,7 @@ from localspec.process.messages import Event, Turn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from localspec.process.client import Worker
+    from localspec.process.engine_client import Worker
 
 
 _SUMS = (

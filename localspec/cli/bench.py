@@ -116,7 +116,7 @@ def command(
     from localspec.bench.files import check  # noqa: PLC0415
     from localspec.cli import benching  # noqa: PLC0415
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
-    from localspec.process.client import Worker  # noqa: PLC0415
+    from localspec.process.engine_client import Worker  # noqa: PLC0415
     from localspec.process.jobs import BenchJob  # noqa: PLC0415
 
     if compare is not None:

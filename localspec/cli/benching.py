@@ -22,7 +22,7 @@ from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
     from localspec.bench.comparison import Comparison
-    from localspec.process.client import Worker
+    from localspec.process.engine_client import Worker
 
 
 def print_bench(worker: Worker, *, as_json: bool, outputs: Sequence[Path]) -> bool:

@@ -58,7 +58,7 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
         draft = options.draft if typed("draft") else found.pair.draft
         options = replace(options, pair=found.pair.target, draft=draft)
     # Late, like everything heavy: `chat --help` needs neither Textual nor an engine.
-    from localspec.process.client import EngineClient  # noqa: PLC0415
+    from localspec.process.engine_client import EngineClient  # noqa: PLC0415
 
     engine = EngineClient(options)  # it imports and loads while this process imports Textual
     from localspec.ui.launch import run_app  # noqa: PLC0415

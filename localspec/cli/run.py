@@ -95,7 +95,7 @@ def command(
     if latest:
         before, options = _latest(options)
     # Late: `run --help` needs no engine. It imports and loads while this process imports the rest.
-    from localspec.process.client import Worker  # noqa: PLC0415
+    from localspec.process.engine_client import Worker  # noqa: PLC0415
 
     with closing(Worker()) as worker:
         from localspec.process.jobs import AnswerJob  # noqa: PLC0415

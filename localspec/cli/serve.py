@@ -17,7 +17,7 @@ from localspec.errors import LocalspecError, UsageError
 
 if TYPE_CHECKING:
     from localspec.loading.request import LoadRequest
-    from localspec.process.client import EngineClient
+    from localspec.process.engine_client import EngineClient
 
 _LARGEST = 1 << 16
 _SHORTEST = 16
@@ -76,7 +76,7 @@ def command(
     `chat` or `serve` used last answers. Options of the conversation are the defaults of requests.
     """
     _require_packages()
-    from localspec.process.client import EngineClient  # noqa: PLC0415 - it begins to load
+    from localspec.process.engine_client import EngineClient  # noqa: PLC0415 - it begins to load
     from localspec.serve import guard, launch  # noqa: PLC0415
 
     keys = _keys(api_key_file)

@@ -26,7 +26,7 @@ from localspec.loading.request import LoadRequest
 
 if TYPE_CHECKING:
     from localspec.loading.results import Tuned, TunedPair
-    from localspec.process.client import Worker
+    from localspec.process.engine_client import Worker
     from localspec.process.messages import Event
 
 
@@ -46,7 +46,7 @@ def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -
     about half a minute.
     """
     pair = pair_of(pair, target)
-    from localspec.process.client import Worker  # noqa: PLC0415 - not for `tune --help`
+    from localspec.process.engine_client import Worker  # noqa: PLC0415 - not for `tune --help`
     from localspec.process.jobs import TuneJob  # noqa: PLC0415
 
     # A fixed gamma: loading need not measure what is about to be measured.

@@ -14,7 +14,7 @@ from localspec.serve.errors import Refusal, refusal_of, unavailable
 
 if TYPE_CHECKING:
     from localspec.chat.settings import Asked
-    from localspec.process.client import EngineClient
+    from localspec.process.engine_client import EngineClient
     from localspec.serve.tally import Tally
 
 Answers: TypeAlias = TurnEvent | Refusal

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from localspec.process.client import EngineClient
+    from localspec.process.engine_client import EngineClient
     from localspec.serve.guard import Rules
 
 _HEADERS_S = 20.0  # for all headers of a request, from the first byte on or from the connection

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from localspec.chat.events import PromptProgress
-    from localspec.process.client import EngineClient
+    from localspec.process.engine_client import EngineClient
     from localspec.process.messages import Fault, SessionInfo
     from localspec.ui.measuring import Measuring
     from localspec.ui.pair_work import Pairs

@@ -23,7 +23,7 @@ from localspec.ui.screens.rounds import RoundScreen
 from localspec.ui.screens.themes import ThemeScreen, themes
 
 if TYPE_CHECKING:
-    from localspec.process.client import EngineClient
+    from localspec.process.engine_client import EngineClient
     from localspec.process.messages import SessionInfo
     from localspec.ui.conversation.gate import InUse
     from localspec.ui.conversation.input import PromptArea

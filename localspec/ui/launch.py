@@ -22,7 +22,7 @@ from localspec import private
 from localspec.chat.thinking import overlap
 from localspec.errors import ConversationError
 from localspec.pairs.folders import data_folder
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from localspec.signals import leaving
 from localspec.ui.app import ChatApp, Looks
 

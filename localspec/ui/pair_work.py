@@ -29,7 +29,7 @@ from localspec.pairs.examine import examine
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.names import STARTER
 from localspec.pairs.pull import PullPlan, PullProgress, PullRequest
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from localspec.safe_text import one_line
 from localspec.ui import proposing
 from localspec.ui.conversation.gate import ANSWER, LOADABLE, Gate, Phase

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from localspec.loading.request import LoadRequest
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from localspec.process.server import Loader, Server
 
 

@@ -20,8 +20,9 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+from localspec.process.client import EngineClient  # type: ignore[import-untyped]  # as 0.1.0 has it
+
 from localspec.loading.request import LoadRequest
-from localspec.process.client import EngineClient
 from localspec.ui.app import ChatApp
 from localspec.ui.conversation.gate import Phase
 

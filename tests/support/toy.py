@@ -49,7 +49,7 @@ def questions(count: int | None = None) -> PromptSet:
     from localspec.bench import prompts  # noqa: PLC0415 - children import this
 
     found = prompts.read(QUESTIONS)
-    return request.PromptSet(PAIR, found.prompts[:count], ignore_end=True)
+    return prompts.PromptSet(PAIR, found.prompts[:count], ignore_end=True)
 
 
 def mtp() -> Path:

@@ -29,7 +29,7 @@ from localspec.engine.llama import head as functions
 from localspec.engine.llama import options
 from localspec.limits import HEAD_BATCH
 from localspec.loading import answering as loaded  # noqa: F401
-from localspec.process import client, jobs, server  # noqa: F401
+from localspec.process import engine_client, jobs, server  # noqa: F401
 from tests.support import toy
 from tests.support.gemma4 import USUAL, Assistant, write_assistant, write_gemma4
 from tests.support.gguf_models import (

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from localspec.loading.request import LoadRequest
-    from localspec.process.client import EngineClient
+    from localspec.process.engine_client import EngineClient
     from localspec.process.messages import LoadFailed, SessionInfo
     from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.conversation.turns import Turns

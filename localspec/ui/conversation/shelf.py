@@ -18,7 +18,7 @@ from localspec.chat.history.record import Place, Record
 from localspec.chat.history.store import Store
 from localspec.chat.history.tree import PairReference, Stored
 from localspec.errors import ConversationError
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
 from localspec.ui.conversation.gate import Gate, Phase

@@ -12,7 +12,7 @@ from localspec.chat.figures import figures_of
 from localspec.chat.history.record import Record
 from localspec.chat.settings import ChatSettings
 from localspec.errors import UsageError, in_words
-from localspec.process.client import EngineClient
+from localspec.process.engine_client import EngineClient
 from localspec.process.messages import Compact, Compare, Open, Regenerate, Request
 from localspec.ui.conversation.gate import ANSWER, Gate, Phase
 from localspec.ui.conversation.input import PromptArea, as_typed
