@@ -3,7 +3,7 @@
 ::
 
     LocalspecError                                                exit 1
-     ├── UsageError                                               exit 2
+     ├── UsageError: SchemaError                                  exit 2
      ├── ModelError: ModelFileError, UnsupportedModel, ModelLoadError
      ├── VocabularyMismatch, OutOfMemory, PromptTooLong, SamplingError
      ├── EngineError: EngineDied
@@ -49,6 +49,19 @@ class LocalspecError(Exception):
 
 class UsageError(LocalspecError):
     """The command line or a setting makes no sense."""
+
+
+class SchemaError(UsageError):
+    """A JSON schema cannot be enforced.
+
+    Args:
+        message, remedy: as of every error.
+        place: where in the request, or the schema, what cannot be enforced stands.
+    """
+
+    def __init__(self, message: str, remedy: str = "", place: str = "") -> None:
+        super().__init__(message, remedy)
+        self.place = place
 
 
 class ModelError(LocalspecError):

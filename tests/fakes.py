@@ -79,6 +79,9 @@ class FakeModel:
     def is_user_defined(self, token: int) -> bool:
         return False
 
+    def is_mark(self, token: int) -> bool:
+        return token in SPECIALS
+
     def text(self, ids: Sequence[int]) -> str:
         """Everything that `ids` stand for, control tokens included."""
         return b"".join(self.piece(t, special=True) for t in ids).decode()

@@ -53,7 +53,8 @@ MAY_IMPORT = {
 PURE = (
     *("engine/stats", "engine/cancel", "engine/grammar", "engine/params", "engine/sampling"),
     *("engine/noise", "engine/proposer", "engine/verify", "engine/acceptance", "engine/trace"),
-    "engine/schema",
+    "engine/lark",
+    "engine/guidance",
     *("engine/explain", "engine/inside"),
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
     *("engine/length/calibration", "engine/length/copying", "engine/length/neighbours"),
@@ -68,6 +69,7 @@ ONLY_IN = {
     "llama_cpp": ("engine/llama",),
     "jinja2": ("chat/renderer_child",),
     "ctypes": ("engine/llama",),
+    "llguidance": ("engine/guidance",),
     "starlette": ("serve", "cli/serve"),
     "uvicorn": ("serve", "cli/serve"),
     "torch": ("train/learning", "train/network", "train/optim"),

@@ -15,8 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_cpp import llama_cpp as lib
 
+from localspec.engine import lark
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
+from localspec.engine.constraints import Grammars
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.grammar import Course
@@ -24,7 +26,6 @@ from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, Model
 from localspec.engine.llama.grammar import LlamaGrammar, check_grammar
 from localspec.engine.sampling import Sampler, SamplingParams
-from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.engine.stats import FinishReason, Round
 from localspec.engine.trace import Recorder
 from localspec.errors import EngineError, SamplingError, UsageError
@@ -34,12 +35,16 @@ SCHEMA = json.dumps(
         "type": "object",
         "properties": {
             "mood": {"enum": ["happy", "sad", "sleepy"]},
-            "age": {"type": "integer"},
+            "age": {"type": "integer", "maximum": 30},
             "tame": {"type": "boolean"},
         },
         "required": ["mood", "age", "tame"],
     }
 )
+LARK = lark.of_schema(SCHEMA)
+ANIMAL = r"""root ::= "{\"mood\": " mood ", \"age\": " age ", \"tame\": " ("true" | "false") "}"
+mood ::= "\"happy\"" | "\"sad\"" | "\"sleepy\""
+age ::= [0-9] [0-9]?"""
 LETTERS = 'root ::= "yes" | "no" | [a-c]+ "!"'
 
 
@@ -175,7 +180,7 @@ def test_the_chain_is_llama_cpps_with_the_grammar_first(target_model: Model) -> 
     n = target_model.n_vocab
     vocab = lib.llama_model_get_vocab(target_model.handle)
     visible = np.array([not lib.llama_vocab_is_control(vocab, i) for i in range(n)])
-    for seed, gbnf in enumerate([LETTERS, schema_to_gbnf(SCHEMA), "root ::= [a-z ]+"] * 5):
+    for seed, gbnf in enumerate([LETTERS, ANIMAL, "root ::= [a-z ]+"] * 5):
         logits = rng.normal(0, 3, n).astype(np.float32)
         logits[~visible] = -50
         params = SamplingParams(temperature=0.9, top_k=(40, 0, 3)[seed % 3])
@@ -230,7 +235,7 @@ def test_a_bad_grammar_is_refused_with_its_reason(
 
 def test_good_grammars_pass_the_check() -> None:
     check_grammar(LETTERS)
-    check_grammar(schema_to_gbnf(SCHEMA))
+    check_grammar(ANIMAL)
     check_grammar('root ::= "{3,2}" [{3,2}(] "\\"(" # (((( {3,2}' + "(" * 2000)
     check_grammar("root ::= <[1]>")  # a token of the model that will be loaded
 
@@ -260,9 +265,7 @@ def _is_text(raw: bytes) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    "gbnf", [LETTERS, schema_to_gbnf(SCHEMA), r"root ::= [^\n]*", 'root ::= "é" [a-z]']
-)
+@pytest.mark.parametrize("gbnf", [LETTERS, ANIMAL, r"root ::= [^\n]*", 'root ::= "é" [a-z]'])
 def test_asking_by_first_bytes_changes_nothing(target_model: Model, gbnf: str) -> None:
     state = LlamaGrammar.parse(target_model, gbnf)
     ids, rng = np.arange(target_model.n_vocab), np.random.default_rng(0)
@@ -286,7 +289,7 @@ def run(
     gamma: int,
     accept: Accept,
     sampling: SamplingParams,
-    gbnf: str,
+    grammar: str,
     *,
     recorder: Recorder | None = None,
 ) -> tuple[str, list[Round]]:
@@ -298,7 +301,7 @@ def run(
         sampling=sampling,
         accept=accept,
         n_predict=60,
-        constraint=LlamaGrammar.parse(model, gbnf),
+        constraint=Grammars(model).begin(grammar),
         recorder=recorder,
     )
     rounds = list(engine.generate(prompt, settings, FixedGamma(gamma), cancel))
@@ -306,12 +309,12 @@ def run(
     return text.decode(), rounds
 
 
+@pytest.mark.parametrize("grammar", [ANIMAL, LARK])
 @pytest.mark.parametrize("accept", list(Accept))
-def test_output_conforms_under_every_rule(engine: Engine, accept: Accept) -> None:
-    gbnf = schema_to_gbnf(SCHEMA)
+def test_output_conforms_under_every_rule(engine: Engine, accept: Accept, grammar: str) -> None:
     for seed in range(3):
         sampling = SamplingParams(temperature=1.2 if seed else 0.0, seed=seed)
-        text, rounds = run(engine, 4, accept, sampling, gbnf)
+        text, rounds = run(engine, 4, accept, sampling, grammar)
         assert rounds[-1].finish is FinishReason.STOP
         answer = json.loads(text)
         assert answer["mood"] in ("happy", "sad", "sleepy")
@@ -320,12 +323,14 @@ def test_output_conforms_under_every_rule(engine: Engine, accept: Accept) -> Non
         assert sum(done.drafted for done in rounds) > 0
 
 
+@pytest.mark.parametrize("grammar", [ANIMAL, LARK])
 @pytest.mark.parametrize("accept", list(Accept))
-def test_masked_drafts_never_break_the_grammar(engine: Engine, accept: Accept) -> None:
+def test_masked_drafts_never_break_the_grammar(
+    engine: Engine, accept: Accept, grammar: str
+) -> None:
     documents: list[dict[str, object]] = []
-    gbnf = schema_to_gbnf(SCHEMA)
-    run(engine, 8, accept, SamplingParams(seed=4), gbnf, recorder=Recorder(documents.append))
-    state = LlamaGrammar.parse(engine.target.model, gbnf)
+    run(engine, 8, accept, SamplingParams(seed=4), grammar, recorder=Recorder(documents.append))
+    state = Grammars(engine.target.model).begin(grammar)
     for done in documents[1:]:
         drafted = cast("list[int]", done["drafted"])
         walk(state, drafted)
@@ -333,10 +338,10 @@ def test_masked_drafts_never_break_the_grammar(engine: Engine, accept: Accept) -
     assert sum(len(cast("list[int]", done["drafted"])) for done in documents[1:]) > 0
 
 
-def test_the_same_text_with_speculation_on_and_off(engine: Engine) -> None:
-    gbnf = schema_to_gbnf(SCHEMA)
+@pytest.mark.parametrize("grammar", [ANIMAL, LARK])
+def test_the_same_text_with_speculation_on_and_off(engine: Engine, grammar: str) -> None:
     for sampling in (SamplingParams(temperature=0.0), SamplingParams(temperature=1.0, seed=5)):
-        texts = {run(engine, gamma, Accept.COUPLED, sampling, gbnf)[0] for gamma in (0, 1, 4, 8)}
+        texts = {run(engine, gamma, Accept.COUPLED, sampling, grammar)[0] for gamma in (0, 1, 4, 8)}
         assert len(texts) == 1
 
 
@@ -354,6 +359,6 @@ def test_an_unmasked_draft_keeps_its_place_with_no_probability(
 
     monkeypatch.setattr(ModelDrafter, "begin", unmasked)
     sampling = SamplingParams(temperature=1.0, seed=3)
-    text, rounds = run(engine, 4, accept, sampling, schema_to_gbnf(SCHEMA))
+    text, rounds = run(engine, 4, accept, sampling, LARK)
     assert set(json.loads(text)) == {"mood", "age", "tame"}
     assert any(done.accepted < done.drafted for done in rounds)

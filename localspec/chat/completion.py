@@ -9,7 +9,7 @@ from localspec.chat.prompt import KnownIds
 from localspec.chat.session import Session, TurnEvents
 from localspec.chat.settings import Asked, check_bias
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama.grammar import check_grammar
+from localspec.engine.constraints import require_grammar
 from localspec.engine.stats import LOOKUP
 from localspec.errors import UsageError
 
@@ -48,7 +48,7 @@ class Completions:
         self._check_drafters(asked.drafters or ())
         stops = asked.settings.stop
         if asked.settings.grammar not in ("", session.settings.grammar):
-            check_grammar(asked.settings.grammar)  # llama.cpp would write what is wrong to a log
+            require_grammar(asked.settings.grammar)  # llama.cpp would write what is wrong to a log
         if asked.messages:
             text = template.render(asked.messages, cancel, asked.variables, give_up=False)
             yield from map(Noticed, template.notices[noticed:])

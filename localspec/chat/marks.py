@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from localspec.engine.llama import Model
-
-# What ordinary text consists of, though vocabularies define it by hand: blanks, single letters,
-# and the markup that Gemma's knows.
-_ORDINARY = re.compile(
-    r"\s*\S?\s*|</?(?:table|caption|t(?:head|body|foot|[rhd])|h[1-6]|blockquote|code|strong|em"
-    r"|su[bp]|[bisu])>"
-)
 
 
 class Marks:
     """The marks of a vocabulary and a template.
 
-    Control tokens are marks, and so are tokens that the vocabulary's makers defined by hand, unless
-    they are ordinary text that the template does not use. llama.cpp reads the latter out of any
-    text, also where it is told to read no control tokens.
+    Ordinary text that a vocabulary's makers added by hand, and which is none of its marks
+    (`Model.is_mark`), is one where the template uses it. llama.cpp reads what was added by hand out
+    of any text, also where it is told to read no control tokens.
     """
 
     def __init__(self, model: Model, template: str | None) -> None:
@@ -45,12 +37,9 @@ class Marks:
 
     def _text(self, token: int) -> str:
         text = self._model.piece(token, special=True).decode("utf-8", "replace")
-        if not self._model.piece(token):
-            return text
-        if not self._model.is_user_defined(token):
-            return ""
         used = len(text.strip()) > 1 and text in self._template
-        return text if used or not _ORDINARY.fullmatch(text) else ""
+        by_hand = used and self._model.is_user_defined(token)
+        return text if by_hand or self._model.is_mark(token) else ""
 
     def within(self, text: str) -> set[str]:
         """The texts of the marks that would be read out of `text`."""

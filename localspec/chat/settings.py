@@ -29,7 +29,7 @@ class ChatSettings:
         accept: the acceptance rule; None chooses one (see `default_accept`).
         lenience: makes the rule lossy, with another distribution than the target's; None for
             lossless.
-        grammar: the GBNF that answers conform to; empty for none.
+        grammar: what answers conform to, GBNF or llguidance's Lark (`engine.lark`); empty for none.
         gamma: draft length, or ``"auto"``.
         n_predict: tokens to generate at most; -1 until the end or the end of the context.
         stop: strings that end an answer and are left out of it.

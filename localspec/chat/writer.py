@@ -17,10 +17,10 @@ from localspec.chat.prefixes import StoredPrefix
 from localspec.chat.settings import ChatSettings
 from localspec.chat.slow import Slow
 from localspec.engine.cancel import Cancel
+from localspec.engine.constraints import Grammars
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.grammar import Awaited, Constraint
 from localspec.engine.length.cost import Costs
-from localspec.engine.llama.grammar import LlamaGrammar
 from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
 
 
@@ -48,7 +48,7 @@ class Writer:
         self._engine = engine
         self._drafting = drafting
         self._slow = Slow(pair.target, costs)
-        self._grammar: tuple[str, LlamaGrammar] | None = None
+        self._grammars = Grammars(pair.target.model)
         self.counted: tuple[Meter, TextKind]
         self._before: tuple[Meter, TextKind]
         self.forget()
@@ -158,14 +158,11 @@ class Writer:
                     return replace(prefill, seconds=prefill.seconds + restored_s)
                 yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
 
-    def _constraint(self, gbnf: str, after: Sequence[str]) -> Constraint | None:
-        """The grammar before any text; reading it takes a look at every token."""
-        if not gbnf:
+    def _constraint(self, grammar: str, after: Sequence[str]) -> Constraint | None:
+        """The grammar before any text; reading the first one takes a look at every token."""
+        if not grammar:
             return None
-        model = self._pair.target.model
-        if self._grammar is None or self._grammar[0] != gbnf:
-            self._grammar = gbnf, LlamaGrammar.parse(model, gbnf)
-        found: Constraint = self._grammar[1]
+        found = self._grammars.begin(grammar)
         for mark in reversed(after):
-            found = Awaited(mark.encode(), found, model)
+            found = Awaited(mark.encode(), found, self._pair.target.model)
         return found

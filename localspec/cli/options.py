@@ -192,7 +192,8 @@ _ANSWER: tuple[Option, ...] = (
     option(
         "--grammar",
         types.plain_text,
-        "The answer conforms to this grammar (llama.cpp's GBNF).",
+        "The answer conforms to this grammar: llama.cpp's GBNF, or llguidance's Lark, which begins"
+        " with %llguidance.",
         "GBNF",
     ),
     option("--grammar-file", types.file_text, "The same, from a file.", "FILE"),

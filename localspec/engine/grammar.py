@@ -30,8 +30,8 @@ class Constraint(Protocol):
 class Vocabulary(Protocol):
     """From tokens to text and back."""
 
-    def piece(self, token: int) -> bytes:
-        """The bytes of a token."""
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes of a token; control tokens are empty unless `special`."""
         ...
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -62,7 +62,7 @@ class Awaited:
 
     def after(self, token: int) -> Constraint:
         """The constraint itself, if `token` has ended the mark."""
-        text = self._end + self._vocabulary.piece(token)
+        text = self._end + self._vocabulary.piece(token, special=True)
         _, mark, rest = text.partition(self._mark)
         if mark:
             found = self._beyond(rest)

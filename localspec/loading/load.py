@@ -13,16 +13,16 @@ from localspec.chat.renderer import Renderer
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, check_bias
 from localspec.chat.states import STATES
+from localspec.engine import lark
 from localspec.engine.cancel import Cancel
+from localspec.engine.constraints import require_grammar
 from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine
 from localspec.engine.heads import head_drafter
 from localspec.engine.length.beside import Beside
 from localspec.engine.llama import Context, Head, default_threads, devices
-from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams, check_lenience
-from localspec.engine.schema.json_schema import schema_to_gbnf
 from localspec.engine.stats import TRANSLATED
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
@@ -93,15 +93,15 @@ def _summed(biases: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def _grammar(options: LoadRequest) -> str:
-    """The GBNF that is asked for, checked before a screen is up; empty for none."""
+    """The grammar that is asked for, checked before a screen is up; empty for none."""
     if options.json_schema is not None:
-        gbnf = schema_to_gbnf(options.json_schema)
+        grammar = lark.of_schema(options.json_schema)
     elif options.grammar is not None:
-        gbnf = options.grammar
+        grammar = options.grammar
     else:
         return ""
-    check_grammar(gbnf)
-    return gbnf
+    require_grammar(grammar)
+    return grammar
 
 
 def load_session(

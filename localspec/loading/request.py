@@ -48,7 +48,7 @@ class LoadRequest:
         stop: strings that end an answer.
         typical_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, logit_bias:
             the rest of the sampler chain.
-        grammar: GBNF that the answer conforms to, None for none.
+        grammar: what the answer conforms to, GBNF or Lark; None for none.
         json_schema: the same as a JSON schema.
         accept: the acceptance rule's name, None to choose.
         lossy: lenience of a lossy rule, None for lossless.

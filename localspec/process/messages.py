@@ -60,6 +60,7 @@ class Fault(Struct, frozen=True):
 
     Attributes:
         kind: the name of its class.
+        place: the keyword or path a `SchemaError` is about.
         errno: the system's number of an OSError; else 0.
         traceback: as Python prints it; empty for an error of localspec's own.
     """
@@ -67,6 +68,7 @@ class Fault(Struct, frozen=True):
     kind: str
     message: str
     remedy: str = ""
+    place: str = ""
     errno: int = 0
     traceback: str = ""
 
@@ -75,7 +77,7 @@ class Fault(Struct, frozen=True):
         """Describe `error`, with a traceback if it is none of localspec's own."""
         kind = type(error).__name__
         if isinstance(error, errors.LocalspecError):
-            return Fault(kind, error.message, error.remedy)
+            return Fault(kind, error.message, error.remedy, getattr(error, "place", ""))
         where = "".join(traceback.format_exception(error))
         if isinstance(error, OSError) and error.errno and error.strerror:
             return Fault(kind, error.strerror, errno=error.errno, traceback=where)
@@ -83,6 +85,8 @@ class Fault(Struct, frozen=True):
 
     def exception(self) -> Exception:
         """Make the error again, of its own class if that is localspec's or Python's."""
+        if self.kind == errors.SchemaError.__name__:
+            return errors.SchemaError(self.message, self.remedy, self.place)
         ours = getattr(errors, self.kind, None)
         if isinstance(ours, type) and issubclass(ours, errors.LocalspecError):
             return ours(self.message, self.remedy)

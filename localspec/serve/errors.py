@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from localspec.errors import EngineError, LocalspecError, ModelError, OutOfMemory
+from localspec.errors import EngineError, LocalspecError, ModelError, OutOfMemory, SchemaError
 
 INVALID = "invalid_request_error"
 
@@ -53,6 +53,8 @@ def refusal_of(error: Exception) -> Refusal:
         said = f"{error.message}. {error.remedy}".strip()
         if isinstance(error, EngineError | ModelError | OutOfMemory):  # no fault of the request
             return Refusal(500, said, kind="server_error", code="engine_error")
+        if isinstance(error, SchemaError):
+            return Refusal(400, said, code="invalid_schema", param=error.place or None)
         return Refusal(400, said)
     return Refusal(
         500,

@@ -11,11 +11,12 @@ from msgspec import Meta, Struct
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.settings import Asked, ChatSettings
+from localspec.engine import lark
 from localspec.engine.params import Accept, SamplingParams
 from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 from localspec.serve.errors import Refusal
-from localspec.serve.schemas import require_bounded, response_grammar
+from localspec.serve.schemas import require_bounded
 from localspec.serve.tools import FunctionTool, Toolbox
 
 Count = Annotated[int, Meta(ge=-1, le=1 << 31)]
@@ -87,7 +88,7 @@ class Sampled(Struct, kw_only=True):
         Args:
             own: the server's, for what is not said.
             n_predict: tokens to generate at most, None for the server's.
-            grammar: GBNF; empty for none, or the request's own.
+            grammar: as in `ChatSettings`; empty for none, or the request's own.
 
         Raises:
             Refusal: they make no sense.
@@ -261,7 +262,7 @@ def _grammar_of(form: ResponseFormat) -> str:
     if schema is None and form.type == "json_schema":
         raise Refusal(400, "there is no schema", param=place)
     require_bounded(schema or {}, place)
-    return response_grammar(schema or {"type": "object"}, place)
+    return lark.grammar(lark.json_value(schema or {}, place))
 
 
 class CompletionRequest(Sampled):

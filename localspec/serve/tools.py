@@ -13,8 +13,9 @@ from msgspec import Struct
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.thinking import overlap
+from localspec.engine import lark
 from localspec.serve.errors import Refusal
-from localspec.serve.schemas import DEEPEST, depth, loosened, require_bounded, response_grammar
+from localspec.serve.schemas import DEEPEST, depth, require_bounded
 
 # The marks of Hermes and Qwen, which most models know.
 BEGIN, END = "<tool_call>", "</tool_call>"
@@ -84,7 +85,7 @@ class Toolbox:
         """The tools that a request allows.
 
         Raises:
-            Refusal: a schema or the choice makes no sense.
+            Refusal: the choice makes no sense, or a schema is too large.
         """
         if not tools or choice == "none":
             if isinstance(choice, FunctionTool) or choice == "required":
@@ -153,35 +154,25 @@ def _object(given: str) -> Any:
 
 
 def _calls(allowed: Sequence[tuple[int, FunctionTool]], *, parallel: bool, required: bool) -> str:
-    """The GBNF of one call or several, from behind the first mark on unless they are required."""
-    shared, ways = {}, []
+    """The grammar of calls: from after the first mark on, unless a call is required."""
+    rules, ways = {}, []
     for i, tool in allowed:
-        place = f"tools[{i}].function.parameters"
-        given = tool.function.parameters or {"type": "object", "properties": {}}
+        function, place = tool.function, f"tools[{i}].function.parameters"
+        given = function.parameters or {"type": "object", "properties": {}}
         require_bounded(given, place)
-        given = given if tool.function.strict else loosened(given)
-        response_grammar(given, place)  # by itself: errors name the place within it
-        shared[str(i)] = _moved(given, f"#/$defs/{i}")
-        call = {"name": {"const": tool.function.name}, "arguments": {"$ref": f"#/$defs/{i}"}}
-        ways.append({"type": "object", "properties": call, "required": ["name", "arguments"]})
-    one = response_grammar({"$defs": shared, "anyOf": ways}, "tools")
-    whole = f'blank call blank "{END}"'
-    further = f' (blank "{BEGIN}" {whole})*' if parallel else ""
-    first = f'blank "{BEGIN}" ' if required else ""
-    rules = f"root ::= {first}{whole}{further} blank\nblank ::= [ \\n]{{0,2}}\n"
-    return rules + one.replace("root ::=", "call ::=", 1)
-
-
-def _moved(schema: Any, place: str) -> Any:
-    """A schema whose references are to itself, as it reads at another place of a document."""
-    if isinstance(schema, list):
-        return [_moved(one, place) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {name: _moved(part, place) for name, part in schema.items()}
-    if isinstance(schema.get("$ref"), str) and schema["$ref"].startswith("#"):
-        moved["$ref"] = place + schema["$ref"][1:]
-    return moved
+        rules[f"args{i}"] = lark.json_value(given, place, strict=bool(function.strict))
+        ways.append(f"{lark.literal(json.dumps(function.name))} blank args blank args{i}")
+    begin, end = lark.mark(BEGIN), lark.mark(END)
+    whole = f"blank call blank {end}"
+    return lark.grammar(
+        f"{f'blank {begin} ' if required else ''}{whole}"
+        f"{f' (blank {begin} {whole})*' if parallel else ''} blank",
+        call=f'"{{" blank "\\"name\\"" blank ":" blank ({" | ".join(ways)}) blank "}}"',
+        args='"," blank "\\"arguments\\"" blank ":"',
+        blank="BLANK?",
+        BLANK=r"/[ \n]{1,2}/",
+        **rules,
+    )
 
 
 @dataclass(frozen=True, slots=True)

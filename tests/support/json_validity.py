@@ -1,4 +1,4 @@
-"""A small JSON schema validator: what `engine.schema.json_schema` can enforce, and no more.
+"""A small JSON schema validator: what `engine.guidance` can enforce, and a little less.
 
 It judges text, so that a property that comes twice is seen: both values count.
 """
@@ -21,7 +21,12 @@ def valid(text: str, schema: Any) -> bool:
     def no_constant(name: str) -> None:
         raise ValueError(name)
 
-    value = json.loads(text, object_pairs_hook=tuple, parse_constant=no_constant)
+    def number(text: str) -> float:
+        return min(max(float(text), -1e308), 1e308)  # JSON knows no largest one
+
+    value = json.loads(
+        text, object_pairs_hook=tuple, parse_constant=no_constant, parse_float=number
+    )
     return _fits(value, schema, schema)
 
 
@@ -90,9 +95,8 @@ def _typed(value: Any, kinds: Any) -> bool:
 def _formatted(value: str, schema: Any) -> bool:
     if schema.get("format") != "date":
         return True
-    year = value[:4] if value[:4] != "0000" else "2000"
-    try:
-        return bool(datetime.date.fromisoformat(year + value[4:]))
+    try:  # every year is taken for a leap year
+        return bool(datetime.date.fromisoformat("2000" + value[4:]))
     except ValueError:
         return False
 

@@ -19,6 +19,12 @@ from localspec.engine.llama.rpc import notice_silence
 from localspec.errors import ModelFileError, ModelLoadError, OutOfMemory, UnsupportedModel
 
 _PART = 1 << 16  # characters that are tokenised at once, in some milliseconds
+# What ordinary text consists of, though makers of vocabularies added it by hand: blanks, single
+# letters, and the markup that Gemma's knows.
+_ORDINARY = re.compile(
+    r"\s*\S?\s*|</?(?:table|caption|t(?:head|body|foot|[rhd])|h[1-6]|blockquote|code|strong|em"
+    r"|su[bp]|[bisu])>"
+)
 _GAP, _JOINED = re.compile("[A-Za-z](?=[ \\n])"), re.compile("[A-Za-z][ \\n]")
 
 
@@ -199,6 +205,13 @@ class Model:
         return bool(
             lib.llama_vocab_get_attr(self._vocab, token) & lib.LLAMA_TOKEN_ATTR_USER_DEFINED
         )
+
+    def is_mark(self, token: int) -> bool:
+        """Whether `token` means more than its text: a control token, or added by hand as one."""
+        if not self.piece(token):
+            return True
+        text = self.piece(token, special=True).decode("utf-8", "replace")
+        return self.is_user_defined(token) and not _ORDINARY.fullmatch(text)
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """`text` as token ids.

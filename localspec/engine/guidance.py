@@ -1,0 +1,303 @@
+"""llguidance: grammars in its form of Lark (`engine.lark`) as constraints.
+
+The only module that imports the library.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property, lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from numpy.typing import NDArray
+
+from localspec.engine import lark
+from localspec.errors import EngineError, SchemaError, UsageError
+
+# Between the parts of a document a blank at most: more only takes a model's time. No letter by its
+# number: a property's name could be written twice, in two ways.
+_STRICT: Schema = {"whitespace_pattern": "[ ]?", "json_allowed_escapes": '"\\bfnrt'}
+_LENIENT: Schema = {**_STRICT, "lenient": True, "coerce_one_of": True}
+# What `%mark` and `%json` are looked for between: texts, expressions and comments.
+_WORDS = re.compile(
+    r'%mark\s+(?P<mark>"(?:\\.|[^"\\])*")|(?P<json>%json)\s*(?=\{)'
+    r'|"(?:\\.|[^"\\])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/'
+)
+_CAUSE = re.compile(r"^(?:at \d+\(\d+\): )?(?:failed to compile JSON schema: )?")
+Schema = Mapping[str, Any]
+
+
+class GuidedVocabulary(Protocol):
+    """What a grammar has to know of a model's tokens."""
+
+    n_vocab: int
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """The ids that end generation."""
+        ...
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes of a token; control tokens are empty unless `special`."""
+        ...
+
+    def is_mark(self, token: int) -> bool:
+        """Whether a token means more than its text."""
+        ...
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """The ids of `text`."""
+        ...
+
+
+class Guidance:
+    """Reads grammars for one model.
+
+    Marks are tokens apart: neither texts nor expressions of a grammar match them, only ``%mark``.
+    """
+
+    def __init__(self, vocabulary: GuidedVocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        """Every token goes into a tree, which takes about a second for a large vocabulary."""
+        ends = sorted(self._vocabulary.end_tokens)
+        return LLTokenizer(TokenizerWrapper(_Tokens(self._vocabulary, ends)), eos_token=ends)
+
+    def begin(self, grammar: str) -> Guided:
+        """The state of a Lark grammar before any text.
+
+        Raises:
+            UsageError: it is no grammar, or a schema in it cannot be enforced.
+        """
+        text = _resolved(grammar, self._mark)
+        matcher = LLMatcher(self._tokenizer, text, log_level=0)
+        if matcher.is_error():
+            raise _refusal(matcher.get_error())
+        state = Guided(matcher, self._vocabulary)
+        if not state.mask.any():
+            raise _refusal("no text conforms to it")
+        return state
+
+    def _mark(self, text: str) -> str:
+        """The token of a mark as Lark has it, or its text."""
+        ids = self._vocabulary.tokenize(text, add_special=False, parse_special=True)
+        marks = [token for token in ids if self._vocabulary.is_mark(token)]
+        if len(marks) == 1 and self._vocabulary.piece(marks[0], special=True) == text.encode():
+            return f"<[{marks[0]}]>"
+        return lark.literal(text)
+
+
+class _Tokens:
+    """A vocabulary as llguidance's `TokenizerWrapper` takes it."""
+
+    def __init__(self, vocabulary: GuidedVocabulary, ends: list[int]) -> None:
+        ids = range(vocabulary.n_vocab)
+        self.tokens = [vocabulary.piece(token, special=True) for token in ids]
+        self.special_token_ids = [*ends, *(token for token in ids if vocabulary.is_mark(token))]
+        self.eos_token_id, self.bos_token_id = ends[0] if ends else None, None
+
+    def __call__(self, _text: bytes) -> list[int]:
+        """Asked where a grammar forces tokens, which ours do not."""
+        return []
+
+
+class Guided:
+    """One state of a grammar over one model's vocabulary."""
+
+    def __init__(
+        self, matcher: LLMatcher, vocabulary: GuidedVocabulary, *, over: bool = False
+    ) -> None:
+        self._matcher, self._vocabulary, self._over = matcher, vocabulary, over
+
+    @cached_property
+    def mask(self) -> NDArray[np.bool_]:
+        """Which tokens may come next: (n,). None where the grammar leads nowhere.
+
+        Raises:
+            EngineError: the grammar takes more than it may have.
+        """
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if "NoExtensionBias" in self._matcher.get_error():
+            return np.zeros(self._vocabulary.n_vocab, np.bool_)
+        self._check()
+        found = np.unpackbits(bits, count=self._vocabulary.n_vocab, bitorder="little")
+        return found.view(np.bool_)
+
+    def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of `ids` (k,) may come next: (k,). After the end: all, since nobody reads on.
+
+        Raises:
+            EngineError: the grammar takes more than it may have.
+        """
+        if self._over:
+            return np.ones(len(ids), np.bool_)
+        if len(ids) == 1:  # to look at one token is quicker than to find all
+            return np.array([self._may(int(ids[0]))])
+        known = ids < self._vocabulary.n_vocab
+        if known.all():
+            return self.mask[ids]
+        known[known] = self.mask[ids[known]]
+        return known
+
+    def _may(self, token: int) -> bool:
+        if not 0 <= token < self._vocabulary.n_vocab:
+            return False
+        if self._matcher.is_stopped():
+            self._check()
+            return token in self._vocabulary.end_tokens
+        found = self._matcher.validate_tokens([token]) == 1
+        self._check()
+        return found
+
+    def after(self, token: int) -> Guided:
+        """The state once `token` has come.
+
+        Raises:
+            EngineError: the grammar does not allow it, or takes more than it may have.
+        """
+        if self._over:
+            return self
+        if not self._may(token):
+            raise EngineError(f"token {token} breaks the grammar")
+        if token in self._vocabulary.end_tokens:
+            return Guided(self._matcher, self._vocabulary, over=True)
+        state = Guided(self._matcher.deep_copy(), self._vocabulary)
+        state._matcher.consume_token(token)
+        state._check()
+        return state
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise EngineError(f"the grammar failed: {_reason(self._matcher.get_error())}")
+
+
+def check(grammar: str) -> None:
+    """Find out, without a model, whether `grammar` is one.
+
+    Raises:
+        UsageError: it is none, or a schema in it cannot be enforced.
+    """
+    if wrong := LLMatcher.validate_grammar(_resolved(grammar, lark.literal)):
+        raise _refusal(wrong)
+
+
+def _resolved(grammar: str, mark: Callable[[str], str]) -> str:
+    """A grammar in which marks are what `mark` makes of them, and schemas can be enforced.
+
+    Every token whose text is allowed is allowed, whatever a tokenizer would make of that text: else
+    the mask would depend on more than the text so far.
+    """
+    at = len(grammar) - len(grammar.lstrip()) + len(lark.HEAD)
+    options: dict[str, Any] = {}
+    if (after := grammar[at:].lstrip()).startswith("{"):
+        options, at = _decoded(grammar, len(grammar) - len(after))
+    written = f"{lark.HEAD} {json.dumps({**options, 'no_forcing': True})}"
+    while found := _WORDS.search(grammar, at):
+        written, at = written + grammar[at : found.start()], found.end()
+        if found["mark"]:
+            written += mark(json.loads(found["mark"]))
+        elif found["json"]:
+            schema, at = _decoded(grammar, at)
+            written += f"%json {json.dumps(_enforceable(schema))}"
+        else:
+            written += found[0]
+    return written + grammar[at:]
+
+
+def _decoded(grammar: str, at: int) -> tuple[dict[str, Any], int]:
+    try:
+        found: tuple[dict[str, Any], int] = json.JSONDecoder().raw_decode(grammar, at)
+    except (ValueError, RecursionError) as error:
+        raise _refusal(f"a schema is not JSON: {error}") from None
+    return found
+
+
+def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema that llguidance takes.
+
+    Raises:
+        SchemaError: it cannot be enforced, and has to be.
+    """
+    about = {"place": "", "strict": True, **schema.pop(lark.PLACE, {})}
+    shared = {name: schema[name] for name in lark.SHARED if isinstance(schema.get(name), dict)}
+    if not about["strict"]:
+        shared = {
+            name: {key: _loosened(part, shared) for key, part in parts.items()}
+            for name, parts in shared.items()
+        }
+        return {**_loosened({**schema, **shared}, shared), "x-guidance": _LENIENT}
+    if wrong := _wrong(schema, _STRICT):
+        path, part = _innermost(schema, shared)
+        words = sorted(part, key=lambda word: word == "type")
+        words = [word for word in words if not _wrong({**shared, **_without(part, word)}, _STRICT)]
+        word = f"{words[0]!r} cannot be enforced: " if words else ""
+        place = ".".join([each for each in (about["place"], *path) if each])
+        where = f" (at {place})" if place else ""
+        raise SchemaError(
+            f"the JSON schema is not taken: {word}{_reason(wrong)}{where}",
+            "Leave it out, or say it in another way.",
+            place,
+        )
+    return {**schema, "x-guidance": _STRICT}
+
+
+def _wrong(schema: Schema, options: Schema) -> str:
+    """Why a schema cannot be enforced; empty where it can."""
+    return _told(json.dumps({**schema, "x-guidance": options}))
+
+
+@lru_cache(maxsize=256)
+def _told(schema: str) -> str:
+    """What llguidance says against a schema: an editor sends the same ones with every request."""
+    return LLMatcher.validate_grammar(lark.grammar(f"%json {schema}"))
+
+
+def _innermost(schema: Schema, shared: Schema) -> tuple[list[str], Schema]:
+    """The innermost part of a schema that is wrong by itself, and the way there."""
+    for path, part in lark.inner(schema):
+        if _wrong({**part, **shared}, _STRICT):
+            further, innermost = _innermost(part, shared)
+            return [*path, *further], innermost
+    return [], schema
+
+
+def _loosened(schema: Any, shared: Schema) -> Any:
+    """A schema without what cannot be enforced, which lets more through."""
+    if not isinstance(schema, dict):
+        return schema if isinstance(schema, bool) else True
+    found: dict[str, Any] = dict(schema)
+    if not _wrong({**found, **shared}, _LENIENT):
+        return found
+    for path, part in lark.inner(found):
+        found = lark.replaced(found, path, _loosened(part, shared))
+    while wrong := [word for word in found if word not in lark.SHARED]:
+        if not _wrong({**found, **shared}, _LENIENT):
+            break
+        right = (w for w in wrong if not _wrong({**_without(found, w), **shared}, _LENIENT))
+        del found[next(right, wrong[-1])]
+    return found
+
+
+def _without(schema: Schema, word: str) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name != word}
+
+
+def _reason(told: str) -> str:
+    """The cause alone of an error that llguidance tells at length."""
+    lines = told.partition("\n<state>")[0].splitlines()
+    causes = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    first = _CAUSE.sub("", lines[0] if lines else "")
+    return " ".join([first, *causes])
+
+
+def _refusal(told: str) -> UsageError:
+    return UsageError(
+        f"the grammar is not valid: {_reason(told)}",
+        "Write llguidance's Lark with a rule named start.",
+    )

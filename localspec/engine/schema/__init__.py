@@ -1,1 +1,0 @@
-"""From a JSON schema to a grammar that writes nothing else. Pure."""
