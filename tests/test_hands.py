@@ -150,6 +150,7 @@ def test_lists_go_by_arrows_and_enter(start: Callable[..., Terminal], tmp_path: 
     chat.child.send(DOWN)
     chat.until(lambda: "▸" in chat.text(), "the chosen pair")
     chat.child.send(ESC)
+    chat.until(lambda: "available" not in chat.text(), "the end of the list")
     chat.child.send("/bye\r")
     assert chat.ends() == 0
 

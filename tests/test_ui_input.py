@@ -242,7 +242,7 @@ async def test_the_palette_offers_what_can_run_and_finds_it_by_its_meaning() -> 
         chat.app.prompt.insert("unsent")
         chat.app.action_command("read")  # it needs a file
         assert chat.app.prompt.text == "/read "
-        await chat.press("up")
+        await chat.press("escape", "up")  # the list of files is closed first
         assert chat.app.prompt.text == "unsent"
         chat.app.prompt.clear()
         assert "Export" in await found(chat, "write file")
