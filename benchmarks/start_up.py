@@ -58,7 +58,7 @@ def start(checkout: Path, folder: Path) -> tuple[float, float]:
     env |= {"TERM": "xterm-256color", "PYTHONPATH": str(checkout)}
     began = time.perf_counter()
     chat = pexpect.spawn(
-        sys.executable, ["-m", "localspec", "chat", "demo"], dimensions=(30, 100), env=env
+        sys.executable, ["-m", "localspec", "chat"], dimensions=(30, 100), env=env
     )
     first = ready = 0.0
     while not ready:

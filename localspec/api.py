@@ -44,7 +44,7 @@ def load(
 
     Args:
         pair: a pair's name, a GGUF file or a reference ``user/repo[:QUANT]`` that was downloaded;
-            None for the pair that ships with localspec.
+            None for the starter.
         progress: called with every step in words and its share done (0 to 1, None where that is
             not known).
         options: those of ``localspec run``, with underscores; see `LoadRequest`. Where several

@@ -162,8 +162,8 @@ def _install(ctx: click.Context, _option: click.Parameter, shell: str | None) ->
 @click.group(
     cls=LateGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with `localspec chat`: a small pair of models ships with localspec. A question in"
-    ' quotes is answered at once: localspec "why is the sky blue?"',
+    epilog="Start with `localspec chat`: a small model, the starter, answers. A question in"
+    ' quotes is answered at once: localspec "Write a Python function that reverses a string."',
 )
 @click.version_option(__version__, prog_name="localspec")
 @click.option(

@@ -32,8 +32,8 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
     """Chat in the terminal.
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
-    `chat` or `serve` used last answers, at first the one that ships with localspec. A conversation
-    that is resumed brings its pair and its settings along.
+    `chat` or `serve` used last answers, at first the starter. A conversation that is resumed brings
+    its pair and its settings along.
     """
     # The screen is drawn on standard error. One that is closed (>&-) is None.
     if not all(one and one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)):

@@ -80,8 +80,8 @@ def command(
 ) -> None:
     """Answer one prompt on standard output.
 
-    PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
-    ships with localspec answers, and a PROMPT of several words may stand alone. Standard input is
+    PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the starter
+    answers, and a PROMPT of several words may stand alone. Standard input is
     the prompt where there is none, or it is '-'; else what is piped in stands below it, and is
     waited for to its end.
     """

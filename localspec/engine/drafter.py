@@ -27,7 +27,7 @@ from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 
 LOOK = 32
-"""Tokens of a long text's end that a drafter begins with: with more the demo's draft and its head
+"""Tokens of a long text's end that a drafter begins with: with more the toy's draft and its head
 hardly do better (docs/measurements/prompt.md), and where another one writes the answer this first
 look is what a drafter costs."""
 

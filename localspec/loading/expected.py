@@ -30,7 +30,7 @@ from localspec.pairs.memory.placement import MemoryPlan
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 BEHIND = 256
 """Tokens of context behind which a speed is told: an empty one would promise a tenth more than
-an answer of usual length gets from the demo, whose attention is a large part of it."""
+an answer of usual length gets from a small model, whose attention is a large part of it."""
 
 
 @dataclass(frozen=True, slots=True)

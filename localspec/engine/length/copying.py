@@ -32,7 +32,7 @@ The first copy of an answer that goes wrong costs a round or two by that, and no
 """
 
 # A model's decodes are timed with one row of logits. With a row for every token, what a token adds
-# was 1.2 to 1.8 times as much with the demo's draft; its output matrix is half of that model.
+# was 1.2 to 1.8 times as much with the toy's draft; its output matrix is half of that model.
 _ROWS = 1.4
 
 
