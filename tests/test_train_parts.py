@@ -132,8 +132,8 @@ def test_weights_are_unpacked_as_gguf_does(kind: str) -> None:
     )
 
 
-def test_rows_of_weights_are_those_of_the_whole(demo_target: Path) -> None:
-    weights = ModelWeights([demo_target])
+def test_rows_of_weights_are_those_of_the_whole(toy_target: Path) -> None:
+    weights = ModelWeights([toy_target])
     whole = weights.whole("token_embd")
     assert (weights.rows("token_embd", [7, 0, 4]) == whole[[7, 0, 4]]).all()
     assert weights.output == "token_embd"
@@ -154,9 +154,9 @@ def test_a_head_is_read_as_it_was_written(tmp_path: Path) -> None:
         read_head(target, shape)
 
 
-def test_a_head_of_llama_begins_as_its_last_layer(demo_target: Path) -> None:
-    weights = ModelWeights([demo_target])
-    shape = next(candidates(read_model(demo_target).header))
+def test_a_head_of_llama_begins_as_its_last_layer(toy_target: Path) -> None:
+    weights = ModelWeights([toy_target])
+    shape = next(candidates(read_model(toy_target).header))
     begun = beginning(shape, weights, "llama", 8, range(shape.drafted))
     assert shape.taps == taps_of(8) == (2, 4, 7)
     assert (begun["blk.0.ffn_down"] == weights.whole("blk.7.ffn_down")).all()
@@ -214,10 +214,10 @@ def test_a_target_without_states_is_refused_before_it_is_loaded(
         run.train(TrainRequest(pair=str(path)), quiet())
 
 
-def test_missing_torch_is_a_sentence(demo_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_is_a_sentence(toy_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "find_spec", lambda _: None)
     with pytest.raises(LocalspecError, match="needs PyTorch") as caught:
-        run.train(TrainRequest(pair=str(demo_target)), quiet())
+        run.train(TrainRequest(pair=str(toy_target)), quiet())
     assert "localspec[train]" in caught.value.remedy
 
 
@@ -336,8 +336,8 @@ def costs(times: dict[int, float], step: float = 0.001) -> TrainingCosts:
     )
 
 
-def test_what_it_takes_and_brings_is_told(demo_target: Path) -> None:
-    shape = next(candidates(read_model(demo_target).header))
+def test_what_it_takes_and_brings_is_told(toy_target: Path) -> None:
+    shape = next(candidates(read_model(toy_target).header))
     flat = costs({1: 0.01, 4: 0.012, 8: 0.013, 16: 0.015})
     steep = costs({1: 0.01, 2: 0.018, 4: 0.034, 8: 0.065, 16: 0.13})
     told = estimate(shape, flat, 1_000_000, 2)

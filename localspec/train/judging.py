@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -74,6 +75,7 @@ def judge(
     common: int,
     cancel: Cancel,
     tokens: int = TOKENS,
+    said: Counter[int] | None = None,
 ) -> Accepted:
     """Have a loaded pair answer, with drafts of a fixed length, and count what is accepted.
 
@@ -87,6 +89,7 @@ def judge(
         common: the id that the control always guesses.
         cancel: stops it.
         tokens: of an answer at most.
+        said: counts what was answered.
 
     Raises:
         Cancelled: `cancel` was set.
@@ -103,6 +106,8 @@ def judge(
             )
             rounds = _answered(session, prompt, settings, cancel)
             written = [token for done in rounds for token in done.tokens]
+            if said is not None:
+                said.update(written)
             whole, so_far = len(written) - loop(written), 0
             for done in rounds:
                 so_far += len(done.tokens)
