@@ -30,7 +30,7 @@ from localspec.pairs import installed, trained
 from localspec.pairs.gguf import heads, writing
 from localspec.pairs.gguf.header import read_model
 from localspec.train import answers, files, lessons, prompts, run, training, verdict
-from localspec.train.answers import Sample
+from localspec.train.answers import AnsweredText
 from localspec.train.lessons import Lessons
 from localspec.train.request import TrainRequest
 from localspec.train.run import Hearer
@@ -114,7 +114,9 @@ def test_torch_and_llama_cpp_draft_the_same(
     for part in (*shape.matrices, *files.NORMS):  # so that every part counts
         its[part] = its[part] + 0.1 * chance.standard_normal(its[part].shape).astype(np.float32)
     files.write_head(tmp_path / "head.gguf", shape, its, drafted=drafted, target=target, about={})
-    texts = [Sample(n, tuple(chance.integers(3, 300, 20 + 9 * n).tolist()), 3) for n in range(3)]
+    texts = [
+        AnsweredText(n, tuple(chance.integers(3, 300, 20 + 9 * n).tolist()), 3) for n in range(3)
+    ]
     options = ContextOptions(n_ctx=256, threads=1)
     with (
         Model.load(target) as model,
@@ -193,7 +195,7 @@ def test_a_head_learns_what_a_target_repeats(home: Path) -> None:
     drafted = list(range(shape.drafted))
     its = files.beginning(shape, weights, "llama", 2, drafted)
     chance = np.random.default_rng(0)
-    texts = [Sample(n, tuple(chance.integers(3, 60, 40).tolist()), 2) for n in range(8)]
+    texts = [AnsweredText(n, tuple(chance.integers(3, 60, 40).tolist()), 2) for n in range(8)]
     with (
         Model.load(target) as model,
         Taps(model, shape.taps, texts=8, n_ctx=512, n_batch=512, outputs=512, threads=1) as taps,
@@ -220,7 +222,7 @@ def test_interrupted_at_ten_random_moments_it_ends_as_an_unbroken_one(
     found: list[tuple[float, ...]] = []
     real = run._Whole._end
 
-    def end(self: object, samples: list[Sample]) -> Trained:
+    def end(self: object, samples: list[AnsweredText]) -> Trained:
         found.append(figures_of(home))
         return real(self, samples)  # type: ignore[arg-type]
 

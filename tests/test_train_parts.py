@@ -15,6 +15,8 @@ from localspec.engine.length.cost import Curve
 from localspec.engine.llama import Context, ContextOptions, Model, head_of
 from localspec.engine.llama.taps import Taps, TextRow, unpacked
 from localspec.errors import LocalspecError, UnsupportedModel, UsageError
+from localspec.loading import promise, ranking
+from localspec.loading.promise import expected
 from localspec.pairs import installed, remove, resolver, trained
 from localspec.pairs.fingerprint import fingerprint
 from localspec.pairs.gguf import heads
@@ -24,14 +26,14 @@ from localspec.pairs.hub.patience import Patience
 from localspec.train import prompts, reading, run, verdict
 from localspec.train.answers import (
     LONGEST,
+    AnsweredText,
+    AnswerFile,
     Prompted,
-    Sample,
-    SampleFile,
     finished,
     loop,
     write_answers,
 )
-from localspec.train.estimate import TrainingCosts, estimate, expected, tokens_within
+from localspec.train.estimate import TrainingCosts, estimate, tokens_within
 from localspec.train.files import NORMS, ModelWeights, beginning, read_head, write_head
 from localspec.train.lessons import ROWS, Lessons, batches
 from localspec.train.recording import place, record
@@ -244,22 +246,22 @@ def test_a_loop_at_the_end_is_found(ids: list[int], said_again: int) -> None:
 def test_loops_are_cut_out_of_answers() -> None:
     asked = Prompted(3, (1, 2, 3), 0.0)
     sample = finished(asked, [1, 2, 3, 10, 11, *[7, 8, 9] * 10])
-    assert sample == Sample(3, (1, 2, 3, 10, 11, 7, 8, 9), 3, 0.0)
+    assert sample == AnsweredText(3, (1, 2, 3, 10, 11, 7, 8, 9), 3, 0.0)
     assert sample.written == 5
 
 
 def test_answers_are_kept_line_by_line(tmp_path: Path) -> None:
-    kept = SampleFile(tmp_path / "a.jsonl")
-    samples = [Sample(n, (1, 2, 3 + n), 2, 0.8) for n in range(3)]
+    kept = AnswerFile(tmp_path / "a.jsonl")
+    samples = [AnsweredText(n, (1, 2, 3 + n), 2, 0.8) for n in range(3)]
     for one in samples:
         kept.add(one)
     torn = kept.path.read_bytes() + b'{"prompt":9,"ids":[1,'
     kept.path.write_bytes(torn)
-    again = SampleFile(kept.path)
+    again = AnswerFile(kept.path)
     assert again.samples == samples
     assert again.written == 3
     again.add(samples[0])
-    assert SampleFile(kept.path).samples == [*samples, samples[0]]
+    assert AnswerFile(kept.path).samples == [*samples, samples[0]]
 
 
 def test_answers_written_together_are_those_written_alone(tmp_path: Path) -> None:
@@ -283,7 +285,7 @@ def test_answers_written_together_are_those_written_alone(tmp_path: Path) -> Non
 def test_batches_hold_every_sample_once_and_fit() -> None:
     random = np.random.default_rng(0)
     samples = [
-        Sample(n, tuple(range(length)), 2)
+        AnsweredText(n, tuple(range(length)), 2)
         for n, length in enumerate(random.integers(5, LONGEST, 200).tolist())
     ]
     found = batches(samples, 0)
@@ -300,7 +302,7 @@ def test_batches_hold_every_sample_once_and_fit() -> None:
 def test_a_lesson_pairs_states_with_the_tokens_after_them(tmp_path: Path) -> None:
     path = write_random_llama(tmp_path / "target.gguf")
     weights = ModelWeights([path])
-    samples = [Sample(0, (5, 6, 7, 8, 9), 3), Sample(1, (9, 8, 7), 1)]
+    samples = [AnsweredText(0, (5, 6, 7, 8, 9), 3), AnsweredText(1, (9, 8, 7), 1)]
     with (
         Model.load(path) as model,
         Taps(model, (0, 1), texts=2, n_ctx=64, n_batch=64, outputs=64, threads=1) as taps,
@@ -320,7 +322,7 @@ def test_a_lesson_pairs_states_with_the_tokens_after_them(tmp_path: Path) -> Non
 
 
 def test_the_commonest_ids_can_be_drafted() -> None:
-    samples = [Sample(0, (9, 9, 9, 4, 4, 2), 2), Sample(1, (1, 4), 1)]
+    samples = [AnsweredText(0, (9, 9, 9, 4, 4, 2), 2), AnsweredText(1, (1, 4), 1)]
     assert reading.by_frequency(samples, 12, 5) == [4, 2, 9, 0, 1]
     assert len(set(reading.by_frequency(samples, 12, 12))) == 12
 
@@ -494,3 +496,17 @@ def test_a_head_of_others_says_nothing_of_its_target(tmp_path: Path) -> None:
     target = write_random_llama(tmp_path / "t.gguf")
     untrained(tmp_path / "h.gguf", target, next(candidates(read_model(target).header)))
     assert trained.notices(read_model(tmp_path / "h.gguf"), read_model(target)) == []
+
+
+def test_a_target_without_a_draft_is_told_that_a_head_can_be_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    assert promise.line("m.gguf", "m", "gemma3") == ""
+    said = promise.line("m.gguf", "m", "llama")
+    assert said == "`localspec train m.gguf` makes a head for this target"
+    flat = (0.0, 0.01, 0.011, 0.0115, 0.012, 0.0125)
+    for times, ending in ((flat, "times the speed"), ([0.01 * n for n in range(6)], "not pay")):
+        ranking.forget("m")
+        ranking.remember("m", ranking.PairCosts(10**8, tuple(times)), None, None)
+        assert promise.line("m.gguf", "m", "llama").endswith(ending)

@@ -14,8 +14,9 @@ from localspec.cli.option_types import plain_text
 from localspec.cli.options import MAX_THREADS, SCAN, Grouped, option, pair_of
 from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import UsageError
+from localspec.loading.promise import USUAL_TOKENS
 from localspec.signals import acting
-from localspec.train.request import USUAL_PASSES, USUAL_TOKENS, TrainRequest
+from localspec.train.request import USUAL_PASSES, TrainRequest
 
 if TYPE_CHECKING:
     from localspec.engine.cancel import Cancel

@@ -27,7 +27,7 @@ _LOOK_EVERY: Final = 16
 _LEAST: Final = 4  # tokens of an answer that is kept
 
 
-class Sample(msgspec.Struct, frozen=True):
+class AnsweredText(msgspec.Struct, frozen=True):
     """A text that the target finished.
 
     Attributes:
@@ -85,7 +85,7 @@ class _Writing:
 
 def write_answers(
     taps: Taps, texts: int, asked: Iterator[Prompted], cancel: Cancel
-) -> Iterator[Sample]:
+) -> Iterator[AnsweredText]:
     """Have the target answer; give each answer as it is finished.
 
     Loops are cut out, and what is left of an answer of which nothing else is there. Each answer has
@@ -149,11 +149,11 @@ def _go_on(writing: _Writing, row: Logits, sampler: Sampler, is_end: Callable[[i
     writing.done = is_end(token) or len(writing.ids) >= LONGEST or looped
 
 
-def finished(asked: Prompted, ids: Sequence[int]) -> Sample:
+def finished(asked: Prompted, ids: Sequence[int]) -> AnsweredText:
     """A text whose answer has no loop at its end."""
     start = len(asked.ids)
     kept = len(ids) - loop(ids[start:])
-    return Sample(asked.prompt, tuple(ids[:kept]), start, asked.temperature)
+    return AnsweredText(asked.prompt, tuple(ids[:kept]), start, asked.temperature)
 
 
 def loop(ids: Sequence[int]) -> int:
@@ -168,7 +168,7 @@ def loop(ids: Sequence[int]) -> int:
     return best
 
 
-class SampleFile:
+class AnswerFile:
     """Samples on disk, a line of JSON each; a line that a kill cut off counts for nothing."""
 
     def __init__(self, path: Path) -> None:
@@ -178,17 +178,17 @@ class SampleFile:
             OSError: it cannot be read.
         """
         self.path = path
-        self.samples: list[Sample] = []
+        self.samples: list[AnsweredText] = []
         if path.exists():
             whole = path.read_bytes()
             end = whole.rfind(b"\n") + 1
             if end < len(whole):  # what is added must begin a line
                 with path.open("rb+") as file:
                     file.truncate(end)
-            decode = msgspec.json.Decoder(Sample).decode
+            decode = msgspec.json.Decoder(AnsweredText).decode
             self.samples = [decode(line) for line in whole[:end].splitlines()]
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: AnsweredText) -> None:
         """Add one.
 
         Raises:

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
 from localspec import formats
 from localspec.engine.length.cost import Curve
-from localspec.engine.length.stopping import gamma_for
+from localspec.loading.promise import PAYS, REACHABLE, expected, speedup
 from localspec.train.answers import LONGEST
 from localspec.train.lessons import ROWS
 from localspec.train.shape import HeadShape
-
-REACHABLE: Final = 0.65
-"""What a well trained head has accepted of each drafted token, given those before it: between 0.5
-and 0.7 in what is published of heads for models of 1 to 30 billion weights."""
-
-PAYS: Final = 1.03
-"""A speed-up below which a head is said not to pay."""
 
 TEXTS: Final = 8
 """Answers that are written at a time."""
 
 _LENGTHS: Final = 16  # tokens of a pass, up to which its time is looked at
-# Acceptance grows with the logarithm of what is learnt from (2505.07858). Where the line lies is
-# taken from published heads: 0.34 after 5,000 foreign answers, 0.52 after 8 million tokens of own
-# ones with a head that began with nothing.
-_AT_MILLION: Final = 0.48
-_A_TENFOLD: Final = 0.08
-_LEAST: Final = 0.15
 _ANSWER: Final = 0.6  # of a text is the answer, about
 _EFFICIENCY: Final = 0.5  # of a large product's speed is left in all of a step
 _COPIES: Final = 4  # of the weights that learn: they, their gradients, two moments
@@ -113,19 +99,6 @@ class Estimate:
         )
 
 
-def expected(tokens: int) -> float:
-    """The acceptance to expect of a head that learnt from so many tokens: an estimate."""
-    if tokens < 1:
-        return _LEAST
-    grown = _AT_MILLION + _A_TENFOLD * math.log10(tokens / 1e6)
-    return min(REACHABLE, max(_LEAST, grown))
-
-
-def speedup(acceptance: float, costs: TrainingCosts) -> float:
-    """The speed over plain decoding, with the best steady length."""
-    return gamma_for(acceptance, costs.target.times(_LENGTHS), costs.step_s)[1]
-
-
 def answer_seconds(costs: TrainingCosts) -> float:
     """Seconds for a token of an answer, many being written at a time."""
     return costs.target.seconds(TEXTS) / TEXTS + costs.read_s
@@ -139,7 +112,7 @@ def learn_seconds(shape: HeadShape, costs: TrainingCosts) -> float:
 
 def estimate(shape: HeadShape, costs: TrainingCosts, tokens: int, passes: int) -> Estimate:
     """What a training on so many tokens comes to."""
-    acceptance = expected(tokens)
+    acceptance, times = expected(tokens), costs.target.times(_LENGTHS)
     inner = 6 * shape.width + 3 * shape.feed_forward + shape.drafted / 4
     learning = 4 * (_COPIES * shape.learnt + shape.drafted * shape.width)
     learning += int(4 * ROWS * (_LIVE * inner + 2 * shape.drafted))
@@ -152,8 +125,8 @@ def estimate(shape: HeadShape, costs: TrainingCosts, tokens: int, passes: int) -
         memory=costs.target_bytes + costs.reading_bytes + learning + saved,
         more=costs.reading_bytes + learning + saved,
         acceptance=acceptance,
-        speedup=speedup(acceptance, costs),
-        best=speedup(REACHABLE, costs),
+        speedup=speedup(acceptance, times, costs.step_s),
+        best=speedup(REACHABLE, times, costs.step_s),
         share=costs.step_s / costs.target.seconds(1),
     )
 

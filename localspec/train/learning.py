@@ -61,7 +61,7 @@ class Acceptance:
         return self.common / max(1, self.drafts)
 
 
-class Learner:
+class HeadLearner:
     """A head that learns.
 
     Attributes:
@@ -213,11 +213,13 @@ def device() -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def learner(shape: HeadShape, tensors: Tensors, drafted: Sequence[int], threads: int) -> Learner:
+def learner(
+    shape: HeadShape, tensors: Tensors, drafted: Sequence[int], threads: int
+) -> HeadLearner:
     """A head that learns where this machine is quickest, with so many threads on the processor."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    return Learner(HeadNetwork(shape, tensors), drafted, device())
+    return HeadLearner(HeadNetwork(shape, tensors), drafted, device())
 
 
 def speed(threads: int) -> float:

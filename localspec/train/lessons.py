@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from localspec.engine.llama.taps import Taps, TextRow
-from localspec.train.answers import Sample
+from localspec.train.answers import AnsweredText
 from localspec.train.files import ModelWeights
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Lesson:
     logits: Rows
 
 
-def batches(samples: Sequence[Sample], turn: int) -> list[list[Sample]]:
+def batches(samples: Sequence[AnsweredText], turn: int) -> list[list[AnsweredText]]:
     """Put all samples into batches, by a chance that depends on `turn` alone.
 
     Texts of a batch are of about one length.
@@ -51,16 +51,16 @@ def batches(samples: Sequence[Sample], turn: int) -> list[list[Sample]]:
     chance = random.Random(turn)  # noqa: S311 - an order, no secret
     order = list(samples)
     chance.shuffle(order)
-    found: list[list[Sample]] = []
+    found: list[list[AnsweredText]] = []
     for at in range(0, len(order), _POOL):
         found += _packed(sorted(order[at : at + _POOL], key=lambda one: len(one.ids)))
     chance.shuffle(found)
     return found
 
 
-def _packed(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
+def _packed(samples: Sequence[AnsweredText]) -> Iterator[list[AnsweredText]]:
     """As many at a time as fit, all filled up to the longest."""
-    batch: list[Sample] = []
+    batch: list[AnsweredText] = []
     for one in samples:
         if batch and (len(batch) + 1) * len(one.ids) > ROWS:
             yield batch
@@ -82,7 +82,7 @@ class Lessons:
     taps: Taps
     weights: ModelWeights
 
-    def of(self, batch: Sequence[Sample]) -> Lesson:
+    def of(self, batch: Sequence[AnsweredText]) -> Lesson:
         """Have the target read a batch.
 
         Raises:

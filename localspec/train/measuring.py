@@ -23,9 +23,6 @@ from localspec.train.shape import HeadShape, candidates
 CONTEXT: Final = 1024
 """Tokens of the context in which a target is timed, and its head judged."""
 
-SHARE: Final = 0.1
-"""Of T(1) that one step of a head may take."""
-
 _BUDGET_S: Final = 3.0
 _ONES: Final = (1,) * 12  # passes over one token; the quickest counts
 _READ: Final = 64  # rows by which reading is timed

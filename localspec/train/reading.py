@@ -15,7 +15,14 @@ from localspec.chat.template import ChatTemplate
 from localspec.engine.llama import Model
 from localspec.errors import LocalspecError
 from localspec.safe_text import reason
-from localspec.train.answers import LONGEST, LONGEST_PROMPT, Prompted, Sample, loop, temperature_of
+from localspec.train.answers import (
+    LONGEST,
+    LONGEST_PROMPT,
+    AnsweredText,
+    Prompted,
+    loop,
+    temperature_of,
+)
 
 _TURNS: Final = 20  # times that all prompts are asked at most
 _GIVEN: Final = -1  # stands for the prompt of an answer that was given
@@ -46,7 +53,9 @@ def prompt_ids(
     return found
 
 
-def questions(prompts: Sequence[tuple[int, ...]], done: Sequence[Sample]) -> Iterator[Prompted]:
+def questions(
+    prompts: Sequence[tuple[int, ...]], done: Sequence[AnsweredText]
+) -> Iterator[Prompted]:
     """All prompts in turn, again and again, but for what was answered already."""
     answered = Counter(each.prompt for each in done)
     for turn in range(_TURNS):
@@ -62,7 +71,7 @@ def greedy(prompts: Sequence[tuple[int, ...]]) -> Iterator[Prompted]:
             yield Prompted(number, ids, 0.0)
 
 
-def given(path: Path, template: ChatTemplate, model: Model) -> Iterator[Sample]:
+def given(path: Path, template: ChatTemplate, model: Model) -> Iterator[AnsweredText]:
     """Answers that the target wrote before.
 
     Args:
@@ -88,7 +97,7 @@ def given(path: Path, template: ChatTemplate, model: Model) -> Iterator[Sample]:
         ) from None
 
 
-def _sample(one: _Conversation, template: ChatTemplate, model: Model) -> Iterator[Sample]:
+def _sample(one: _Conversation, template: ChatTemplate, model: Model) -> Iterator[AnsweredText]:
     """The last answer of a conversation, where it fits."""
     *before, answer = [Message(Role(each.role), each.content) for each in one.messages]
     if one.loop or answer.role is not Role.ASSISTANT or not before:
@@ -99,7 +108,7 @@ def _sample(one: _Conversation, template: ChatTemplate, model: Model) -> Iterato
     if one.finish != "length" and model.end is not None:
         text.append(model.end)
     if text and len(start) <= LONGEST_PROMPT:
-        yield Sample(_GIVEN, tuple([*start, *text][:LONGEST]), len(start), one.temperature)
+        yield AnsweredText(_GIVEN, tuple([*start, *text][:LONGEST]), len(start), one.temperature)
 
 
 def conversations(path: Path) -> list[list[Message]]:
@@ -122,7 +131,7 @@ def conversations(path: Path) -> list[list[Message]]:
     return found
 
 
-def by_frequency(samples: Sequence[Sample], vocab: int, drafted: int) -> list[int]:
+def by_frequency(samples: Sequence[AnsweredText], vocab: int, drafted: int) -> list[int]:
     """The ids that a head can draft: the commonest of answers, and others in their order.
 
     Args:

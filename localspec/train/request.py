@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-USUAL_TOKENS: Final = 1_000_000
 USUAL_PASSES: Final = 2
 
 

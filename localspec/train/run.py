@@ -20,6 +20,7 @@ from localspec.engine.llama.taps import Taps
 from localspec.errors import LocalspecError, OutOfMemory
 from localspec.loading.load import load_session
 from localspec.loading.models import Progress
+from localspec.loading.promise import SHARE, USUAL_TOKENS
 from localspec.loading.request import LoadRequest
 from localspec.pairs import folders, resolver, trained
 from localspec.pairs.fingerprint import fingerprint
@@ -27,15 +28,15 @@ from localspec.pairs.gguf import strict
 from localspec.pairs.gguf.header import ModelFiles, read_model
 from localspec.pairs.gguf.writing import MetaValue, rewritten
 from localspec.train import reading, verdict
-from localspec.train.answers import LONGEST, LONGEST_PROMPT, Sample, SampleFile, write_answers
+from localspec.train.answers import LONGEST, LONGEST_PROMPT, AnsweredText, AnswerFile, write_answers
 from localspec.train.awake import kept_awake
 from localspec.train.estimate import TEXTS, Estimate, TrainingCosts, estimate, tokens_within
 from localspec.train.files import ModelWeights, beginning, read_head, write_head
 from localspec.train.lessons import ROWS, Lessons
-from localspec.train.measuring import CONTEXT, SHARE, chosen_shape, costs
+from localspec.train.measuring import CONTEXT, chosen_shape, costs
 from localspec.train.prompts import Prompts, gather
 from localspec.train.recording import place, record
-from localspec.train.request import USUAL_TOKENS, TrainRequest
+from localspec.train.request import TrainRequest
 from localspec.train.shape import HeadShape, candidates, require_trainable
 from localspec.train.told import Say, Trained
 from localspec.train.work import Decided, Terms, Workplace, alone, require_disk
@@ -238,10 +239,12 @@ class _Whole:
         ) as taps:
             yield taps
 
-    def _answers(self, session: Session, begun: Decided) -> tuple[list[Sample], list[Sample]]:
+    def _answers(
+        self, session: Session, begun: Decided
+    ) -> tuple[list[AnsweredText], list[AnsweredText]]:
         """What is learnt from, and what the head is judged by: as far as missing, written now."""
         template, hearer = session.template, self.hearer
-        held, learnt = SampleFile(self.work.held), SampleFile(self.work.answers)
+        held, learnt = AnswerFile(self.work.held), AnswerFile(self.work.answers)
         given = [
             one
             for path in self.request.answers
@@ -275,8 +278,8 @@ class _Whole:
         session: Session,
         begun: Decided,
         shape: HeadShape,
-        samples: Sequence[Sample],
-        held: Sequence[Sample],
+        samples: Sequence[AnsweredText],
+        held: Sequence[AnsweredText],
     ) -> None:
         """Train; the best head is in the work folder then."""
         from localspec.train.learning import learner  # noqa: PLC0415 - torch
@@ -310,7 +313,7 @@ class _Whole:
 
             training.run(self.hearer.cancel, self.hearer.progress, write, self.hearer.between)
 
-    def _about(self, samples: Sequence[Sample], begun: Decided) -> dict[str, MetaValue]:
+    def _about(self, samples: Sequence[AnsweredText], begun: Decided) -> dict[str, MetaValue]:
         """What a head's file says of how it was made."""
         return {
             "general.name": f"head for {self.name}",
@@ -320,7 +323,7 @@ class _Whole:
             trained.PRIVATE: self.prompts.private,
         }
 
-    def _end(self, samples: Sequence[Sample]) -> Trained:
+    def _end(self, samples: Sequence[AnsweredText]) -> Trained:
         """Judge the head, put it where it belongs, and have the target draft with it."""
         hearer, request = self.hearer, self.request
         options = target_options(self.target, str(self.work.head), request.threads)
@@ -341,7 +344,7 @@ class _Whole:
         return Trained(head=out, name=name, found=found)
 
 
-def commonest(samples: Sequence[Sample]) -> int:
+def commonest(samples: Sequence[AnsweredText]) -> int:
     """The id that answers have most often: what a control always guesses."""
     seen = Counter(token for one in samples for token in one.ids[one.start :])
     return seen.most_common(1)[0][0]

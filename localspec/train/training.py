@@ -11,8 +11,8 @@ from typing import Any, Final
 from localspec import formats, private
 from localspec.engine.cancel import Cancel
 from localspec.loading.models import Progress
-from localspec.train.answers import Sample
-from localspec.train.learning import Acceptance, Learner
+from localspec.train.answers import AnsweredText
+from localspec.train.learning import Acceptance, HeadLearner
 from localspec.train.lessons import Lessons, batches
 from localspec.train.work import Workplace
 
@@ -50,10 +50,10 @@ class Training:
     def __init__(
         self,
         work: Workplace,
-        learner: Learner,
+        learner: HeadLearner,
         lessons: Lessons,
-        samples: Sequence[Sample],
-        held: Sequence[Sample],
+        samples: Sequence[AnsweredText],
+        held: Sequence[AnsweredText],
         *,
         passes: int,
         common: int,

@@ -20,7 +20,7 @@ from localspec.errors import (
     UsageError,
     in_words,
 )
-from localspec.loading import ranking
+from localspec.loading import promise, ranking
 from localspec.loading.ranking import RankedPair
 from localspec.loading.request import LoadRequest
 from localspec.pairs import catalogue, describe, found, installed, pull, remove, resolver
@@ -384,6 +384,9 @@ class Pairs:
             asked = draft if draft == "none" else None
             report = examine(pair, asked, self._patience, scan=scan, further=True)
             lines = describe.draft_lines(report, session.draft_name, lookup=lookup)
+            if session.draft_name is None:
+                architecture = report.target.header.architecture
+                lines += filter(None, [promise.line(pair, session.pair_name, architecture)])
             self._settle(lambda: self._told_drafts(lines))
 
         self._begin(Work.CHECKING, session.pair_name, look)
