@@ -63,7 +63,7 @@ TESTS: Final = {
         *("test_generate.py", "test_lossless_enumeration.py"),
     ),
     "store": ("test_history.py", "test_damaged_history.py"),
-    "pull": ("test_hub.py", "test_pull.py"),
+    "pull": ("test_hub.py", "test_hub_hostile.py", "test_pull.py"),
     "screen": ("test_ui_text.py", "test_ui_panel.py", "test_ui_input.py", "test_ui_app.py"),
 }
 """The tests of each room, the quickest first."""
@@ -181,25 +181,25 @@ FAULTS: Final = {
         Fault(
             "A server that knows no ranges has its file appended to what is there.",
             "pairs/hub/download.py",
-            "here = self._done - body.start",
-            "here = 0",
+            "known = self._done - body.start",
+            "known = 0",
         ),
         Fault(
             "The first cut ends the download.",
-            "pairs/hub/download.py",
-            "if barren > len(pauses):",
-            "if barren > 0:",
+            "pairs/hub/patience.py",
+            "if in_vain > len(patience.pauses) or",
+            "if in_vain > 0 or",
         ),
         Fault(
             "A server's wish to wait for an hour is followed.",
             "pairs/hub/patience.py",
-            "asked is not None and asked > LONGEST_PAUSE",
-            "False",
+            " or error.retry_after > LONGEST_PAUSE:",
+            ":",
         ),
         Fault(
             "A file that has the right size is taken for the right one.",
             "pairs/hub/download.py",
-            "return bool(digest.hexdigest() == self._file.etag)",
+            "return bool(self._hash(file).hexdigest() == self._file.etag)",
             "return True",
         ),
         Fault(
