@@ -1,6 +1,6 @@
 """Lookup in conversations, in the simulator: texts that repeat, and texts that stop repeating.
 
-Recorded answers of eight kinds (benchmarks/drafters_record.py), whole (31 to 95 tokens) or cut to
+Recorded answers of eight kinds (the toy pair and its head), whole (31 to 95 tokens) or cut to
 64, make conversations of ten, written by automatic gamma with a draft at 0.15 T(1). Into these are
 put answers of 64 tokens in which lookup is as sure as ever, at three places in ten, and its first
 token always wrong. Then texts of 120 to 220 tokens that are copied for the most part go on for 95

@@ -26,10 +26,12 @@ import json
 import random
 import socket
 import statistics
+import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -37,14 +39,12 @@ from pathlib import Path
 import msgspec
 from drafters_compare import COPYING, OTHERS, TEMPERATURES, own_loop, question
 from gamma_compare import interval
-from gamma_vs_llama_cpp import rendered
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from msgspec import Struct
 
-from localspec.engine.llama import Model, machine
+from localspec.engine.llama import Model, machine, repacking_works
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from endpoint import llama_server
-
 from tests.support.endpoint import Serving, streaming
 
 Server = Callable[[], AbstractContextManager[int]]
@@ -55,6 +55,37 @@ AIMS = {0.0: 1.05, 0.8: 1.15}
 _MOD = "--spec-ngram-mod-n-match 8 --spec-ngram-mod-n-min 2 --spec-ngram-mod-n-max 24"
 _MAP = "--spec-ngram-map-k-size-n 4 --spec-ngram-map-k-size-m 12"
 _SHORT = {"mod": ("ngram-mod", _MOD.split()), "map": ("ngram-map-k", _MAP.split())}
+
+
+def rendered(template: str, question: str) -> str:
+    """The prompt under the target's own chat template."""
+    render = Jinja2ChatFormatter(template, eos_token="", bos_token="")
+    return render(messages=[{"role": "user", "content": question}]).prompt
+
+
+@contextmanager
+def llama_server(
+    binary: Path, target: Path, threads: str, drafting: Sequence[str]
+) -> Iterator[int]:
+    """llama.cpp's server with a model and what else its command line says; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    command = [
+        *(str(binary), "-m", str(target), "-t", threads, "-c", "1024", "-np", "1"),
+        *("--cache-ram", "0", "--port", str(port)),
+        *(() if repacking_works() else ("--no-repack",)),
+        *drafting,
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health"):
+                break
+            time.sleep(0.1)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def drafters(draft: Path, threads: int, lengths: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -1,6 +1,6 @@
 """What the chat screen costs: rounds per second with and without it, and the event loop's pauses.
 
-    python benchmarks/screen_cost.py [--pair demo] [--answers 12] [--tokens 1800] [--size 160x50]
+    python benchmarks/screen_cost.py [--pair starter] [--answers 12] [--tokens 1800] [--size 160x50]
 
 The real app runs in a pseudo-terminal of its own and asks its model, greedy, again and again, each
 time after a reset of the conversation. While an answer is written, stretches as long as the screen
@@ -17,7 +17,7 @@ With `--inside` the screen goes along all the time; what alternates, every few s
 a round plays in the view inside it. An answer is stopped there once it had its stretches, after
 some 16 seconds whatever the pair, and pauses and frames are left out.
 
-Takes about three minutes with the demo pair on two cores, with `--inside` about four. A slow pair
+Takes about three minutes with a small pair on two cores, with `--inside` about four. A slow pair
 needs no more than some ten seconds an answer: fewer tokens will do.
 """
 
@@ -63,7 +63,7 @@ PROMPT = "Tell me a long story about a dog and a girl who travel around the worl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--pair", default="demo")
+    parser.add_argument("--pair", default="starter")
     parser.add_argument("--draft", help="another draft than the pair's")
     parser.add_argument("--answers", type=int, default=12, help="measured answers, 10 at least")
     parser.add_argument("--tokens", type=int, default=1800, help="tokens of each answer")

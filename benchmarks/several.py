@@ -1,6 +1,6 @@
 """Replays policies over recorded answers with several drafters; what an oracle makes of them.
 
-An answer was written under the coupled rule with one seed (benchmarks/drafters_record.py), so that
+An answer was written under the coupled rule with one seed (the toy pair and its head), so that
 it is the same whoever drafts. At each of its places stands how sure every model is of the token to
 come, what lookup would copy from there on, and whether that is what came. So a round accepts here
 what it would have accepted there; what it takes follows from cost curves. Without a clock.

@@ -61,7 +61,7 @@ def positions(rounds: Iterable[Round]) -> list[Position]:
 
 @cache
 def recorded() -> list[Position]:
-    """Positions of rounds recorded at temperature 0.8 (benchmarks/gamma_record.py)."""
+    """Positions of rounds recorded at temperature 0.8 (the toy pair, until November 2026)."""
     return [
         Position(confidence, chance)
         for text in json.loads(RECORDED.read_text("utf-8"))["texts"]

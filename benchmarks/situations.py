@@ -2,7 +2,7 @@
 
 Four situations: nothing else runs; another process keeps one core busy; it does so in bursts of 0.5
 to 3 s; every other 20 s this process is stopped half of the time (SIGSTOP and SIGCONT, 10 ms each).
-In each 40 answers of 128 tokens, at temperature 0 and 0.8 in turn, by the padded demo pair or any
+In each 40 answers of 128 tokens, at temperature 0 and 0.8 in turn, by the starter or any
 other. Plain decoding and automatic gamma write the same text side by side, a round at a time: their
 ratio is the reference of what automatic gamma claims of the answer. In every third answer the
 lengths 1 to 4 go along, and choose the best fixed length, which the others score.

@@ -337,7 +337,7 @@ def lines(report: Report) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--pair", default="demo")
+    parser.add_argument("--pair", default="starter")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", type=Path, help="write the report and all samples to this file")
     parser.add_argument("--yardstick", action="store_true", help="print a fresh process's speed")

@@ -2,7 +2,7 @@
 
     uv run python benchmarks/start_up.py [--runs 20] [--other /path/to/another/checkout]
 
-A real pseudo-terminal; the pair `demo` with its costs measured already. The other checkout's
+A real pseudo-terminal; the pair `demo`, by which every version knows the pair that it begins with, its costs measured already. The other checkout's
 `localspec` takes turns with this one's and runs on the same Python. Takes five seconds a run.
 """
 

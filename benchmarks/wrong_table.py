@@ -1,6 +1,6 @@
 """What a wrong stored table costs, on a real pair: the right one and wrong ones side by side.
 
-The padded demo pair, or any other. Automatic gamma begins a conversation by the table that was
+The starter, or any other pair. Automatic gamma begins a conversation by the table that was
 measured, and beside it, a round at a time over the same text, by one whose points are wrong: all
 but one multiplied by 5 or by 0.2, or all of target and draft by a random factor of 0.2 to 5. Two
 answers of 300 tokens, at temperature 0 and 0.8 in turn. Prints for every way of being wrong the

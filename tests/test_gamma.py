@@ -686,7 +686,7 @@ def test_the_best_guess_is_the_largest_logit_wherever_it_stands(n: int) -> None:
 
 @pytest.mark.timed
 def test_a_decision_takes_microseconds() -> None:
-    """A generous bound on the controller's own time; benchmarks/gamma_overhead.py measures it."""
+    """A generous bound on the controller's own time."""
     policy = auto({1: 1.0, 2: 1.2, 17: 4.0})
     policy.begin(follow_clock=True)
     tokens, started = 0, time.process_time()

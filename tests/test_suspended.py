@@ -15,10 +15,10 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
-from benchmarks.kills import OPTIONS, QUESTION, Killing
 from tests.support import ggufs, toy
 from tests.support.hub_server import wait_for
 from tests.support.hub_world import world
+from tests.support.kills import OPTIONS, QUESTION, Killing
 from tests.support.terminal import ROOT
 
 

@@ -18,8 +18,8 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
-from benchmarks.kills import ENDS, Killing, kill_app
 from tests.support import ENDLESS
+from tests.support.kills import ENDS, Killing, kill_app
 from tests.support.terminal import Terminal
 
 

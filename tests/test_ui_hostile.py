@@ -1,6 +1,6 @@
 """Hostile answers and imports on the screen: no step holds it up, nothing steers the terminal.
 
-Many more of them by `python -m benchmarks.attack screen`.
+Many more of them by `python -m tests.support.attack screen`.
 """
 
 from __future__ import annotations

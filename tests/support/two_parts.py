@@ -52,7 +52,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     codes = []
     for marks, how in parts.items():
         words = [*config.invocation_params.args, "-m", marks, *how]
-        print(f"\n{marks}:", flush=True)  # noqa: T201
+        print(f"\n{marks}:", flush=True)
         codes.append(subprocess.call([sys.executable, "-m", "pytest", *map(str, words)]))
         if codes[-1] > pytest.ExitCode.TESTS_FAILED and codes[-1] != _EMPTY:
             break
@@ -62,7 +62,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     code = next(filter(None, found), 0)
     minutes, seconds = divmod(round(time.monotonic() - begun), 60)
     said = "passed" if code == 0 else "FAILED"
-    print(f"\nBoth parts: {said} in {minutes}:{seconds:02}", flush=True)  # noqa: T201
+    print(f"\nBoth parts: {said} in {minutes}:{seconds:02}", flush=True)
     return code
 
 

@@ -1,6 +1,6 @@
 """Kill the engine, or the whole chat, at random moments of an answer in a real terminal.
 
-    python -m benchmarks.kills [--kills 50] [--seed 1]
+    python -m tests.support.kills [--kills 50] [--seed 1]
 
 A greedy answer is asked for, and the engine's process is ended in the middle of it. The chat has to
 say so, the terminal has to work, what is stored has to be a beginning of the right answer with all

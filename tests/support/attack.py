@@ -1,8 +1,8 @@
 """The standing attack: hostile and damaged input in large numbers, one suite after the other.
 
-    uv run python -m benchmarks.attack all --cases 100 --seed 1
-    uv run python -m benchmarks.attack models --cases 10000 --seed 2
-    uv run python -m benchmarks.attack models --cases 10000 --seed 2 --first 4200
+    uv run python -m tests.support.attack all --cases 100 --seed 1
+    uv run python -m tests.support.attack models --cases 10000 --seed 2
+    uv run python -m tests.support.attack models --cases 10000 --seed 2 --first 4200
 
 What fails is printed so that it can be repeated, with its number; after every hundred cases it is
 said how far the run has come, and `--first` continues there. The tests run a sample of each suite;
@@ -104,7 +104,7 @@ def engines(numbers: range, _folder: Path) -> Iterable[str]:
     if os.name == "nt":
         return ["needs a pseudo-terminal"]
     kills = max(1, len(numbers) // 2)
-    command = ["benchmarks.kills", "--kills", str(kills), "--seed", str(numbers[0])]
+    command = ["tests.support.kills", "--kills", str(kills), "--seed", str(numbers[0])]
     return _run("-m", *command)
 
 
@@ -112,7 +112,7 @@ def chats(numbers: range, folder: Path) -> Iterable[str]:
     """The chat killed by three signals, and its files copied in the middle of an answer."""
     if os.name == "nt":
         return ["needs a pseudo-terminal"]
-    from benchmarks.kills import ENDS, kill_app
+    from tests.support.kills import ENDS, kill_app
 
     def attack(number: int) -> None:
         with TemporaryDirectory(dir=folder) as data:
