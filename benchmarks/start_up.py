@@ -2,8 +2,9 @@
 
     uv run python benchmarks/start_up.py [--runs 20] [--other /path/to/another/checkout]
 
-A real pseudo-terminal; the pair `demo`, by which every version knows the pair that it begins with, its costs measured already. The other checkout's
-`localspec` takes turns with this one's and runs on the same Python. Takes five seconds a run.
+A real pseudo-terminal; the pair `demo`, by which every version knows the pair that it begins with,
+its costs measured already. The other checkout's `localspec` takes turns with this one's and runs on
+the same Python. Takes five seconds a run.
 """
 
 from __future__ import annotations
@@ -57,9 +58,7 @@ def start(checkout: Path, folder: Path) -> tuple[float, float]:
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's Python compiles only once
     env |= {"TERM": "xterm-256color", "PYTHONPATH": str(checkout)}
     began = time.perf_counter()
-    chat = pexpect.spawn(
-        sys.executable, ["-m", "localspec", "chat"], dimensions=(30, 100), env=env
-    )
+    chat = pexpect.spawn(sys.executable, ["-m", "localspec", "chat"], dimensions=(30, 100), env=env)
     first = ready = 0.0
     while not ready:
         if time.perf_counter() - began > PATIENCE_S:
