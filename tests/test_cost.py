@@ -63,7 +63,7 @@ def test_a_table_with_a_point_that_no_kernel_has_is_not_believed() -> None:
 
 
 def test_what_real_kernels_were_seen_to_do_is_believed() -> None:
-    """Q8_0 and F16 on two cores with AVX-512 (docs/measurements/kernels.md), in milliseconds."""
+    """Q8_0 and F16 on two cores with AVX-512 (docs/measurements/README.md), in milliseconds."""
     assert credible({1: 7.4, 2: 21.1, 3: 24.5, 4: 27.3, 5: 35.0, 8: 28.4, 16: 44.5, 32: 74.6})
     assert credible({1: 1.60, 4: 3.19, 16: 9.67, 64: 7.11})  # a small draft behind 512 tokens
 

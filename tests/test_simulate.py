@@ -306,7 +306,7 @@ def test_a_draft_that_was_measured_while_something_else_ran_is_found_out(
 def on_a_card(onset: tuple[float, ...], *, known: bool) -> tuple[float, float]:
     """Automatic over the best fixed length, and its claim over the truth, where rows begin dearer.
 
-    T(n) as measured on an H100 with 8 GB of Q8_0, a draft of a tenth (docs/measurements/cuda.md).
+    T(n) as measured on an H100 with 8 GB of Q8_0, a draft of a tenth (docs/measurements/README.md).
     """
     points, draft = (
         {1: 4.0, 2: 4.26, 3: 4.44, 4: 4.7, 5: 5.12, 8: 6.57, 16: 6.8},

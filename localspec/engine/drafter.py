@@ -28,7 +28,7 @@ from localspec.limits import MAX_GAMMA
 
 LOOK = 32
 """Tokens of a long text's end that a drafter begins with: with more the toy's draft and its head
-hardly do better (docs/measurements/prompt.md), and where another one writes the answer this first
+hardly do better (docs/measurements/README.md), and where another one writes the answer this first
 look is what a drafter costs."""
 
 GAP = MAX_GAMMA + 1

@@ -6,7 +6,7 @@
 
 What fails is printed so that it can be repeated, with its number; after every hundred cases it is
 said how far the run has come, and `--first` continues there. The tests run a sample of each suite;
-what its cases are is in the module of `tests` that it runs. `docs/measurements/attacks.md` has the
+what its cases are is in the module of `tests` that it runs. `docs/measurements/README.md` has the
 results.
 """
 

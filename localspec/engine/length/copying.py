@@ -22,7 +22,7 @@ COPIES_KEEP = 0.75
 
 A text stops repeating at once: where copies of forty tokens went wrong from then on, 95 tokens
 were written at a quarter of plain decoding's speed with 0.98 a token. From 0.6 to 0.8 nothing is
-lost elsewhere (docs/measurements/drafters.md).
+lost elsewhere (docs/measurements/README.md).
 """
 
 LENT = 2

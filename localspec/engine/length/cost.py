@@ -31,7 +31,7 @@ _CURVES = 16  # kept, of 2 KB each: a conversation moves through one after the o
 _LEAST_LEFT = 0.2  # of a decode's time, however far a line through two timings goes down
 
 # A measurement may be wrong by any factor. No kernel does what these exclude; beyond that n tokens
-# take no longer than n + 1 single ones (seen: two in Q8_0 take 2.9, docs/measurements/kernels.md).
+# take no longer than n + 1 single ones (seen: two in Q8_0 take 2.9, docs/measurements/README.md).
 _JAG = 2.0  # times what a longer decode takes: behind 512 tokens 16 took up to 1.8 times 64
 _FASTER = 0.9  # of T(1): more tokens hardly take less
 

@@ -84,7 +84,7 @@ class FixedGamma:
         """A fixed length learns nothing."""
 
 
-# Half and twice of each number here: docs/measurements/constants.md.
+# Half and twice of each number here: docs/measurements/README.md.
 
 # Lambda, and what is shown to people, forget a round after about 40 more: with 80 texts of many
 # kinds lose 0.9 %, with 20 those that change within an answer 0.3 %.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from localspec.engine.length.cost import FEW, VOTES, Costs, ModelCosts, Row
 from localspec.engine.stats import FinishReason, Round, Speedup
 
-# Half and twice of each number here: docs/measurements/constants.md.
+# Half and twice of each number here: docs/measurements/README.md.
 
 _STRETCH = 6  # rounds; of four in the simulator's bursts those beside a plain one were too few
 _USUAL = 0.06  # scatter of stretches (of the logarithm) on a quiet machine, and never less
