@@ -2,9 +2,9 @@
 
     uv run python benchmarks/start_up.py [--runs 20] [--other /path/to/another/checkout]
 
-A real pseudo-terminal; the pair `demo`, by which every version knows the pair that it begins with,
-its costs measured already. The other checkout's `localspec` takes turns with this one's and runs on
-the same Python. Takes five seconds a run.
+A real pseudo-terminal; the pair that opens by itself, at first as on a new machine, then with its
+costs measured. The other checkout's `localspec` takes turns with this one's and runs on the same
+Python. Takes five seconds a run.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ def main() -> None:
     checkouts = {"this": HERE} | ({"other": arguments.other} if arguments.other else {})
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in checkouts}
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(arguments.runs + 1):
+        for _ in range(arguments.runs + 1):
             for name, checkout in checkouts.items():
                 times = start(checkout, Path(folder) / name)
-                if number:  # the first one measures the models and warms the disk
-                    found[name].append(times)
+                found[name].append(times)
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
           f"{arguments.runs} runs; seconds, median (least to most)\n")  # fmt: skip
-    print("| checkout | first frame | ready |")
-    print("|---|---|---|")
-    for name, times in found.items():
+    print("| checkout | first frame | ready | ready at the first start of all |")
+    print("|---|---|---|---|")
+    for name, ((_, new), *times) in found.items():
         first, ready = zip(*times, strict=True)
-        print(f"| {name} | {spread(first)} | {spread(ready)} |")
+        print(f"| {name} | {spread(first)} | {spread(ready)} | {new:.2f} |")
 
 
 def start(checkout: Path, folder: Path) -> tuple[float, float]:
