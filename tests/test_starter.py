@@ -30,7 +30,9 @@ from localspec.pairs import catalogue, installed, resolver, starter
 from localspec.pairs.gguf.header import GgufHeader, read_header
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.names import FORMER_STARTER, STARTER
+from localspec.ui.conversation.items import STARTER_PROMPTS
 from tests.support import toy
+from tests.support.chat_pilot import chatting
 from tests.support.hub_world import World
 
 SPELLING = "Correct the spelling: Yesterday I went to the libary to borow a book about gardning."
@@ -161,9 +163,8 @@ def test_the_copy_holds_the_same_weights_in_q8_0(
     starter_file: Path, places: Path, quiet: None
 ) -> None:
     said = form.settle(starter_file)
-    assert "was converted to Q8_0, which is faster here: 1000 tokens/s" in said
-    assert "145 MB" in said
-    assert "localspec rm starter" in said
+    assert said == "starter converted to Q8_0: 1000 tokens/s, 500 as it came (145 MB of cache)"
+    assert len(said) <= 74  # one line of a chat in 80 columns
     assert copy_is_used()
     old, new = read_header(starter_file), read_header(starter.converted())
     before, after = by_name(starter_file, old), by_name(starter.converted(), new)
@@ -202,7 +203,7 @@ def test_a_copy_that_is_slower_is_deleted(
     starter_file: Path, places: Path, quiet: None, copied: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(form, "times", lambda *_files: (0.001, 0.0011))
-    assert "answers in Q4_1, as it came: 1000 tokens/s, 909 in Q8_0" in form.settle(starter_file)
+    assert "stays in Q4_1, as it came: 1000 tokens/s, 909 in Q8_0" in form.settle(starter_file)
     assert not starter.converted().exists()
     assert form.is_settled()
     assert resolver.resolve(None).target == starter_file
@@ -213,7 +214,7 @@ def test_beside_other_programs_the_copy_answers_until_it_can_be_timed(
 ) -> None:
     monkeypatch.setattr(form, "busy_cores", lambda _seconds: 64.0)
     monkeypatch.setattr(form, "times", lambda *_files: pytest.fail("it was timed"))
-    assert "was converted" in form.settle(starter_file)
+    assert "converted to Q8_0" in form.settle(starter_file)
     assert copy_is_used()
     assert not form.is_settled()
     made = starter.converted().stat().st_mtime_ns
@@ -234,7 +235,7 @@ def test_a_copy_is_there_whole_or_not_at_all(
 
     with monkeypatch.context() as broken:
         broken.setattr(form, "write_q8_0", half)
-        assert "answers in Q4_1, as it came: converting it failed" in form.settle(starter_file)
+        assert "stays in Q4_1, as it came: converting it failed" in form.settle(starter_file)
     assert [*starter.folder().rglob("*")] == []
     assert resolver.resolve(None).target == starter_file
     form.settle(starter_file)
@@ -377,3 +378,26 @@ def test_as_advised_it_is_an_assistant_with_four_of_five_seeds(starter_file: Pat
     assert sum(map(an_assistant, answers["who are you?"])) >= 4
     assert sum(map(defines, answers[FUNCTION])) >= 4
     assert sum(corrected(each) == 3 for each in answers[SPELLING]) >= 3
+
+
+# --- what an empty conversation says ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+async def test_the_welcome_says_what_it_can_and_leaves_room_for_a_proposal(
+    size: tuple[int, int],
+) -> None:
+    notice = "starter converted to Q8_0: 155 tokens/s, 140 as it came (145 MB of cache)"
+    script = {"pair_name": STARTER, "draft_name": None, "notices": [notice]}
+    async with chatting(size, **script) as chat:
+        line = "Ctrl+F fetches smollm2-1.7b (1.21 GB), checks and measures it, and changes to it."
+        chat.app.transcript.say(f"{line}\nfor this machine: smollm2-1.7b", "F12.", unasked=True)
+        await chat.until(lambda: "Ctrl+F fetches smollm2-1.7b" in chat.screen())
+        seen = " ".join(chat.screen().split())
+        assert "135 million parameters: corrects and rewrites short texts, writes small" in seen
+        assert "makes facts up" in seen
+        assert all(prompt in seen for prompt in STARTER_PROMPTS)
+        assert notice in seen
+        assert chat.screen().splitlines()[2].strip().startswith(STARTER)  # from its first line on
+    async with chatting(size) as chat:
+        assert "135 million" not in chat.screen()

@@ -29,7 +29,6 @@ from localspec.engine.llama import (
 )
 from localspec.errors import LocalspecError
 from localspec.pairs import starter
-from localspec.pairs.names import STARTER
 from localspec.pairs.starter import Form
 from localspec.safe_text import reason
 
@@ -61,25 +60,23 @@ def settle(source: Path) -> str:
             copy_bytes = _convert(source, starter.converted())
         if busy_cores(LOOK_S) > bearable(default_threads()):
             starter.remember(Form("", "", copy_bytes))
-            return f"the starter was converted to Q8_0 ({_taking(copy_bytes)})" if made else ""
+            return f"starter converted to Q8_0 ({_taking(copy_bytes)})" if made else ""
         plain = times(source, starter.converted())
         if plain[1] > plain[0]:
             starter.converted().unlink()
             copy_bytes = 0
         starter.remember(Form(machine(), build(), copy_bytes))
     except (OSError, LocalspecError) as error:
-        return f"the starter answers in Q4_1, as it came: converting it failed ({reason(error)})"
+        return f"starter stays in Q4_1, as it came: converting it failed ({reason(error)})"
     before, after = (f"{1 / seconds:.0f}" for seconds in plain)
     if not copy_bytes:
-        return f"the starter answers in Q4_1, as it came: {before} tokens/s, {after} in Q8_0"
-    return (
-        f"the starter was converted to Q8_0, which is faster here: {after} tokens/s without"
-        f" drafting, {before} as it came ({_taking(copy_bytes)})"
-    )
+        return f"starter stays in Q4_1, as it came: {before} tokens/s, {after} in Q8_0"
+    told = f"{after} tokens/s, {before} as it came ({_taking(copy_bytes)})"
+    return f"starter converted to Q8_0: {told}"  # in one line of 80 columns
 
 
 def _taking(copy_bytes: int) -> str:
-    return f"the copy takes {formats.size(copy_bytes)} of disk; `localspec rm {STARTER}` removes it"
+    return f"{formats.size(copy_bytes)} of cache"
 
 
 def _convert(source: Path, copy: Path) -> int:

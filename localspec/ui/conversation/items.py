@@ -208,9 +208,11 @@ class Welcome(Item):
         ]
         if session.pair_name == STARTER:
             prompts = (Content.assemble(("› ", KEY), prompt) for prompt in STARTER_PROMPTS)
-            text += [Content(STARTER_CAN), *prompts, Content("")]
-        keys = _FIRST_KEYS[-1:] if session.pair_name == STARTER else _FIRST_KEYS
-        text += (Content.assemble((f"{key:<7}", KEY), (what, MUTED)) for key, what in keys)
+            text += [Content(STARTER_CAN), *prompts]  # no keys: what is proposed stays in sight
+        else:
+            text += (
+                Content.assemble((f"{key:<7}", KEY), (what, MUTED)) for key, what in _FIRST_KEYS
+            )
         yield [line for part in text for line in part.wrap(width)]
 
     def _how(self) -> str:
