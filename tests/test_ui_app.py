@@ -201,7 +201,7 @@ async def test_speculation_that_is_not_available_says_why() -> None:
         await chat.press("f2")
         await chat.until(lambda: note in chat.transcript())
         assert not chat.session.speculation
-        assert "No draft is loaded" in chat.transcript()
+        assert "Nothing drafts" in chat.transcript()
 
 
 async def test_what_is_sent_waits_while_an_answer_runs_and_the_answer_is_not_begun_again() -> None:

@@ -334,7 +334,7 @@ def test_a_long_answer_does_not_vanish_when_it_ends() -> None:
 
 def test_a_long_question_is_laid_out_in_steps_and_whole() -> None:
     text = "\n".join(f"Line {number} of what was asked." for number in range(600))
-    item = Question(text)
+    item = Question(text, opened=True)
     steps = 0
     while item.advance(80):
         steps += 1
