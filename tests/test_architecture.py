@@ -170,19 +170,8 @@ def test_what_decides_imports_nothing_of_the_engine_that_runs() -> None:
     assert wrong == []
 
 
-# Whose files still import each other; what this names comes off it with the room's next change.
-CIRCLES_LEFT = {
-    frozenset({"engine/generate.py", "engine/look.py"}),
-    frozenset({"ui/conversation/growing.py", "ui/conversation/items.py"}),
-    frozenset(
-        {
-            *("ui/able.py", "ui/commands.py", "ui/lines.py", "ui/measuring.py", "ui/pair_work.py"),
-            *("ui/conversation/gate.py", "ui/conversation/input.py", "ui/conversation/shelf.py"),
-            *("ui/conversation/turns.py", "ui/screens/history.py", "ui/screens/pairs.py"),
-            "ui/screens/rounds.py",
-        }
-    ),
-}
+# Rooms and files that still have circles. A name comes off with the change that opens its last one.
+CIRCLES_LEFT = ("cli/app", "cli/completion", "engine/generate", "engine/look", "ui")
 
 
 def circles(sources: Mapping[Path, str | None]) -> set[frozenset[str]]:
@@ -213,7 +202,9 @@ def imported_files(path: Path, source: str | None = None) -> set[Path]:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    assert circles(dict.fromkeys(files())) == CIRCLES_LEFT
+    found = [PACKAGE / name for group in circles(dict.fromkeys(files())) for name in group]
+    assert [path for path in found if not inside(path, *CIRCLES_LEFT)] == []
+    assert [left for left in CIRCLES_LEFT if not any(inside(path, left) for path in found)] == []
 
 
 @pytest.mark.parametrize("indent", ["", "def later():\n    ", "if TYPE_CHECKING:\n    "])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench.prompts import GENERAL, OWN_KIND, read, shipped
+from localspec.bench.prompt_sets import GENERAL, OWN_KIND, read, shipped
 from localspec.errors import LocalspecError, UsageError
 
 

@@ -15,7 +15,7 @@ from localspec.bench import benchmark
 from localspec.bench.benchmark import arms_of, bench
 from localspec.bench.files import document
 from localspec.bench.picture import draw
-from localspec.bench.prompts import BenchPrompt, BenchRequest, PromptSet
+from localspec.bench.prompt_sets import BenchPrompt, BenchRequest, PromptSet
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, Report
 from localspec.bench.runner import BeforeAsking, Runner, part
 from localspec.bench.tables import text

@@ -13,7 +13,7 @@ from statistics import fmean
 
 import pytest
 
-from localspec.bench.prompts import drafters_of
+from localspec.bench.prompt_sets import drafters_of
 from localspec.chat.events import Origin
 from localspec.engine.acceptance import Accept, verification
 from localspec.engine.cancel import Cancel

@@ -21,7 +21,7 @@ from llama_cpp import llama_cpp as lib
 
 from localspec.bench import benchmark
 from localspec.bench.benchmark import bench_pair
-from localspec.bench.prompts import BenchRequest, PromptSet
+from localspec.bench.prompt_sets import BenchRequest, PromptSet
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted
 from localspec.engine.generate import Engine

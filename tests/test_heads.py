@@ -25,7 +25,7 @@ from llama_cpp import llama_cpp_ext
 
 from localspec.bench import benchmark
 from localspec.bench.benchmark import bench_pair
-from localspec.bench.prompts import BenchRequest, PromptSet
+from localspec.bench.prompt_sets import BenchRequest, PromptSet
 from localspec.chat.pair import LoadRecord
 from localspec.chat.prefixes import Prefixes
 from localspec.engine.cancel import Cancel

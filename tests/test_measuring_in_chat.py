@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 
-from localspec.bench import prompts
+from localspec.bench import prompt_sets
 from localspec.loading import tuning
 from localspec.loading.request import LoadRequest
 from localspec.pairs import pull
@@ -57,7 +57,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_draft_a_bench_its_report_and_the_conversation_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompts, "QUICK_S", 1.0)
+    monkeypatch.setattr(prompt_sets, "QUICK_S", 1.0)
 
     async def body() -> None:
         async with chatting() as chat:

@@ -13,7 +13,7 @@ from typing import Any
 
 from localspec import __version__
 from localspec.bench.predict import RoundCosts, overhead, predictions
-from localspec.bench.prompts import BenchRequest, drafters_of
+from localspec.bench.prompt_sets import BenchRequest, drafters_of
 from localspec.bench.result import OFF, AnswersAgree, ArmReport, Report, Run, SweepPoint
 from localspec.bench.runner import Arm, BeforeAsking, BenchOutcome, Runner
 from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from localspec.bench.prompts import BenchPrompt
+from localspec.bench.prompt_sets import BenchPrompt
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, Parting, Run
 from localspec.chat.events import PromptProgress, RoundText, TurnEnd
 from localspec.chat.session import Session

@@ -12,8 +12,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from localspec.bench import prompts
-from localspec.bench.prompts import BenchRequest, PromptSet
+from localspec.bench import prompt_sets as prompts
+from localspec.bench.prompt_sets import BenchRequest, PromptSet
 from localspec.cli import option_types as types
 from localspec.cli.options import (
     CTX_SIZE,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct, msgpack
 
-from localspec.bench.prompts import BenchRequest
+from localspec.bench.prompt_sets import BenchRequest
 from localspec.chat.conversation import Message
 from localspec.chat.events import Noticed, TurnEvent
 from localspec.loading.request import LoadRequest

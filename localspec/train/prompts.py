@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from localspec.bench import prompts as bench
+from localspec.bench import prompt_sets as bench
 from localspec.chat.conversation import Message, Role
 from localspec.errors import UsageError
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from localspec.bench.benchmark import bench
-from localspec.bench.prompts import BenchPrompt, BenchRequest, PromptSet
+from localspec.bench.prompt_sets import BenchPrompt, BenchRequest, PromptSet
 from localspec.bench.result import Interval
 from localspec.chat.conversation import Message
 from localspec.chat.session import Session

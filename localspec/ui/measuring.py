@@ -9,8 +9,8 @@ from time import perf_counter
 from msgspec import msgpack
 
 from localspec import formats
-from localspec.bench import files, prompts
-from localspec.bench.prompts import BenchRequest
+from localspec.bench import files, prompt_sets
+from localspec.bench.prompt_sets import BenchRequest
 from localspec.bench.result import Report
 from localspec.bench.tables import brief
 from localspec.errors import LocalspecError
@@ -109,12 +109,12 @@ def _quick(loaded: LoadRequest) -> BenchJob:
     """What `localspec bench --quick` asks for."""
     started = perf_counter()
     how = BenchRequest(
-        prompts=prompts.shipped(prompts.GENERAL),
-        repeats=prompts.QUICK_REPEATS,
-        n_predict=prompts.QUICK_TOKENS,
+        prompts=prompt_sets.shipped(prompt_sets.GENERAL),
+        repeats=prompt_sets.QUICK_REPEATS,
+        n_predict=prompt_sets.QUICK_TOKENS,
         temperature=0.0,
         seed=1,
         gamma=loaded.gamma,
-        deadline=started + prompts.QUICK_S,
+        deadline=started + prompt_sets.QUICK_S,
     )
     return BenchJob(replace(loaded, temp=0.0, seed=None), how)

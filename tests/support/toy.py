@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from gguf import GGUFReader, GGUFWriter, ReaderField
 
 if TYPE_CHECKING:
-    from localspec.bench.prompts import PromptSet
+    from localspec.bench.prompt_sets import PromptSet
 
 PAIR: Final = "toy"
 FOLDER: Final = Path(__file__).parents[1] / "data" / "toy"
@@ -46,10 +46,10 @@ def install(data: Path) -> None:
 
 def questions(count: int | None = None) -> PromptSet:
     """The first `count` of `QUESTIONS`, the kinds in turn; answers go on past their end."""
-    from localspec.bench import prompts  # noqa: PLC0415 - children import this
+    from localspec.bench import prompt_sets  # noqa: PLC0415 - children import this
 
-    found = prompts.read(QUESTIONS)
-    return prompts.PromptSet(PAIR, found.prompts[:count], ignore_end=True)
+    found = prompt_sets.read(QUESTIONS)
+    return prompt_sets.PromptSet(PAIR, found.prompts[:count], ignore_end=True)
 
 
 def mtp() -> Path:
