@@ -17,7 +17,7 @@ from localspec.engine.llama.taps import Taps, TextRow, unpacked
 from localspec.errors import LocalspecError, UnsupportedModel, UsageError
 from localspec.loading import promise, ranking
 from localspec.loading.promise import expected
-from localspec.pairs import installed, remove, resolver, trained
+from localspec.pairs import installed, remove, resolver, starter, trained
 from localspec.pairs.fingerprint import fingerprint
 from localspec.pairs.gguf import heads
 from localspec.pairs.gguf.header import read_model
@@ -510,3 +510,17 @@ def test_a_target_without_a_draft_is_told_that_a_head_can_be_trained(
         ranking.forget("m")
         ranking.remember("m", ranking.PairCosts(10**8, tuple(times)), None, None)
         assert promise.line("m.gguf", "m", "llama").endswith(ending)
+
+
+def test_the_starter_drafts_with_a_head_that_was_trained_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    target = write_random_llama(tmp_path / "t.gguf")
+    pair = installed.InstalledPair("starter", installed.InstalledModel((str(target),)), None)
+    monkeypatch.setattr(starter, "pair", lambda: pair)
+    assert resolver.resolve("starter").draft is None
+    head = trained_head(tmp_path, target, 0.5)
+    assert record((target,), head) == "t"
+    found = resolver.resolve("starter")
+    assert (found.name, found.draft) == ("starter", head)

@@ -143,6 +143,8 @@ def _from_record(pair: InstalledPair) -> ResolvedPair:
                 f"a file of the pair {pair.name} is gone: {model.first_gone}",
                 f"Run `localspec pull {target.origin} --draft {named} --name {pair.name}`.",
             )
+    if draft is None and pair.name == STARTER:  # there may be a head that was trained for it
+        return _with_known_draft(pair.name, target.path)
     if draft is None:
         return ResolvedPair(pair.name, target.path, None, "the pair was pulled without one")
     return _with_drafts_of(pair, pair.name, target.path, f"part of {pair.name}")

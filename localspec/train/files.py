@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -176,6 +176,29 @@ def _sizes(shape: HeadShape) -> dict[str, MetaValue]:
     return {f"{EAGLE3}.{name}": value for name, value in sizes.items()}
 
 
+def sizes_of(path: Path) -> tuple[int, int]:
+    """The inner width of a head's feed-forward part, and how many tokens it can draft.
+
+    Raises:
+        ModelFileError: there is no such file, or it is damaged.
+    """
+    weights = ModelWeights([path])
+    wide, output = weights.shape("blk.0.ffn_gate"), weights.shape(OUTPUT)
+    return (wide[0], output[0]) if len(wide) == len(output) == 2 else (0, 0)
+
+
+def refuse(path: Path) -> NoReturn:
+    """Say that this is no head to begin with.
+
+    Raises:
+        UnsupportedModel: always.
+    """
+    raise UnsupportedModel(
+        f"{path.name} is no head of the shape that is trained for this target",
+        "Leave --init out, or name a head that `localspec train` made for this target.",
+    )
+
+
 def read_head(path: Path, shape: HeadShape) -> tuple[dict[str, NDArray[np.float32]], list[int]]:
     """Read a head's weights, and the ids that it can draft, to go on training it.
 
@@ -190,10 +213,7 @@ def read_head(path: Path, shape: HeadShape) -> tuple[dict[str, NDArray[np.float3
     table = next((each for each in header.tensors if each.name == "d2t"), None)
     same = tuple(header.settings("target_layers")) == shape.taps
     if header.architecture != EAGLE3 or size != wanted or table is None or not same:
-        raise UnsupportedModel(
-            f"{path.name} is no head of the shape that is trained for this target",
-            "Leave --init out, or name a head that `localspec train` made for this target.",
-        )
+        refuse(path)
     with path.open("rb") as file:
         file.seek(header.data_offset + table.offset)
         ids = np.frombuffer(file.read(table.n_bytes), np.int64).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -18,7 +19,7 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.train.estimate import TrainingCosts
 from localspec.train.files import ModelWeights, beginning, write_head
-from localspec.train.shape import HeadShape, candidates
+from localspec.train.shape import HeadShape
 
 CONTEXT: Final = 1024
 """Tokens of the context in which a target is timed, and its head judged."""
@@ -71,6 +72,7 @@ def chosen_shape(
     session: Session,
     options: LoadRequest,
     target: ModelFiles,
+    shapes: Sequence[HeadShape],
     *,
     probe: Path,
     most: float,
@@ -84,12 +86,13 @@ def chosen_shape(
         session: the target, loaded.
         options: how it was.
         target: its files.
+        shapes: to choose from, the largest first; at least one.
         probe: a file that heads are written to, to be timed; it is deleted.
         most: seconds that a step may take.
         cancel: stops it.
     """
     weights = ModelWeights(target.paths)
-    for shape in candidates(target.header):
+    for shape in shapes:
         _write_untrained(probe, shape, target, weights)
         try:
             seconds = _timed(session, replace(options, draft=str(probe)), cancel)

@@ -31,7 +31,14 @@ from localspec.train import reading, verdict
 from localspec.train.answers import LONGEST, LONGEST_PROMPT, AnsweredText, AnswerFile, write_answers
 from localspec.train.awake import kept_awake
 from localspec.train.estimate import TEXTS, Estimate, TrainingCosts, estimate, tokens_within
-from localspec.train.files import ModelWeights, beginning, read_head, write_head
+from localspec.train.files import (
+    ModelWeights,
+    beginning,
+    read_head,
+    refuse,
+    sizes_of,
+    write_head,
+)
 from localspec.train.lessons import ROWS, Lessons
 from localspec.train.measuring import CONTEXT, chosen_shape, costs
 from localspec.train.prompts import Prompts, gather
@@ -175,8 +182,9 @@ class _Whole:
             found = costs(session, taps, self.threads)
         most = SHARE * found.target.seconds(1)
         probe, cancel = self.work.probe, hearer.cancel
+        shapes = self._allowed()
         shape, step_s = chosen_shape(
-            session, options, self.target, probe=probe, most=most, cancel=cancel
+            session, options, self.target, shapes, probe=probe, most=most, cancel=cancel
         )
         found = replace(found, step_s=step_s)
         tokens = self._tokens(shape, found)
@@ -191,6 +199,17 @@ class _Whole:
         )
         self.work.begin(begun)
         return begun
+
+    def _allowed(self) -> list[HeadShape]:
+        """The sizes to choose from: all that a head for this target may have, or a given head's."""
+        every = list(candidates(self.target.header))
+        if self.request.init is None:
+            return every
+        sizes = sizes_of(self.request.init)
+        same = [each for each in every if (each.feed_forward, each.drafted) == sizes]
+        for shape in same:
+            read_head(self.request.init, shape)
+        return same or refuse(self.request.init)
 
     def _tokens(self, shape: HeadShape, found: TrainingCosts) -> int:
         request = self.request
