@@ -140,7 +140,7 @@ def test_nonsense_is_wrong_usage(arguments: list[str]) -> None:
         ["--grammar", "root ::= ("],
         ["--grammar", ""],
         ["-j", "{"],
-        ["-j", '{"type": "integer", "multipleOf": 3}'],
+        ["-j", '{"type": "integer", "not": {}}'],
     ],
 )
 def test_settings_that_make_no_sense_are_refused(arguments: list[str]) -> None:
