@@ -119,7 +119,7 @@ def questions(number: int) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [5, pytest.param(20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.7, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_the_text_is_the_same_with_every_set_of_drafters(
     contexts: dict[str, Context], temperature: float, number: int
 ) -> None:
@@ -219,7 +219,7 @@ def over_plain(
     return fmean(faster), read
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("temperature", [0.0, pytest.param(0.8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [DRAFT, RANDOM])
 def test_a_long_prompt_and_a_draft_that_is_never_right_cost_a_short_answer_little(
     contexts: dict[str, Context], monkeypatch: pytest.MonkeyPatch, name: str, temperature: float

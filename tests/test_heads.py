@@ -57,7 +57,7 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs import catalogue, installed, resolver
 from localspec.pairs.examine import examine
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.gguf import heads, padding
+from localspec.pairs.gguf import heads
 from localspec.pairs.hub.patience import Patience
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.memory.need import Setup, draft_facts, facts, mtp_facts, need
@@ -872,21 +872,6 @@ def test_a_full_context_ends_the_draft(models: tuple[Model, Model]) -> None:
             made.decode([0] * 65, 1)
 
 
-def said(target: Path, own: Path | None) -> tuple[np.ndarray, ...]:
-    """Logits of a target; states, two rows of logits of its head."""
-    with ExitStack() as stack:
-        model = stack.enter_context(Model.load(target, mtp=own is None))
-        context = stack.enter_context(Context(model, OPTIONS))
-        its = stack.enter_context(Model.load(own, head=True)) if own else model
-        made = stack.enter_context(head_of(its, context, OPTIONS))
-        text = model.tokenize(PROMPTS[0], add_special=True, parse_special=False)
-        states = states_of(made, text)
-        rows = context.decode([300], 1).copy()
-        first, state = made.read(text[1:], states[:-1], output=True)
-        second, _ = made.read([300], state, output=True)
-        return rows[0], states[:, :384], first, second
-
-
 TEXTS = (
     *HELD_OUT[:3],
     "Once upon a time there was a little bird. It could not sing, and the other birds laughed. "
@@ -962,40 +947,6 @@ def test_the_target_with_mtp_holds_the_plain_one_s_weights() -> None:
     assert {name[:6] for name in model.keys() - plain_one.keys() if "post_att" not in name} == {
         "blk.8."
     }
-
-
-@pytest.mark.parametrize("kind", ["eagle3", "mtp"])
-def test_a_target_padded_with_its_head_says_and_drafts_what_it_did(
-    kind: str, tmp_path: Path
-) -> None:
-    """Not a bit changes: in Q8_0 the padded blocks are whole."""
-    target = toy.TARGET if kind == "eagle3" else toy.mtp()
-    own = toy.EAGLE3 if kind == "eagle3" else None
-    large, padded = tmp_path / "target.gguf", tmp_path / "head.gguf" if own else None
-    shape = padding.pad(target, large, 140_000_000)
-    assert (shape.width, shape.layers) == (4 * 384, 8)
-    if own and padded:
-        padding.pad_head(own, padded, large)
-        heads.require_head(gguf.read_model(padded), gguf.read_header(large))
-    else:
-        heads.require_mtp(gguf.read_header(large), "it")
-    for one, other in zip(said(target, own), said(large, padded), strict=True):
-        assert np.array_equal(one, other)
-
-
-def test_layers_are_put_before_the_one_that_predicts_more_tokens(tmp_path: Path) -> None:
-    target, large = toy.mtp(), tmp_path / "large.gguf"
-    shape = padding.pad(target, large, 24_000_000)
-    assert shape.layers > 8
-    heads.require_mtp(gguf.read_header(large), "it")
-    for one, other in zip(said(target, None), said(large, None), strict=True):
-        assert np.array_equal(one, other)
-
-
-def test_what_is_no_head_is_not_padded_as_one(tmp_path: Path) -> None:
-    target = toy.TARGET
-    with pytest.raises(UnsupportedModel, match="is no head"):
-        padding.pad_head(target, tmp_path / "no.gguf", target)
 
 
 @pytest.mark.parametrize("n_ctx", [512, 4096])

@@ -91,6 +91,7 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_tuning_can_be_ended_and_the_pair_is_there_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "CALM_S", 0.0)
 

@@ -72,11 +72,13 @@ def test_a_target_larger_than_the_address_space_is_refused(large: Path, toy_draf
     run(*pair, limit=400 * MB).refused("the models need about", "this process may take", "ulimit")
 
 
+@pytest.mark.slow
 def test_copied_weights_are_refused_as_well(large: Path) -> None:
     pair = ("--target", str(large), "--draft", "none", "-t", "1", "--no-mmap")
     run(*pair, limit=400 * MB).refused("the models need about", "ulimit")
 
 
+@pytest.mark.slow
 def test_a_smaller_cache_is_chosen_where_that_fits() -> None:
     run("toy", "-c", "900000", "-t", "1", limit=3 << 30).refused(
         "this process may take", "--ctx-size"

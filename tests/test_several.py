@@ -227,7 +227,10 @@ class Believing(FixedGamma):
         return Plan(min(4, len(situation.copies)), LOOKUP)
 
 
-@pytest.mark.parametrize("steps", [{}, {DRAFT: 0.1}, {DRAFT: 0.25}])
+@pytest.mark.parametrize(
+    "steps",
+    [{DRAFT: 0.1}, *(pytest.param(it, marks=pytest.mark.slow) for it in ({}, {DRAFT: 0.25}))],
+)
 @pytest.mark.parametrize("curve", CURVES)
 def test_a_lookup_that_is_sure_and_always_wrong_costs_next_to_nothing(
     curve: str, steps: Mapping[str, float]

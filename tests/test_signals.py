@@ -57,7 +57,9 @@ def answer_begins(terminal: Terminal, folder: Path) -> None:
     terminal.until(lambda: written(folder), "the answer's first words in the file")
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(
+    "number", [SIGNALS[0], *(pytest.param(it, marks=pytest.mark.slow) for it in SIGNALS[1:])]
+)
 def test_a_signal_ends_the_chat_cleanly(number: int, chat: Terminal, tmp_path: Path) -> None:
     answer_begins(chat, tmp_path)
     before = written(tmp_path)
@@ -71,6 +73,7 @@ def test_a_signal_ends_the_chat_cleanly(number: int, chat: Terminal, tmp_path: P
     assert psutil.wait_procs(children, timeout=10)[1] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_anything_is_loaded_ends_it_as_well(number: int, chat: Terminal) -> None:
     chat.until(lambda: b"\x1b[?1049h" in chat.raw, "the screen")
@@ -97,7 +100,9 @@ def test_the_chat_ends_with_its_terminal_also_where_nobody_is_told(
     assert written(tmp_path) >= before
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(
+    "number", [SIGNALS[0], *(pytest.param(it, marks=pytest.mark.slow) for it in SIGNALS[1:])]
+)
 def test_a_signal_ends_an_answer_on_standard_output(number: int, toy_target: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "localspec", "run", "-p", "Tell me a story.", *CHAT[1:]],

@@ -382,7 +382,14 @@ def wrong_by(luck: random.Random, kept: int | None, factor: float) -> Callable[[
 
 
 @pytest.mark.parametrize("weather", [Calm, Bursts])
-@pytest.mark.parametrize(("kept", "factor"), [(2, 5.0), (2, 0.2), (None, 5.0)])
+@pytest.mark.parametrize(
+    ("kept", "factor"),
+    [
+        (None, 5.0),
+        pytest.param(2, 5.0, marks=pytest.mark.slow),
+        pytest.param(2, 0.2, marks=pytest.mark.slow),
+    ],
+)
 def test_a_wrong_table_costs_little_of_the_first_300_tokens_and_nothing_later(
     weather: type[Calm], kept: int | None, factor: float
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_process_that_has_aged_slows_down_though_its_yardstick_does_so_too() -
     assert replace(report, aged=1.0).verdict.endswith("no slowdown beyond the context's")
 
 
+@pytest.mark.slow
 def test_fresh_processes_are_laid_beside_this_one() -> None:
     options = LoadRequest(pair="toy", threads=1, gamma=3)
     with closing(load_session(options, progress=lambda *_: None, cancel=Cancel())) as session:

@@ -69,6 +69,7 @@ def test_three_turns_speculation_toggled_and_quit(terminal: Callable[..., Termin
     assert chat.restored()
 
 
+@pytest.mark.slow
 def test_another_pair_takes_over_the_conversation(
     terminal: Callable[..., Terminal], toy_target: Path
 ) -> None:
@@ -185,6 +186,7 @@ def test_a_conversation_survives_a_kill_and_is_resumed_edited_and_exported(
     assert chat.restored()
 
 
+@pytest.mark.slow
 def test_a_stored_conversation_is_not_read_again(terminal: Callable[..., Terminal]) -> None:
     # With a fixed length the draft is asked, whatever it costs here.
     options = ("--threads", "1", "--temp", "0", "--n-predict", "60", "--gamma", "2")
@@ -222,6 +224,7 @@ def test_what_cannot_be_resumed_is_explained(terminal: Callable[..., Terminal]) 
     assert b"there is no such conversation" in chat.raw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("also", ["", "import numpy"])
 def test_the_screens_process_imports_neither_llama_cpp_nor_numpy(
     also: str, toy_target: Path, tmp_path: Path
