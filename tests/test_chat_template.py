@@ -140,7 +140,7 @@ def test_folding_and_merging() -> None:
     assert with_system([HI], " ") == [HI]
     assert with_system([HI], "Be brief.") == [SYSTEM, HI]
     assert fold_system([HI]) == [HI]
-    assert fold_system([SYSTEM]) == []
+    assert fold_system([SYSTEM]) == [Message(Role.USER, SYSTEM.content)]  # never lost
     assert merge_neighbours([HI, HI, ANSWER]) == [Message(Role.USER, "hi\n\nhi"), ANSWER]
 
 

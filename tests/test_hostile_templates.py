@@ -130,7 +130,7 @@ def attack(number: int) -> None:
     with memory_of_children() as largest:
         begun = time.monotonic()
         chat = ChatTemplate(FakeModel(chat_template=hostile(number)), renderer())
-        chat.thinking()
+        assert chat.dialect is not None
         read = time.monotonic()
         with suppress(LocalspecError):
             assert chat.render(TALK).strip()

@@ -36,7 +36,7 @@ FIELDS = {
         "prefill",
         "peak_memory_bytes",
     ),
-    *("settings", "notices", "drafters"),
+    *("settings", "notices", "drafters", "thought"),
 }
 
 

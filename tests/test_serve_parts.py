@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from itertools import accumulate
 from pathlib import Path
@@ -26,10 +25,10 @@ from uvicorn.server import ServerState
 
 from localspec.chat.completion import Completions
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import Begun, Origin, RoundText, Scored, Span, TurnEnd
+from localspec.chat.dialects import Dialect
+from localspec.chat.events import Begun, Origin, RoundText, Scored, Span, TurnEnd, TurnEvent
 from localspec.chat.prefixes import Prefixes
 from localspec.chat.settings import Asked, ChatSettings
-from localspec.chat.thinking import Thinking
 from localspec.cli.serve import _keys
 from localspec.engine import guidance, lark
 from localspec.engine.cancel import Cancel
@@ -49,7 +48,7 @@ from localspec.serve.launch import PatientProtocol
 from localspec.serve.replies import Reply, timings
 from localspec.serve.requests import ChatRequest, parsed
 from localspec.serve.tally import Tally
-from localspec.serve.tools import BEGIN, END, CallPiece, CallSplitter, Toolbox
+from localspec.serve.tools import BEGIN, END, HERMES, Toolbox
 from tests.fakes import rounds_of
 from tests.support.endpoint import Serving, streaming
 from tests.support.gguf_models import write_random_gemma3
@@ -543,57 +542,36 @@ def test_templates_see_calls_and_results_or_read_them_as_text() -> None:
     )
 
 
-def called(found: Iterable[str | CallPiece]) -> list[tuple[str, str]]:
-    """The calls among what a splitter has found."""
-    calls: list[tuple[str, str]] = []
-    for one in found:
-        if isinstance(one, CallPiece) and one.name:
-            calls.append((one.name, ""))
-        elif isinstance(one, CallPiece):
-            calls[-1] = calls[-1][0], calls[-1][1] + one.arguments
-    return calls
+def test_a_call_that_is_cut_off_is_none() -> None:
+    """Its marks are not shown either."""
+    tool = {"type": "function", "function": {"name": "f"}}
+    reply = Reply("x", Dialect(marks=HERMES), tools=[tool])
+    end = TurnEnd("", FinishReason.LENGTH, GenerationStats())
+    text = f'Well. {BEGIN}{{"name": "f", "arguments": {{"a": "b'
+    choice = reply.document(list(reply.take([Begun(3, 10), said(text), end])))["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["content"] == "Well."
+    assert "tool_calls" not in choice["message"]
 
 
 @given(st.data())
 def test_calls_are_told_from_text_however_it_is_cut(data: st.DataObject) -> None:
-    call = f'{BEGIN}\n{{"name": "f", "arguments": {{"a": "<"}}}}\n{END}'
+    arguments = {"a": f'say {END} and }}]"\\{END}', "b": [[], {}]}
+    call = f'{BEGIN}\n{{"name": "f", "arguments": {json.dumps(arguments)}}}\n{END}'
     text = f"I look < it up.\n{call}{call}"
-    splitter, found = CallSplitter(), []
-    rest = text
-    while rest:
+    reply = Reply("x", Dialect(marks=HERMES), tools=[{"function": {"name": "f"}}])
+    events: list[TurnEvent] = [Begun(3, 10)]
+    while text:
         n = data.draw(st.integers(1, 12))
-        found += splitter.feed(rest[:n])
-        rest = rest[n:]
-    assert splitter.flush() == ""
-    assert "".join(one for one in found if isinstance(one, str)) == "I look < it up."
-    assert called(found) == [("f", '{"a": "<"}')] * 2
-
-
-def test_a_mark_within_an_argument_ends_no_call() -> None:
-    arguments = json.dumps({"code": f'say {END} and }}]"\\{END}', "b": [[], {}]})
-    call = f'{BEGIN}{{"name": "f", "arguments": {arguments}}}{END}'
-    splitter = CallSplitter()
-    found = [one for char in call + call for one in splitter.feed(char)]
-    assert called(found) == [("f", arguments)] * 2
-    assert len(found) > len(arguments)  # each piece at once
-    assert called(CallSplitter().feed(call + call)) == [("f", arguments)] * 2
-    assert list(CallSplitter().feed(f"{BEGIN}no{END}")) == [f"{BEGIN}no{END}"]
-
-
-def test_a_call_that_does_not_end_is_text() -> None:
-    splitter = CallSplitter()
-    assert list(splitter.feed(f"{BEGIN}{{")) == []
-    assert splitter.flush() == f"{BEGIN}{{"
-
-
-def test_a_call_that_is_cut_off_is_one_as_far_as_it_goes() -> None:
-    reply = Reply("x", Thinking(), tools=True)
-    end = TurnEnd("", FinishReason.LENGTH, GenerationStats())
-    text = f'{BEGIN}{{"name": "f", "arguments": {{"a": "b'
-    choice = reply.document(list(reply.take([Begun(3, 10, False), said(text), end])))["choices"][0]
-    assert choice["finish_reason"] == "length"
-    assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": "b'}
-    assert choice["message"]["content"] is None
+        events.append(said(text[:n]))
+        text = text[n:]
+    deltas = [one for event in events for one in reply.take([event])]
+    deltas += reply.take([TurnEnd("", FinishReason.STOP, GenerationStats())])
+    message = reply.document(deltas)["choices"][0]["message"]
+    assert message["content"] == "I look < it up."
+    functions = [one["function"] for one in message["tool_calls"]]
+    assert [one["name"] for one in functions] == ["f", "f"]
+    assert [json.loads(one["arguments"]) for one in functions] == [arguments] * 2
 
 
 def said(text: str) -> RoundText:
@@ -612,9 +590,9 @@ def test_the_places_of_tokens_go_on_from_chunk_to_chunk() -> None:
 
 @pytest.mark.parametrize("thinks", [True, False])
 def test_thoughts_come_apart_from_the_answer(thinks: bool) -> None:
-    reply = Reply("x", Thinking())
+    reply = Reply("x", Dialect())
     text = "hm, well</think>Yes" if thinks else "<think>hm, well</think>Yes"
-    events = [Begun(3, 10, thinks), *(said(one) for one in text)]
+    events = [Begun(3, 10, "<think>" if thinks else ""), *(said(one) for one in text)]
     end = TurnEnd(text, FinishReason.STOP, GenerationStats())
     message = reply.document(list(reply.take([*events, end])))["choices"][0]["message"]
     assert message == {"role": "assistant", "content": "Yes", "reasoning_content": "hm, well"}

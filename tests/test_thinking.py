@@ -8,46 +8,40 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.thinking import Thinking, ThoughtSplitter, thinking_of
+from localspec.chat.dialects import Dialect, Says, Thinks
 from tests.support.chat_pilot import chatting
 from tests.support.scripted_session import Gate
 
 
-def split(text: str, cuts: list[int], thinking: Thinking) -> tuple[str, str]:
-    splitter = ThoughtSplitter(thinking)
+def split(text: str, cuts: list[int], prompt: str) -> tuple[str, str]:
+    reader = Dialect().reader((), prompt=prompt, exact=True)
     places = sorted({min(cut, len(text)) for cut in cuts})
     pieces = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
-    found = [pair for piece in pieces for pair in splitter.feed(piece)]
-    thought = "".join(piece for inside, piece in found if inside)
-    return thought, "".join(piece for inside, piece in found if not inside) + splitter.flush()
+    found = [one for piece in pieces for one in reader.feed(piece)] + [*reader.end()]
+    thought = "".join(one.text for one in found if isinstance(one, Thinks))
+    return thought, "".join(one.text for one in found if isinstance(one, Says))
 
 
 @pytest.mark.parametrize(
-    ("text", "at_once", "thought", "answer"),
+    ("text", "prompt", "thought", "answer"),
     [
-        ("<think>why</think>because", False, "why", "because"),
-        ("\n<think>\nwhy\n</think>\n\nbecause", False, "\nwhy\n", "\n\n\nbecause"),
-        ("why</think>because", True, "why", "because"),
-        ("no thoughts, <think>, none</think>", False, "", "no thoughts, <think>, none</think>"),
-        ("<think>a</think>b <think> c", False, "a", "b <think> c"),
-        ("<think>a</think><think>b</think>c", False, "ab", "c"),
-        ("<think>never ends </thin", False, "never ends ", "</thin"),
-        ("<thin", False, "", "<thin"),
-        ("", False, "", ""),
+        ("<think>why</think>because", "", "why", "because"),
+        ("\n<think>\nwhy\n</think>\n\nbecause", "", "why", "because"),
+        ("why</think>because", "<think>\n", "why", "because"),
+        ("no thoughts, <think>, none</think> ", "", "", "no thoughts, <think>, none</think> "),
+        ("<think>a</think>b <think> c", "", "a", "b <think> c"),
+        ("<think>a</think><think>b</think>c", "", "a\nb", "c"),
+        ("<think>never ends </thin", "", "never ends </thin", ""),
+        ("<thin", "", "", "<thin"),
+        (" no mark\n", "", "", " no mark\n"),
+        ("", "", "", ""),
     ],
 )
 @given(cuts=st.lists(st.integers(0, 40), max_size=6))
 def test_thoughts_are_found_however_the_text_is_cut(
-    cuts: list[int], text: str, at_once: bool, thought: str, answer: str
+    cuts: list[int], text: str, prompt: str, thought: str, answer: str
 ) -> None:
-    assert split(text, cuts, Thinking(at_once=at_once)) == (thought, answer)
-
-
-def test_the_marks_are_those_of_the_template() -> None:
-    assert thinking_of(None) == Thinking()
-    assert thinking_of("{{ '[THINK]' }} {{ '[/THINK]' }}") == Thinking("[THINK]", "[/THINK]")
-    deep = thinking_of("… '<think>\\n' … '</think>'", "<|user|>x<|assistant|><think>\n")
-    assert deep == Thinking(at_once=True)
+    assert split(text, cuts, prompt) == (thought, answer)
 
 
 ANSWER = "<think>First I wonder, then I know.</think>\n\nIt is **blue**."
@@ -91,7 +85,7 @@ async def test_thoughts_are_folded_while_they_stream_and_open_on_demand(tmp_path
 
 async def test_an_answer_that_begins_inside_a_thought(tmp_path: Path) -> None:
     answer = ANSWER.removeprefix("<think>")
-    async with chatting(answers=[answer], thinking=Thinking(at_once=True)) as chat:
+    async with chatting(answers=[answer], dialect=Dialect(prefill="<think>")) as chat:
         await chat.ask("why?")
         assert "▸ thought" in chat.transcript()
         assert "wonder" not in chat.transcript()

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from localspec.chat.dialects.marks import overlap
 from localspec.chat.events import MODELS, Origin, RoundText, Span, joined
-from localspec.chat.thinking import overlap
 from localspec.engine.stats import LOOKUP, FinishReason, Round
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")

@@ -54,13 +54,16 @@ class Completions:
             yield from map(Noticed, template.notices[noticed:])
             known, prompt = self._recalled(text)
             stops = (*stops, *template.stops)
-            thinks = text.rstrip().endswith(session.thinking.begin)
+            prefill = session.dialect.opened(text)
         else:
-            prompt, thinks = self._plain(asked.prompt), False
-        piece = session.pair.target.model.piece
+            prompt, prefill = self._plain(asked.prompt), ""
+        piece = template.piece if asked.messages else session.pair.target.model.piece
         answer = AnswerText(piece, stops)
         # What looks like a call within a thought is none.
-        after = [mark for mark in (session.thinking.end if thinks else "", asked.after) if mark]
+        closed = next(
+            (end for begin, end in session.dialect.marks.thoughts if begin == prefill), ""
+        )
+        after = [mark for mark in (closed if prefill else "", asked.after) if mark]
         turn = session.complete(
             prompt,
             asked.settings,
@@ -70,7 +73,7 @@ class Completions:
             top_logprobs=asked.top_logprobs,
             drafters=asked.drafters,
         )
-        yield Begun(len(prompt), session.pair.target.n_ctx, thinks)
+        yield Begun(len(prompt), session.pair.target.n_ctx, prefill)
         self._prefixes.switch(prompt[:-1])
         try:
             yield from turn if asked.top_logprobs is None else self._scored(turn)

@@ -48,8 +48,10 @@ def fold_system(messages: Sequence[Message]) -> list[Message]:
     system = "\n\n".join(m.content for m in messages if m.role is Role.SYSTEM)
     rest = [m for m in messages if m.role is not Role.SYSTEM]
     first = next((i for i, m in enumerate(rest) if m.role is Role.USER), None)
-    if not system or first is None:
+    if not system:
         return rest
+    if first is None:  # a lone system prompt becomes the first message
+        return [Message(Role.USER, system), *rest]
     rest[first] = replace(rest[first], content=f"{system}\n\n{rest[first].content}")
     return rest
 
@@ -65,3 +67,25 @@ def merge_neighbours(messages: Sequence[Message]) -> list[Message]:
         else:
             merged.append(message)
     return merged
+
+
+def in_parts(messages: Sequence[Message]) -> list[Message]:
+    """For templates that take content as a list of parts alone."""
+    return [
+        replace(m, more={"content": [{"type": "text", "text": m.content}], **m.more})
+        for m in messages
+    ]
+
+
+def arrived(message: Message, text: str) -> bool:
+    """Whether a message of the user or the system stands in a rendered text.
+
+    A template may take out a word that means something to it: half of the words are enough.
+    """
+    if message.role is Role.ASSISTANT or message.more.get("role") == "tool":
+        return True
+    content = message.content.strip()
+    if content in text:
+        return True
+    words = content.split()
+    return 2 * sum(word in text for word in words) > len(words)

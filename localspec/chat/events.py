@@ -71,12 +71,12 @@ class Begun(Struct, frozen=True, tag=True):
     Attributes:
         prompt_tokens: how long it is; more than the context holds ends in an error.
         context_size: tokens that the context holds.
-        thinks: it ends with the mark that begins a thought.
+        prefill: the mark of a thought with which it ends; empty for none.
     """
 
     prompt_tokens: int
     context_size: int
-    thinks: bool
+    prefill: str = ""
 
 
 class Scored(Struct, frozen=True, tag=True):

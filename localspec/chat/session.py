@@ -9,9 +9,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from localspec.chat.advice import Advice
 from localspec.chat.answer import AnswerText
 from localspec.chat.conversation import Message, Role, with_system
+from localspec.chat.dialects import Dialect
 from localspec.chat.drafting import Drafting
 from localspec.chat.events import Noticed, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures
@@ -52,7 +55,7 @@ class Session:
         pair: the loaded models.
         engine: over them; for whoever measures.
         template: makes the target's prompts.
-        thinking: how the target marks its thoughts.
+        dialect: how the target marks thoughts and calls.
         messages: the conversation; change it only between turns.
         settings: change them only between turns.
         recorder: writes a trace of the answers to come; None for none.
@@ -94,7 +97,7 @@ class Session:
         self._writer = Writer(pair, engine, self._drafting, auto.costs if auto else None)
         self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template)
         self._known_ids = KnownIds(self.template)
-        self.thinking = self.template.thinking()
+        self.dialect = self._spoken()
         self._window = Window(pair.target.n_ctx)
         self._busy = threading.Lock()
         self._closed = False
@@ -137,11 +140,6 @@ class Session:
     def advice(self) -> Advice:
         """Sampling settings that are advised for the target."""
         return self.pair.advice
-
-    @property
-    def shows_tools(self) -> bool:
-        """Whether tools can be left to the target's template."""
-        return self.template.shows_tools
 
     @property
     def speculation_note(self) -> str:
@@ -454,7 +452,7 @@ class Session:
         yield from map(Noticed, self.template.notices[known:])
         if self._window.left_out > left_out:
             yield TurnsLeftOut(self._window.left_out)
-        piece = self.pair.target.model.piece
+        piece = self.template.piece
         answer = AnswerText(piece, (*settings.stop, *self.template.stops), tuple(self.pair.drafts))
         stats = self._writer.begin(answer, settings.lenience)
         before, self.messages[:] = list(self.messages), asked
@@ -480,11 +478,30 @@ class Session:
                 self.messages.append(message)
         yield TurnEnd(answer.text, reason, stats)
 
+    def _spoken(self) -> Dialect:
+        """The target's dialect, with what its prompts end with."""
+        dialect = self.template.dialect
+        try:
+            prompt = self.template.render([Message(Role.USER, "x")])
+        except LocalspecError:  # a template that wants more than a question
+            return dialect
+        return structs.replace(dialect, prefill=dialect.opened(prompt))
+
+    def _told(self, message: Message) -> Message:
+        """A message as the template gets to see it: thoughts apart, where an answer has some."""
+        if message.role is not Role.ASSISTANT or message.more:
+            return message
+        found = self.dialect.said(message.content, cut=message.finish is not FinishReason.STOP)
+        if found.content == message.content:
+            return message
+        more = {"reasoning_content": found.thought} if found.thought else {}
+        return Message(Role.ASSISTANT, found.content or "", more=more)
+
     def _prompt(
         self, messages: Sequence[Message], settings: ChatSettings, cancel: Cancel
     ) -> list[int]:
         """The ids that the models read, beginning with those that are in the caches."""
         # An answer stopped before its first word is nothing that the model said.
-        said = [m for m in messages if m.content or m.role is not Role.ASSISTANT]
+        said = [self._told(m) for m in messages if m.content or m.role is not Role.ASSISTANT]
         text = self.template.render(with_system(said, settings.system_prompt), cancel)
         return self._known_ids.prompt(text)

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from localspec.chat.conversation import Message, Role, fold_system, merge_neighbours
+from localspec.chat.conversation import (
+    Message,
+    Role,
+    arrived,
+    fold_system,
+    in_parts,
+    merge_neighbours,
+)
+from localspec.chat.dialects import Dialect
+from localspec.chat.dialects.learning import learnt
 from localspec.chat.marks import Marks
 from localspec.chat.renderer import Budget, Refused, Renderer, TemplateSource, Unusable
-from localspec.chat.thinking import Thinking, thinking_of
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
 from localspec.errors import LocalspecError
@@ -56,8 +64,8 @@ class ChatTemplate:
             bos, eos = self._special(model.bos), self._special(model.eos)
             self._source = TemplateSource(self._written, bos, eos)
         self.marks = Marks(model, self._written)
-        known = thinking_of(self._written)
-        self._thoughts = {known.begin, known.end}
+        self._dialect: Dialect | None = None
+        self._pieces: dict[int, bytes] = {}
 
     def close(self) -> None:
         """End the process that renders."""
@@ -120,22 +128,29 @@ class ChatTemplate:
     ) -> str:
         """The text of the first arrangement of the messages that the template takes."""
         refusal, budget = "", Budget()
-        folded = fold_system(guarded)
-        for arranged in (guarded, folded, merge_neighbours(guarded), merge_neighbours(folded)):
+        lost, folded = False, fold_system(guarded)
+        ways = [guarded, folded, merge_neighbours(guarded), merge_neighbours(folded)]
+        for arranged in (*ways, *map(in_parts, ways)):
             try:
                 text = self._renderer.render(source, arranged, budget, cancel, variables)
             except Refused as error:
                 refusal = refusal or str(error)
                 continue
+            lost = lost or bool(text.strip())
             systems = [m for m in arranged if m.role is Role.SYSTEM]
-            # Whether the system prompt arrived: some templates drop the role in silence.
-            if text.strip() and all(m.content.strip() in text for m in systems):
+            # Whether all arrived: some templates drop a role, or content that is no list of parts.
+            if text.strip() and all(arrived(m, text) for m in arranged):
                 if not systems and any(m.role is Role.SYSTEM for m in guarded):
                     self._notice(
                         "the model's chat template takes no system prompt:"
                         " it goes in front of the first message"
                     )
                 return text
+        if lost:
+            raise LocalspecError(
+                "the model's chat template leaves out a message of this conversation",
+                "Give another template with --chat-template.",
+            )
         if not refusal:
             raise Unusable("writes nothing")
         raise LocalspecError(
@@ -143,23 +158,27 @@ class ChatTemplate:
             "Start a new conversation, or leave out the system prompt.",
         )
 
-    def thinking(self) -> Thinking:
-        """How the model marks its thoughts.
+    @property
+    def dialect(self) -> Dialect:
+        """How the model marks thoughts and calls: learnt when it is first asked for.
 
         Raises:
             Cancelled: the renderer's flag was set meanwhile.
         """
-        try:
-            prompt = self.render([Message(Role.USER, "x")])
-        except LocalspecError:  # a template that wants more than a question
-            prompt = ""
-        return thinking_of(self._written, prompt)
+        if self._dialect is None:
+            source = self._source
+            self._dialect = learnt(self._renderer, source) if source is not None else Dialect()
+        return self._dialect
 
-    @property
-    def shows_tools(self) -> bool:
-        """Whether tools can be left to the template: it knows them, and calls between marks."""
-        written = "" if self._source is None else self._source.template
-        return "tools" in written and "<tool_call>" in written
+    def piece(self, token: int) -> bytes:
+        """What a token adds to an answer: its bytes, or the mark that it is."""
+        known = self._pieces.get(token)
+        if known is None:
+            known = self._model.piece(token)
+            if not known and (mark := self.marks.text(token)) and self.dialect.speaks(mark):
+                known = mark.encode()
+            self._pieces[token] = known
+        return known
 
     def guard(self, text: str) -> str:
         """`text` with stand-ins for everything in it that looks like a mark."""
@@ -167,7 +186,9 @@ class ChatTemplate:
 
     def guard_answer(self, text: str) -> str:
         """The same of an answer: the marks of thoughts stay, by which templates leave these out."""
-        return self._guard(text, self._thoughts)
+        marks = self.dialect.marks
+        pairs = marks.thoughts if marks.speech == "marks" else ()
+        return self._guard(text, {mark for pair in pairs for mark in pair})
 
     def _guard(self, text: str, kept: set[str]) -> str:
         if taken := sorted(char for char in set(text) if ord(char) in _GUARDS):

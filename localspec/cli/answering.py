@@ -82,7 +82,8 @@ def _document(found: Answered, memory: int) -> dict[str, Any]:
     """The document that `--json` prints: times in seconds, sizes in bytes."""
     stats, speedup = found.end.stats, found.figures.speedup
     return {
-        "text": found.end.text,
+        "text": found.said,
+        "thought": found.thought,
         "tokens": [token for done in stats.rounds for token in done.tokens],
         "finish_reason": found.end.reason.value,
         **{name: getattr(stats, name) for name in _SUMS},

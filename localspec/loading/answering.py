@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from localspec.chat.advice import option
 from localspec.chat.conversation import Message
-from localspec.chat.events import Noticed, TurnEnd, TurnEvent
+from localspec.chat.dialects.origins import OriginReader
+from localspec.chat.events import Noticed, RoundText, Span, TurnEnd, TurnEvent
 from localspec.chat.figures import gamma_words
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
+from localspec.engine.stats import FinishReason
 from localspec.engine.trace import Recorder
 from localspec.errors import LocalspecError
 from localspec.loading.load import load_session
@@ -51,16 +56,48 @@ def answer(
     """
     with closing(load_session(request, progress=progress, cancel=cancel)) as session:
         asked = session.settings
-        session.settings = replace(asked, sampling=asked.sampling.seeded())
+        session.settings = dataclasses.replace(asked, sampling=asked.sampling.seeded())
         for notice in session.notices:
             hear(Noticed(notice))
         session.open(before)
+        spoken = _Spoken(session)
         with _traced(session, trace):
             for event in session.turn(prompt, cancel):
                 if isinstance(event, TurnEnd):
+                    for shown in spoken.end(event):
+                        hear(shown)
                     return _answered(session, event, asked)
-                hear(event)
+                for shown in spoken.take(event):
+                    hear(shown)
     raise AssertionError("the turn ended without an end")
+
+
+class _Spoken:
+    """Rounds with that of their text which is said to the user, thoughts left out."""
+
+    def __init__(self, session: Session) -> None:
+        dialect = session.dialect
+        self._reader = OriginReader(dialect.reader((), prompt=dialect.prefill, exact=True))
+        self._last: RoundText | None = None
+
+    def take(self, event: TurnEvent) -> Iterator[TurnEvent]:
+        """What is told of an event."""
+        if not isinstance(event, RoundText):
+            yield event
+            return
+        self._last = event
+        told = (one for span in event.spans for one in self._reader.feed(span))
+        yield structs.replace(event, spans=_content(told))
+
+    def end(self, event: TurnEnd) -> Iterator[TurnEvent]:
+        """What was held back, as it might have become a mark: text of the last round."""
+        spans = _content(self._reader.end(cut=event.reason is not FinishReason.STOP))
+        if spans and self._last is not None:
+            yield structs.replace(self._last, spans=spans)
+
+
+def _content(told: Iterable[tuple[bool, tuple[Span, ...]]]) -> tuple[Span, ...]:
+    return tuple(span for thought, spans in told if not thought for span in spans)
 
 
 @contextmanager
@@ -86,8 +123,11 @@ def _traced(session: Session, path: Path | None) -> Iterator[None]:
 
 
 def _answered(session: Session, end: TurnEnd, asked: ChatSettings) -> Answered:
+    said = session.dialect.said(end.text, cut=end.reason is not FinishReason.STOP)
     return Answered(
         end=end,
+        said=said.content or "",
+        thought=said.thought,
         figures=session.figures(),
         speculation_note=session.speculation_note,
         peak_memory_bytes=session.peak_memory_bytes(),

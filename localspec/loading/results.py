@@ -21,6 +21,8 @@ class Answered:
 
     Attributes:
         end: its text, why it ended, and sums over its rounds.
+        said: what is said to the user: the text without thoughts and marks.
+        thought: what the model thought, None for nothing.
         figures: the live figures at its end.
         speculation_note: why nothing can be drafted; empty where something can.
         peak_memory_bytes: of the engine's process and its accelerators.
@@ -32,6 +34,8 @@ class Answered:
     """
 
     end: TurnEnd
+    said: str
+    thought: str | None
     figures: Figures
     speculation_note: str
     peak_memory_bytes: int

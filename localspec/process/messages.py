@@ -19,10 +19,10 @@ from msgspec import Struct
 from localspec import errors
 from localspec.chat.advice import Advice
 from localspec.chat.conversation import Message
+from localspec.chat.dialects import Dialect
 from localspec.chat.events import TurnEvent
 from localspec.chat.figures import Figures
 from localspec.chat.settings import Asked, ChatSettings
-from localspec.chat.thinking import Thinking
 from localspec.engine.inside import Inside
 from localspec.engine.stats import MemoryUse
 from localspec.loading.request import LoadRequest
@@ -108,8 +108,7 @@ class SessionInfo(Struct, frozen=True):
         draft_name: None without a draft.
         speculation_note: why nothing can be drafted; empty if something can.
         notices: what the user should know about the pair and its settings.
-        thinking: how the model marks its thoughts.
-        shows_tools: whether its chat template shows tools, and their calls in Hermes's form.
+        dialect: how the model marks thoughts and calls.
         speculation: whether drafting is on.
         advice: sampling settings that are advised for the target.
     """
@@ -120,8 +119,7 @@ class SessionInfo(Struct, frozen=True):
     draft_name: str | None
     speculation_note: str
     notices: tuple[str, ...]
-    thinking: Thinking
-    shows_tools: bool
+    dialect: Dialect
     settings: ChatSettings
     speculation: bool
     advice: Advice = Advice()

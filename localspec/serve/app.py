@@ -216,13 +216,14 @@ class Endpoint:
             toolbox = Toolbox.of(
                 asked.tools or (),
                 asked.tool_choice,
-                native=info.shows_tools,
+                native=info.dialect.marks.explained,
+                marks=info.dialect.marks,
                 parallel=asked.parallel_tool_calls is not False,
             )
             return asked.asked(info.settings, toolbox)
 
-        tools = bool(asked.tools) and asked.tool_choice != "none"
-        reply = Reply(model, info.thinking, tools=tools, logprobs=bool(asked.logprobs))
+        offered = msgspec.to_builtins(asked.tools or []) if asked.tool_choice != "none" else []
+        reply = Reply(model, info.dialect, tools=offered, logprobs=bool(asked.logprobs))
         return await self._answer(request, asked, await asyncio.to_thread(made), reply)
 
     async def _completion(self, request: Request) -> Response:

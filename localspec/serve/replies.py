@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
+from localspec.chat.dialects import AnswerReader, Call, Dialect, Says, Thinks
+from localspec.chat.dialects.reading import ReadPiece
 from localspec.chat.events import Begun, RoundText, Scored, TurnEnd, TurnEvent
-from localspec.chat.thinking import Thinking, ThoughtSplitter
 from localspec.engine.stats import FinishReason, GenerationStats
-from localspec.serve.tools import CallSplitter
 
 Delta = dict[str, Any]
 
@@ -21,24 +22,28 @@ class Reply:
 
     Args:
         model: the name that the client gets to see.
-        thinking: how the model marks its thoughts; None for a plain completion.
-        tools: whether there are calls to look for.
+        dialect: how the model marks thoughts and calls; None for a plain completion.
+        tools: those that may be called.
         logprobs: whether probabilities were asked for.
     """
 
     def __init__(
-        self, model: str, thinking: Thinking | None, *, tools: bool = False, logprobs: bool = False
+        self,
+        model: str,
+        dialect: Dialect | None,
+        *,
+        tools: Sequence[Any] = (),
+        logprobs: bool = False,
     ) -> None:
-        self._chat = thinking is not None
+        self._chat = dialect is not None
         self._head = {
             "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{secrets.token_hex(12)}",
             "created": int(time.time()),
             "model": model,
             "system_fingerprint": "localspec",
         }
-        self._thinking = thinking
-        self._thoughts: ThoughtSplitter | None = None
-        self._calls = CallSplitter() if tools else None
+        self._dialect, self._tools = dialect, tools
+        self._reader: AnswerReader | None = None
         self._n_calls = 0
         self._logprobs: list[Any] | None = [] if logprobs else None
         self._prompt_tokens = 0
@@ -50,47 +55,39 @@ class Reply:
         text = ""
         for event in events:
             match event:
-                case Begun(tokens, _, thinks):
+                case Begun(tokens, _, prefill):
                     self._prompt_tokens = tokens
-                    if self._thinking is not None:
-                        begin, end = self._thinking.begin, self._thinking.end
-                        self._thoughts = ThoughtSplitter(Thinking(begin, end, thinks))
+                    if self._dialect is not None:
+                        self._reader = self._dialect.reader(self._tools, prompt=prefill, exact=True)
                 case RoundText():
                     text += event.text
                 case Scored(tokens) if self._logprobs is not None:
                     self._logprobs += tokens
                 case TurnEnd():
                     self.end = event
-        if text:
-            yield from self._split(text)
-        if self.end is not None:
-            yield from self._rest()
-
-    def _split(self, text: str) -> Iterator[Delta]:
-        if self._thoughts is None:
-            yield from self._said(text)
+        if self._reader is None:
+            yield from [{"content": text}] if text else []
             return
-        for inside, piece in self._thoughts.feed(text):
-            yield from [{"reasoning_content": piece}] if inside else self._said(piece)
+        yield from self._told(self._reader.feed(text))
+        if self.end is not None:
+            cut = self.end.reason is not FinishReason.STOP
+            yield from self._told(self._reader.end(cut=cut))
 
-    def _rest(self) -> Iterator[Delta]:
-        """What was held back until the end."""
-        if self._thoughts is not None and (held := self._thoughts.flush()):
-            yield from [{"reasoning_content": held}] if self._thoughts.inside else self._said(held)
-        if self._calls is not None and (held := self._calls.flush()):
-            yield {"content": held}
-
-    def _said(self, text: str) -> Iterator[Delta]:
-        for piece in self._calls.feed(text) if self._calls is not None else (text,):
-            if isinstance(piece, str):
-                yield {"content": piece}
-                continue
-            call: Delta = {"function": {"arguments": piece.arguments}}
-            if piece.name:
-                self._n_calls += 1
-                call |= {"id": f"call_{secrets.token_hex(8)}", "type": "function"}
-                call["function"]["name"] = piece.name
-            yield {"tool_calls": [{"index": self._n_calls - 1, **call}]}
+    def _told(self, pieces: Iterable[ReadPiece]) -> Iterator[Delta]:
+        for piece in pieces:
+            match piece:
+                case Thinks(text):
+                    yield {"reasoning_content": text}
+                case Says(text):
+                    yield {"content": text}
+                case Call(name, arguments):
+                    function = {"name": name, "arguments": ""}
+                    call = {"id": f"call_{secrets.token_hex(8)}", "type": "function"}
+                    at = {"index": self._n_calls}
+                    self._n_calls += 1
+                    yield {"tool_calls": [{**at, **call, "function": function}]}
+                    text = json.dumps(arguments, ensure_ascii=False)
+                    yield {"tool_calls": [{**at, "function": {"arguments": text}}]}
 
     # Streams
 

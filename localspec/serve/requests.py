@@ -139,14 +139,14 @@ class CalledFunction(Struct):
     """What a tool was called with; the arguments are JSON."""
 
     name: str
-    arguments: str = "{}"
+    arguments: str | dict[str, Any] | None = None
 
 
 class ToolCall(Struct):
     """A call that the model has made before."""
 
     function: CalledFunction
-    id: str = ""
+    id: str | None = None
 
 
 class Spoken(Struct):
@@ -224,7 +224,8 @@ class ChatRequest(Sampled):
                 400, "response_format and tools exclude each other", param="response_format"
             )
         settings = self.settings(own, limit, grammar or toolbox.grammar)
-        messages = [_message(one, i, toolbox) for i, one in enumerate(self.messages)]
+        named = _Named()
+        messages = [_message(one, i, toolbox, named) for i, one in enumerate(self.messages)]
         if self.messages[0].role not in ("system", "developer") and own.system_prompt:
             messages.insert(0, Message(Role.SYSTEM, own.system_prompt))
         return Asked(
@@ -237,7 +238,33 @@ class ChatRequest(Sampled):
         )
 
 
-def _message(said: Spoken, i: int, toolbox: Toolbox) -> Message:
+class _Named:
+    """The calls that a conversation has made so far: what a tool returns belongs to one of them."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[str, str]] = []  # ids and names without a result yet
+        self._names: dict[str, str] = {}
+
+    def calls(self, calls: list[ToolCall], place: int) -> list[tuple[str, str, Any]]:
+        """Calls as (id, name, arguments); those without an id get one."""
+        made = []
+        for i, one in enumerate(calls):
+            of = one.id or f"{place} {i}"
+            self._names[of] = one.function.name
+            self._open.append((of, one.function.name))
+            made.append((of, one.function.name, one.function.arguments))
+        return made
+
+    def result(self, of: str | None, name: str | None) -> tuple[str, str]:
+        """The id and the name of the call that a result belongs to: by its id, else in order."""
+        if of not in self._names and self._open:
+            of, known = next((one for one in self._open if one[1] == name), self._open[0])
+            name = name or known
+        self._open = [one for one in self._open if one[0] != of]
+        return of or "", name or self._names.get(of or "", "")
+
+
+def _message(said: Spoken, i: int, toolbox: Toolbox, named: _Named) -> Message:
     """A message as a template gets to see it."""
     text = said.text(f"messages[{i}]")
     match said.role:
@@ -246,12 +273,10 @@ def _message(said: Spoken, i: int, toolbox: Toolbox) -> Message:
         case "user":
             return Message(Role.USER, text)
         case "assistant":
-            calls = [
-                (one.id, one.function.name, one.function.arguments) for one in said.tool_calls or ()
-            ]
+            calls = named.calls(said.tool_calls or [], i)
             return toolbox.called(text, said.reasoning_content, calls)
         case _:
-            return toolbox.returned(text, said.tool_call_id, said.name)
+            return toolbox.returned(text, *named.result(said.tool_call_id, said.name))
 
 
 def _grammar_of(form: ResponseFormat) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,13 +12,16 @@ import msgspec
 from msgspec import Struct
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.thinking import overlap
+from localspec.chat.dialects.shapes import AnswerMarks, CallShape
+from localspec.chat.dialects.values import repaired
 from localspec.engine import lark
 from localspec.serve.errors import Refusal
 from localspec.serve.schemas import DEEPEST, depth, require_bounded
 
 # The marks of Hermes and Qwen, which most models know.
 BEGIN, END = "<tool_call>", "</tool_call>"
+HERMES = AnswerMarks(calls=(CallShape("json", (BEGIN,), (END,)),), several=True, writes=True)
+_ID = 9  # characters; templates of Mistral's models take no other number
 _EXPLAINED = """\
 You may call functions. These are the functions, as JSON schemas:
 <tools>
@@ -28,13 +31,6 @@ To call one, write its name and arguments as JSON between marks, and nothing aft
 <tool_call>
 {{"name": "...", "arguments": {{...}}}}
 </tool_call>"""
-
-
-# What a call begins with, up to its arguments, an object.
-_HEAD = re.compile(
-    r'\s*\{\s*"name"\s*:\s*("(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*")'
-    r'\s*,\s*"arguments"\s*:\s*(?=\{)'
-)
 
 
 class Function(Struct, omit_defaults=True):
@@ -70,6 +66,7 @@ class Toolbox:
         tools: as they came; none where none may be called.
         grammar: what calls conform to; empty without tools.
         after: the mark behind which it holds; empty where a call is required.
+        marks: how the model writes calls.
     """
 
     native: bool = False
@@ -77,12 +74,30 @@ class Toolbox:
     grammar: str = ""
     after: str = ""
     variables: dict[str, Any] = field(default_factory=dict)
+    marks: AnswerMarks = HERMES
+
+    @property
+    def offered(self) -> list[Any]:
+        """The tools as a reader of answers takes them."""
+        return [msgspec.to_builtins(tool) for tool in self.tools]
 
     @staticmethod
     def of(
-        tools: Sequence[FunctionTool], choice: ToolChoice, *, native: bool, parallel: bool
+        tools: Sequence[FunctionTool],
+        choice: ToolChoice,
+        *,
+        native: bool,
+        parallel: bool,
+        marks: AnswerMarks = HERMES,
     ) -> Toolbox:
         """The tools that a request allows.
+
+        Args:
+            tools: all that came.
+            choice: which of them may, or must, be called.
+            native: the model's template shows tools by itself.
+            parallel: several may be called in one answer.
+            marks: how the model writes calls, where its template shows them.
 
         Raises:
             Refusal: the choice makes no sense, or a schema is too large.
@@ -90,7 +105,7 @@ class Toolbox:
         if not tools or choice == "none":
             if isinstance(choice, FunctionTool) or choice == "required":
                 raise Refusal(400, "there are no tools to choose from", param="tool_choice")
-            return Toolbox(native)
+            return Toolbox(native, marks=marks)
         allowed = list(enumerate(tools))
         if isinstance(choice, FunctionTool):
             allowed = [one for one in allowed if one[1].function.name == choice.function.name]
@@ -99,8 +114,10 @@ class Toolbox:
                 raise Refusal(400, f"no such tool; there are: {names}", param="tool_choice")
         required = choice == "required" or isinstance(choice, FunctionTool)
         told = {"tools": msgspec.to_builtins(list(tools))} if native else {}
+        if native and not _is_hermes(marks):
+            return Toolbox(native, tuple(tools), variables=told, marks=marks)
         grammar = _calls(allowed, parallel=parallel, required=required)
-        return Toolbox(native, tuple(tools), grammar, "" if required else BEGIN, told)
+        return Toolbox(native, tuple(tools), grammar, "" if required else BEGIN, told, marks)
 
     def told(self, messages: Sequence[Message]) -> list[Message]:
         """`messages`, with the tools explained where the template does not show them."""
@@ -113,13 +130,14 @@ class Toolbox:
         return [first, *rest]
 
     def called(
-        self, text: str, thoughts: str | None, calls: Sequence[tuple[str, str, str]]
+        self, text: str, thoughts: str | None, calls: Sequence[tuple[str, str, Any]]
     ) -> Message:
         """What the model said before: text, thoughts, calls as (id, name, arguments)."""
         more: dict[str, Any] = {"reasoning_content": thoughts} if thoughts else {}
-        if calls and not self.native:
+        if calls and not (self.native and self.marks.writes):
             written = [
-                f'{{"name": {json.dumps(name)}, "arguments": {given}}}' for _, name, given in calls
+                f'{{"name": {json.dumps(name)}, "arguments": {_text(given)}}}'
+                for _, name, given in calls
             ]
             text = "\n".join(
                 [*([text] if text else []), *(f"{BEGIN}\n{one}\n{END}" for one in written)]
@@ -127,9 +145,12 @@ class Toolbox:
         elif calls:
             more["tool_calls"] = [
                 {
-                    "id": name_of,
+                    "id": _identity(name_of),
                     "type": "function",
-                    "function": {"name": name, "arguments": _object(given)},
+                    "function": {
+                        "name": name,
+                        "arguments": _text(given) if self.marks.as_text else _object(given),
+                    },
                 }
                 for name_of, name, given in calls
             ]
@@ -140,17 +161,38 @@ class Toolbox:
         if not self.native:
             return Message(Role.USER, f"<tool_response>\n{text}\n</tool_response>")
         return Message(
-            Role.USER, text, more={"role": "tool", "tool_call_id": call or "", "name": name or ""}
+            Role.USER,
+            text,
+            more={"role": "tool", "tool_call_id": _identity(call or ""), "name": name or ""},
         )
 
 
-def _object(given: str) -> Any:
-    """Arguments as templates want them: an object; what is none stays text."""
+def _object(given: Any) -> dict[str, Any]:
+    """Arguments as templates want them, an object: of what was cut off, as much as there is."""
+    if isinstance(given, str):
+        given = repaired(given)
+    return given if isinstance(given, dict) and depth(given) <= DEEPEST else {}
+
+
+def _text(given: Any) -> str:
+    """The same as the text of JSON; what is whole stays as it was written."""
     try:
-        found = json.loads(given)
+        if isinstance(given, str) and isinstance(json.loads(given), dict):
+            return given
     except (ValueError, RecursionError):
-        return given
-    return found if isinstance(found, dict) and depth(found) <= DEEPEST else given
+        pass
+    return json.dumps(_object(given), ensure_ascii=False)
+
+
+def _identity(of: str) -> str:
+    """A call's id in the form that every template takes."""
+    plain = len(of) == _ID and of.isascii() and of.isalnum()
+    return of if plain else hashlib.sha256(of.encode("utf-8", "replace")).hexdigest()[:_ID]
+
+
+def _is_hermes(marks: AnswerMarks) -> bool:
+    """Whether calls are written as Hermes and Qwen do."""
+    return marks.calls[:1] == HERMES.calls
 
 
 def _calls(allowed: Sequence[tuple[int, FunctionTool]], *, parallel: bool, required: bool) -> str:
@@ -173,91 +215,3 @@ def _calls(allowed: Sequence[tuple[int, FunctionTool]], *, parallel: bool, requi
         BLANK=r"/[ \n]{1,2}/",
         **rules,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class CallPiece:
-    """A part of a call: its name at first, then its arguments, JSON in pieces."""
-
-    name: str = ""
-    arguments: str = ""
-
-
-class CallSplitter:
-    """Tells calls from text while an answer arrives in pieces."""
-
-    def __init__(self) -> None:
-        self._held = ""
-        self._inside = self._called = False  # behind the mark of a call; behind its name
-        self._arguments: _Object | None = None
-
-    def feed(self, text: str) -> Iterator[str | CallPiece]:
-        """Text, and parts of calls, as soon as they are known to be that."""
-        self._held += text
-        going_on = True
-        while going_on:
-            if self._arguments is not None:
-                piece, self._held = self._arguments.take(self._held)
-                yield from [CallPiece(arguments=piece)] if piece else []
-                going_on = self._arguments.complete
-                if going_on:
-                    self._arguments = None
-            elif self._inside:
-                going_on = yield from self._within()
-            else:
-                going_on = yield from self._outside()
-
-    def _outside(self) -> Generator[str | CallPiece, None, bool]:
-        """Release text; whether a call begins."""
-        before, mark, rest = self._held.partition(BEGIN)
-        if not mark:
-            before = self._held[: len(self._held) - overlap(self._held, BEGIN)]
-            rest = self._held[len(before.rstrip()) :]  # blanks ahead of a call are none
-        self._inside, self._called, self._held = bool(mark), False, rest
-        yield from [before.rstrip()] if before.strip() else []
-        return self._inside
-
-    def _within(self) -> Generator[str | CallPiece, None, bool]:
-        """Look for a call's name, or for its end behind the arguments; whether it was there."""
-        if not self._called and (found := _HEAD.match(self._held)):
-            self._called, self._arguments = True, _Object()
-            self._held = self._held[found.end() :]
-            yield CallPiece(json.loads(found[1]))
-            return True
-        before, mark, rest = self._held.partition(END)
-        if not mark:
-            return False
-        yield from [] if self._called else [f"{BEGIN}{before}{END}"]
-        self._inside, self._held = False, rest
-        return True
-
-    def flush(self) -> str:
-        """What was held back: a call that did not come to its name, say."""
-        held, self._held = self._held, ""
-        if self._inside:
-            return "" if self._called else BEGIN + held
-        return held if held.strip() else ""
-
-
-class _Object:
-    """Finds the end of a JSON object that arrives in pieces."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._within = self._escaped = False  # a string, in which what follows is only text
-        self.complete = False
-
-    def take(self, text: str) -> tuple[str, str]:
-        """What of `text` belongs to it, and what comes after it."""
-        for end, char in enumerate(text, 1):
-            if self._within:
-                self._within = char != '"' or self._escaped
-                self._escaped = char == "\\" and not self._escaped
-            elif char == '"':
-                self._within = True
-            else:
-                self._depth += (char in "{[") - (char in "}]")
-                if self._depth == 0:
-                    self.complete = True
-                    return text[:end], text[end:]
-        return text, ""

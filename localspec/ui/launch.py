@@ -19,7 +19,7 @@ from pathlib import Path
 from textual.driver import Driver
 
 from localspec import private
-from localspec.chat.thinking import overlap
+from localspec.chat.dialects.marks import overlap
 from localspec.errors import ConversationError
 from localspec.pairs.folders import data_folder
 from localspec.process.engine_client import EngineClient

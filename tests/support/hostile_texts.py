@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, Span
-from localspec.chat.thinking import Thinking
 from localspec.safe_text import one_line
 from localspec.ui.conversation.extracts import code_blocks
 from localspec.ui.conversation.items import Answer, Item, Notice, Question
@@ -18,7 +18,7 @@ from localspec.ui.conversation.items import Answer, Item, Notice, Question
 # What must never reach a terminal as it is. A tab is laid out as blanks before it does.
 CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 WIDTHS = (8, 20, 80, 200)
-THINKING = Thinking("<think>", "</think>")
+DIALECT = Dialect()
 
 # fmt: off
 _PIECES = (
@@ -116,7 +116,7 @@ def show(text: str, seed: int) -> Shown:
 
 def _whole(shown: Shown, text: str, width: int, *, by_origin: bool) -> None:
     """A stored answer, opened and then seen at another width."""
-    answer = Answer([Span(text, Origin.DRAFT)], by_origin=by_origin, thinking=THINKING)
+    answer = Answer([Span(text, Origin.DRAFT)], by_origin=by_origin, dialect=DIALECT)
     answer.show_thoughts(True)
     shown.step("finish", lambda: answer.finish({}, None))
     for one in (width, width + 1):
@@ -127,7 +127,7 @@ def _whole(shown: Shown, text: str, width: int, *, by_origin: bool) -> None:
 
 def _stream(shown: Shown, text: str, width: int, luck: random.Random) -> None:
     """An answer that grows, in pieces as they come in a frame."""
-    answer = Answer(thinking=THINKING)
+    answer = Answer(dialect=DIALECT)
     answer.show_thoughts(luck.random() < 0.5)
     rest = text[:4000]
     while rest:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from localspec.chat.advice import Advice
 from localspec.chat.conversation import Message, Role
+from localspec.chat.dialects import Dialect
 from localspec.chat.events import (
     Origin,
     PromptProgress,
@@ -23,7 +24,6 @@ from localspec.chat.events import (
 )
 from localspec.chat.figures import Figures
 from localspec.chat.settings import ChatSettings
-from localspec.chat.thinking import Thinking
 from localspec.engine.cancel import Cancel
 from localspec.engine.inside import Inside
 from localspec.engine.stats import (
@@ -104,9 +104,8 @@ class ScriptedSession:
     rounds_made: int = 0
     devices: tuple[DeviceMemory, ...] = ()
     left_out: int = 0
-    shows_tools: bool = False
     advice: Advice = Advice()  # noqa: RUF009 - frozen
-    thinking: Thinking = Thinking()  # noqa: RUF009 - frozen
+    dialect: Dialect = Dialect()  # noqa: RUF009 - frozen
     inside: Inside | None = None
     watching: Callable[[Inside], None] | None = None
     looks: list[int] = field(default_factory=list)

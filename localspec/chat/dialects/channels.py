@@ -30,13 +30,21 @@ class ChannelReader:
         marks: how the model divides its answers; their speech says how headers are written.
         tools: those that it was told of; None where they are not known.
         prompt: the end of the rendered prompt; an answer goes on in the message that it begins.
+        exact: an answer without any mark is told with the blanks around it.
     """
 
-    def __init__(self, marks: AnswerMarks, tools: Sequence[Any] | None, prompt: str = "") -> None:
+    def __init__(
+        self,
+        marks: AnswerMarks,
+        tools: Sequence[Any] | None,
+        prompt: str = "",
+        *,
+        exact: bool = False,
+    ) -> None:
         self._how = HEADERS[marks.speech]
         self._tools = Tools(tools)
         self._calls = CallReader(marks.calls, self._tools)
-        self._trimmer = Trimmer()
+        self._trimmer = Trimmer(exact=exact)
         self._out: list[ReadPiece] = []
         self._text = ""
         self._begun = False  # a header has been read
@@ -59,6 +67,7 @@ class ChannelReader:
             cut: a limit has ended it.
         """
         yield from self._read(final=True, cut=cut)
+        yield from self._trimmer.end()
 
     def _read(self, *, final: bool, cut: bool) -> Iterator[ReadPiece]:
         while self._text and (

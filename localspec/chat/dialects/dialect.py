@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
-from localspec.chat.dialects.channels import ChannelReader
+from localspec.chat.dialects.channels import HEADERS, ChannelReader
 from localspec.chat.dialects.reader import MarkReader
 from localspec.chat.dialects.reading import Call, Reading, Says, Thinks
 from localspec.chat.dialects.shapes import AnswerMarks, ThinkingOptions
+
+AnswerReader: TypeAlias = MarkReader | ChannelReader
 
 
 class Dialect(Struct, frozen=True):
@@ -20,24 +22,27 @@ class Dialect(Struct, frozen=True):
         known: it was learnt from the model's template; otherwise it is what most models write.
         marks: how answers are divided.
         thinking: what may be asked for.
+        prefill: the mark of thoughts with which the prompts of a conversation end; empty for none.
     """
 
     known: bool = False
     marks: AnswerMarks = field(default_factory=AnswerMarks)
     thinking: ThinkingOptions = field(default_factory=ThinkingOptions)
+    prefill: str = ""
 
     def reader(
-        self, tools: Sequence[Any] | None = None, *, prompt: str = ""
-    ) -> MarkReader | ChannelReader:
+        self, tools: Sequence[Any] | None = None, *, prompt: str = "", exact: bool = False
+    ) -> AnswerReader:
         """A reader that is fed an answer in pieces.
 
         Args:
             tools: those that the model was told of, as OpenAI's requests have them; an empty list
                 for none, so that nothing is a call; None where they are not known.
             prompt: the end of the rendered prompt, from which follows whether a thought is open.
+            exact: an answer without any mark is told with the blanks around it.
         """
         kind = MarkReader if self.marks.speech == "marks" else ChannelReader
-        return kind(self.marks, tools, prompt)
+        return kind(self.marks, tools, prompt, exact=exact)
 
     def read(
         self, raw: str, tools: Sequence[Any] | None = None, *, prompt: str = "", cut: bool = False
@@ -50,23 +55,56 @@ class Dialect(Struct, frozen=True):
             prompt: as for `reader`.
             cut: it was ended by a limit, so that what is not complete may be missing its end.
         """
-        reader = self.reader(tools, prompt=prompt)
-        thought, content, calls = "", "", []
-        for piece in (*reader.feed(raw), *reader.end(cut=cut)):
-            match piece:
-                case Thinks(text):
-                    thought += text
-                case Says(text):
-                    content += text
-                case Call():
-                    calls.append(piece)
-        return Reading(thought or None, content or None, calls)
+        return _whole(self.reader(tools, prompt=prompt), raw, cut=cut)
 
-    def opened(self, prompt: str) -> bool:
-        """Whether the end of a prompt has begun a thought already."""
-        return any(opens(prompt, begin) for begin, _ in self.marks.thoughts)
+    def said(self, raw: str, *, cut: bool = False) -> Reading:
+        """What an answer of a conversation says, in which nothing is a call.
+
+        Args:
+            raw: its text; without any mark it is content as it is.
+            cut: it was ended by a limit.
+        """
+        prompt = self.prefill if self._closed(raw) or cut else ""
+        return _whole(self.reader((), prompt=prompt, exact=True), raw, cut=cut)
+
+    def _closed(self, raw: str) -> bool:
+        return any(close in raw for begin, close in self.marks.thoughts if begin == self.prefill)
+
+    def opened(self, prompt: str) -> str:
+        """The mark of thoughts with which a prompt ends; empty for none."""
+        begins = [begin for begin, _ in self.marks.thoughts if begin]
+        return next((begin for begin in begins if prompt.rstrip().endswith(begin)), "")
+
+    def speaks(self, mark: str) -> bool:
+        """Whether a control token's text is part of what answers are divided by."""
+        return any(mark in one for one in self._texts())
+
+    def _texts(self) -> Iterator[str]:
+        marks = self.marks
+        if marks.speech != "marks":
+            yield from HEADERS[marks.speech].texts
+        for begin, close in marks.thoughts:
+            yield from (begin, close)
+        yield from (*marks.content, *marks.closers, *marks.fillers, *marks.ends)
+        for shape in marks.calls:
+            yield from (*shape.before, *shape.after, shape.name_end, shape.key_open)
+            yield from (shape.value_open, shape.other_open, shape.value_close)
+            yield from ('<|"|>',) if shape.style == "gemma" else ()
 
 
-def opens(prompt: str, begin: str) -> bool:
-    """Whether a prompt ends with the mark that begins a thought."""
-    return bool(begin) and prompt.rstrip().endswith(begin)
+RAW = Dialect(marks=AnswerMarks(thoughts=()))
+"""Takes nothing apart: every answer is content, marks and all."""
+
+
+def _whole(reader: AnswerReader, raw: str, *, cut: bool) -> Reading:
+    thought, content = "", ""
+    calls: list[Call] = []
+    for piece in (*reader.feed(raw), *reader.end(cut=cut)):
+        match piece:
+            case Thinks(text):
+                thought += text
+            case Says(text):
+                content += text
+            case Call():
+                calls.append(piece)
+    return Reading(thought or None, content or None, calls)

@@ -83,4 +83,5 @@ HEADERS = Headers(
     stop_at=_stop,
     open_in=_open,
     own=(_START, _CHANNEL),
+    texts=(*_ENDS, _START, _CHANNEL, _MESSAGE, _CONSTRAIN),
 )

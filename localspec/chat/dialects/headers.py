@@ -36,6 +36,7 @@ class Headers:
             length, 0 for none, -1 where more text is needed.
         open_in: which message the end of a prompt has begun, if any.
         own: marks that end a body and belong to the next header.
+        texts: all marks of headers and bodies.
         ignores_rest: what follows a call's arguments in its message means nothing.
     """
 
@@ -44,6 +45,7 @@ class Headers:
     stop_at: Callable[[str, int, Tools, bool], int]
     open_in: Callable[[str], MessageHeader | None]
     ignores_rest: bool = True
+    texts: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
 
     def read(

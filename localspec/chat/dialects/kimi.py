@@ -22,6 +22,7 @@ MARKS = AnswerMarks(
         ),
     ),
     several=True,
+    writes=True,
 )
 
 

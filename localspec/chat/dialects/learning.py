@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from msgspec import structs
@@ -37,7 +37,6 @@ _EFFORT_NAMES = ("reasoning_effort", "reasoning_strength", "thinking_effort")
 _EFFORTS = ("low", "medium", "high")
 
 
-@lru_cache(maxsize=32)
 def learn(template: str, *, bos: str = "", eos: str = "") -> Dialect:
     """What a template tells of how its model writes.
 
@@ -60,12 +59,25 @@ def learn(template: str, *, bos: str = "", eos: str = "") -> Dialect:
 
 
 def learnt(renderer: Renderer, source: TemplateSource, seconds: float = _SECONDS) -> Dialect:
-    """As `learn`, with a process that is there."""
-    writer = TurnWriter(renderer, source, Budget(seconds))
-    try:
-        return _Learner(writer, source.template).dialect()
-    except Unusable:
-        return Dialect()
+    """As `learn`, with a process that is there; learnt once per template.
+
+    Raises:
+        Cancelled: the flag of `renderer` was set meanwhile.
+    """
+    known = _known()
+    if source not in known:
+        writer = TurnWriter(renderer, source, Budget(seconds))
+        try:
+            known[source] = _Learner(writer, source.template).dialect()
+        except Unusable:
+            known[source] = Dialect()
+    return known[source]
+
+
+@cache
+def _known() -> dict[TemplateSource, Dialect]:
+    """What was learnt, by template: a process reads the same ones over and over."""
+    return {}
 
 
 class _Learner:
@@ -231,24 +243,19 @@ class _Learner:
 
     def _with_calls(self, marks: AnswerMarks, head: str, speech: Speech) -> AnswerMarks:
         """`marks` with what is learnt of calls."""
-        found = None
         if speech == "marks":
-            found = learnt_calls(self._write, head, marks)
-        elif speech == "muse":
-            found = muse.CALLS, False, True
-        explained = self._explains()
-        bare = several = False
-        shape = None
-        if found is not None:
-            shape, bare, several = found
-        shapes = usual_calls(self._template, shape)
+            marks = learnt_calls(self._write, head, marks) or marks
+        else:
+            calls = (muse.CALLS,) if speech == "muse" else ()
+            as_text = speech == "functionary"
+            marks = structs.replace(marks, calls=calls, several=True, writes=True, as_text=as_text)
+        shapes = usual_calls(self._template, next(iter(marks.calls), None))
         if granite.matches(self._template):
             marks = structs.replace(
                 marks, thoughts=granite.THOUGHTS, content=granite.CONTENT, closers=granite.CLOSERS
             )
             shapes = (granite.CALLS, *shapes)
-        several = several or speech in ("harmony", "functionary")
-        return structs.replace(marks, calls=shapes, bare=bare, several=several, explained=explained)
+        return structs.replace(marks, calls=shapes, explained=self._explains())
 
     def _explains(self) -> bool:
         """Whether the template tells the model of the tools that there are."""
@@ -303,7 +310,9 @@ class _Learner:
             if got.content != sample.content or got.thought:
                 return Dialect()
         if marks.calls and not self._reads_calls(Dialect(True, marks), sample, head):
-            marks = structs.replace(marks, calls=usual_calls(self._template), bare=False)
+            marks = structs.replace(
+                marks, calls=usual_calls(self._template), bare=False, writes=False
+            )
         return Dialect(True, marks, dialect.thinking)
 
     def _prompt_of(self, marks: AnswerMarks, turn: str, head: str) -> str:

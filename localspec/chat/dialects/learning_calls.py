@@ -86,10 +86,8 @@ def usual_calls(template: str, learnt: CallShape | None = None) -> tuple[CallSha
     return (learnt, *shapes) if learnt is not None else tuple(shapes)
 
 
-def learnt_calls(
-    write: TurnWriter, head: str, marks: AnswerMarks
-) -> tuple[CallShape, bool, bool] | None:
-    """The notation of calls, whether it has no marks at all, and whether there may be several.
+def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> AnswerMarks | None:
+    """`marks` with the notation of calls, and how the template takes them.
 
     None where the template writes no calls, or in a way that is not understood.
     """
@@ -101,7 +99,14 @@ def learnt_calls(
                 continue
             shape = _shape(one, none)
             if shape is not None:
-                return shape, not shape.before, two is not None and _OTHER in two
+                return structs.replace(
+                    marks,
+                    calls=(shape,),
+                    bare=not shape.before,
+                    several=two is not None and _OTHER in two,
+                    writes=True,
+                    as_text=as_text,
+                )
     return None
 
 

@@ -61,5 +61,10 @@ def _open(prompt: str) -> MessageHeader | None:
 
 
 HEADERS = Headers(
-    stops=(*_ENDS, _START), read_header=_read, stop_at=_stop, open_in=_open, own=(_START,)
+    stops=(*_ENDS, _START),
+    read_header=_read,
+    stop_at=_stop,
+    open_in=_open,
+    own=(_START,),
+    texts=(*_ENDS, _START, _MESSAGE),
 )

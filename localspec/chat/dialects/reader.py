@@ -24,13 +24,21 @@ class MarkReader:
         marks: how the model divides its answers.
         tools: those that it was told of; None where they are not known.
         prompt: the end of the rendered prompt.
+        exact: an answer without any mark is told with the blanks around it.
     """
 
-    def __init__(self, marks: AnswerMarks, tools: Sequence[Any] | None, prompt: str = "") -> None:
+    def __init__(
+        self,
+        marks: AnswerMarks,
+        tools: Sequence[Any] | None,
+        prompt: str = "",
+        *,
+        exact: bool = False,
+    ) -> None:
         self._marks = marks
         self._calls = CallReader(marks.calls, Tools(tools))
         self._text = ""
-        self._trimmer = Trimmer()
+        self._trimmer = Trimmer(exact=exact)
         self._out: list[ReadPiece] = []
         self._over = False  # an end mark has come
         self._line = ""  # what stands before the text on its line
@@ -61,6 +69,7 @@ class MarkReader:
             cut: a limit has ended it.
         """
         yield from self._read(final=True, cut=cut)
+        yield from self._trimmer.end()
 
     def _read(self, *, final: bool, cut: bool) -> Iterator[ReadPiece]:
         while self._text and not self._over:
@@ -266,6 +275,7 @@ class MarkReader:
         except Unfinished:
             if final and cut:  # a call that was cut off: its marks are nothing to show
                 self._over = True
+                self._out.append(Says(""))
             elif final:
                 self._emit(Says, len(mark))
             return final

@@ -78,6 +78,8 @@ class AnswerMarks(Struct, frozen=True):
         bare: an answer that is a call has no mark at all.
         explained: the template tells the model of tools.
         several: it can write several calls in one answer.
+        writes: it writes calls of earlier answers.
+        as_text: it wants their arguments as the text of JSON.
     """
 
     speech: Speech = "marks"
@@ -90,3 +92,5 @@ class AnswerMarks(Struct, frozen=True):
     bare: bool = False
     explained: bool = False
     several: bool = False
+    writes: bool = False
+    as_text: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,6 +61,19 @@ def json_at(text: str, at: int, *, final: bool) -> tuple[Any, int] | None:
         return value, len(text) if end < 0 else end
     value = literal(part)
     return None if value is NOTHING else (value, len(text) if end < 0 else end)
+
+
+def repaired(text: str) -> Any:
+    """The JSON value that a text is, or was going to be; None where there is none."""
+    at = len(text) - len(text.lstrip())
+    if text[at : at + 1] not in ("{", "["):
+        return None
+    whole = re.sub(r'[,\s]*(?:"(?:[^"\\]|\\.)*"\s*:?\s*)?\Z', "", text[at:])
+    for attempt in (text[at:], whole):
+        found = json_at(attempt, 0, final=True)
+        if found is not None:
+            return found[0]
+    return None
 
 
 def balanced(text: str, at: int, quotes: str = '"') -> int:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from textual.content import Content
 
 from localspec import formats
+from localspec.chat.dialects import Dialect
+from localspec.chat.dialects.origins import OriginReader
 from localspec.chat.events import MODELS, Origin, Span
-from localspec.chat.thinking import Thinking, ThoughtSplitter
 from localspec.ui.bases import MUTED
 from localspec.ui.conversation.blocks import GAP, Block, Paragraph, divided
 from localspec.ui.conversation.markdown_blocks import TopLevel, parse
@@ -148,14 +149,13 @@ class Thought:
     """What an answer's model thought, how many tokens and seconds that took.
 
     Args:
-        thinking: how the model marks it.
+        dialect: how the model marks it.
     """
 
-    def __init__(self, thinking: Thinking) -> None:
-        self._thinking = thinking
-        self._splitter = ThoughtSplitter(thinking)
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._reader = self._new()
         self._text = ""
-        self._answered = False
         self._began: float | None = None
         self._open = False
         self.tokens = 0.0
@@ -163,9 +163,11 @@ class Thought:
 
     def restart(self) -> None:
         """The whole text comes once more."""
-        self._splitter = ThoughtSplitter(self._thinking)
+        self._reader = self._new()
         self._text = ""
-        self._answered = False
+
+    def _new(self) -> OriginReader:
+        return OriginReader(self._dialect.reader((), prompt=self._dialect.prefill, exact=True))
 
     def show(self, shown: bool) -> None:
         """Open or fold it."""
@@ -178,24 +180,22 @@ class Thought:
             spans: new text.
             tokens: how many tokens it is; they are divided as the text is.
         """
-        before, total, answer = len(self._text), 0, []
+        before, total = len(self._text), 0
+        answer: list[Span] = []
         for span in spans:
             total += len(span.text)
-            for thought, text in self._splitter.feed(span.text):
+            for thought, pieces in self._reader.feed(span):
                 if thought:
-                    self._text += text
+                    self._text += "".join(piece.text for piece in pieces)
                 else:
-                    answer.append(Span(text, span.origin))
+                    answer += pieces
         grown = len(self._text) - before
         if grown and tokens:
             now = time.monotonic()
             self._began = self._began or now
             self.seconds = now - self._began
             self.tokens += tokens * min(1.0, grown / total)
-        if self._text and answer and not self._answered:  # blank lines between the two
-            answer[0] = Span(answer[0].text.lstrip(), answer[0].origin)
-        self._answered = self._answered or any(span.text for span in answer)
-        return [span for span in answer if span.text], grown > 0
+        return answer, grown > 0
 
     def figures(self) -> dict[str, float]:
         """What is worth keeping about it."""
@@ -209,9 +209,15 @@ class Thought:
         if not self.tokens and isinstance(tokens, int) and isinstance(seconds, int | float):
             self.tokens, self.seconds = tokens, seconds
 
-    def flush(self) -> str:
-        """Text that looked like the beginning of a mark at the very end."""
-        return self._splitter.flush()
+    def flush(self) -> list[Span]:
+        """What of the answer was held back, as it might have become a mark."""
+        said: list[Span] = []
+        for thought, pieces in self._reader.end():
+            if thought:
+                self._text += "".join(piece.text for piece in pieces)
+            else:
+                said += pieces
+        return said
 
     def blocks(self) -> list[Block]:
         """One line, and the text where it is open; nothing without thoughts.
@@ -220,7 +226,7 @@ class Thought:
         """
         if not self._text.strip():
             return []
-        parts = ["thinking …" if self._splitter.inside else "thought"]
+        parts = ["thinking …" if self._reader.thinking else "thought"]
         if self.tokens:
             tokens = formats.count(round(self.tokens))
             parts += [f"{tokens} tokens", formats.seconds(self.seconds)]
@@ -235,7 +241,7 @@ class Thought:
         if self._open:
             bar = Content.styled("┊ ", MUTED)
             text = self._text.strip("\n")
-            if self._splitter.inside and len(text) > _SHOWN_WHILE_GROWING:
+            if self._reader.thinking and len(text) > _SHOWN_WHILE_GROWING:
                 text = f"…{text[-_SHOWN_WHILE_GROWING:]}"
             blocks += [
                 Block(Paragraph(Content.styled(part, f"{MUTED} italic")), bar, bar)

@@ -11,11 +11,11 @@ from textual.content import Content
 from textual.strip import Strip
 
 from localspec import formats
-from localspec.chat.events import Origin, Span
+from localspec.chat.dialects import Dialect
+from localspec.chat.events import Span
 from localspec.chat.figures import accepted_words
 from localspec.chat.history.record import Place
 from localspec.chat.history.tree import FOLDED, folded
-from localspec.chat.thinking import Thinking
 from localspec.engine.stats import FinishReason
 from localspec.pairs.names import STARTER
 from localspec.process.messages import SessionInfo
@@ -229,7 +229,7 @@ class Answer(Item):
     Args:
         spans: text that is already there (a conversation opened again).
         by_origin: show who proposed what instead of Markdown; thoughts are not folded then.
-        thinking: how the model marks its thoughts.
+        dialect: how the model marks its thoughts.
 
     Attributes:
         thought: what the model thought before.
@@ -240,11 +240,11 @@ class Answer(Item):
         spans: Iterable[Span] = (),
         *,
         by_origin: bool = False,
-        thinking: Thinking | None = None,
+        dialect: Dialect | None = None,
     ) -> None:
         super().__init__()
-        self._thinking = thinking or Thinking()
-        self.thought = Thought(self._thinking)
+        self._dialect = dialect or Dialect()
+        self.thought = Thought(self._dialect)
         self._spans: list[Span] = [span for span in spans if span.text]
         self._by_origin = by_origin
         self._ended = False
@@ -264,8 +264,9 @@ class Answer(Item):
     @property
     def said(self) -> str:
         """The text without the thoughts, for copying."""
-        spans, _ = Thought(self._thinking).take(self._spans, 0)
-        return safe("".join(span.text for span in spans))
+        thought = Thought(self._dialect)
+        spans, _ = thought.take(self._spans, 0)
+        return safe("".join(span.text for span in (*spans, *thought.flush())))
 
     def write(self, spans: Iterable[Span], tokens: int = 0) -> int:
         """Append what one or several rounds released, `tokens` in all; the first line changed.
@@ -338,7 +339,7 @@ class Answer(Item):
         elif self._left():
             self._take(self._piece())
         elif self._ended and not self._by_origin and (held := self.thought.flush()):
-            self._grow([Span(safe(held), Origin.TARGET)])
+            self._grow([Span(safe(span.text), span.origin) for span in held])
         elif self._show_grown_thought():
             pass
         elif self._end_due:

@@ -25,9 +25,9 @@ from textual.visual import Visual
 from textual.widget import Widget
 
 from localspec.chat.conversation import Message
+from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, Span
 from localspec.chat.history.record import Place
-from localspec.chat.thinking import Thinking
 from localspec.engine.stats import FinishReason
 from localspec.errors import PromptTooLong, in_words
 from localspec.process.messages import SessionInfo
@@ -55,7 +55,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         super().__init__(id="transcript")
         self.by_origin = False
         self.thoughts_shown = False
-        self._thinking = Thinking()
+        self._dialect = Dialect()
         self.items: list[Item] = []
         self._older: list[Shown] = []
         self._above = 0  # how many items stand above the messages
@@ -86,7 +86,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
             session: what answers in it; None where nothing does.
             shown: its messages.
         """
-        self._thinking = session.thinking if session else Thinking()
+        self._dialect = session.dialect if session else Dialect()
         self.items = [Notice(notice) for notice in (session.notices if session else ())]
         if session and not shown:
             self.items.insert(0, Welcome(session))
@@ -254,7 +254,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         self._measure(0)
 
     def _new_answer(self, spans: Iterable[Span] = ()) -> Answer:
-        answer = Answer(spans, by_origin=self.by_origin, thinking=self._thinking)
+        answer = Answer(spans, by_origin=self.by_origin, dialect=self._dialect)
         answer.show_thoughts(self.thoughts_shown)
         return answer
 
