@@ -12,16 +12,18 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from localspec.engine import acceptance, generate, verify
+from localspec.engine import acceptance, generate, lark, verify
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafted, Drafter, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.guidance import Guidance, Guided
 from localspec.engine.heads import BlockDrafter, HeadDrafter, SharedDrafter
 from localspec.engine.length.beside import Beside
 from localspec.engine.length.calibration import Calibration
@@ -64,18 +66,27 @@ Joint = dict[Tokens, float]
 # ---------------------------------------------------------------- the world
 
 
-class NoRepeat:
+class Abc:
+    """The world's tokens as text."""
+
+    n_vocab = V
+    end_tokens: frozenset[int] = frozenset()
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        return b"abc"[token : token + 1]
+
+    def is_mark(self, token: int) -> bool:
+        return False
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        return ["abc".index(letter) for letter in text]
+
+
+@cache
+def no_repeat() -> Guided:
     """A grammar of the world: a token never follows itself, and 2 never comes first."""
-
-    def __init__(self, last: int = 2) -> None:
-        self._last = last
-
-    def allowed(self, ids: np.ndarray) -> np.ndarray:
-        return ids != self._last
-
-    def after(self, token: int) -> NoRepeat:
-        assert token != self._last, "a row was asked for after a token that breaks the grammar"
-        return NoRepeat(token)
+    rules = {"a": '"a" (b | c)?', "b": '"b" (a | c)?', "c": '"c" (a | b)?'}
+    return Guidance(Abc()).begin(lark.grammar("a | b", **rules))
 
 
 @dataclass
@@ -106,7 +117,7 @@ class World:
         self._q: dict[Tokens, Dist] = {}
 
     def sampler(self) -> Sampler:
-        return Sampler(self.params, NoRepeat() if self.grammar else None)
+        return Sampler(self.params, no_repeat() if self.grammar else None)
 
     def p(self, prefix: Tokens) -> Dist:
         if prefix not in self._p:
@@ -118,7 +129,7 @@ class World:
     def q(self, prefix: Tokens) -> Dist:
         if prefix not in self._q:
             masked = self.grammar and self.mask_draft
-            sampler = Sampler(self.draft_params, NoRepeat() if masked else None)
+            sampler = Sampler(self.draft_params, no_repeat() if masked else None)
             state = sampler.constraint(prefix)
             self._q[prefix] = sampler.row(self.draft[prefix], PROMPT + prefix, state)
         return self._q[prefix]
@@ -873,7 +884,7 @@ def engine_round(world: World, accept: Accept, policy: GammaPolicy, **how: Any) 
     settings = GenerateSettings(
         sampling=world.params,
         accept=accept,
-        constraint=NoRepeat() if world.grammar else None,
+        constraint=no_repeat() if world.grammar else None,
         n_predict=world.gamma + 1,
     )
     generation = engine._begin(list(PROMPT), settings, Cancel())
@@ -1214,7 +1225,7 @@ def beside_distance(
         monkeypatch.setattr(acceptance, "CounterNoise", lambda _seed: noise)
         engine = world_engine(world, **how)
         list(engine.prefill(PROMPT, Cancel()))
-        constraint = NoRepeat() if world.grammar else None
+        constraint = no_repeat() if world.grammar else None
         settings = GenerateSettings(
             sampling=world.params, accept=accept, constraint=constraint, n_predict=world.gamma + 1
         )

@@ -67,7 +67,7 @@ class Guidance:
     def _tokenizer(self) -> LLTokenizer:
         """Every token goes into a tree, which takes about a second for a large vocabulary."""
         ends = sorted(self._vocabulary.end_tokens)
-        return LLTokenizer(TokenizerWrapper(_Tokens(self._vocabulary, ends)), eos_token=ends)
+        return LLTokenizer(TokenizerWrapper(_Tokens(self._vocabulary, ends)), eos_token=ends or None)
 
     def begin(self, grammar: str) -> Guided:
         """The state of a Lark grammar before any text.
