@@ -140,9 +140,9 @@ def watched(interrupting: str, *arguments: str) -> subprocess.CompletedProcess[s
         ("click", "--help"),
         ("localspec.cli.run", "run -p hi"),
         ("localspec.cli.answering", "run -p hi"),
-        ("localspec.process.engine_client", "tune demo"),
-        ("msgspec", "tune demo"),
-        ("localspec.pairs.pull", "pull demo"),
+        ("localspec.process.engine_client", "tune toy"),
+        ("msgspec", "tune toy"),
+        ("localspec.pairs.pull", "pull starter"),
     ],
 )
 def test_ctrl_c_during_an_import_leaves_quietly(interrupting: str, command: str) -> None:

@@ -642,7 +642,7 @@ async def test_what_is_said_of_a_pair_stays_with_it(hub_world: World, target: Re
         await browse(chat)
         await chat.press("X")
         assert f"{NAME} is not installed" in chat.screen()
-        await select(chat, "demo")
+        await select(chat, "starter")
         assert "is not installed" not in chat.screen()
         await select(chat, NAME)
         assert f"{NAME} is not installed" in chat.screen()
@@ -661,12 +661,12 @@ def test_a_pull_says_how_long_it_takes_on_as_soon_as_that_can_be_told() -> None:
 
 def test_what_is_said_before_the_list_is_there_stays_with_its_pair_too() -> None:
     state = PairsState()
-    state.say(("demo is installed",), "demo")
+    state.say(("starter is installed",), "starter")
     rows = catalogue.rows()
     state.list([RankedPair(row, "fits") for row in rows], None, 0)
     for row in rows[:2]:
         lines = "\n".join(line.plain for line in detail_lines(state, row, 80, 30))
-        assert ("demo is installed" in lines) is (row.name == "demo")
+        assert ("starter is installed" in lines) is (row.name == "starter")
 
 
 async def test_a_reference_that_failed_stands_in_its_line_again(
@@ -831,8 +831,8 @@ async def test_the_command_for_a_card_without_a_backend_comes_first(
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     advice = ("llama.cpp was not built for the card here", "build --for-it")
     costs = PairCosts(10**9, (0.02, *(0.02 + n / 1000 for n in range(9))), bits=8.5)
-    ranking.remember("demo", costs, None, advice)
-    async with chatting(Rooms(), first="demo", proposes=True) as chat:
+    ranking.remember("starter", costs, None, advice)
+    async with chatting(Rooms(), first="starter", proposes=True) as chat:
         await chat.until(lambda: "for this machine (" in chat.transcript(), "the proposal")
         said = " ".join(chat.transcript().split())
         assert 0 < said.index(f"first of all: {advice[0]}") < said.index("for this machine (")
@@ -840,7 +840,7 @@ async def test_the_command_for_a_card_without_a_backend_comes_first(
     listed = hub_world.run("list", "--no-scan").out
     first, help_, then = f"First of all: {advice[0]}", advice[1], "For this machine:"
     assert 0 < listed.index(first) < listed.index(help_) < listed.index(then)
-    assert "Tokens/s are expected from demo" in listed
+    assert "Tokens/s are expected from starter" in listed
     assert "; behind a › with drafting." in listed
 
 

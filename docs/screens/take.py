@@ -18,7 +18,7 @@ from localspec.ui.screens.rounds import RoundScreen
 
 HERE = Path(__file__).parent
 QUESTION = "Write a Python function that adds two numbers."
-SPELLING = "Correct the spelling: Yesterday I went to the libary to borow a book about gardning."
+SPELLING = "Correct the spelling: I went to the libary to borow a book on gardning."
 SIZES = {"40x10": (40, 10), "80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 
 

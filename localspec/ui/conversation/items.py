@@ -47,7 +47,7 @@ STARTER_CAN = (
     " facts up. Try:"
 )
 STARTER_PROMPTS = (
-    "Correct the spelling: Yesterday I went to the libary to borow a book about gardning.",
+    "Correct the spelling: I went to the libary to borow a book on gardning.",
     "Rewrite in the past tense: She walks to the market and buys some bread.",
     "Write a Python function that reverses a string.",
 )
