@@ -67,7 +67,8 @@ class Guidance:
     def _tokenizer(self) -> LLTokenizer:
         """Every token goes into a tree, which takes about a second for a large vocabulary."""
         ends = sorted(self._vocabulary.end_tokens)
-        return LLTokenizer(TokenizerWrapper(_Tokens(self._vocabulary, ends)), eos_token=ends or None)
+        tokens = TokenizerWrapper(_Tokens(self._vocabulary, ends))
+        return LLTokenizer(tokens, eos_token=ends or None)
 
     def begin(self, grammar: str) -> Guided:
         """The state of a Lark grammar before any text.
