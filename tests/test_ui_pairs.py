@@ -311,7 +311,7 @@ async def test_the_keys_of_the_app_that_make_sense_work_on_the_screen_and_are_na
         await chat.press("f1")
         await chat.until(lambda: isinstance(chat.app.screen, PairsScreen))
         offered = [one.title for one in chat.app.get_system_commands(chat.app.screen)]
-        assert offered == ["Help", "Quit", "Theme"]
+        assert offered == ["Help", "Theme", "Quit"]
         await chat.press("ctrl+c")
         await chat.until(chat.ready)
         await chat.until(lambda: "press Ctrl+C again to quit" in chat.screen())
