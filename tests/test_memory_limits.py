@@ -19,8 +19,8 @@ from localspec.errors import OutOfMemory
 from localspec.loading.load import load_session
 from localspec.loading.planning import load_plan
 from localspec.loading.request import LoadRequest
-from models import enlarge
 
+from .support import toy
 from .support.limits import cgroup, limit_address_space
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits are Unix's")
@@ -57,11 +57,9 @@ def run(*arguments: str, before: tuple[str, ...] = (), limit: int | None = None)
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory, toy_target: Path) -> Path:
-    """A target of 250 MB that writes what the toy target writes."""
-    path = tmp_path_factory.mktemp("large") / "large.gguf"
-    enlarge.enlarge(toy_target, path, 250_000_000, "q8_0")
-    return path
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target of 250 MB."""
+    return toy.write_repeated(tmp_path_factory.mktemp("large") / "large.gguf", 250_000_000)
 
 
 # --- ulimit -v --------------------------------------------------------------------------------

@@ -93,6 +93,36 @@ def write_mtp(path: Path) -> None:
     writer.close()
 
 
+def write_repeated(path: Path, n_bytes: int) -> Path:
+    """Write the target with its layers again and again, until it has about `n_bytes`.
+
+    What it says makes no sense; it costs what a model of that size does.
+    """
+    target = GGUFReader(TARGET)
+    layers = target.fields["llama.block_count"].contents()
+    inside = [tensor for tensor in target.tensors if tensor.name.startswith("blk.")]
+    around = [tensor for tensor in target.tensors if not tensor.name.startswith("blk.")]
+    left = n_bytes - sum(tensor.n_bytes for tensor in around)
+    count = left * layers // sum(tensor.n_bytes for tensor in inside)
+    writer = GGUFWriter(path, "llama")
+    for name, field in target.fields.items():
+        if not name.startswith(("GGUF.", "general.architecture", "llama.block_count")):
+            _copy(writer, name, field)
+    writer.add_block_count(int(count))
+    for tensor in around:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    for number in range(count):
+        for tensor in inside:
+            _, which, name = tensor.name.split(".", 2)
+            if int(which) == number % layers:
+                writer.add_tensor(f"blk.{number}.{name}", tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 def _copy(writer: GGUFWriter, name: str, field: ReaderField) -> None:
     element = field.types[-1] if len(field.types) > 1 else None
     writer.add_key_value(name, field.contents(), field.types[0], element)
