@@ -323,9 +323,9 @@ def _untried(
     target = own[0]
     taken = {folders.real(model.paths[0]) for model in own}
     named = [
-        # The draft first: it has the pair's name, as a target without any has.
-        # Where a name stands for several, each is named by where it came from.
-        (pair.name if (pair.drafts or (pair.target,)) == (model,) else model.origin, model)
+        # A pair's only draft has the pair's name, and so has the starter; other models are named by
+        # where they came from.
+        (pair.name if pair.drafts == (model,) or pair.name == STARTER else model.origin, model)
         for pair in starter.pairs_here()
         for model in reversed(pair.models)
         if model.complete
