@@ -20,12 +20,6 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from localspec.process.client import EngineClient  # type: ignore[import-untyped]  # as 0.1.0 has it
-
-from localspec.loading.request import LoadRequest
-from localspec.ui.app import ChatApp
-from localspec.ui.conversation.gate import Phase
-
 COUNT = 50
 _SUBJECTS = ("dog", "boat", "kite", "bear", "moon", "garden", "river", "train", "bird", "clock")
 
@@ -38,6 +32,13 @@ def questions(number: int) -> list[str]:
 
 
 async def _talk(folder: Path) -> None:
+    # ruff: noqa: PLC0415 - names of that version, some of which later ones do not have
+    from localspec.process.client import EngineClient  # type: ignore[import-untyped]
+
+    from localspec.loading.request import LoadRequest
+    from localspec.ui.app import ChatApp
+    from localspec.ui.conversation.gate import Phase
+
     engine = EngineClient(LoadRequest(n_predict=24, seed=7, threads=1))
     app = ChatApp(engine, archive=folder / "data" / "conversations.db")
 
