@@ -37,27 +37,6 @@ _EFFORT_NAMES = ("reasoning_effort", "reasoning_strength", "thinking_effort")
 _EFFORTS = ("low", "medium", "high")
 
 
-def learn(template: str, *, bos: str = "", eos: str = "") -> Dialect:
-    """What a template tells of how its model writes.
-
-    It is rendered in a process of its own, which is ended after two seconds. What one of its
-    renderings teaches has to read another one back, or it is dropped.
-
-    Args:
-        template: the Jinja text.
-        bos: the text of the token that begins a conversation, if the template asks for it.
-        eos: the same of the one that ends an answer.
-
-    Returns:
-        a dialect that is not `known` where nothing can be learnt.
-    """
-    renderer = Renderer()
-    try:
-        return learnt(renderer, TemplateSource(template, bos, eos))
-    finally:
-        renderer.close()
-
-
 def learnt(renderer: Renderer, source: TemplateSource, seconds: float = _SECONDS) -> Dialect:
     """As `learn`, with a process that is there; learnt once per template.
 
