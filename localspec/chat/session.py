@@ -14,7 +14,7 @@ from msgspec import structs
 from localspec.chat.advice import Advice
 from localspec.chat.answer import AnswerText
 from localspec.chat.conversation import Message, Role, with_system
-from localspec.chat.dialects import Dialect
+from localspec.chat.dialects import RAW, Dialect
 from localspec.chat.drafting import Drafting
 from localspec.chat.events import Noticed, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures
@@ -55,7 +55,6 @@ class Session:
         pair: the loaded models.
         engine: over them; for whoever measures.
         template: makes the target's prompts.
-        dialect: how the target marks thoughts and calls.
         messages: the conversation; change it only between turns.
         settings: change them only between turns.
         recorder: writes a trace of the answers to come; None for none.
@@ -97,7 +96,7 @@ class Session:
         self._writer = Writer(pair, engine, self._drafting, auto.costs if auto else None)
         self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template)
         self._known_ids = KnownIds(self.template)
-        self.dialect = self._spoken()
+        self._prefills: dict[tuple[str, str], str] = {}
         self._window = Window(pair.target.n_ctx)
         self._busy = threading.Lock()
         self._closed = False
@@ -134,12 +133,28 @@ class Session:
     def notices(self) -> list[str]:
         """What the user should know about this pair and its settings."""
         problems = self._writer.past.problems if self._writer.past else ()
-        return [*self.pair.notices, *self.template.notices, *problems]
+        settings, thinking = self.settings, self.template.dialect.thinking
+        missing = thinking.missing(settings.reasoning, settings.reasoning_effort)
+        asked = [missing] if missing else []
+        return [*self.pair.notices, *self.template.notices, *asked, *problems]
 
     @property
     def advice(self) -> Advice:
         """Sampling settings that are advised for the target."""
         return self.pair.advice
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the target marks thoughts and calls, and how its prompts end.
+
+        Raises:
+            Cancelled: the flag of the template's renderer was set meanwhile.
+        """
+        settings = self.settings
+        if settings.reasoning_format == "none":
+            return RAW
+        prefill = self._prefill(settings.reasoning, settings.reasoning_effort)
+        return structs.replace(self.template.dialect, prefill=prefill)
 
     @property
     def speculation_note(self) -> str:
@@ -478,14 +493,20 @@ class Session:
                 self.messages.append(message)
         yield TurnEnd(answer.text, reason, stats)
 
-    def _spoken(self) -> Dialect:
-        """The target's dialect, with what its prompts end with."""
-        dialect = self.template.dialect
-        try:
-            prompt = self.template.render([Message(Role.USER, "x")])
-        except LocalspecError:  # a template that wants more than a question
-            return dialect
-        return structs.replace(dialect, prefill=dialect.opened(prompt))
+    def _prefill(self, reasoning: str, effort: str) -> str:
+        """The mark of thoughts with which prompts end, where this is asked for."""
+        known = self._prefills.get((reasoning, effort))
+        if known is None:
+            dialect = self.template.dialect
+            variables = dialect.thinking.variables(reasoning, effort)
+            try:
+                known = dialect.opened(
+                    self.template.render([Message(Role.USER, "x")], variables=variables)
+                )
+            except LocalspecError:  # a template that wants more than a question
+                known = ""
+            self._prefills[reasoning, effort] = known
+        return known
 
     def _told(self, message: Message) -> Message:
         """A message as the template gets to see it: thoughts apart, where an answer has some."""
@@ -503,5 +524,8 @@ class Session:
         """The ids that the models read, beginning with those that are in the caches."""
         # An answer stopped before its first word is nothing that the model said.
         said = [self._told(m) for m in messages if m.content or m.role is not Role.ASSISTANT]
-        text = self.template.render(with_system(said, settings.system_prompt), cancel)
+        thinking = self.template.dialect.thinking
+        variables = thinking.variables(settings.reasoning, settings.reasoning_effort)
+        told = with_system(said, settings.system_prompt)
+        text = self.template.render(told, cancel, variables)
         return self._known_ids.prompt(text)

@@ -32,6 +32,9 @@ class ChatSettings:
         grammar: what answers conform to, GBNF or llguidance's Lark (`engine.lark`); empty for none.
         gamma: draft length, or ``"auto"``.
         n_predict: tokens to generate at most; -1 until the end or the end of the context.
+        reasoning: whether the model thinks before it answers; ``auto`` leaves it to its template.
+        reasoning_effort: how much, of those that the template knows; empty leaves it to that.
+        reasoning_format: ``none`` leaves thoughts where they are, marks and all.
         stop: strings that end an answer and are left out of it.
         repeatable: somebody chose the seed, so nothing in the answer may follow the clock.
     """
@@ -44,6 +47,9 @@ class ChatSettings:
     grammar: str = ""
     gamma: Gamma = "auto"
     n_predict: int = -1
+    reasoning: Literal["on", "off", "auto"] = "auto"
+    reasoning_effort: str = ""
+    reasoning_format: Literal["auto", "none"] = "auto"
     stop: tuple[str, ...] = ()
     repeatable: bool = False
 

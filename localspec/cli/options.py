@@ -168,6 +168,26 @@ _ANSWER: tuple[Option, ...] = (
         "  [default: that, but 8192 at most]",
     ),
     _set("-n --n-predict", types.whole(-1), "Tokens to generate at most; -1 for no limit."),
+    _set(
+        "--reasoning",
+        click.Choice(["on", "off", "auto"]),
+        "Whether the model thinks before it answers, where its template has a switch for that.",
+        None,
+    ),
+    option(
+        "--reasoning-effort",
+        click.Choice(["low", "medium", "high"]),
+        "How much it thinks, where its template knows efforts.",
+        None,
+        default=_DEFAULTS.reasoning_effort,
+        show_default=False,
+    ),
+    _set(
+        "--reasoning-format",
+        click.Choice(["auto", "none"]),
+        "none: take no thoughts out of answers, and show their marks.",
+        None,
+    ),
     option(
         "-sys --system-prompt",
         types.plain_text,

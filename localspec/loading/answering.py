@@ -163,6 +163,9 @@ def _settings(session: Session) -> dict[str, Any]:
         "gamma": chosen.gamma,
         "gamma_note": gamma_words(session.figures().gamma_note),
         "n_predict": chosen.n_predict,
+        "reasoning": chosen.reasoning,
+        "reasoning_effort": chosen.reasoning_effort or None,
+        "reasoning_format": chosen.reasoning_format,
         "system_prompt": chosen.system_prompt,
         "stop": list(chosen.stop),
     }

@@ -64,6 +64,9 @@ def chat_settings(options: LoadRequest) -> ChatSettings:
         grammar=_grammar(options),
         gamma=options.gamma,
         n_predict=options.n_predict,
+        reasoning=options.reasoning,
+        reasoning_effort=options.reasoning_effort,
+        reasoning_format=options.reasoning_format,
         stop=options.stop,
         repeatable=options.seed is not None,
     )

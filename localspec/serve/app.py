@@ -220,7 +220,7 @@ class Endpoint:
                 marks=info.dialect.marks,
                 parallel=asked.parallel_tool_calls is not False,
             )
-            return asked.asked(info.settings, toolbox)
+            return asked.asked(info.settings, toolbox, info.dialect.thinking)
 
         offered = msgspec.to_builtins(asked.tools or []) if asked.tool_choice != "none" else []
         reply = Reply(model, info.dialect, tools=offered, logprobs=bool(asked.logprobs))

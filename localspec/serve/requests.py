@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.dialects.shapes import ThinkingOptions
 from localspec.chat.settings import Asked, ChatSettings
 from localspec.engine import lark
 from localspec.engine.params import Accept, SamplingParams
@@ -202,14 +203,21 @@ class ChatRequest(Sampled):
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Top | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None
 
-    def asked(self, own: ChatSettings, toolbox: Toolbox) -> Asked:
+    def asked(
+        self,
+        own: ChatSettings,
+        toolbox: Toolbox,
+        thinking: ThinkingOptions = ThinkingOptions(),  # noqa: B008 - frozen
+    ) -> Asked:
         """What the engine is asked for.
 
         Args:
             own: the server's settings.
             toolbox: the request's tools.
+            thinking: what may be asked of the model's thoughts.
 
         Raises:
             Refusal: the request makes no sense.
@@ -231,11 +239,23 @@ class ChatRequest(Sampled):
         return Asked(
             settings=settings,
             messages=tuple(toolbox.told(messages)),
-            variables={**(self.chat_template_kwargs or {}), **toolbox.variables},
+            variables={
+                **self._thinking(own, thinking),
+                **(self.chat_template_kwargs or {}),
+                **toolbox.variables,
+            },
             after=toolbox.after if settings.grammar == toolbox.grammar else "",
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             drafters=self.drafters,
         )
+
+    def _thinking(self, own: ChatSettings, known: ThinkingOptions) -> dict[str, bool | str]:
+        """What the template sees of thoughts; minimal counts as low."""
+        asked = self.reasoning_effort
+        if asked is None:
+            return known.variables(own.reasoning, own.reasoning_effort)
+        effort = "low" if asked == "minimal" else asked
+        return known.variables("off" if asked == "none" else "on", effort)
 
 
 class _Named:

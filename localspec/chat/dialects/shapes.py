@@ -63,6 +63,29 @@ class ThinkingOptions(Struct, frozen=True):
     switch_name: str = ""
     effort_name: str = ""
 
+    def variables(self, reasoning: str = "auto", effort: str = "") -> dict[str, bool | str]:
+        """What the template has to see where something is asked for that it knows.
+
+        Args:
+            reasoning: ``on``, ``off``, or ``auto``, which leaves it to the template.
+            effort: one of `efforts`; empty leaves it to the template.
+        """
+        found: dict[str, bool | str] = {}
+        if self.switch and reasoning != "auto":
+            found[self.switch_name] = reasoning == "on"
+        if effort in self.efforts:
+            found[self.effort_name] = effort
+        return found
+
+    def missing(self, reasoning: str = "auto", effort: str = "") -> str:
+        """What of it the model does not know, in a sentence; empty where it knows all."""
+        if reasoning != "auto" and not self.switch:
+            return "the model's chat template cannot switch thoughts on or off"
+        if effort and effort not in self.efforts:
+            known = ", ".join(self.efforts)
+            return f"the model's chat template knows {known or 'no'} reasoning effort"
+        return ""
+
 
 class AnswerMarks(Struct, frozen=True):
     """How an answer is divided.
