@@ -18,6 +18,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import Final
 
 from localspec.safe_text import shortened
@@ -166,10 +168,52 @@ def in_words(error: Exception) -> tuple[str, str]:
         return error.message, error.remedy
     if isinstance(error, MemoryError):
         return "there is not enough memory", "Close other programs, or choose a smaller pair."
+    if isinstance(error, OSError) and (said := of_system(error)) is not None:
+        return said
     return (
         f"something unforeseen happened ({type(error).__name__}: {error})",
         "This is a fault of localspec; the conversation so far is kept.",
     )
+
+
+# What the system may lack, and what to do about it.
+_STRAINS: Final = {
+    errno.ENOSPC: "Make room on the disk.",
+    errno.EDQUOT: "Make room on the disk.",
+    errno.EMFILE: "Allow more open files (ulimit -n).",
+    errno.ENFILE: "Close other programs.",
+    errno.EIO: "Look at the disk, or the terminal: it does not answer.",
+}
+_REFUSED: Final = {
+    errno.EACCES: "Check its permissions.",
+    errno.EPERM: "Check its permissions.",
+    errno.EROFS: "Have it be on a file system that can be written.",
+}
+
+
+def of_system(error: OSError) -> tuple[str, str] | None:
+    """What the system refuses and what to do about it; None where nothing names the cause."""
+    said = error.strerror or str(error)
+    path = shortened(str(error.filename), 200) if error.filename else ""
+    if error.errno in _STRAINS:
+        return f"{path}: {said}" if path else said, _STRAINS[error.errno]
+    if path:
+        way = _REFUSED.get(error.errno or 0, "Check that path, and what names it.")
+        return f"{path} cannot be used: {said}", way
+    if isinstance(error, FileNotFoundError):
+        if not _working_folder_is_there():
+            return "the folder that this was started in is gone", "Change to another (cd)."
+        if "temporary directory" in str(error):
+            return "no folder for temporary files can be written", "Set TMPDIR to one that can."
+    return None
+
+
+def _working_folder_is_there() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - nothing is made of it
+    except OSError:
+        return False
+    return True
 
 
 def exit_code(error: BaseException) -> int:

@@ -11,6 +11,8 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
+from localspec.safe_text import decoded
+
 _OTHERS = 0o077
 
 T = TypeVar("T")
@@ -83,7 +85,7 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path, kind: type[T]) -> T | None:
     """Read a record that `write_json` wrote; None if it is missing or damaged."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(decoded(path.read_bytes()), type=kind)
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -6,6 +6,7 @@ text through here when they are made, and commands do before they print.
 
 from __future__ import annotations
 
+import codecs
 import re
 
 # Line separators other than a line feed. Textual counts lines with `str.splitlines`, the Markdown
@@ -57,6 +58,18 @@ def shortened(text: str, limit: int) -> str:
         return line
     end = limit // 3
     return f"{line[: limit - end - 1]}…{line[len(line) - end :]}"
+
+
+def decoded(raw: bytes) -> str:
+    """The text of a file that any editor wrote: UTF-8, or UTF-16 with its byte-order mark.
+
+    A mark is no part of the text.
+
+    Raises:
+        UnicodeDecodeError: it is neither.
+    """
+    wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return raw.decode("utf-16" if wide else "utf-8-sig")
 
 
 def reason(error: BaseException) -> str:

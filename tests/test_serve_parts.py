@@ -46,7 +46,7 @@ from localspec.serve.errors import Refusal, refusal_of
 from localspec.serve.guard import Rules, digest
 from localspec.serve.launch import PatientProtocol
 from localspec.serve.replies import Reply, timings
-from localspec.serve.requests import ChatRequest, parsed
+from localspec.serve.requests import ChatRequest, CompletionRequest, parsed
 from localspec.serve.tally import Tally
 from localspec.serve.tools import BEGIN, END, HERMES, Toolbox
 from tests.fakes import rounds_of
@@ -586,6 +586,58 @@ def test_the_places_of_tokens_go_on_from_chunk_to_chunk() -> None:
         for chunk in reply.chunks([scored, said(f"{text}!")]):
             offsets += chunk["choices"][0]["logprobs"]["text_offset"]
     assert offsets == [0, 3, 4, 6, 7, 10]
+
+
+def completion_scores(*tokens: bytes, best: tuple[tuple[bytes, float], ...]) -> dict[str, Any]:
+    reply = Reply("x", None, logprobs=True)
+    scored = Scored(tuple((token, -1.0, best) for token in tokens))
+    found = reply.document(list(reply.take([scored, said("x")])))["choices"][0]["logprobs"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_parts_of_characters_are_told_apart_by_their_bytes() -> None:
+    dog = "🐕".encode()
+    scores = completion_scores(
+        dog[:1], dog[1:], b"!", best=((dog[:1], -0.5), (dog[1:], -1.5), (b"\xff", -3.0))
+    )
+    assert scores["tokens"] == ["bytes:\\xf0", "bytes:\\x9f\\x90\\x95", "!"]
+    assert scores["top_logprobs"][0] == {
+        "bytes:\\xf0": -0.5,
+        "bytes:\\x9f\\x90\\x95": -1.5,
+        "bytes:\\xff": -3.0,
+    }
+    assert scores["text_offset"] == [0, 0, 1]
+
+
+def test_of_tokens_that_are_spelt_alike_the_most_probable_is_told() -> None:
+    scores = completion_scores(b"\n", best=((b"\n", -0.5), (b"a", -1.0), (b"\n", -3.0)))
+    assert scores["top_logprobs"] == [{"\n": -0.5, "a": -1.0}]
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "seed", "top_k", "n", "repeat_last_n", "logprobs"])
+def test_a_whole_number_may_be_written_with_a_point(field: str) -> None:
+    body = {"prompt": [1.0, 2.0], "temperature": 1.0, field: 1.0}
+    asked = parsed(json.dumps(body).encode(), CompletionRequest)
+    assert type(getattr(asked, field)) is int
+    assert asked.asked(ChatSettings()).prompt == (1, 2)
+    body[field] = 1.5
+    with pytest.raises(Refusal) as refusal:
+        parsed(json.dumps(body).encode(), CompletionRequest)
+    assert refusal.value.document["error"]["param"] == field
+
+
+@pytest.mark.parametrize("field", ["max_completion_tokens", "top_logprobs", "gamma"])
+def test_a_chats_whole_number_too_and_what_templates_get_stays(field: str) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "chat_template_kwargs": {"budget": 2.0},
+        field: 3.0,
+    }
+    asked = parsed(json.dumps(body).encode(), ChatRequest)
+    assert getattr(asked, field) == 3
+    assert asked.chat_template_kwargs == {"budget": 2.0}
+    assert type(asked.chat_template_kwargs["budget"]) is float
 
 
 @pytest.mark.parametrize("thinks", [True, False])

@@ -106,7 +106,7 @@ def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed_and_nothing_sto
     assert done.output.count("warning:") == 9
 
 
-@pytest.mark.parametrize("content", [b"temp = ", b"\xff\xfe", b"= 3", b"[" * 5000])
+@pytest.mark.parametrize("content", [b"temp = ", b"\xff\xff", b"= 3", b"[" * 5000])
 def test_a_broken_file_is_told_in_one_line(
     config: Path, seen: list[LoadRequest], content: bytes
 ) -> None:

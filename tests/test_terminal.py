@@ -270,3 +270,30 @@ def test_a_killed_chat_leaves_no_process_behind_and_loses_a_round_at_most(
     how: signal.Signals | None, toy_target: Path, tmp_path: Path
 ) -> None:
     kill_app(tmp_path, 20, how)
+
+
+def test_a_chat_goes_on_where_its_working_folder_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    options = ("toy", "--temp", "0", "--n-predict", "8", "--gamma", "0", "--threads", "1")
+    chat = Terminal(["chat", *options], tmp_path)
+    try:
+        chat.sees("ready")
+        folder.rmdir()
+        monkeypatch.chdir(tmp_path)
+        chat.child.send("Tell @me a story.")
+        chat.sees("Tell @me a story.")
+        chat.child.send("\r")
+        chat.until(lambda: chat.text().count("story") and "ready" in chat.text(), "the screen")
+        chat.child.send("\r")  # sent as it is
+        chat.sees("▌ Tell @me a story.")
+        chat.until(lambda: "ready" in chat.text() and "tokens/s" in chat.text(), "an answer")
+        chat.child.send("/export md\r")
+        chat.sees("cannot write Tell-me-a-story.md")
+        chat.child.send("\x11")
+        assert chat.ends() == 0
+    finally:
+        chat.child.close(force=True)

@@ -12,6 +12,7 @@ from typing import Any
 from localspec.bench.result import ALL, FORMAT, LEAST_TOKENS, OFF, Interval
 from localspec.bench.summarise import interval
 from localspec.errors import LocalspecError
+from localspec.safe_text import decoded
 
 _MODEL = ("target", "drafts")
 
@@ -56,7 +57,7 @@ def load(path: Path) -> dict[str, Any]:
         LocalspecError: it cannot be read, or is not a report of this version.
     """
     try:
-        document = json.loads(path.read_text("utf-8"))
+        document = json.loads(decoded(path.read_bytes()))
     except OSError as error:
         raise LocalspecError(
             f"cannot read {path}: {error.strerror}", "Choose another file."

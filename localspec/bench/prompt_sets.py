@@ -16,6 +16,7 @@ from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.params import SamplingParams
 from localspec.errors import LocalspecError, UsageError
 from localspec.pairs import folders
+from localspec.safe_text import decoded
 
 GENERAL = "general"
 _SETS = Path(__file__).parent / "sets"
@@ -180,7 +181,7 @@ def read(path: Path) -> PromptSet:
             raise LocalspecError(
                 f"{path} is larger than {formats.size(_MOST_BYTES)}", "Use fewer prompts."
             )
-        lines = content.decode("utf-8-sig").split("\n")
+        lines = decoded(content).split("\n")
     except OSError as error:
         raise LocalspecError(
             f"cannot read the prompts in {path}: {error.strerror}", "Choose another file."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import io
 import os
@@ -23,6 +22,7 @@ from localspec.errors import (
     LocalspecError,
     OutOfMemory,
     exit_code,
+    of_system,
 )
 from localspec.pairs.folders import config_folder
 from localspec.safe_text import one_line, safe
@@ -49,14 +49,6 @@ COMMANDS = {
 ALSO = {"ls": "list", "models": "list"}
 
 
-# What the system may lack, and what to do about it.
-_STRAINS = {
-    errno.ENOSPC: "Make room on the disk.",
-    errno.EDQUOT: "Make room on the disk.",
-    errno.EMFILE: "Allow more open files (ulimit -n).",
-    errno.ENFILE: "Close other programs.",
-    errno.EIO: "Look at the disk, or the terminal: it does not answer.",
-}
 _LONGEST = 450  # characters of a message; the line has more around it
 
 LEAST = 200_000_000
@@ -239,8 +231,8 @@ def report(error: BaseException) -> int:
         _say(error.message, error.remedy)
     elif isinstance(error, MemoryError):
         _say("there is not enough memory", "Close other programs, or raise the limit (ulimit -v).")
-    elif isinstance(error, OSError) and error.errno in _STRAINS:
-        _say(error.strerror or "the system refuses", _STRAINS[error.errno])
+    elif isinstance(error, OSError) and (said := of_system(error)) is not None:
+        _say(*said)
     elif isinstance(error, Exception) and not isinstance(error, Cancelled):
         _say(
             _fit(f"localspec has a fault: {type(error).__name__}: {error}"),

@@ -30,6 +30,7 @@ import click
 
 from localspec.engine.params import SamplingParams
 from localspec.errors import SamplingError
+from localspec.safe_text import decoded
 
 FILE = "settings.toml"
 LARGEST = 1 << 20
@@ -187,7 +188,7 @@ def read(path: Path) -> SettingsFile:
             raise ValueError("it is no file")
         if found.st_size > LARGEST:
             raise ValueError("it is too large")
-        text = path.read_text(encoding="utf-8-sig")
+        text = decoded(path.read_bytes())
         import tomllib  # noqa: PLC0415 - most have no such file
 
         document = tomllib.loads(text)

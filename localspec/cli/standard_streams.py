@@ -14,7 +14,7 @@ import click
 
 from localspec import formats
 from localspec.errors import LocalspecError
-from localspec.safe_text import one_line, safe, unbroken
+from localspec.safe_text import decoded, one_line, safe, unbroken
 
 _EVERY_S = 10.0  # between two lines of progress where there is no terminal
 _SILENCE_S = 5.0  # of a pipe beside a prompt, until it is said that it is waited for
@@ -72,7 +72,7 @@ def read_prompt() -> str:
             "Give it less.",
         )
     try:
-        return raw.decode("utf-8-sig").rstrip("\r\n")
+        return decoded(raw).rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise LocalspecError(
             f"standard input is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})",

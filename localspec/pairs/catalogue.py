@@ -17,6 +17,7 @@ from localspec.pairs.memory.need import active_share, draft_facts, facts, own_he
 from localspec.pairs.memory.outlook import Fit, counted, unread
 from localspec.pairs.names import STARTER
 from localspec.pairs.references import Reference, quant_bits, quant_of
+from localspec.safe_text import decoded
 
 DRAFT = "draft"
 
@@ -106,7 +107,7 @@ def pairs() -> dict[str, CuratedPair]:
     """
     path = folders.shipped("catalogue.toml")
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(decoded(path.read_bytes()))
         return {pair.name: pair for pair in msgspec.convert(data["pair"], list[CuratedPair])}
     except (OSError, ValueError, KeyError) as error:
         raise LocalspecError(

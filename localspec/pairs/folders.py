@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from localspec.errors import LocalspecError
+
 
 def data_folder() -> Path:
-    """Give the folder of localspec's own records; ``LOCALSPEC_DATA`` overrides the platform's."""
+    """Give the folder of localspec's own records; ``LOCALSPEC_DATA`` overrides the platform's.
+
+    Raises:
+        LocalspecError: there is no home folder; so also the next two.
+    """
     return _folder("LOCALSPEC_DATA", "user_data_path")
 
 
@@ -27,7 +33,12 @@ def _folder(variable: str, usual: str) -> Path:
         return user_path(override)
     import platformdirs  # noqa: PLC0415 - only when it is needed
 
-    found: Path = getattr(platformdirs, usual)("localspec", appauthor=False)
+    try:
+        found: Path = getattr(platformdirs, usual)("localspec", appauthor=False)
+    except RuntimeError:  # there is neither HOME nor an entry for the user
+        raise LocalspecError(
+            "there is no home folder to keep files in", f"Set HOME, or {variable} to a folder."
+        ) from None
     return found
 
 

@@ -32,7 +32,7 @@ from localspec.pairs.memory.need import active_share
 from localspec.pairs.memory.outlook import unread
 from localspec.pairs.names import FORMER_STARTER
 from localspec.pairs.references import is_model, quant_of
-from localspec.safe_text import one_line
+from localspec.safe_text import decoded, one_line
 
 WITHIN_S: Final = 0.8
 """Seconds after which looking ends, wherever it is."""
@@ -395,6 +395,6 @@ def _read_json(path: Path | None, kind: type[_T]) -> _T | None:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_JSON:
             return None
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(decoded(path.read_bytes()), type=kind)
     except (OSError, ValueError, RecursionError):
         return None

@@ -22,7 +22,7 @@ from localspec.errors import LocalspecError, UsageError
 from localspec.limits import LARGEST_FILE
 from localspec.pairs import folders, references
 from localspec.pairs.names import FORMER_STARTER, STARTER
-from localspec.safe_text import reason
+from localspec.safe_text import decoded, reason
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _RESERVED: Final = frozenset({FORMER_STARTER, "none"})
@@ -135,7 +135,7 @@ def find(name: str) -> InstalledPair | None:
         return None
     path = folder() / f"{lowered}.json"
     try:
-        record = msgspec.json.decode(path.read_bytes(), type=_PairRecord)
+        record = msgspec.json.decode(decoded(path.read_bytes()), type=_PairRecord)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

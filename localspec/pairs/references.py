@@ -128,9 +128,11 @@ def _parse_url(text: str) -> Reference:
     path = f"{url.netloc}{url.path}" if scheme == "hf" else url.path
     if scheme not in ("", "http", "https", "hf") or not rest:
         raise BadReference(f"{text!r} is no Hub address", _FORMS)
-    own = urlsplit(os.environ.get("HF_ENDPOINT", "")).netloc.lower()
-    if scheme.startswith("http") and url.netloc.lower() not in (*_HUB_HOSTS, own):
+    own = urlsplit(os.environ.get("HF_ENDPOINT", ""))
+    if scheme.startswith("http") and url.netloc.lower() not in (*_HUB_HOSTS, own.netloc.lower()):
         raise BadReference(f"{url.netloc} is not the Hub", "Set HF_ENDPOINT to use another Hub.")
+    if url.netloc.lower() == own.netloc.lower():  # a mirror may be a folder of its server
+        path = path.removeprefix(own.path.rstrip("/"))
     path = path.strip("/").removeprefix("models/")
     parts = [unquote(part) for part in path.split("/")]  # a branch may have a %2F in its name
     if len(parts) >= 4 and parts[2] in _IN_URLS:

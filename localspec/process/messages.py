@@ -62,6 +62,7 @@ class Fault(Struct, frozen=True):
         kind: the name of its class.
         place: the keyword or path a `SchemaError` is about.
         errno: the system's number of an OSError; else 0.
+        path: what an OSError is about; empty if nothing tells.
         traceback: as Python prints it; empty for an error of localspec's own.
     """
 
@@ -70,6 +71,7 @@ class Fault(Struct, frozen=True):
     remedy: str = ""
     place: str = ""
     errno: int = 0
+    path: str = ""
     traceback: str = ""
 
     @staticmethod
@@ -80,7 +82,9 @@ class Fault(Struct, frozen=True):
             return Fault(kind, error.message, error.remedy, getattr(error, "place", ""))
         where = "".join(traceback.format_exception(error))
         if isinstance(error, OSError) and error.errno and error.strerror:
-            return Fault(kind, error.strerror, errno=error.errno, traceback=where)
+            named = error.filename if isinstance(error.filename, str) else ""
+            path = named.encode("utf-8", "replace").decode()
+            return Fault(kind, error.strerror, errno=error.errno, path=path, traceback=where)
         return Fault(kind, str(error), traceback=where)
 
     def exception(self) -> Exception:
@@ -92,7 +96,9 @@ class Fault(Struct, frozen=True):
             return ours(self.message, self.remedy)
         theirs = getattr(builtins, self.kind, None)
         if isinstance(theirs, type) and issubclass(theirs, Exception):
-            again = theirs(self.errno, self.message) if self.errno else theirs(self.message)
+            path = (self.path,) if self.path else ()
+            said = (self.errno, self.message, *path) if self.errno else (self.message,)
+            again = theirs(*said)
         else:
             again = RuntimeError(f"{self.kind}: {self.message}")
         if self.traceback:

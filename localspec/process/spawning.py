@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from contextlib import contextmanager, suppress
+
+from localspec.scratch import nameless_file
 
 TYPE_CHECKING = False  # the real one would cost an import before the process is there
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def engine(command: tuple[str, ...] = ENGINE) -> Spawned:
     """
     if command == ENGINE and _ahead:
         return _ahead.pop()
-    log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+    log = nameless_file()  # as long as the process
     with _sigint_held():
         process = subprocess.Popen(  # noqa: S603 - this very Python
             [sys.executable, *_as_here(), *command],
@@ -59,7 +60,11 @@ def give_up() -> None:
 
 def _as_here() -> list[str]:
     """Python's option that keeps the current folder out of the search for modules, as here."""
-    return [] if sys.path[0] in ("", os.getcwd()) else ["-P"]  # noqa: PTH109 - pathlib takes long
+    try:
+        here = os.getcwd()  # noqa: PTH109 - pathlib takes long
+    except OSError:  # the folder is gone
+        return ["-P"]
+    return [] if sys.path[0] in ("", here) else ["-P"]
 
 
 @contextmanager

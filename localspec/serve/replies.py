@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
 from typing import Any
 
 from localspec.chat.dialects import AnswerReader, Call, Dialect, Says, Thinks
@@ -47,7 +47,8 @@ class Reply:
         self._n_calls = 0
         self._logprobs: list[Any] | None = [] if logprobs else None
         self._prompt_tokens = 0
-        self._offset = 0  # characters of the tokens whose probabilities were told
+        # Characters of the tokens whose probabilities were told, and bytes of one not yet whole.
+        self._offset, self._decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
         self.end: TurnEnd | None = None
 
     def take(self, events: Iterable[TurnEvent]) -> Iterator[Delta]:
@@ -177,12 +178,14 @@ class Reply:
     def _scores(self, scored: Sequence[Any]) -> Delta:
         if self._chat:
             return {"content": [_chat_score(*one) for one in scored], "refusal": None}
-        texts = [_text(piece) for piece, _, _ in scored]
-        *offsets, self._offset = accumulate(map(len, texts), initial=self._offset)
+        offsets = []
+        for piece, _, _ in scored:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(piece))
         return {
-            "tokens": texts,
+            "tokens": [_name(piece) for piece, _, _ in scored],
             "token_logprobs": [logprob for _, logprob, _ in scored],
-            "top_logprobs": [{_text(piece): p for piece, p in best} for _, _, best in scored],
+            "top_logprobs": [_by_name(best) for _, _, best in scored],
             "text_offset": offsets,
         }
 
@@ -212,6 +215,22 @@ def _chat_score(piece: bytes, logprob: float, best: Iterable[tuple[bytes, float]
 
 def _text(piece: bytes) -> str:
     return piece.decode("utf-8", "replace")
+
+
+def _name(piece: bytes) -> str:
+    """What OpenAI's completions call a token: its text, or its bytes if they are no text alone."""
+    try:
+        return piece.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def _by_name(best: Iterable[tuple[bytes, float]]) -> dict[str, float]:
+    """Probabilities, the largest first, by name; of tokens that are spelt alike the largest."""
+    found: dict[str, float] = {}
+    for piece, logprob in best:
+        found.setdefault(_name(piece), logprob)
+    return found
 
 
 def timings(stats: GenerationStats) -> Delta:

@@ -347,8 +347,9 @@ def _prompt(given: str | list[Any]) -> str | tuple[int, ...]:
         given = given[0]
     if isinstance(given, str):
         return given
-    if all(type(token) is int and 0 <= token < 1 << 31 for token in given):
-        return tuple(given)
+    ids = [_as_whole(token) for token in given]
+    if all(type(token) is int and 0 <= token < 1 << 31 for token in ids):
+        return tuple(ids)
     raise Refusal(400, "one prompt at a time: text, or a list of token ids", param="prompt")
 
 
@@ -364,6 +365,18 @@ def require_sendable(asked: Asked) -> None:
         raise Refusal(400, "a whole number in it has more than 64 bits") from None
 
 
+def _whole(document: Any) -> Any:
+    """A request whose whole numbers are such: to JSON 30.0 is one, and some clients write it so."""
+    if not isinstance(document, dict):
+        return document
+    return {name: _as_whole(value) for name, value in document.items()}
+
+
+def _as_whole(value: Any) -> Any:
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < 1 << 63
+    return int(value) if whole else value
+
+
 def parsed(body: bytes, kind: type[T]) -> T:
     """The request that a body holds.
 
@@ -371,7 +384,7 @@ def parsed(body: bytes, kind: type[T]) -> T:
         Refusal: it holds none; the message names the place.
     """
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.convert(_whole(msgspec.json.decode(body)), kind)
     except msgspec.ValidationError as error:
         place = str(error).partition(" - at ")[2]
         raise Refusal(400, str(error), param=place.strip("`$.") or None) from None

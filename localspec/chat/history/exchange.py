@@ -29,6 +29,7 @@ from localspec.chat.history.tree import (
 )
 from localspec.engine.stats import FinishReason
 from localspec.errors import ConversationError
+from localspec.safe_text import decoded
 
 FORMAT = "localspec conversation"
 FORMS = ("md", "json")
@@ -122,7 +123,7 @@ def read_file(path: Path) -> Stored:
             raise ConversationError(f"cannot read {path}: it is no file", _REMEDY)
         if found.st_size > LARGEST:
             raise ConversationError(f"{path} is too large for a conversation", _REMEDY)
-        return from_text(path.read_bytes().decode("utf-8-sig"))
+        return from_text(decoded(path.read_bytes()))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConversationError(f"cannot read {path}: {reason}", "Choose another file.") from None

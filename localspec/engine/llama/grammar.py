@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from localspec.engine.llama import Model
 from localspec.engine.llama.log import NO_REASON, start_backend
 from localspec.errors import EngineError, UsageError
+from localspec.scratch import nameless_file
 
 ROOT = b"root"
 _MANY = 512  # from here on it pays to look at first bytes before asking llama.cpp
@@ -179,7 +179,7 @@ def check_grammar(gbnf: str) -> None:
         UsageError: it is none; the message carries the parser's reason.
     """
     section = start_backend().section()
-    with tempfile.TemporaryFile() as caught:
+    with nameless_file() as caught:
         kept = os.dup(2)
         try:
             os.dup2(caught.fileno(), 2)

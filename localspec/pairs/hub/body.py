@@ -19,6 +19,8 @@ from localspec import formats
 from localspec.errors import HubError, HubUnavailable
 from localspec.pairs.hub.cache import constants
 from localspec.pairs.hub.patience import NO_HUB, Interrupted, Patience
+from localspec.pairs.hub.surroundings import certificates
+from localspec.safe_text import reason
 
 # ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
 
@@ -135,7 +137,15 @@ def _open(url: str, ranged: dict[str, str]) -> Any:
             f"the access token cannot be looked for: {error}",
             "Check the permissions of HF_HOME, or set HF_HOME to another folder.",
         ) from None
-    session, timeout = get_session(), constants().HF_HUB_DOWNLOAD_TIMEOUT
+    try:
+        session = get_session()
+    except OSError as error:  # no such file, or none with certificates in it
+        named = certificates()
+        raise HubUnavailable(
+            f"secure connections cannot be set up: {reason(error)}",
+            f"Correct or unset {named}." if named else "Install the system's certificates.",
+        ) from None
+    timeout = constants().HF_HUB_DOWNLOAD_TIMEOUT
     request = session.build_request("GET", url, headers=headers | ranged, timeout=timeout)
     for _ in range(MOST_REDIRECTS):
         response = session.send(request, stream=True, follow_redirects=False)

@@ -29,6 +29,7 @@ from localspec.pairs import references
 from localspec.pairs.hub.body import Body, endpoint
 from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.patience import NO_HUB, Interrupted, Patience, Unreachable, retried
+from localspec.pairs.hub.surroundings import certificates, proxies
 from localspec.pairs.references import Reference
 from localspec.safe_text import one_line, reason
 
@@ -174,14 +175,24 @@ def translated(reference: Reference) -> Iterator[None]:
         # The Hub's own server, or the storage that it redirects to.
         host = error.request.url.netloc.decode("ascii", "replace")
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
-            remedy = "Check the network; what is on this disk already works without it."
+            remedy = _way_out(error, "Check the network; what is on this disk works without it.")
             raise Unreachable(f"{host} cannot be reached: {reason(error)}", remedy) from None
         if isinstance(error, httpx.TimeoutException):
             raise Interrupted(f"{host} did not answer in time") from None
         raise Interrupted(f"the connection to {host} broke off: {reason(error)}") from None
     except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError) as error:
         # The last two: a proxy of an unknown kind, or of one that needs another package.
-        raise HubUnavailable(f"{endpoint()} cannot be used: {reason(error)}", NO_HUB) from None
+        what = f"{endpoint()} cannot be used: {reason(error)}"
+        raise HubUnavailable(what, _way_out(error, NO_HUB)) from None
+
+
+def _way_out(error: Exception, usual: str) -> str:
+    """Name the environment variable to look at where a connection fails, else what is `usual`."""
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        named = certificates()
+        return f"Check {named}: certificates are looked for there." if named else usual
+    named = proxies()
+    return f"Check the proxy in {named}, or unset it." if named else usual
 
 
 def _from_status(error: Any, reference: Reference) -> HubError:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from localspec.errors import UsageError
 from localspec.pairs.folders import is_file, user_path
+from localspec.safe_text import decoded
 from localspec.ui.conversation.items import Answer, Item
 
 LONGEST = 200_000
@@ -35,7 +36,7 @@ def attached(path: Path) -> str:
             raise UsageError(f"cannot read {path}: it is no file", "Check the path.")
         if found.st_size > 4 * LONGEST:
             raise UsageError(f"{path} is too long: {found.st_size:,} bytes", _SHORTER)
-        text = path.read_bytes().decode("utf-8-sig")
+        text = decoded(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "Check the path.") from None
     except UnicodeDecodeError:

@@ -1,0 +1,45 @@
+"""Environment variables by which the Hub's client finds proxies and certificates, for messages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+_PROXIES: Final = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
+_CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
+
+
+def proxies() -> str:
+    """Name the variables that set a proxy; empty where none does.
+
+    Their values are not told: a proxy's address may hold a password.
+    """
+    return _named(
+        name for each in _PROXIES for name in (each, each.lower()) if os.environ.get(name)
+    )
+
+
+def certificates() -> str:
+    """Name the variables that bear on secure connections: those that are wrong, else all set."""
+    given = [name for name in _CERTIFICATES if os.environ.get(name)]
+    return _named([name for name in given if not _usable(name)] or given)
+
+
+def _usable(name: str) -> bool:
+    path = Path(os.environ[name])
+    try:
+        if name == "SSLKEYLOGFILE":  # written, and made where it is missing
+            return path.parent.is_dir() and os.access(
+                path if path.exists() else path.parent, os.W_OK
+            )
+        return (
+            path.is_dir() if name == "SSL_CERT_DIR" else path.stat().st_size > 0 and path.is_file()
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def _named(names: Iterable[str]) -> str:
+    return " and ".join(names)

@@ -1,0 +1,319 @@
+"""What a process stands on and may lose: folders, variables, libraries, the encodings of files.
+
+Each fault that was reported has a second test of another example of its kind.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import json
+import os
+import pwd
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+from localspec import private
+from localspec.bench import comparison, prompt_sets
+from localspec.cli.option_types import file_text
+from localspec.cli.settings_file import read
+from localspec.engine.llama.grammar import check_grammar
+from localspec.errors import LocalspecError, UsageError, in_words, of_system
+from localspec.loading.request import LoadRequest
+from localspec.pairs import folders, references
+from localspec.pairs.hub import surroundings
+from localspec.pairs.references import Reference
+from localspec.process import messages as m
+from localspec.process import spawning
+from localspec.scratch import nameless_file
+from localspec.ui.conversation.extracts import attached
+from tests.support.hub_server import CERTIFICATE
+from tests.test_process import Heard
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="a folder in use cannot be deleted")
+
+
+def localspec(*words: str, cwd: Path | None = None, **variables: str) -> tuple[int, str, str]:
+    """Run a command, in a folder that is deleted first where there is one."""
+    inside = (
+        "import os, sys, runpy; os.rmdir(os.getcwd()); " if cwd is not None else "import runpy; "
+    )
+    program = inside + "runpy.run_module('localspec', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, *words],
+        cwd=cwd,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+        check=False,
+    )
+    assert "has a fault" not in done.stderr
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+SHORT = ("-p", "A dog", "-n", "3", "--gamma", "0", "-t", "1", "-c", "128")
+
+
+# --- a working folder that was deleted --------------------------------------------------------
+
+
+@posix
+@pytest.mark.parametrize("engine", ["", "inline"])
+def test_a_prompt_is_answered_in_a_folder_that_is_gone(tmp_path: Path, engine: str) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    code, out, told = localspec("run", "toy", *SHORT, cwd=folder, LOCALSPEC_ENGINE=engine)
+    assert (code, told) == (0, "")
+    assert out.strip()
+
+
+@posix
+def test_a_file_that_is_looked_for_there_is_missing_in_words(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    code, _, told = localspec("run", "model.gguf", *SHORT, cwd=folder)
+    assert code == 1
+    assert "model.gguf does not exist" in told
+
+
+@posix
+def test_an_engine_that_dies_is_started_again_in_a_folder_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    heard = Heard(LoadRequest(pair="toy", threads=1, ctx_size=128, gamma=0))
+    try:
+        heard.until(m.Loaded)
+        monkeypatch.chdir(folder)
+        folder.rmdir()
+        heard.engine.kill()
+        heard.until(m.Died)
+        heard.engine.reload(())
+        heard.until(m.Loaded)
+    finally:
+        monkeypatch.chdir(tmp_path)
+        heard.engine.shut_down()
+        for child in heard.children:
+            child.join(20)
+
+
+@posix
+def test_what_needs_the_folder_says_that_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(FileNotFoundError) as lost:
+        Path("x.gguf").absolute()
+    assert in_words(lost.value) == (
+        "the folder that this was started in is gone",
+        "Change to another (cd).",
+    )
+
+
+# --- no folder for temporary files ------------------------------------------------------------
+
+
+@pytest.fixture
+def no_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> Any:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has files in memory")
+@pytest.mark.usefixtures("no_temporary_folder")
+def test_an_engine_needs_no_temporary_folder() -> None:
+    process, log = spawning.engine(("-c", "import sys; sys.stderr.write('said')"))
+    with log:
+        process.communicate(timeout=60)
+        log.seek(0)
+        assert log.read() == b"said"
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has files in memory")
+@pytest.mark.usefixtures("no_temporary_folder")
+def test_a_grammar_is_checked_without_one() -> None:
+    check_grammar('root ::= "a"')
+    with pytest.raises(UsageError, match="the grammar is not valid"):
+        check_grammar("root ::= (")
+
+
+@pytest.mark.usefixtures("no_temporary_folder")
+def test_where_memory_holds_no_file_either_the_variable_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    with pytest.raises(OSError, match="temporary") as lost:
+        nameless_file()
+    assert "TMPDIR" in in_words(lost.value)[1]
+
+
+# --- no home ----------------------------------------------------------------------------------
+
+
+@posix
+@pytest.mark.parametrize(
+    ("variable", "folder"),
+    [("LOCALSPEC_DATA", folders.data_folder), ("LOCALSPEC_CACHE", folders.cache_folder)],
+)
+def test_without_a_home_nothing_is_put_into_a_folder_named_after_it(
+    monkeypatch: pytest.MonkeyPatch, variable: str, folder: Any
+) -> None:
+    def nobody(_uid: int) -> Any:
+        raise KeyError("no such user")
+
+    for name in (variable, "HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    with pytest.raises(LocalspecError, match="no home folder") as told:
+        folder()
+    assert variable in told.value.remedy
+
+
+# --- certificates and proxies -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SSL_CERT_FILE", "/dev/null/file"),
+        ("SSL_CERT_FILE", os.devnull),
+        ("HTTPS_PROXY", "http://user:secret@127.0.0.1:1"),
+        ("https_proxy", "nonsense://x"),
+    ],
+)
+def test_a_variable_that_leads_nowhere_is_named(variable: str, value: str) -> None:
+    code, _, told = localspec("pull", "a/b", **{variable: value})
+    assert code == 1
+    assert variable in told
+    assert "secret" not in told
+
+
+def test_a_log_of_keys_that_cannot_be_written_is_named() -> None:
+    """Where certificates come from a file, Python opens that log, too."""
+    variables = {"SSL_CERT_FILE": str(CERTIFICATE), "SSLKEYLOGFILE": "/dev/null/file"}
+    code, _, told = localspec("pull", "a/b", **variables)
+    assert code == 1
+    assert "unset SSLKEYLOGFILE." in told
+
+
+def test_of_several_variables_those_that_are_wrong_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
+    assert surroundings.certificates() == "SSL_CERT_FILE"
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
+    assert surroundings.certificates() == "SSL_CERT_FILE and SSL_CERT_DIR"
+
+
+# --- llama.cpp's library ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [("run", "toy", *SHORT), ("doctor",)])
+def test_a_library_that_is_missing_is_told_with_the_variable(command: tuple[str, ...]) -> None:
+    code, _, told = localspec(*command, LLAMA_CPP_LIB_PATH="/dev/null/folder")
+    assert code == 1
+    assert "llama.cpp's library cannot be loaded" in told
+    assert "Unset LLAMA_CPP_LIB_PATH" in told
+
+
+def test_a_library_that_is_none_is_told_with_its_path(tmp_path: Path) -> None:
+    for name in ("libllama.so", "libllama.dylib", "llama.dll"):
+        (tmp_path / name).write_bytes(b"not one")
+    code, _, told = localspec("show", "toy", LLAMA_CPP_LIB_PATH=str(tmp_path))
+    assert code == 1
+    assert str(tmp_path) in told
+    assert "Unset LLAMA_CPP_LIB_PATH" in told
+
+
+# --- byte-order marks -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_files_of_any_editor_are_read_without_their_mark(tmp_path: Path, encoding: str) -> None:
+    """Of every kind that a person may write: `utf-16` is what PowerShell's ``>`` makes."""
+    path = tmp_path / "file"
+
+    def holds(text: str) -> Path:
+        path.write_bytes(text.encode(encoding))
+        return path
+
+    assert file_text(holds('root ::= "é"')) == 'root ::= "é"'
+    assert attached(holds("é")).endswith("\né\n```")
+    assert read(holds('system-prompt = "é"')).values[""] == {"system-prompt": "é"}
+    assert prompt_sets.read(holds('{"prompt": "é"}')).prompts[0].text == "é"
+    assert private.read_json(holds('{"a": "é"}'), dict[str, str]) == {"a": "é"}
+    report = {"format": comparison.FORMAT, "name": "é"}
+    assert comparison.load(holds(json.dumps(report, ensure_ascii=False)))["name"] == "é"
+
+
+def test_half_a_character_is_refused_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for raw in (b"\xff", codecs.BOM_UTF16_LE + b"a"):
+        path.write_bytes(raw)
+        with pytest.raises(click.BadParameter, match="not UTF-8"):
+            file_text(path)
+
+
+# --- addresses of a mirror --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("endpoint", ["https://mirror.test/art/api", "https://mirror.test/hub/"])
+@pytest.mark.parametrize(
+    ("rest", "reference"),
+    [
+        ("u/r", Reference("u/r")),
+        ("u/r/resolve/main/m.gguf", Reference("u/r", file="m.gguf", revision="main")),
+    ],
+)
+def test_the_path_of_a_mirror_is_no_repository(
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, rest: str, reference: Reference
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    assert references.parse(f"{endpoint.rstrip('/')}/{rest}") == reference
+    assert references.parse(f"https://huggingface.co/{rest}") == reference
+
+
+# --- what nobody foresaw ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "way"),
+    [
+        (errno.EACCES, "permissions"),
+        (errno.EROFS, "can be written"),
+        (errno.ENOSPC, "Make room"),
+        (errno.ELOOP, "Check that path"),
+    ],
+)
+def test_an_error_of_the_system_names_its_path_also_over_the_pipe(number: int, way: str) -> None:
+    error = OSError(number, os.strerror(number), "/some/file")
+    fault = msgspec.msgpack.decode(msgspec.msgpack.encode(m.Fault.of(error)), type=m.Fault)
+    for one in (error, fault.exception()):
+        assert isinstance(one, OSError)
+        said = of_system(one)
+        assert said is not None
+        assert "/some/file" in said[0]
+        assert way in said[1]
+
+
+def test_an_error_that_names_nothing_stays_a_fault() -> None:
+    assert of_system(OSError("what?")) is None
+    assert "unforeseen" in in_words(OSError("what?"))[0]
