@@ -179,8 +179,6 @@ _ANSWER: tuple[Option, ...] = (
         click.Choice(["low", "medium", "high"]),
         "How much it thinks, where its template knows efforts.",
         None,
-        default=_DEFAULTS.reasoning_effort,
-        show_default=False,
     ),
     _set(
         "--reasoning-format",

@@ -60,7 +60,7 @@ def answer(
         for notice in session.notices:
             hear(Noticed(notice))
         session.open(before)
-        spoken = _Spoken(session)
+        spoken = _SaidAlone(session)
         with _traced(session, trace):
             for event in session.turn(prompt, cancel):
                 if isinstance(event, TurnEnd):
@@ -72,7 +72,7 @@ def answer(
     raise AssertionError("the turn ended without an end")
 
 
-class _Spoken:
+class _SaidAlone:
     """Rounds with that of their text which is said to the user, thoughts left out."""
 
     def __init__(self, session: Session) -> None:

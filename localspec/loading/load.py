@@ -65,7 +65,7 @@ def chat_settings(options: LoadRequest) -> ChatSettings:
         gamma=options.gamma,
         n_predict=options.n_predict,
         reasoning=options.reasoning,
-        reasoning_effort=options.reasoning_effort,
+        reasoning_effort=options.reasoning_effort or "",
         reasoning_format=options.reasoning_format,
         stop=options.stop,
         repeatable=options.seed is not None,

@@ -82,7 +82,7 @@ class LoadRequest:
     seed: int | None = None
     n_predict: int = -1
     reasoning: Literal["on", "off", "auto"] = "auto"
-    reasoning_effort: str = ""
+    reasoning_effort: str | None = None
     reasoning_format: Literal["auto", "none"] = "auto"
     gamma: int | Literal["auto"] = "auto"
     system_prompt: str = ""
