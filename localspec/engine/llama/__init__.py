@@ -1,11 +1,5 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
-# ruff: noqa: E402 - no module here can be imported before the library is known to be there
-
-from localspec.engine.llama.library import require_library
-
-require_library()
-
 from localspec.engine.llama.block import BlockHead
 from localspec.engine.llama.context import Context, Listener
 from localspec.engine.llama.crew import BUSY, LOOK_S, bearable, busy_cores

@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-from llama_cpp import llama_cpp as lib
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.context import Context
 from localspec.engine.llama.head import Head, Rows, view
+from localspec.engine.llama.library import lib
 from localspec.engine.llama.model import Model
 from localspec.engine.llama.options import ContextOptions
 from localspec.errors import EngineError

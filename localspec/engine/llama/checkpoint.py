@@ -12,8 +12,9 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-from llama_cpp import llama_cpp as lib
 from numpy.typing import NDArray
+
+from localspec.engine.llama.library import lib
 
 _SEQUENCE = 0
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any, Protocol, Self
 
 import numpy as np
-from llama_cpp import llama_cpp as lib
 from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.llama.crew import Threads
+from localspec.engine.llama.library import lib
 from localspec.engine.llama.log import LogSection, start_backend
 from localspec.engine.llama.model import Model
 from localspec.engine.llama.options import ContextOptions

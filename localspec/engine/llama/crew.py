@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import psutil
-from llama_cpp import llama_cpp as lib
 
 from localspec.engine.llama.hardware import default_threads
+from localspec.engine.llama.library import lib
 
 _LOOK: Final = 0.25  # seconds from one look at the cores to the next
 # A core is taken by others if they keep it busy half of the time. It is free again if they do so

@@ -10,10 +10,10 @@ from functools import cache
 from itertools import accumulate
 
 import numpy as np
-from llama_cpp import llama_cpp as lib
 from numpy.typing import NDArray
 
 from localspec.engine.llama import Model
+from localspec.engine.llama.library import lib
 from localspec.engine.llama.log import NO_REASON, start_backend
 from localspec.errors import EngineError, UsageError
 from localspec.scratch import nameless_file

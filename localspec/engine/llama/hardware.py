@@ -12,11 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-import llama_cpp
 import psutil
-from llama_cpp import llama_cpp as lib
-from llama_cpp._ctypes_extensions import load_shared_library
 
+from localspec.engine.llama.library import lib, llama_cpp, load_shared_library
 from localspec.engine.llama.log import start_backend
 from localspec.engine.stats import DeviceMemory
 from localspec.errors import UsageError

@@ -18,12 +18,12 @@ from functools import cache
 from typing import Any, Final
 
 import numpy as np
-from llama_cpp import llama_cpp as lib
 from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.context import Context
+from localspec.engine.llama.library import lib
 from localspec.engine.llama.model import Model
 from localspec.engine.llama.options import ContextOptions
 from localspec.engine.stats import ASSISTANT, DFLASH, EAGLE3, MTP

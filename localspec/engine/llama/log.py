@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
-from llama_cpp import llama_cpp as lib
+from localspec.engine.llama.library import lib
 
 # enum ggml_log_level
 _DEBUG, _ERROR, _CONTINUE = 1, 4, 5

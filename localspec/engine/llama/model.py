@@ -10,10 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from llama_cpp import llama_cpp as lib
-
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.hardware import RPC, accelerators, device_list, repacking_works
+from localspec.engine.llama.library import lib
 from localspec.engine.llama.log import start_backend
 from localspec.engine.llama.rpc import notice_silence
 from localspec.errors import ModelFileError, ModelLoadError, OutOfMemory, UnsupportedModel

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llama_cpp import llama_cpp as lib
-
 from localspec.engine.llama.hardware import default_threads
+from localspec.engine.llama.library import lib
 from localspec.limits import MAX_BATCH_OUTPUTS
 
 # enum ggml_type

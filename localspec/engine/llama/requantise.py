@@ -6,9 +6,8 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
-from llama_cpp import llama_cpp as lib
-
 from localspec.engine.llama.hardware import default_threads
+from localspec.engine.llama.library import lib
 from localspec.engine.llama.log import start_backend
 from localspec.errors import ModelLoadError
 

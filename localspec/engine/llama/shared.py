@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from llama_cpp import llama_cpp as lib
 from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
@@ -20,6 +19,7 @@ from localspec.engine.llama.block import BlockHead
 from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.context import Context
 from localspec.engine.llama.head import Head, Rows, view
+from localspec.engine.llama.library import lib
 from localspec.engine.llama.model import Model
 from localspec.engine.llama.options import ContextOptions
 from localspec.engine.stats import ASSISTANT, DFLASH

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from llama_cpp import llama_cpp as lib
 from numpy.typing import NDArray
 
 from localspec.engine.llama.hardware import ggml
 from localspec.engine.llama.head import Rows, layer_inputs, view
+from localspec.engine.llama.library import lib
 from localspec.engine.llama.log import start_backend
 from localspec.engine.llama.model import Model
 from localspec.errors import EngineError, OutOfMemory
