@@ -21,6 +21,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+if os.environ.get("LOCALSPEC_TORCH"):  # set where torch has to be there
+    import torch
+else:
+    torch = pytest.importorskip("torch", reason="torch is not installed: tests/train.sh has it")
+
 from localspec import api, private
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model, head_of
@@ -39,11 +44,6 @@ from localspec.train.told import Trained
 
 from .support.gemma4 import write_gemma4
 from .support.gguf_models import write_random_llama, write_random_qwen3
-
-if os.environ.get("LOCALSPEC_TORCH"):  # set where torch has to be there
-    import torch
-else:
-    torch = pytest.importorskip("torch", reason="torch is not installed: tests/train.sh has it")
 
 network = importlib.import_module("localspec.train.network")
 learning = importlib.import_module("localspec.train.learning")
