@@ -777,3 +777,23 @@ def test_timings_of_a_single_token_are_numbers_that_agree() -> None:
     assert told["prompt_per_second"] == pytest.approx(20)
     assert told["predicted_per_second"] == pytest.approx(1e3 / told["predicted_ms"])
     assert None not in timings(GenerationStats()).values()
+
+
+@pytest.mark.parametrize("given", ["", '{"a": "cut of', None, {"a": 1}, "null", "[1]", '{"a": 1}'])
+def test_earlier_arguments_are_made_an_object(given: Any) -> None:
+    """What localspec itself wrote, or a client left out, makes no later request fail."""
+    call = {"function": {"name": "f", "arguments": given}}
+    body = {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "x"}]},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": "7", "tool_call_id": "unknown"},
+        ]
+    }
+    asked = parsed(json.dumps(body).encode(), ChatRequest)
+    said = asked.asked(ChatSettings(), Toolbox(native=True)).messages
+    (told,) = said[1].more["tool_calls"]
+    assert isinstance(told["function"]["arguments"], dict)
+    assert said[2].more["tool_call_id"] == told["id"]
+    assert said[2].more["name"] == "f"
+    assert len(told["id"]) == 9

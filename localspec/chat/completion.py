@@ -70,6 +70,7 @@ class Completions:
             answer,
             cancel,
             after=after,
+            prefill=prefill,
             top_logprobs=asked.top_logprobs,
             drafters=asked.drafters,
         )

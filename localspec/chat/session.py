@@ -42,6 +42,7 @@ SUMMARISE = (
     "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
     " decisions or open questions. Write the summary alone."
 )
+THOUGHT_ENDS = "\nI have thought long enough and answer now.\n"
 RECALL = "What have we talked about so far?"
 
 
@@ -229,6 +230,7 @@ class Session:
         cancel: Cancel,
         *,
         after: Sequence[str] = (),
+        prefill: str = "",
         top_logprobs: int | None = None,
         drafters: Sequence[str] | None = None,
     ) -> TurnEvents:
@@ -240,13 +242,14 @@ class Session:
             answer: takes what is generated.
             cancel: stops it.
             after: the grammar holds from where these texts have been written, one behind the other.
+            prefill: the mark of a thought with which the prompt ends.
             top_logprobs: how many alternatives of each token are told; None for no probabilities.
             drafters: who may draft, by name; None for all.
 
         Yields and raises as `turn` does.
         """
         allowed = None if drafters is None else frozenset(drafters)
-        how = self._writer.how(settings, after)
+        how = self._writer.how(settings, after, self._budget(settings, prefill))
         how = replace(how, top_logprobs=top_logprobs, drafters=allowed)
         return self._tracked(self._complete(prompt, settings, how, answer, cancel))
 
@@ -475,7 +478,8 @@ class Session:
         try:
             if prompt is None:
                 raise Cancelled
-            how = replace(self._writer.how(settings), recorder=self.recorder)
+            budget = self._budget(settings, self.dialect.prefill)
+            how = replace(self._writer.how(settings, (), budget), recorder=self.recorder)
             reason = yield from self._writer.write(prompt, how, answer, cancel)
         except Cancelled:
             reason = FinishReason.CANCELLED
@@ -507,6 +511,19 @@ class Session:
                 known = ""
             self._prefills[reasoning, effort] = known
         return known
+
+    def _budget(
+        self, settings: ChatSettings, prefill: str
+    ) -> tuple[str, str, tuple[int, ...]] | None:
+        """The marks of a thought that has a budget, and the tokens that close it."""
+        pairs = self.template.dialect.marks.thoughts
+        if settings.reasoning_budget < 0 or not pairs:
+            return None
+        begin, close = next((pair for pair in pairs if pair[0] == prefill), pairs[0])
+        text = f"{THOUGHT_ENDS}{close}\n\n"
+        model = self.pair.target.model
+        ids = model.tokenize(text, add_special=False, parse_special=True)
+        return "" if prefill else begin, close, tuple(ids)
 
     def _told(self, message: Message) -> Message:
         """A message as the template gets to see it: thoughts apart, where an answer has some."""

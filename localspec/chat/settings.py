@@ -34,6 +34,7 @@ class ChatSettings:
         n_predict: tokens to generate at most; -1 until the end or the end of the context.
         reasoning: whether the model thinks before it answers; ``auto`` leaves it to its template.
         reasoning_effort: how much, of those that the template knows; empty leaves it to that.
+        reasoning_budget: tokens that a thought may have, then it is closed; -1 for no limit.
         reasoning_format: ``none`` leaves thoughts where they are, marks and all.
         stop: strings that end an answer and are left out of it.
         repeatable: somebody chose the seed, so nothing in the answer may follow the clock.
@@ -49,6 +50,7 @@ class ChatSettings:
     n_predict: int = -1
     reasoning: Literal["on", "off", "auto"] = "auto"
     reasoning_effort: str = ""
+    reasoning_budget: int = -1
     reasoning_format: Literal["auto", "none"] = "auto"
     stop: tuple[str, ...] = ()
     repeatable: bool = False

@@ -19,7 +19,7 @@ from localspec.chat.slow import Slow
 from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import Grammars
 from localspec.engine.generate import Engine, GenerateSettings
-from localspec.engine.grammar import Awaited, Constraint
+from localspec.engine.grammar import Anything, Awaited, Budgeted, Constraint
 from localspec.engine.length.cost import Costs
 from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
 
@@ -77,13 +77,36 @@ class Writer:
         finally:
             self.counted, self._before, self.past = counted, before, past
 
-    def how(self, settings: ChatSettings, after: Sequence[str] = ()) -> GenerateSettings:
-        """How a generation runs; the grammar may hold `after` some texts alone."""
+    def how(
+        self,
+        settings: ChatSettings,
+        after: Sequence[str] = (),
+        thought: tuple[str, str, tuple[int, ...]] | None = None,
+    ) -> GenerateSettings:
+        """How a generation runs.
+
+        Args:
+            settings: of the answer.
+            after: texts; the grammar holds once they have been written.
+            thought: where thoughts have a budget: the mark that begins one, empty where it has
+                begun; the mark that ends it; the tokens that close it.
+        """
+        constraint = self._constraint(settings.grammar, after)
+        if thought is not None:
+            begin, close, closing = thought
+            constraint = Budgeted(
+                constraint or Anything(),
+                self._pair.target.model,
+                begin.encode(),
+                close.encode(),
+                settings.reasoning_budget,
+                closing,
+            )
         return GenerateSettings(
             sampling=settings.sampling,
             accept=settings.rule,
             n_predict=settings.n_predict,
-            constraint=self._constraint(settings.grammar, after),
+            constraint=constraint,
             lenience=settings.lenience,
             repeatable=settings.repeatable,
         )

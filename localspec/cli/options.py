@@ -182,6 +182,11 @@ _ANSWER: tuple[Option, ...] = (
         callback=types.none_is_empty,
     ),
     _set(
+        "--reasoning-budget",
+        types.whole(-1),
+        "Tokens that a thought may have, then it is closed; -1 for no limit.",
+    ),
+    _set(
         "--reasoning-format",
         click.Choice(["auto", "none"]),
         "none: take no thoughts out of answers, and show their marks.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -80,6 +81,75 @@ class Awaited:
         except EngineError:
             return None
         return state
+
+
+class Anything:
+    """Every token may come."""
+
+    def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Every id."""
+        return ids >= 0
+
+    def after(self, token: int) -> Constraint:  # noqa: ARG002 - none matters
+        """The same."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Budgeted:
+    """A thought has so many tokens; then those that close it are the only ones that may come.
+
+    One token with all the probability is a distribution like others: drafts go on, and what is
+    emitted follows it exactly.
+
+    Attributes:
+        then: what holds besides, and once the thought is closed.
+        vocabulary: of the tokens.
+        begin: the mark that begins a thought; empty where it has begun.
+        close: the mark that ends it.
+        left: tokens that the thought may still have.
+        closing: the tokens that end it, those that remain.
+        forced: the thought is being ended.
+        end: the last bytes that were written, too few to hold a mark.
+    """
+
+    then: Constraint
+    vocabulary: Vocabulary
+    begin: bytes
+    close: bytes
+    left: int
+    closing: tuple[int, ...]
+    forced: bool = False
+    end: bytes = b""
+
+    def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of `ids` (k,) may come next: (k,)."""
+        if self.forced or (not self.begin and self.left <= 0):
+            return np.equal(ids, self.closing[0])
+        return self.then.allowed(ids)
+
+    def after(self, token: int) -> Constraint:
+        """The state once `token` has come.
+
+        Raises:
+            EngineError: it is not allowed.
+        """
+        then = self.then.after(token)
+        if self.forced or (not self.begin and self.left <= 0):
+            if token != self.closing[0]:
+                raise EngineError("a token that is not allowed came while a thought was closed")
+            rest = self.closing[1:]
+            return replace(self, then=then, forced=True, closing=rest) if rest else then
+        text = self.end + self.vocabulary.piece(token, special=True)
+        if self.begin:
+            if self.begin in text:
+                return replace(self, then=then, begin=b"", end=b"")
+            waits = self.begin.startswith(text.strip())
+            return replace(self, then=then, end=text) if waits else then
+        if self.close in text:
+            return then
+        tail = text[max(0, len(text) - len(self.close) + 1) :]
+        return replace(self, then=then, left=self.left - 1, end=tail)
 
 
 class Course:

@@ -165,6 +165,7 @@ def _settings(session: Session) -> dict[str, Any]:
         "n_predict": chosen.n_predict,
         "reasoning": chosen.reasoning,
         "reasoning_effort": chosen.reasoning_effort or None,
+        "reasoning_budget": chosen.reasoning_budget,
         "reasoning_format": chosen.reasoning_format,
         "system_prompt": chosen.system_prompt,
         "stop": list(chosen.stop),

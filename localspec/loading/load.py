@@ -66,6 +66,7 @@ def chat_settings(options: LoadRequest) -> ChatSettings:
         n_predict=options.n_predict,
         reasoning=options.reasoning,
         reasoning_effort=options.reasoning_effort or "",
+        reasoning_budget=options.reasoning_budget,
         reasoning_format=options.reasoning_format,
         stop=options.stop,
         repeatable=options.seed is not None,

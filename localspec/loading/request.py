@@ -42,7 +42,7 @@ class LoadRequest:
         temp, top_k, top_p, min_p: the sampler chain; None for what is advised for the model.
         seed: of the random draws; None draws one.
         n_predict: tokens to generate at most, -1 for no limit.
-        reasoning, reasoning_effort, reasoning_format: as in `ChatSettings`.
+        reasoning, reasoning_effort, reasoning_budget, reasoning_format: as in `ChatSettings`.
         gamma: draft length, or ``"auto"``.
         system_prompt: empty for none.
         chat_template: in place of the target's own, None for that.
@@ -83,6 +83,7 @@ class LoadRequest:
     n_predict: int = -1
     reasoning: Literal["on", "off", "auto"] = "auto"
     reasoning_effort: str | None = None
+    reasoning_budget: int = -1
     reasoning_format: Literal["auto", "none"] = "auto"
     gamma: int | Literal["auto"] = "auto"
     system_prompt: str = ""

@@ -204,6 +204,7 @@ class ChatRequest(Sampled):
     logprobs: bool | None = None
     top_logprobs: Top | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    reasoning_budget: Count | None = None
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None
 
     def asked(
@@ -225,13 +226,14 @@ class ChatRequest(Sampled):
         limit = (
             self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         )
-        form = self.response_format
-        grammar = "" if form is None else _grammar_of(form)
-        if grammar and toolbox.grammar:
-            raise Refusal(
-                400, "response_format and tools exclude each other", param="response_format"
-            )
-        settings = self.settings(own, limit, grammar or toolbox.grammar)
+        rule = "" if self.response_format is None else _rule_of(self.response_format)
+        grammar = lark.grammar(rule) if rule else toolbox.grammar
+        required = bool(toolbox.grammar) and not toolbox.after
+        if rule and toolbox.calls is not None:  # clients send both at each turn
+            grammar = toolbox.grammar if required else toolbox.calls.or_else(rule)
+        settings = self.settings(own, limit, grammar)
+        if self.reasoning_budget is not None:
+            settings = replace(settings, reasoning_budget=self.reasoning_budget)
         named = _Named()
         messages = [_message(one, i, toolbox, named) for i, one in enumerate(self.messages)]
         if self.messages[0].role not in ("system", "developer") and own.system_prompt:
@@ -299,7 +301,8 @@ def _message(said: Spoken, i: int, toolbox: Toolbox, named: _Named) -> Message:
             return toolbox.returned(text, *named.result(said.tool_call_id, said.name))
 
 
-def _grammar_of(form: ResponseFormat) -> str:
+def _rule_of(form: ResponseFormat) -> str:
+    """What an answer must be, as part of a grammar."""
     if form.type == "text":
         return ""
     schema = form.json_schema.schema if form.json_schema else form.schema
@@ -307,7 +310,7 @@ def _grammar_of(form: ResponseFormat) -> str:
     if schema is None and form.type == "json_schema":
         raise Refusal(400, "there is no schema", param=place)
     require_bounded(schema or {}, place)
-    return lark.grammar(lark.json_value(schema or {}, place))
+    return lark.json_value(schema or {}, place)
 
 
 class CompletionRequest(Sampled):

@@ -5,16 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.dialects.enforcing import (
+    CallableTool,
+    CallGrammar,
+    call_grammar,
+    enforceable,
+)
 from localspec.chat.dialects.shapes import AnswerMarks, CallShape
 from localspec.chat.dialects.values import repaired
-from localspec.engine import lark
 from localspec.serve.errors import Refusal
 from localspec.serve.schemas import DEEPEST, depth, require_bounded
 
@@ -67,6 +72,7 @@ class Toolbox:
         grammar: what calls conform to; empty without tools.
         after: the mark behind which it holds; empty where a call is required.
         marks: how the model writes calls.
+        calls: the grammar of calls, for what else an answer may be.
     """
 
     native: bool = False
@@ -75,6 +81,7 @@ class Toolbox:
     after: str = ""
     variables: dict[str, Any] = field(default_factory=dict)
     marks: AnswerMarks = HERMES
+    calls: CallGrammar | None = None
 
     @property
     def offered(self) -> list[Any]:
@@ -114,10 +121,14 @@ class Toolbox:
                 raise Refusal(400, f"no such tool; there are: {names}", param="tool_choice")
         required = choice == "required" or isinstance(choice, FunctionTool)
         told = {"tools": msgspec.to_builtins(list(tools))} if native else {}
-        if native and not _is_hermes(marks):
-            return Toolbox(native, tuple(tools), variables=told, marks=marks)
-        grammar = _calls(allowed, parallel=parallel, required=required)
-        return Toolbox(native, tuple(tools), grammar, "" if required else BEGIN, told, marks)
+        own = marks if native else HERMES
+        calls = call_grammar(own, _callable(allowed), several=parallel and own.several)
+        box = Toolbox(native, tuple(tools), variables=told, marks=marks, calls=calls)
+        if required:
+            return replace(box, grammar=calls.required())
+        if not calls.begin or not enforceable(own):
+            return box
+        return replace(box, grammar=calls.awaited(), after=calls.begin)
 
     def told(self, messages: Sequence[Message]) -> list[Message]:
         """`messages`, with the tools explained where the template does not show them."""
@@ -190,28 +201,16 @@ def _identity(of: str) -> str:
     return of if plain else hashlib.sha256(of.encode("utf-8", "replace")).hexdigest()[:_ID]
 
 
-def _is_hermes(marks: AnswerMarks) -> bool:
-    """Whether calls are written as Hermes and Qwen do."""
-    return marks.calls[:1] == HERMES.calls
+def _callable(allowed: Sequence[tuple[int, FunctionTool]]) -> list[CallableTool]:
+    """The tools that may be called.
 
-
-def _calls(allowed: Sequence[tuple[int, FunctionTool]], *, parallel: bool, required: bool) -> str:
-    """The grammar of calls: from after the first mark on, unless a call is required."""
-    rules, ways = {}, []
+    Raises:
+        Refusal: a schema is too large.
+    """
+    found = []
     for i, tool in allowed:
         function, place = tool.function, f"tools[{i}].function.parameters"
         given = function.parameters or {"type": "object", "properties": {}}
         require_bounded(given, place)
-        rules[f"args{i}"] = lark.json_value(given, place, strict=bool(function.strict))
-        ways.append(f"{lark.literal(json.dumps(function.name))} blank args blank args{i}")
-    begin, end = lark.mark(BEGIN), lark.mark(END)
-    whole = f"blank call blank {end}"
-    return lark.grammar(
-        f"{f'blank {begin} ' if required else ''}{whole}"
-        f"{f' (blank {begin} {whole})*' if parallel else ''} blank",
-        call=f'"{{" blank "\\"name\\"" blank ":" blank ({" | ".join(ways)}) blank "}}"',
-        args='"," blank "\\"arguments\\"" blank ":"',
-        blank="BLANK?",
-        BLANK=r"/[ \n]{1,2}/",
-        **rules,
-    )
+        found.append(CallableTool(function.name, given, place, bool(function.strict)))
+    return found

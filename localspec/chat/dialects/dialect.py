@@ -64,11 +64,7 @@ class Dialect(Struct, frozen=True):
             raw: its text; without any mark it is content as it is.
             cut: it was ended by a limit.
         """
-        prompt = self.prefill if self._closed(raw) or cut else ""
-        return _whole(self.reader((), prompt=prompt, exact=True), raw, cut=cut)
-
-    def _closed(self, raw: str) -> bool:
-        return any(close in raw for begin, close in self.marks.thoughts if begin == self.prefill)
+        return _whole(self.reader((), prompt=self.prefill, exact=True), raw, cut=cut)
 
     def opened(self, prompt: str) -> str:
         """The mark of thoughts with which a prompt ends; empty for none."""
