@@ -6,13 +6,16 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from localspec.chat.dialects.enforcing import CallableTool, call_grammar, enforceable
 from localspec.chat.dialects.learning import learnt
 from localspec.chat.renderer import Renderer, TemplateSource
+from localspec.engine import lark
 from localspec.engine.constraints import Grammars
 from localspec.errors import EngineError
+from localspec.serve.tools import HERMES
 from tests.support.golden_answers import BOS, EOS, golden
 from tests.support.llama_source import VocabularyOnly, needed, templates, vocabularies
 
@@ -80,9 +83,6 @@ def test_what_a_template_writes_is_allowed(
 
 
 def test_an_answer_may_be_a_call_or_conform_to_a_format(vocabulary: VocabularyOnly) -> None:
-    from localspec.engine import lark  # noqa: PLC0415
-    from localspec.serve.tools import HERMES  # noqa: PLC0415
-
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     calls = call_grammar(HERMES, [CallableTool("f", schema, "tools", True)], several=True)
     both = calls.or_else(lark.json_value(schema, "format"))
@@ -92,3 +92,24 @@ def test_an_answer_may_be_a_call_or_conform_to_a_format(vocabulary: VocabularyOn
     assert allowed(grammars, both, vocabulary, '{"a": 1}')
     assert not allowed(grammars, both, vocabulary, '{"b": 1}')
     assert not allowed(grammars, both, vocabulary, "Hello")
+
+
+class Padded(VocabularyOnly):
+    """The last tokens have no text, as where a vocabulary is padded to a round number."""
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        return b"" if token >= self.n_vocab - 20 else super().piece(token, special=special)
+
+    def is_mark(self, token: int) -> bool:
+        return token >= self.n_vocab - 20 or super().is_mark(token)
+
+
+def test_tokens_without_text_are_never_allowed() -> None:
+    needed()
+    padded = Padded.of(vocabularies()["qwen2"])
+    tool = CallableTool("f", {"type": "object", "properties": {}}, "tools", True)
+    state = Grammars(padded).begin(call_grammar(HERMES, [tool], several=True).required())
+    ids = np.arange(padded.n_vocab - 20, padded.n_vocab)
+    for token in padded.tokenize("<tool_call>\n{", add_special=False, parse_special=True):
+        assert not state.allowed(ids).any()
+        state = state.after(token)

@@ -99,7 +99,10 @@ class _Tokens:
 
     def __init__(self, vocabulary: GuidedVocabulary, ends: list[int]) -> None:
         ids = range(vocabulary.n_vocab)
-        self.tokens = [vocabulary.piece(token, special=True) for token in ids]
+        # An empty text would be the beginning of every mark: vocabularies are padded with such.
+        self.tokens = [
+            vocabulary.piece(token, special=True) or b"<unused %d>" % token for token in ids
+        ]
         self.special_token_ids = [*ends, *(token for token in ids if vocabulary.is_mark(token))]
         self.eos_token_id, self.bos_token_id = ends[0] if ends else None, None
 

@@ -1,0 +1,94 @@
+"""A model calls tools through `localspec serve`, asked by OpenAI's own client.
+
+Ten questions under ``tool_choice: required``, whole and as a stream, then a loop in which the model
+decides by itself: up to five turns of calls, whose results it is given, and an answer. Prints what
+came of each. Some minutes, by the model.
+
+    uv run python -m benchmarks.tool_calls MODEL
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from openai import OpenAI
+
+from tests.support.endpoint import Serving
+
+CITIES = ("Paris", "Rome", "Oslo", "Lille", "Bonn", "Kobe", "Lima", "Bergen", "Sapporo", "Riga")
+TURNS = 5
+
+
+def tool(name: str, description: str, **properties: str) -> Any:
+    given = {one: {"type": kind} for one, kind in properties.items()}
+    schema = {"type": "object", "properties": given, "required": list(given)}
+    function = {"name": name, "description": description, "parameters": schema}
+    return {"type": "function", "function": function}
+
+
+TOOLS = [
+    tool("get_weather", "The weather of a city now.", city="string"),
+    tool("add", "The sum of two numbers.", a="number", b="number"),
+]
+
+
+def required(client: OpenAI, model: str) -> tuple[int, int]:
+    """How many of the calls are well-formed, and how many come alike in a stream."""
+    formed = alike = 0
+    for seed, city in enumerate(CITIES):
+        asked: dict[str, Any] = {
+            "model": model,
+            "messages": [{"role": "user", "content": f"What is the weather in {city}?"}],
+            "tools": TOOLS,
+            "tool_choice": "required",
+            "max_tokens": 200,
+            "seed": seed,
+        }
+        whole = client.chat.completions.create(**asked).choices[0].message.tool_calls or []
+        calls = [(one.function.name, one.function.arguments) for one in whole]
+        pieces: dict[int, list[str]] = {}
+        for chunk in client.chat.completions.create(stream=True, **asked):
+            for one in chunk.choices[0].delta.tool_calls or () if chunk.choices else ():
+                known = pieces.setdefault(one.index, ["", ""])
+                known[0] += one.function.name or ""
+                known[1] += one.function.arguments or ""
+        formed += bool(calls) and all(isinstance(json.loads(given), dict) for _, given in calls)
+        alike += [tuple(one) for _, one in sorted(pieces.items())] == calls
+        print(f"{city}: {calls}")
+    return formed, alike
+
+
+def loop(client: OpenAI, model: str) -> str:
+    """What the model answers at last, once it has called what it wanted; empty without an end."""
+    question = "What is 17 + 25? Then add 8 to that, then 100 to that. Use the tool for each step."
+    messages: list[Any] = [{"role": "user", "content": question}]
+    for _ in range(TURNS + 1):
+        said = client.chat.completions.create(
+            model=model, messages=messages, tools=TOOLS, temperature=0, max_tokens=300
+        )
+        message = said.choices[0].message
+        messages.append(message.model_dump(exclude_none=True))
+        if not message.tool_calls:
+            return message.content or ""
+        for call in message.tool_calls:
+            given = json.loads(call.function.arguments)
+            result = given.get("a", 0) + given.get("b", 0) if call.function.name == "add" else "sun"
+            print(f"{call.function.name} {given} -> {result}")
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": str(result)})
+    return ""
+
+
+def main() -> None:
+    """Serve the model that is named, and ask."""
+    with Serving("-t", "2", "-c", "4096", pair=sys.argv[1]) as one:
+        client = OpenAI(base_url=f"http://127.0.0.1:{one.port}/v1", api_key="none", timeout=600)
+        model = client.models.list().data[0].id
+        formed, alike = required(client, model)
+        print(f"required: {formed} of {len(CITIES)} well-formed, {alike} streamed alike")
+        print(f"loop: {loop(client, model)!r}")
+
+
+if __name__ == "__main__":
+    main()
