@@ -8,7 +8,8 @@ attention. The arms of localspec, each with all that the one before it does:
     engine    rounds of `Engine.generate`: the pass, the sampler chain, the record of the round
     session   `Session.complete`: text and figures are made of the rounds
     told      every round is encoded and written to a pipe, which another process reads
-    lookup    the automatic draft length with lookup alone; rounds that draft nothing are counted
+    lookup    with --lookup: the automatic draft length with lookup alone, whose rounds without a
+              draft are counted; loading then measures the machine first
 
 Prints milliseconds a token of each arm and of the bare loop next to it, what the arm adds (the
 median over the turns, with a bootstrap interval of 95 %), and how much processor time it takes
@@ -193,15 +194,16 @@ def measure(arms: Arms, seconds: float) -> None:
         "engine": arms.engine,
         "session": arms.text,
         "told": arms.told,
-        "lookup": arms.lookup,
     }
+    if arms.session.settings.gamma == "auto":
+        names["lookup"] = arms.lookup
     took: dict[str, list[tuple[Took, Took]]] = {name: [] for name in names}
     arms.engine()
     started = perf_counter()
     while perf_counter() - started < seconds:
         for name, arm in names.items():
             mine = arm()
-            if len(arms.tokens) > 8 and mine.clock:
+            if mine.clock:  # else every round had a draft
                 took[name].append((mine, arms.bare()))
     label = "0" if arms.sampling.greedy else f"{arms.sampling.temperature:g}"
     for name, turns in took.items():
@@ -223,14 +225,20 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--depth", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=48, help="of a turn")
+    parser.add_argument("--lookup", action="store_true", help="measure that arm, too")
     parser.add_argument("--seconds", type=float, default=12, help="for each temperature")
     given = parser.parse_args()
     request = LoadRequest(
-        pair=str(given.model), draft="lookup", threads=given.threads, ctx_size=given.depth + 256
+        pair=str(given.model),
+        draft="lookup",
+        threads=given.threads,
+        ctx_size=given.depth + 256,
+        gamma="auto" if given.lookup else 0,
     )
     clock = DecodeClock()
     with closing(load_session(request, progress=lambda *_: None, cancel=Cancel())) as session:
         model, how = session.pair.target.model, session.pair.loaded
+        model.is_end = lambda _token: False  # type: ignore[method-assign] # all turns are as long
         words = model.tokenize(TEXT, add_special=False, parse_special=False)
         prompt = (words * (given.depth // len(words) + 1))[: given.depth]
         print(
