@@ -163,11 +163,6 @@ def above_zero(_ctx: click.Context, _param: click.Parameter, value: int | None) 
     return None if value is None or value < 1 else value
 
 
-def none_is_empty(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
-    """Nothing, where the option is not given: click refuses a default that is no choice."""
-    return value or ""
-
-
 def no_nan(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
     """A range lets it through."""
     if value is not None and math.isnan(value):

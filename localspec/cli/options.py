@@ -179,7 +179,6 @@ _ANSWER: tuple[Option, ...] = (
         click.Choice(["low", "medium", "high"]),
         "How much it thinks, where its template knows efforts.",
         None,
-        callback=types.none_is_empty,
     ),
     _set(
         "--reasoning-budget",

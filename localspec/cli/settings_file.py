@@ -38,7 +38,7 @@ _QUOTED = 60
 _KEYS, _SCREEN = "keys", "screen"
 PANELS = ("full", "compact", "off")
 # What the command line gives and a file cannot: it would stand for a question, or act each time.
-_NEVER = {"help", "continue", "target", "prompt", "output", "compare"}
+_NEVER = {"help", "target", "prompt", "output", "compare"}
 _PAIR_FOR = {"chat", "run", "serve"}
 _SAMPLER = {one.name for one in fields(SamplingParams)} - {"logit_bias"}
 ALLOWED = 'keys with Ctrl or Alt, or F1 to F24, such as "f5" or ["f5", "ctrl+r"]'
@@ -211,7 +211,8 @@ def settings_of(command: click.Command) -> dict[str, click.Parameter]:
             found |= dict.fromkeys(names, parameter)
         elif parameter.name == "pair" and command.name in _PAIR_FOR:
             found["pair"] = parameter
-    return {name: one for name, one in found.items() if name not in _NEVER}
+    never = {*_NEVER, "continue"} if command.name == "run" else _NEVER
+    return {name: one for name, one in found.items() if name not in never}
 
 
 def _checked(parameter: click.Parameter, value: Any) -> Any:
