@@ -35,8 +35,9 @@ class Trimmer:
             yield type(piece)(text)
 
     def end(self) -> Iterator[ReadPiece]:
-        """What is left at the end."""
-        held = self._parts[Says].held
+        """What is left at the end: once, however often it is asked for."""
+        part = self._parts[Says]
+        held, part.held = part.held, ""
         if self._exact and held:
             yield Says(held)
 
