@@ -17,6 +17,7 @@ import click
 from huggingface_hub import constants
 
 from localspec.cli.app import COMMANDS, cli, main
+from localspec.pairs import starter
 
 LONGEST = 500
 # What a terminal, or whoever reads it, would be led astray by.
@@ -120,7 +121,10 @@ def cases(seed: int, count: int) -> Iterator[list[str]]:
 
 @contextmanager
 def nowhere(folder: Path) -> Iterator[None]:
-    """Run commands in an empty folder, without the Hub."""
+    """Run commands in an empty folder, without the Hub and without the starter's package.
+
+    So a text that reads as a question is refused as well: nothing is there that could answer.
+    """
     before = Path.cwd()
     places = {f"LOCALSPEC_{name}": str(folder / name) for name in ("DATA", "CONFIG", "CACHE")}
     places |= {"LOCALSPEC_ENGINE": "inline"}  # no process for each
@@ -128,6 +132,7 @@ def nowhere(folder: Path) -> Iterator[None]:
         mock.patch.dict(os.environ, places),
         mock.patch.object(constants, "HF_HUB_OFFLINE", new=True),
         mock.patch.object(constants, "HF_HUB_CACHE", str(folder / "hub")),
+        mock.patch.object(starter, "packaged", return_value=None),
     ):
         os.chdir(folder)
         try:
