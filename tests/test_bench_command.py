@@ -110,8 +110,8 @@ def test_a_bad_file_of_prompts_is_found_before_the_load(
     os.truncate(path, 65 << 20)
     with pytest.raises(LocalspecError, match="larger than 64 MB"):
         bench("toy", "--prompts", str(path))
-    with pytest.raises(UsageError, match="no kind 'code'"):  # the demo pair has its own kinds
-        bench("--kinds", "code")
+    with pytest.raises(UsageError, match="no kind 'poems'"):
+        bench("--kinds", "poems")
     path.write_text('{"prompt": "a", "kind": "b"}\n')
     with pytest.raises(UsageError, match="no kind 'c' among"):
         bench("toy", "--prompts", str(path), "--kinds", "b,c")

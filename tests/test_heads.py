@@ -254,15 +254,16 @@ class Seldom(FixedGamma):
 
     def __init__(self, at: int, *, off: range = range(0)) -> None:
         super().__init__(3)
-        self._at, self._off, self._round = at, off, 0
+        self._at, self._off, self._round = at, off, -1  # the first round is never planned
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
         return () if self._round in self._off else drafters
 
     def plan(self, situation: Situation) -> Plan:
-        off = self._round in self._off
+        return super().plan(situation) if self._at in (0, self._round + 1) else PLAIN
+
+    def observe(self, done: Round) -> None:
         self._round += 1
-        return super().plan(situation) if self._at in (0, self._round) and not off else PLAIN
 
 
 def check_all_ways(

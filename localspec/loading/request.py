@@ -184,5 +184,9 @@ class LoadOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float] | Sequence[tuple[int, float]]
     grammar: str | None
     json_schema: str | None
+    reasoning: Literal["on", "off", "auto"]
+    reasoning_effort: str | None
+    reasoning_budget: int
+    reasoning_format: Literal["auto", "none"]
     accept: str | None
     lossy: float | None
