@@ -440,6 +440,10 @@ def test_whatever_is_let_through_is_valid(
     target_model: Model, schema: dict[str, Any], a: object, string: object, seed: int
 ) -> None:
     schema = {**schema, "$defs": {"a": a, "string": string}}
+    written_out = json.dumps(schema)
+    # Two gaps that docs/serve.md names: the ways of a `oneOf` are told apart as closed objects,
+    # and a definition that is nothing but a reference leads nowhere.
+    assume('"oneOf"' not in written_out and ["$ref"] not in ([*a], [*string]))
     try:
         start = grammar(target_model, schema)
     except UsageError:
