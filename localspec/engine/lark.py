@@ -25,6 +25,9 @@ _NOTES = frozenset(
     {"$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated"}
     | {"readOnly", "writeOnly", *SHARED}
 )
+# An integer without bounds gets these: a model that repeats a digit would never end it.
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_LARGEST = 10**15
 _KINDS = {
     "object": ("properties", "required", "additionalProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
@@ -150,6 +153,8 @@ def _typed(schema: Mapping[str, Any]) -> dict[str, Any]:
     kinds = [kind for kind, words in _KINDS.items() if found.keys() & set(words)]
     if len(kinds) == 1 and not found.keys() & {"type", "enum", "const", "$ref", "anyOf", "oneOf"}:
         found["type"] = kinds[0]
+    if found.get("type") == "integer" and not found.keys() & {*_BOUNDS, "enum", "const"}:
+        found |= {"minimum": -_LARGEST, "maximum": _LARGEST}
     return found
 
 
