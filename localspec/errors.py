@@ -162,11 +162,21 @@ class Ended(KeyboardInterrupt):
         self.number = number
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """Whether `error` says that memory ran out.
+
+    The dynamic loader reports it as an `ImportError` of the library that it could not map.
+    """
+    return isinstance(error, MemoryError) or (
+        isinstance(error, ImportError) and "failed to map segment" in str(error)
+    )
+
+
 def in_words(error: Exception) -> tuple[str, str]:
     """What went wrong and what to do about it, also for errors that nobody foresaw."""
     if isinstance(error, LocalspecError):
         return error.message, error.remedy
-    if isinstance(error, MemoryError):
+    if lacks_memory(error):
         return "there is not enough memory", "Close other programs, or choose a smaller pair."
     if isinstance(error, OSError) and (said := of_system(error)) is not None:
         return said

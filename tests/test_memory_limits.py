@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from localspec import machine
-from localspec.cli.app import LEAST, require_memory
+from localspec.cli.app import LEAST, report, require_memory
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
 from localspec.errors import OutOfMemory
@@ -91,8 +91,20 @@ def test_too_little_for_the_libraries_is_said_before_they_are_loaded(megabytes: 
     run("toy", "-t", "1", limit=megabytes * MB).refused("localspec itself needs", "ulimit -v")
 
 
-def test_too_little_for_python_is_said() -> None:
-    run("toy", "-t", "1", limit=20 * MB).refused("memory")
+@pytest.mark.parametrize("megabytes", [20, 26])
+def test_too_little_for_python_is_said(megabytes: int) -> None:
+    run("toy", "-t", "1", limit=megabytes * MB).refused("memory")
+
+
+@pytest.mark.parametrize("name", ["_socket.so", "_psutil_linux.abi3.so"])
+def test_a_library_that_cannot_be_mapped_means_too_little_memory(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shortage = ImportError(f"/lib/{name}: failed to map segment from shared object")
+    assert report(shortage) == 1
+    assert capsys.readouterr().err.startswith("error: there is not enough memory\n")
+    assert report(ImportError("No module named 'psutil'")) == 1
+    assert "localspec has a fault" in capsys.readouterr().err
 
 
 def test_threads_that_would_not_start_are_counted() -> None:

@@ -22,6 +22,7 @@ from localspec.errors import (
     LocalspecError,
     OutOfMemory,
     exit_code,
+    lacks_memory,
     of_system,
 )
 from localspec.pairs.folders import config_folder
@@ -229,7 +230,7 @@ def report(error: BaseException) -> int:
     """Print `error` for a person on standard error; return its exit code."""
     if isinstance(error, LocalspecError):
         _say(error.message, error.remedy)
-    elif isinstance(error, MemoryError):
+    elif lacks_memory(error):
         _say("there is not enough memory", "Close other programs, or raise the limit (ulimit -v).")
     elif isinstance(error, OSError) and (said := of_system(error)) is not None:
         _say(*said)
