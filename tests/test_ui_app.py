@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -691,11 +692,12 @@ async def test_why_drafting_does_not_help_is_said_where_no_column_says_it() -> N
     session = ScriptedSession(answers=["An answer of some words."])
     note, slow = GammaNote(GammaReason.TOO_DEAR), "other programs keep 1.4 of 2 threads busy"
     figures = session.figures
-    session.figures = lambda: replace(figures(), gamma=0, gamma_note=note, slow=slow)  # type: ignore[method-assign]
+    plain = partial(replace, gamma=0, gamma_note=note, slow=slow, drafted=0, accepted=0)
+    session.figures = lambda: plain(figures())  # type: ignore[method-assign]
     async with chatting((80, 24), session=session) as chat:
         assert "not drafting" not in chat.screen()
         await chat.ask("q")
-        await chat.until(lambda: "ready  not drafting: this draft costs" in chat.status(), "why")
+        await chat.until(lambda: "this draft costs more than it saves" in chat.status(), "why")
         await chat.until(lambda: slow in " ".join(chat.screen().split()), "all, on a second line")
         await chat.pilot.resize_terminal(80, 15)
         await chat.ask("q")

@@ -130,7 +130,7 @@ def test_what_only_one_side_says_stands_out_once_it_is_certain() -> None:
     on.stats = GenerationStats()
     assert body(off, on).spans
     assert body(off, on).plain == "one two three"
-    assert verdict(off, on) == "the texts part after 3 characters"
+    assert verdict(off, on) == "nothing was drafted; the texts part after 3 characters"
     assert "waiting" in heading(Side(speculation=True)).plain
 
 
@@ -161,7 +161,7 @@ def test_the_toy_pair_says_the_same_twice_and_goes_on_as_before(gamma: Gamma) ->
         assert session.messages == before
         assert session.settings == settings
         now = session.figures()  # what others do to the machine meanwhile is no part of it
-        apart = {"slow": "", "spare": False}
+        apart = {"slow": "", "busy": "", "check": None, "spare": False}
         assert replace(now, **apart) == replace(figures, **apart)
         assert session.speculation
     finally:

@@ -45,7 +45,7 @@ class Figures:
         speed_now: tokens per second over about the last second.
         speed_average: tokens per second of this turn after its first token.
         speedup: of this answer over plain decoding, measured by neighbouring rounds with and
-            without a draft; None while that is not known.
+            without a draft; None while that is not known, and for answers that are too short.
         lossy: "lossy" and the lenience where drafting changes what the target would say, else "".
         acceptance_rate: accepted over drafted tokens, this turn.
         tokens_per_round: emitted tokens per verify pass, this turn.
@@ -61,6 +61,8 @@ class Figures:
         context_used, context_size: tokens.
         flash_attn: how attention is computed: ``on``, ``off`` or ``auto``.
         slow: why it is slower than it could be, in a sentence; empty where nothing was found.
+        busy: that other programs take the threads that the answer needs, in a clause; else empty.
+        check: seconds of a pass over four tokens in those over one; None where nobody measured.
         spare: whether a core is left over beside the model and other programs.
     """
 
@@ -91,6 +93,8 @@ class Figures:
     context_size: int = 0
     flash_attn: str = "auto"
     slow: str = ""
+    busy: str = ""
+    check: float | None = None
     spare: bool = False
 
     @property
@@ -161,7 +165,7 @@ class Meter:
                 gamma_note=note,
                 speed_now=self._speed_now(generating=generating),
                 speed_average=stats.tokens_per_second,
-                speedup=self._speedup,
+                speedup=self._speedup if stats.comparable else None,
                 lossy=lossy_words(stats.lenience),
                 acceptance_rate=stats.acceptance_rate,
                 tokens_per_round=stats.mean_tokens_per_round,

@@ -33,22 +33,34 @@ class Slow:
 
     def sentence(self, now: Figures) -> str:
         """The first reason there is; empty where nothing was found."""
-        threads = self._target.threads
-        if threads.crowded and threads.others >= BUSY:
-            return formats.busy(threads.others, os.cpu_count() or 1)
+        if busy := self.busy():
+            return busy
         if now.generating and time.monotonic() - self._looked >= _LOOK_S:  # idle cores are slow
             self._looked, self._machine = time.monotonic(), next(_machine(), "")
         return self._machine or next(self._pair(now), "")
 
+    def busy(self) -> str:
+        """That other programs take threads that the model needs; empty where they do not."""
+        threads = self._target.threads
+        if not (threads.crowded and threads.others >= BUSY):
+            return ""
+        return formats.busy(threads.others, os.cpu_count() or 1)
+
+    def check(self, context: int) -> float | None:
+        """Seconds of a pass over a usual draft in those over one token; None if not measured."""
+        if self._costs is None:
+            return None
+        curve = self._costs.target.at(context)
+        return curve.seconds(_FEW) / curve.seconds(1)
+
     def _pair(self, now: Figures) -> Iterator[str]:
         if self._costs is not None:
             target = self._costs.target
-            curve = target.at(now.context_used)
-            grown = curve.seconds(1) / target.at(0).seconds(1)
+            grown = target.at(now.context_used).seconds(1) / target.at(0).seconds(1)
             if target.grown(now.context_used) >= _GROWN:
                 context = formats.count(now.context_used)
                 yield f"behind {context} tokens of context a token takes {grown:.1f} times as long"
-            several = curve.seconds(_FEW) / curve.seconds(1)
+            several = self.check(now.context_used) or 0.0
             if now.speculation and several / target.doubt(_FEW) >= _NO_SAVING * _FEW:
                 yield f"a pass over {_FEW} tokens takes {several:.1f} times one over a token here"
         by_models = [each for name, *each in now.drafters if name != LOOKUP]

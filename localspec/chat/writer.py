@@ -161,9 +161,14 @@ class Writer:
             note=self._drafting.note(kind.name),
         )
         told = generating or figures.generated
-        slow = self._slow.sentence(figures) if told else ""
-        flash = self._pair.loaded.flash_attn
-        return replace(figures, slow=slow, spare=self._pair.spare(), flash_attn=flash)
+        return replace(
+            figures,
+            slow=self._slow.sentence(figures) if told else "",
+            busy=self._slow.busy() if told else "",
+            check=self._slow.check(figures.context_used),
+            spare=self._pair.spare(),
+            flash_attn=self._pair.loaded.flash_attn,
+        )
 
     def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
         started = perf_counter()

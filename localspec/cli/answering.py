@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec import formats
+from localspec.chat.benefit import benefit
 from localspec.chat.events import Noticed, RoundText
 from localspec.chat.figures import gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import takes_all, warn, write, write_said
@@ -109,6 +110,7 @@ def _summary(found: Answered, memory: int) -> str:
         gamma = f"{figures.gamma} ({gamma_words(figures.gamma_note)})"
     speedup = f"{speedup_words(figures.speedup)} (measured)" if figures.speedup else None
     rows = [
+        ("drafting", benefit(figures) or "nothing was written"),
         (
             "prompt",
             f"{stats.prompt_tokens} tokens, {stats.prefill_cached} cached, {stats.prefill_s:.2f} s",
@@ -119,7 +121,7 @@ def _summary(found: Answered, memory: int) -> str:
             f" tokens/s{f' ({note})' if note else ''}",
         ),
         ("time to first token", formats.seconds(stats.time_to_first_token_s)),
-        ("draft length", gamma),
+        ("draft length at its end", gamma),
         ("drafted", _drafted(stats)),
         ("acceptance rate", formats.percent(stats.acceptance_rate, 1)),
         ("tokens per round", formats.number(stats.mean_tokens_per_round, 2)),

@@ -23,6 +23,11 @@ ASSISTANT = "gemma4-assistant"
 LOOKUP = "lookup"
 """The drafter that copies from the text so far, by name."""
 
+LEAST_TOKENS = 50
+"""Tokens of the shortest answer for which a ratio of speeds is told."""
+
+_LEAST_ROUNDS = 8  # that drafted
+
 
 class FinishReason(StrEnum):
     """Why a generation ended."""
@@ -260,6 +265,7 @@ class GenerationStats:
     drafters: dict[str, DrafterStats] = field(default_factory=dict)
     generated_tokens: int = 0
     drafted_tokens: int = 0
+    drafted_rounds: int = 0
     accepted_tokens: int = 0
     recovered_tokens: int = 0
     bonus_tokens: int = 0
@@ -285,6 +291,7 @@ class GenerationStats:
             self.rounds.append(done)
         self.generated_tokens += done.emitted
         self.drafted_tokens += done.drafted
+        self.drafted_rounds += done.drafted > 0
         self.accepted_tokens += done.accepted
         self.recovered_tokens += done.recovered
         self.bonus_tokens += done.bonus
@@ -317,6 +324,11 @@ class GenerationStats:
         """
         later = self.generated_tokens - self.tokens_in_first_round
         return later / self.after_first_s if later > 0 and self.after_first_s > 0 else None
+
+    @property
+    def comparable(self) -> bool:
+        """Whether it is long enough, and drafted often enough, to tell what drafting brought."""
+        return self.generated_tokens >= LEAST_TOKENS and self.drafted_rounds >= _LEAST_ROUNDS
 
     @property
     def acceptance_rate(self) -> float | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from localspec import formats
-from localspec.chat.figures import Figures, accepted_words
+from localspec.chat.benefit import benefit
+from localspec.chat.figures import Figures
 from localspec.engine.stats import GenerationStats, MemoryUse
 
 # name: (type, what it counts); the names and the words are Prometheus's and llama-server's.
@@ -90,9 +91,8 @@ class Tally:
         figures = self.figures
         if figures is not None and figures.speed_average is not None:
             parts.append(f"the last one {figures.speed_average:.1f} tokens/s")
-        if figures is not None and figures.drafted:
-            counts = figures.drafted, figures.accepted, figures.generated
-            parts.append(f"{accepted_words(*counts)} of its drafts accepted")
+        if figures is not None and (said := benefit(figures)):
+            parts.append(said)
         if self.memory is not None:
             parts.append(formats.size(self.memory.taken))
         return " · ".join(parts)

@@ -20,7 +20,7 @@ from textual.visual import Visual
 
 from localspec.process.messages import SessionInfo, Status
 from localspec.ui.bases import Plain, Uncopied
-from localspec.ui.panel.layout import PanelState, compact_lines, full_lines, head_lines, hindrances
+from localspec.ui.panel.layout import PanelState, compact_lines, full_lines, head_lines, summary
 
 _FIGURES_S = 0.75
 _STALE_S = 1.5  # longer than two frames of a running answer are ever apart
@@ -171,8 +171,8 @@ class Dashboard:
         self._redraw()
 
     def unsaid(self) -> str:
-        """Why the last answer was not faster, where the column is not there to say it."""
-        return "" if self.full.display else hindrances(self.state.figures)
+        """What drafting brought to the last answer, where the column is not there to say it."""
+        return "" if self.full.display else summary(self.state.figures)
 
     def cycle(self, wanted: str) -> None:
         """Choose the form by name, or the next one."""
@@ -198,5 +198,5 @@ class Dashboard:
             self._short.redraw()
 
     def _all_lines(self, width: int, height: int) -> list[Content]:
-        head = head_lines(self.state)
+        head = head_lines(self.state, width)
         return [*head, *full_lines(self.state, width, height - len(head))]

@@ -11,8 +11,9 @@ from typing import Any
 from textual.content import Content
 
 from localspec import formats
+from localspec.chat.benefit import benefit
 from localspec.chat.figures import Figures, accepted_share, accepted_words, gamma_words, lossy_words
-from localspec.engine.stats import GammaReason, MemoryUse, Round, Speedup
+from localspec.engine.stats import MemoryUse, Round, Speedup
 from localspec.safe_text import one_line
 from localspec.ui.bases import HEAD, MUTED
 from localspec.ui.panel import drawing
@@ -96,12 +97,11 @@ def marks_of(done: Round) -> str:
     )
 
 
-def hindrances(now: Figures) -> str:
-    """Why drafting does not help, or the last answer was slow; empty where nothing is known."""
-    note = now.gamma_note
-    still = note is not None and note.reason in (GammaReason.TOO_DEAR, GammaReason.NOTHING_REPEATS)
-    said = [gamma_words(note) if still and now.speculation else "", now.slow]
-    return "; ".join(filter(None, said)) if now.generated else ""
+def summary(now: Figures) -> str:
+    """What drafting brought to the answer, and why it is slower than it could be."""
+    said = benefit(now)
+    slow = "" if now.busy and now.busy in said else now.slow
+    return "; ".join(filter(None, (said, slow)))
 
 
 def big_speed(state: PanelState) -> tuple[str, str]:
@@ -115,8 +115,8 @@ def big_speed(state: PanelState) -> tuple[str, str]:
     return figure, meaning
 
 
-def head_lines(state: PanelState) -> list[Content]:
-    """The big digits with the unit beside them, and an empty line."""
+def head_lines(state: PanelState, width: int) -> list[Content]:
+    """The big digits with the unit beside them, and what drafting brought."""
     figure, meaning = big_speed(state)
     beside = (("", ""), ("  tokens/s", "bold"), (f"  {meaning}", MUTED))
     digits = drawing.big_digits(figure)
@@ -124,7 +124,9 @@ def head_lines(state: PanelState) -> list[Content]:
         Content.assemble((line, "$text-primary"), piece)
         for line, piece in zip(digits, beside, strict=True)
     )
-    return [*lines, Content("")]
+    said = textwrap.wrap(summary(state.figures), max(2, width), max_lines=4, placeholder=" …")
+    bold = [Content(""), *(Content.styled(line, "bold") for line in said)] if said else []
+    return [*lines, *bold, Content("")]
 
 
 def compact_lines(state: PanelState, width: int) -> list[Content]:
@@ -151,9 +153,6 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
         _figure(formats.seconds(now.time_to_first_token_s), "to first"),
         _figure(formats.size(memory.taken) if memory else formats.UNKNOWN, "memory"),
     ]
-    if found := now.speedup:
-        doubt = f"plain ({found.low:.1f}–{found.high:.1f})"
-        second.insert(0, _figure(f"{found.estimate:.1f}×", doubt))
     return [joined(first, width), joined(second, width)] if width > 0 else []
 
 
@@ -202,8 +201,7 @@ def _speed_lines(state: PanelState, width: int) -> list[Content]:
     lines = [two_sides(average, first, width), sparkline(state.speeds, width)]
     if now.plain_speed is not None:
         lines.append(two_sides(_speed("plain", now.plain_speed), _speedup(now.speedup), width))
-    why = textwrap.wrap(now.slow, width, max_lines=2, placeholder=" …")
-    return [*lines, *(Content.styled(line, f"{MUTED} italic") for line in why)]
+    return lines
 
 
 def _speed(name: str, speed: float | None) -> Content:
@@ -224,7 +222,9 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     now = state.figures
     switch = ("● on", "bold $text-success") if now.speculation else _SWITCHED_OFF
     lines = [two_sides(("Speculation", HEAD), switch, width)]
-    note = ("" if now.speculation else state.note) or gamma_words(now.gamma_note)
+    note = "" if now.speculation else state.note
+    if not note and (policy := gamma_words(now.gamma_note)):
+        note = f"now: {policy}"
     said = textwrap.wrap(one_line(note), width, max_lines=3, placeholder=" …")
     lines += [Content.styled(line, f"{MUTED} italic") for line in said]
     counts = now.drafted, now.accepted, now.generated

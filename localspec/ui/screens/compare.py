@@ -15,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static
 
+from localspec.chat.benefit import of_two
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import RoundText, TurnEnd, TurnEvent
 from localspec.chat.figures import accepted_words
@@ -91,17 +92,14 @@ def body(side: Side, other: Side) -> Content:
 
 
 def verdict(off: Side, on: Side) -> str:
-    """Both speeds as a ratio, and whether the texts are the same."""
+    """What drafting brought, and whether the texts are the same."""
     if off.stats is None or on.stats is None:
         return "Esc stops and closes"
-    slow, fast = off.stats.tokens_per_second, on.stats.tokens_per_second
-    ratio = ""
-    if slow and fast:
-        ratio = f"{fast / slow:.2f}× as fast with speculation, in this one answer; "
+    brought = of_two(off.stats, on.stats)
     if off.text == on.text:
-        return f"{ratio}the texts are the same"
+        return f"{brought}; the texts are the same"
     common = in_common(off, on)
-    return f"{ratio}the texts part after {common:,} characters"
+    return f"{brought}; the texts part after {common:,} characters"
 
 
 class CompareScreen(ModalScreen[None]):

@@ -1,0 +1,141 @@
+"""One sentence says what drafting brought to an answer, and no figure contradicts it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from localspec.chat.benefit import benefit, of_two
+from localspec.chat.figures import Figures, Meter
+from localspec.engine.stats import (
+    LOOKUP,
+    GammaNote,
+    GammaReason,
+    GenerationStats,
+    Round,
+    Speedup,
+)
+
+BUSY = "other programs keep 1.5 of 2 threads busy"
+LONG = Figures(
+    speculation=True,
+    generated=400,
+    drafted=320,
+    accepted=315,
+    drafters=((LOOKUP, 320, 315),),
+    gamma_note=GammaNote(GammaReason.PAYS, 4),
+)
+
+
+def done(drafted: int, accepted: int, seconds: float = 0.1) -> Round:
+    return Round(
+        tokens=(7,) * (accepted + 1),
+        gamma=drafted,
+        drafted=drafted,
+        accepted=accepted,
+        draft_s=0.0,
+        verify_s=seconds,
+        total_s=seconds,
+        drafter=LOOKUP if drafted else "",
+    )
+
+
+def answer(
+    rounds: int, drafted: int, accepted: int, seconds: float, plain_s: float = 0.1
+) -> GenerationStats:
+    stats = GenerationStats()
+    for _ in range(rounds):
+        stats.add(done(0, 0, plain_s))
+        stats.add(done(drafted, accepted, seconds))
+    return stats
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Speedup(1.3, 1.2, 1.4), "1.3× faster than without drafting"),
+        (Speedup(1.03, 1.01, 1.05), "as fast as without drafting"),
+        (Speedup(0.8, 0.7, 0.9), "20 % slower than without drafting"),
+        (Speedup(1.1, 0.9, 1.3), "no clear gain: 0.9 to 1.3× with drafting"),
+        (None, "copied 315 of 400 tokens"),
+    ],
+)
+def test_a_drafted_answer(found: Speedup | None, said: str) -> None:
+    assert benefit(replace(LONG, speedup=found)) == said
+
+
+def test_on_a_busy_machine_only_a_clear_ratio_is_told() -> None:
+    unclear, clear = Speedup(1.1, 0.9, 1.3), Speedup(1.3, 1.2, 1.4)
+    assert BUSY in benefit(replace(LONG, speedup=unclear, busy=BUSY))
+    assert "1.3×" in benefit(replace(LONG, speedup=clear, busy=BUSY))
+
+
+def test_an_answer_without_a_draft_says_why() -> None:
+    bare = replace(LONG, drafted=0, accepted=0, drafters=(), check=3.1)
+    dear = replace(bare, gamma_note=GammaNote(GammaReason.TOO_DEAR))
+    assert benefit(dear).endswith("checking four tokens takes as long as writing 3.1")
+    repeats = replace(bare, gamma_note=GammaNote(GammaReason.NOTHING_REPEATS))
+    assert "nothing in this text repeats" in benefit(repeats)
+    assert benefit(replace(bare, speculation=False)) == "drafting is off"
+    assert benefit(replace(dear, busy=BUSY)) == f"not drafting: {BUSY}"
+
+
+def test_an_answer_that_drafted_is_never_said_not_to_have_drafted() -> None:
+    """Whatever the policy does at its end: the sentence is about the whole answer."""
+    notes = [GammaNote(reason) for reason in GammaReason]
+    ratios = [None, Speedup(1.3, 1.2, 1.4), Speedup(0.8, 0.7, 0.9), Speedup(1.0, 0.8, 1.2)]
+    for note, ratio, on, busy in product(notes, ratios, (True, False), ("", BUSY)):
+        now = replace(LONG, gamma_note=note, speedup=ratio, speculation=on, busy=busy)
+        assert not re.search("not drafting|is off|nothing was drafted", benefit(now))
+
+
+def test_a_draft_of_a_model_is_guessed_and_kept() -> None:
+    model = replace(LONG, drafters=(("draft", 36, 18),), drafted=36, accepted=18)
+    assert benefit(model) == "guessed 36 tokens, kept 18"
+    both = replace(model, drafters=(("draft", 30, 12), (LOOKUP, 6, 6)))
+    assert benefit(both) == "guessed 36 tokens, kept 18"
+    assert benefit(Figures()) == ""
+
+
+@pytest.mark.parametrize(("rounds", "told"), [(7, False), (8, True)])
+def test_no_ratio_for_fewer_than_eight_drafted_rounds(rounds: int, *, told: bool) -> None:
+    meter = Meter(4096)
+    for _ in range(60 - 4 * rounds):
+        meter.add(done(0, 0))
+    for _ in range(rounds):
+        meter.add(done(3, 3), Speedup(1.3, 1.2, 1.4))
+    note = GammaNote(GammaReason.PAYS, 3)
+    figures = meter.figures(generating=False, speculation=True, gamma=3, note=note)
+    assert figures.generated == 60
+    assert (figures.speedup is not None) is told
+    assert ("×" in benefit(figures)) is told
+
+
+def test_no_ratio_for_fewer_than_fifty_tokens() -> None:
+    meter = Meter(4096)
+    for _ in range(24):
+        meter.add(done(1, 1), Speedup(1.3, 1.2, 1.4))
+    note = GammaNote(GammaReason.PAYS, 1)
+    now = {"generating": False, "speculation": True, "gamma": 1, "note": note}
+    assert meter.figures(**now).speedup is None
+    meter.add(done(1, 1), Speedup(1.3, 1.2, 1.4))
+    assert meter.figures(**now).speedup is not None
+
+
+def test_two_answers_are_compared_by_their_speeds() -> None:
+    plain = answer(30, 0, 0, 0.1)
+    assert of_two(plain, answer(12, 3, 3, 0.2)) == "1.7× faster than without drafting, this once"
+    assert of_two(plain, answer(12, 3, 0, 0.2)).startswith("guessed") is False
+    assert "slower" in of_two(plain, answer(30, 3, 0, 0.2))
+
+
+def test_two_answers_are_not_compared_where_that_says_nothing() -> None:
+    plain = answer(30, 0, 0, 0.1)
+    assert of_two(plain, answer(30, 0, 0, 0.1)) == "nothing was drafted"
+    assert "too few" in of_two(plain, answer(7, 3, 3, 0.2))
+    assert "too few" in of_two(answer(20, 0, 0, 0.1), answer(12, 3, 3, 0.2))
+    busier = answer(12, 3, 3, 0.3, plain_s=0.13)
+    assert "busier during one" in of_two(plain, busier)
