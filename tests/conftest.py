@@ -20,7 +20,7 @@ from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
 from localspec.pairs import starter
 from localspec.pairs.names import STARTER
-from tests.support import toy
+from tests.support import costs, toy
 from tests.support.two_parts import pytest_cmdline_main  # noqa: F401 - a hook
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     }
     toy.install(Path(folders["LOCALSPEC_DATA"]))
     with mock.patch.dict(os.environ, folders):
+        costs.keep_toy()
         yield
 
 
@@ -123,7 +124,7 @@ def hub_world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture(scope="session")
-def starter_file() -> Path:
+def starter_file(_own_data: None) -> Path:
     """The starter's model as it comes, in Q4_1; without its package the test is skipped.
 
     CI always has it: there a skip would hide that nothing was tested.
@@ -134,6 +135,7 @@ def starter_file() -> Path:
         if os.environ.get("CI"):
             pytest.fail(why)
         pytest.skip(why)
+    costs.keep_starter(path)
     return path
 
 

@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60
 
 
-def _cache() -> dict[str, str]:
-    """The tests' own folder of measured costs, if they have one: not the user's."""
-    name = "LOCALSPEC_CACHE"
-    return {name: os.environ[name]} if name in os.environ else {}
+def _caches() -> dict[str, str]:
+    """The tests' own folders of measured costs and of compiled modules, if they have them."""
+    names = ("LOCALSPEC_CACHE", "PYTHONPYCACHEPREFIX")
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 class Terminal:
@@ -48,7 +48,7 @@ class Terminal:
             env={"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", "LANG": "C.UTF-8",
                  "HOME": str(Path.home()), "LOCALSPEC_DATA": str(data),
                  "LOCALSPEC_CONFIG": str(data),
-                 "PYTHONPATH": str(ROOT), **_cache(), **(environment or {})},
+                 "PYTHONPATH": str(ROOT), **_caches(), **(environment or {})},
             timeout=PATIENCE_S,
         )  # fmt: skip
 

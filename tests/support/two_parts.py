@@ -31,6 +31,19 @@ def with_timed_tests(folder: Path) -> list[str]:
     return [str(path) for path in found if "mark.timed" in path.read_text("utf-8")]
 
 
+def surroundings(root: Path) -> dict[str, str]:
+    """The environment of both parts: compiled modules are kept, also where Python is told not to.
+
+    Without them each worker rewrites the assertions of all files anew, and each of some hundred
+    child processes compiles the package: 40 seconds of a whole run. They are kept in pytest's
+    cache, not next to the sources, where somebody who says so does not want them.
+    """
+    found = dict(os.environ)
+    if found.pop("PYTHONDONTWRITEBYTECODE", None) and "PYTHONPYCACHEPREFIX" not in found:
+        found["PYTHONPYCACHEPREFIX"] = str(root / ".pytest_cache" / "bytecode")
+    return found
+
+
 def is_whole(config: pytest.Config) -> bool:
     """Whether this run is one of the whole suite that has nothing said against two parts."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
@@ -53,7 +66,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     for marks, how in parts.items():
         words = [*config.invocation_params.args, "-m", marks, *how]
         print(f"\n{marks}:", flush=True)
-        codes.append(subprocess.call([sys.executable, "-m", "pytest", *map(str, words)]))
+        command = [sys.executable, "-m", "pytest", *map(str, words)]
+        codes.append(subprocess.call(command, env=surroundings(config.rootpath)))
         if codes[-1] > pytest.ExitCode.TESTS_FAILED and codes[-1] != _EMPTY:
             break
         if codes[-1] and config.option.maxfail:
