@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -34,6 +35,14 @@ THREE = PromptSet("three", toy.questions(3).prompts, ignore_end=True)
 
 def ignore(*_: object) -> None:
     """Nothing to tell."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_sizes() -> Iterator[None]:
+    """Have each bench measure what decodes cost at a few sizes only."""
+    sizes = {"TARGET_SIZES": (1, 2, 4, 8, 16), "DRAFT_SIZES": (1, 2, 16)}
+    with mock.patch.multiple(benchmark, **sizes):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -40,6 +40,12 @@ def vocabulary() -> VocabularyOnly:
     return VocabularyOnly.of(vocabularies()["qwen2"])
 
 
+@pytest.fixture(scope="module")
+def grammars(vocabulary: VocabularyOnly) -> Grammars:
+    """Of that vocabulary, made once: that takes a second."""
+    return Grammars(vocabulary)
+
+
 def allowed(grammars: Grammars, grammar: str, vocabulary: VocabularyOnly, text: str) -> bool:
     state = grammars.begin(grammar)
     try:
@@ -57,12 +63,11 @@ def tools_of(tools: list[Any]) -> list[CallableTool]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_template_writes_is_allowed(
-    name: str, renderer: Renderer, vocabulary: VocabularyOnly
+    name: str, renderer: Renderer, vocabulary: VocabularyOnly, grammars: Grammars
 ) -> None:
     template = templates()[name]
     marks = learnt(renderer, TemplateSource(template, BOS, EOS), seconds=30).marks
     assert enforceable(marks)
-    grammars = Grammars(vocabulary)
     seen = 0
     for case in golden(renderer, template, random.Random(3)):
         # Python's True, which some templates write for a flag, is JSON's true under a grammar.
@@ -82,11 +87,12 @@ def test_what_a_template_writes_is_allowed(
     assert seen >= 2
 
 
-def test_an_answer_may_be_a_call_or_conform_to_a_format(vocabulary: VocabularyOnly) -> None:
+def test_an_answer_may_be_a_call_or_conform_to_a_format(
+    vocabulary: VocabularyOnly, grammars: Grammars
+) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     calls = call_grammar(HERMES, [CallableTool("f", schema, "tools", True)], several=True)
     both = calls.or_else(lark.json_value(schema, "format"))
-    grammars = Grammars(vocabulary)
     call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
     assert allowed(grammars, both, vocabulary, call)
     assert allowed(grammars, both, vocabulary, '{"a": 1}')

@@ -98,10 +98,13 @@ def test_all_are_listed_found_and_exported(archive: Path, tmp_path: Path) -> Non
     assert sorted(exported) == sorted(before.values())
 
 
-async def test_the_starter_goes_on_with_ten_of_them(starter_file: Path, archive: Path) -> None:
+@pytest.mark.parametrize("step", [25, pytest.param(5, marks=pytest.mark.slow)])
+async def test_the_starter_goes_on_with_any_of_them(
+    starter_file: Path, archive: Path, step: int
+) -> None:
     before = messages(archive)
     with closing(Store(archive)) as store:
-        wanted = [one.header.id for one in store.listed()][::5]
+        wanted = [one.header.id for one in store.listed()][::step]
     async with chatting(archive) as app:
         assert app.session is not None
         assert app.session.pair_name == "starter"

@@ -90,6 +90,7 @@ def test_what_other_programs_call_the_commands(
     assert chat.restored()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["/exit", "/quit"])
 def test_words_that_leave(start: Callable[..., Terminal], word: str) -> None:
     chat = start(*SHORT)
@@ -98,6 +99,7 @@ def test_words_that_leave(start: Callable[..., Terminal], word: str) -> None:
     assert chat.restored()
 
 
+@pytest.mark.slow
 def test_a_theme_is_tried_on_and_kept(start: Callable[..., Terminal], tmp_path: Path) -> None:
     chat = start(*SHORT)
     chat.child.send("/theme\r")
@@ -116,6 +118,7 @@ def test_a_theme_is_tried_on_and_kept(start: Callable[..., Terminal], tmp_path: 
     assert '"theme": "dracula"' in (tmp_path / "screen.json").read_text()
 
 
+@pytest.mark.slow
 def test_lists_go_by_arrows_and_enter(start: Callable[..., Terminal], tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "qwen-0.5b.gguf").write_bytes(b"GGUF")
@@ -189,7 +192,7 @@ def test_a_long_paste_is_folded(start: Callable[..., Terminal]) -> None:
     assert chat.ends() == 0
 
 
-@pytest.mark.parametrize("text", ["می‌خواهم", "👩‍👩‍👧"])
+@pytest.mark.parametrize("text", ["می‌خواهم", pytest.param("👩‍👩‍👧", marks=pytest.mark.slow)])
 def test_joiners_that_are_typed_arrive(
     start: Callable[..., Terminal], tmp_path: Path, text: str
 ) -> None:

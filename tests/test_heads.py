@@ -96,6 +96,13 @@ WITHIN = {
 }
 """Random targets with their head inside."""
 
+BEGINNING = [
+    *CHAINS[:2],
+    "random dflash",
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in CHAINS[2:]),
+]
+"""Heads that may begin with the end of a text."""
+
 
 @pytest.fixture(
     scope="module",
@@ -184,13 +191,20 @@ def ids(engine: Engine, text: str) -> list[int]:
     return engine.target.model.tokenize(text, add_special=True, parse_special=True)
 
 
+_SAID: dict[object, list[int]] = {}
+
+
 def plain(engine: Engine, prompt: Sequence[int], **how: Any) -> list[int]:
-    """What the target alone says, in a cache of its own."""
-    with Context(engine.target.model, OPTIONS) as alone:
-        return run(Engine(alone), prompt, 0, **how)[0]
+    """What the target alone says, in a cache of its own; the same again for the same target."""
+    model = engine.target.model
+    known = (model, *prompt, *sorted((name, repr(value)) for name, value in how.items()))
+    if known not in _SAID:
+        with Context(model, OPTIONS) as alone:
+            _SAID[known] = run(Engine(alone), prompt, 0, **how)[0]
+    return [*_SAID[known]]
 
 
-@pytest.mark.parametrize("gamma", [1, 5])
+@pytest.mark.parametrize("gamma", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_greedy_text_is_that_of_plain_decoding(engine: Engine, gamma: int) -> None:
     for text in PROMPTS:
         prompt = ids(engine, text)
@@ -386,7 +400,7 @@ def test_plain_rounds_and_prompts_cost_a_head_nothing(engine: Engine, passes: li
     assert 0 < len(passes) <= 2 * (len(prompt) // made.n_batch + 5)
 
 
-@pytest.mark.parametrize("models", [*CHAINS, "random dflash"], indirect=True)
+@pytest.mark.parametrize("models", BEGINNING, indirect=True)
 def test_a_head_not_asked_for_long_begins_with_the_last_part_of_the_text(
     engine: Engine, passes: list[int]
 ) -> None:
@@ -402,7 +416,7 @@ def test_a_head_not_asked_for_long_begins_with_the_last_part_of_the_text(
     assert run(engine, prompt, 3)[0] == tokens
 
 
-@pytest.mark.parametrize("models", [*CHAINS, "random dflash"], indirect=True)
+@pytest.mark.parametrize("models", BEGINNING, indirect=True)
 def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(
     engine: Engine, passes: list[int]
 ) -> None:
@@ -482,7 +496,9 @@ def test_a_text_without_its_first_turns_is_answered_like_any_other(engine: Engin
     assert drafted > 0
 
 
-@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+@pytest.mark.parametrize(
+    "accept", [Accept.BLOCK, pytest.param(Accept.TOKEN, marks=pytest.mark.slow)]
+)
 def test_with_a_seed_a_text_does_not_depend_on_what_a_head_read_before(
     engine: Engine, accept: Accept
 ) -> None:
@@ -571,9 +587,15 @@ BLOCKS = {
     "dspark of few tokens": Block(own_output=64, d2t=[*range(300, 364)], anchored=True),
     "of one layer, and long": Block(taps=(4,), places=24),
 }
+MORE_BLOCKS = ("dspark", "dspark, from the place behind", "dflash2", "of few tokens")
 
 
-@pytest.fixture(params=BLOCKS)
+@pytest.fixture(
+    params=[
+        *("dflash", "dspark of few tokens", "of one layer, and long"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE_BLOCKS),
+    ]
+)
 def blocks(request: pytest.FixtureRequest, target_model: Model, tmp_path: Path) -> Iterator[Engine]:
     """An engine whose drafter guesses several tokens in one pass."""
     path = write_dflash(tmp_path / "head.gguf", BLOCKS[request.param])
@@ -892,8 +914,16 @@ def computed(model: Model, text: Sequence[int], size: int, *, flash: bool, heads
         return np.concatenate([context.decode(part, len(part)).copy() for part in parts])
 
 
-@pytest.mark.parametrize("flash", [False, True])
-@pytest.mark.parametrize("size", [1, 3, 20, 64])
+@pytest.mark.parametrize(
+    ("size", "flash"),
+    [
+        *((1, True), (3, False), (64, True)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((1, False), (3, True), (20, False), (20, True), (64, False))
+        ),
+    ],
+)
 def test_a_head_inside_the_target_changes_no_bit_of_what_it_computes(
     size: int, flash: bool
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from tests.support import toy
 from .support.gemma4 import write_assistant, write_gemma4
 from .support.gguf_models import write_renumbered
 from .support.heads import write_dflash
+from .support.pairwise import usually
 from .support.replay import Trace, TracedRound, read_trace
 from .support.stub_context import StubContext, StubModel, near, random_script
 
@@ -256,7 +257,10 @@ def test_a_drafter_that_has_changed_is_told() -> None:
 # ---------------------------------------------------------------- the real models
 
 
-@pytest.fixture(params=[DRAFT, TRANSLATED, EAGLE3, MTP, DFLASH, ASSISTANT])
+DRAFTERS = (DRAFT, TRANSLATED, EAGLE3, MTP, DFLASH, ASSISTANT)
+
+
+@pytest.fixture
 def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """The toy's target, one thread, with each of its drafters."""
     options = ContextOptions(n_ctx=1100, threads=1, flash_attention=True)
@@ -290,10 +294,22 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
         yield Engine(target, head_drafter(head))
 
 
-@pytest.mark.parametrize(("accept", "lenience"), RULES)
+def cases() -> Iterator[tuple[str, Accept, float | None, float, int]]:
+    """Each drafter under each rule."""
+    for drafter, rule in product(DRAFTERS, RULES):
+        yield from ((drafter, *rule, *how) for how in ((0.9, 12), (0.0, 200), (0.9, 200)))
+
+
+def usual() -> Iterator[tuple[str, Accept, float | None, float, int]]:
+    """Each rule with a draft model, and each other drafter under one of them."""
+    yield from ((DRAFT, *rule, 0.9, 12) for rule in RULES)
+    yield from ((name, *rule, 0.9, 12) for name, rule in zip(DRAFTERS[1:], RULES * 2))  # noqa: B905
+
+
 @pytest.mark.parametrize(
-    ("temperature", "rounds"),
-    [(0.9, 12), *(pytest.param(t, 200, marks=pytest.mark.slow) for t in (0.0, 0.9))],
+    ("real", "accept", "lenience", "temperature", "rounds"),
+    usually(cases(), *usual()),
+    indirect=["real"],
 )
 def test_real_rounds_are_told_as_a_replay_derives_them(
     real: Engine, accept: Accept, lenience: float | None, temperature: float, rounds: int

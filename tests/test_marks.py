@@ -23,6 +23,7 @@ from localspec.errors import LocalspecError
 from tests.fakes import CHATML, renderer
 from tests.support.gguf_models import Sizes, other_vocabulary, write_llama
 from tests.support.llama_source import VocabularyOnly, needed, templates, vocabularies
+from tests.support.pairwise import usually
 
 # What may be a mark in the source of a template.
 SHAPES = re.compile(
@@ -119,11 +120,12 @@ def seeded() -> random.Random:
     return random.Random(seed)
 
 
-@pytest.mark.parametrize("drawn", [1, pytest.param(12, marks=pytest.mark.slow)])
-def test_no_text_makes_a_mark_with_real_vocabularies(drawn: int) -> None:
+@pytest.mark.parametrize(("most", "drawn"), [(4, 1), pytest.param(99, 12, marks=pytest.mark.slow)])
+def test_no_text_makes_a_mark_with_real_vocabularies(most: int, drawn: int) -> None:
     needed()
     rng, tried, wrong = seeded(), 0, []
-    for name, path in vocabularies().items():
+    chosen = rng.sample(sorted(vocabularies().items()), min(most, len(vocabularies())))
+    for name, path in chosen:
         with VocabularyOnly.of(path) as model:
             own = own_marks(model)
             for template in rng.sample(sorted(templates()), min(drawn, len(templates()))):
@@ -132,10 +134,12 @@ def test_no_text_makes_a_mark_with_real_vocabularies(drawn: int) -> None:
                 known = CHANGED if name in EMBEDDING else ""
                 wrong += [(name, template, each) for each in faults if each not in ("", known)]
     assert not wrong
-    assert tried > 4 * len(vocabularies()) * drawn
+    assert tried >= 4 * len(chosen) * drawn
 
 
-@pytest.mark.parametrize("name", ["command-r", "deepseek-coder", "gemma-4"])
+@pytest.mark.parametrize(
+    "name", usually(["command-r", "deepseek-coder", "gemma-4"], "deepseek-coder")
+)
 def test_the_old_judgement_makes_marks(name: str) -> None:
     """That a mark is whatever has no text."""
     needed()

@@ -82,22 +82,11 @@ def kill(chat: Terminal) -> None:
     chat.until(lambda: not chat.child.isalive(), "the end")
 
 
-@pytest.mark.parametrize("size", SIZES[:1])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES)
 def test_one_key_leads_from_the_starter_to_a_better_pair(
     start: Callable[..., Terminal], size: tuple[int, int]
 ) -> None:
-    way(start, size)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", SIZES[1:])
-def test_one_key_leads_to_a_better_pair_on_a_larger_screen(
-    start: Callable[..., Terminal], size: tuple[int, int]
-) -> None:
-    way(start, size)
-
-
-def way(start: Callable[..., Terminal], size: tuple[int, int]) -> None:
     chat = start(size, "starter")
     name = proposed(chat)
     chat.sees("for this machine (expected from starter")

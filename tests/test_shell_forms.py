@@ -94,11 +94,16 @@ def test_other_names_of_list(tmp_path: Path, name: str) -> None:
     ("words", "said"),
     [
         (("cht",), "Did you mean chat?"),
-        (("serv", "toy"), "Did you mean serve?"),
-        (("qwen3-8b",), "To open a pair: localspec chat qwen3-8b"),
         (("why", "is", "that"), "A question stands in quotes"),
         (("run", "toyy", "-p", "hi"), "Did you mean toy?"),
-        (("run", "./my models/none.gguf", "-p", "hi"), "none.gguf does not exist"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (("serv", "toy"), "Did you mean serve?"),
+                (("qwen3-8b",), "To open a pair: localspec chat qwen3-8b"),
+                (("run", "./my models/none.gguf", "-p", "hi"), "none.gguf does not exist"),
+            )
+        ),
     ],
 )
 def test_what_is_mistyped_gets_a_suggestion(

@@ -365,6 +365,7 @@ def test_greedy_it_answers_as_an_assistant(starter_session: Session) -> None:
     assert corrected(said(starter_session, SPELLING)) == 3
 
 
+@pytest.mark.slow
 def test_as_advised_it_is_an_assistant_with_four_of_five_seeds(starter_file: Path) -> None:
     answers: dict[str, list[str]] = {"hi": [], "who are you?": [], FUNCTION: [], SPELLING: []}
     with closing(loaded(pair=STARTER, n_predict=96)) as session:

@@ -36,3 +36,21 @@ def pairwise(cases: Iterable[tuple[Any, ...]]) -> list[ParameterSet]:
     cases = list(cases)
     needed = {*covering(cases)}
     return [pytest.param(*case, marks=() if case in needed else pytest.mark.slow) for case in cases]
+
+
+def usually(cases: Iterable[Any], *usual: Any) -> list[ParameterSet]:
+    """`cases` for `parametrize`, those marked slow that are not among the `usual` ones.
+
+    For cases that take the same way through the code with other numbers.
+
+    Raises:
+        LookupError: one of `usual` is none of `cases`.
+    """
+    cases = list(cases)
+    if missing := [case for case in usual if case not in cases]:
+        raise LookupError(f"not among the cases: {missing}")
+    marks = [() if case in usual else pytest.mark.slow for case in cases]
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=each)
+        for case, each in zip(cases, marks, strict=True)
+    ]
