@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.dialects import Dialect, Says, Thinks
+from localspec.chat.conversation import Role
+from localspec.chat.dialects import Dialect, Reading, Says, Thinks
+from localspec.chat.dialects.shapes import AnswerMarks, ThinkingOptions
+from localspec.chat.events import RoundText
+from localspec.engine.cancel import Cancel
+from tests.fakes import CHATML, FakeModel, ended, fake_session, rounds_of
 from tests.support.chat_pilot import chatting
 from tests.support.scripted_session import Gate
 
@@ -54,7 +61,7 @@ async def test_thoughts_are_folded_while_they_stream_and_open_on_demand(tmp_path
         await chat.send("why?")
         chat.session.gate.allow(2)
         await chat.until(lambda: "▸ thinking …" in chat.transcript())
-        assert "tokens" in chat.transcript()
+        assert re.search(r"thinking … [1-9]\d* tokens?, ", chat.transcript())
         assert "wonder" not in chat.transcript()
         await chat.press("f11")
         await chat.until(lambda: "▾ thinking …" in chat.transcript())
@@ -62,6 +69,7 @@ async def test_thoughts_are_folded_while_they_stream_and_open_on_demand(tmp_path
         chat.session.gate.open()
         await chat.until(chat.ready)
         assert "It is blue." in chat.transcript()
+        assert re.search(r"▾ thought for [1-9]\d* tokens?, \d", chat.transcript())
         assert "think>" not in chat.transcript()
         rows = chat.screen().split("\n")
         row = next(y for y, line in enumerate(rows) if "▾ thought" in line)
@@ -83,10 +91,92 @@ async def test_thoughts_are_folded_while_they_stream_and_open_on_demand(tmp_path
         assert chat.session.messages[-1].content == ANSWER
 
 
-async def test_an_answer_that_begins_inside_a_thought(tmp_path: Path) -> None:
-    answer = ANSWER.removeprefix("<think>")
-    async with chatting(answers=[answer], dialect=Dialect(prefill="<think>")) as chat:
+OPENS = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
+SWITCHED = (
+    "{% for m in messages %}[{{ m.role }}]"
+    "{% if m.reasoning_content %}<t>{{ m.reasoning_content }}</t>{% endif %}{{ m.content }}"
+    "{% endfor %}{% if add_generation_prompt %}[assistant]"
+    "{% if enable_thinking is not defined or enable_thinking %}<t>{% else %}<t></t>{% endif %}"
+    "{% endif %}"
+)
+
+
+def test_an_answer_that_begins_inside_a_thought_is_kept_with_its_mark() -> None:
+    """Whoever reads it later, under another setting, needs no prompt."""
+    answer = [*rounds_of(b"why</think>It is blue."), ended()]
+    session, _ = fake_session(answer, model=FakeModel(chat_template=OPENS))
+    events = list(session.turn("hi", Cancel()))
+    text = "".join(event.text for event in events if isinstance(event, RoundText))
+    assert text == events[-1].text == "<think>why</think>It is blue."  # type: ignore[union-attr]
+    assert session.messages[-1].content == text
+    assert session.dialect.said(text) == Reading("why", "It is blue.")
+
+
+def test_earlier_answers_are_read_as_they_were_written() -> None:
+    thinks, plain = [*rounds_of(b"why</t>blue"), ended()], [*rounds_of(b"green"), ended()]
+    session, _ = fake_session(thinks, plain, thinks, model=FakeModel(chat_template=SWITCHED))
+    assert session.template.dialect.thinking.switch
+    for reasoning in ("auto", "off", "on"):
+        session.settings = replace(session.settings, reasoning=reasoning)  # type: ignore[arg-type]
+        list(session.turn("hi", Cancel()))
+    answers = [one.content for one in session.messages if one.role is Role.ASSISTANT]
+    assert answers == ["<t>why</t>blue", "green", "<t>why</t>blue"]
+    assert [session.dialect.said(one).content for one in answers] == ["blue", "green", "blue"]
+    assert "[assistant]green[user]" in session.template.render(
+        [session._told(one) for one in session.messages]
+    )
+
+
+CAN = ThinkingOptions(True, ("low", "high"), True, "enable_thinking", "reasoning_effort")
+
+
+async def test_what_a_model_thinks_can_be_asked_for() -> None:
+    async with chatting((160, 60), dialect=Dialect(True, thinking=CAN)) as chat:
+        await chat.send("/think")
+        await chat.until(lambda: "as the model's chat template has it" in chat.transcript())
+        assert "/think takes off, on, low, high, auto, budget N" in chat.transcript()
+        for asked, shown in (
+            ("off", "to come: off"),
+            ("high", "to come: on, effort high"),
+            ("budget 412", "to come: on, effort high, 412 tokens at most"),
+            ("budget none", "to come: on, effort high\n"),
+            ("auto", "to come: as the model's chat template has it"),
+        ):
+            await chat.send(f"/think {asked}")
+            await chat.until(lambda shown=shown: shown in chat.transcript() + "\n")
+        await chat.send("/set nothink")
+        await chat.until(lambda: chat.session.settings.reasoning == "off")
+        for wrong in ("medium", "budget", "budget x", "off now"):
+            await chat.send(f"/think {wrong}")
+            await chat.until(
+                lambda wrong=wrong: (
+                    f"“{wrong}”" in chat.transcript() or "budget cannot" in chat.transcript()
+                )
+            )
+        assert chat.session.settings.reasoning == "off"
+        await chat.press(*"/think ")
+        await chat.until(
+            lambda: "budget" in chat.screen() and "medium" not in chat.screen().split("/think ")[-1]
+        )
+
+
+async def test_a_model_that_knows_no_thoughts_says_so() -> None:
+    async with chatting() as chat:
+        for asked in ("/think", "/think off", "/show"):
+            await chat.send(asked)
+        await chat.until(lambda: chat.transcript().count("chat template knows no thoughts") == 3)
+        assert chat.session.settings.reasoning == "auto"
+
+
+async def test_one_key_shows_answers_as_they_were_written() -> None:
+    thought = "<|channel|>analysis<|message|>Hm.<|end|>"
+    raw = f"{thought}<|start|>assistant<|channel|>final<|message|>**Blue**."
+    marks = AnswerMarks(speech="harmony")
+    async with chatting(answers=[raw], dialect=Dialect(True, marks), size=(140, 30)) as chat:
         await chat.ask("why?")
-        assert "▸ thought" in chat.transcript()
-        assert "wonder" not in chat.transcript()
-        assert "It is blue." in chat.transcript()
+        assert "thought for 1" in chat.transcript()
+        assert "<|" not in chat.transcript()
+        await chat.press("f3")
+        assert raw in "".join(line.removeprefix("  ") for line in chat.transcript().split("\n"))
+        await chat.send("/raw")
+        await chat.until(lambda: "<|" not in chat.transcript())

@@ -26,6 +26,8 @@ class AnswerText:
         piece: the bytes of a token.
         stops: the stop strings.
         drafters: the names of the models that draft, in the order in which they were named.
+        begins: the mark of a thought that the prompt has opened. The text begins with it, so that
+            whoever reads it later needs no prompt.
 
     Attributes:
         tokens: the ids generated, up to and including the one that completed a stop string.
@@ -33,9 +35,15 @@ class AnswerText:
     """
 
     def __init__(
-        self, piece: Callable[[int], bytes], stops: Iterable[str], drafters: Sequence[str] = ()
+        self,
+        piece: Callable[[int], bytes],
+        stops: Iterable[str],
+        drafters: Sequence[str] = (),
+        *,
+        begins: str = "",
     ) -> None:
         self._piece = piece
+        self._begins = begins
         self._origins = {name: MODELS[min(i, len(MODELS) - 1)] for i, name in enumerate(drafters)}
         self._origins[LOOKUP] = Origin.LOOKUP
         self._text = Detokeniser()
@@ -48,6 +56,11 @@ class AnswerText:
     def text(self) -> str:
         """The text released so far."""
         return "".join(span.text for span in self._released)
+
+    @property
+    def written(self) -> str:
+        """The same without what the prompt has opened: the text of the tokens."""
+        return self.text.removeprefix(self._begins)
 
     @property
     def spans(self) -> tuple[Span, ...]:
@@ -70,6 +83,8 @@ class AnswerText:
             released += self._stops.feed(self._text.flush())
             released += self._stops.flush()
         spans = joined(released)
+        if spans and not self._released and self._begins:
+            spans = (Span(self._begins, Origin.TARGET), *spans)
         self._released += spans
         for span in spans:
             self.kind.feed(span.text)

@@ -80,7 +80,7 @@ class Completions:
             yield from turn if asked.top_logprobs is None else self._scored(turn)
         finally:
             if asked.messages:
-                known.answered(answer.tokens, piece, answer.text)
+                known.answered(answer.tokens, piece, answer.written)
 
     def _check_drafters(self, named: tuple[str, ...]) -> None:
         """Refuse drafters that are not there.

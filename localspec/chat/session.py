@@ -9,12 +9,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from msgspec import structs
-
 from localspec.chat.advice import Advice
 from localspec.chat.answer import AnswerText
 from localspec.chat.conversation import Message, Role, with_system
-from localspec.chat.dialects import RAW, Dialect
+from localspec.chat.dialects import Dialect
 from localspec.chat.drafting import Drafting
 from localspec.chat.events import Noticed, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures
@@ -97,7 +95,6 @@ class Session:
         self._writer = Writer(pair, engine, self._drafting, auto.costs if auto else None)
         self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template)
         self._known_ids = KnownIds(self.template)
-        self._prefills: dict[tuple[str, str], str] = {}
         self._window = Window(pair.target.n_ctx)
         self._busy = threading.Lock()
         self._closed = False
@@ -135,7 +132,9 @@ class Session:
         """What the user should know about this pair and its settings."""
         problems = self._writer.past.problems if self._writer.past else ()
         settings, thinking = self.settings, self.template.dialect.thinking
-        missing = thinking.missing(settings.reasoning, settings.reasoning_effort)
+        missing = thinking.missing(
+            settings.reasoning, settings.reasoning_effort, settings.reasoning_budget
+        )
         asked = [missing] if missing else []
         return [*self.pair.notices, *self.template.notices, *asked, *problems]
 
@@ -151,11 +150,10 @@ class Session:
         Raises:
             Cancelled: the flag of the template's renderer was set meanwhile.
         """
-        settings = self.settings
+        settings, dialect = self.settings, self.template.dialect
         if settings.reasoning_format == "none":
-            return RAW
-        prefill = self._prefill(settings.reasoning, settings.reasoning_effort)
-        return structs.replace(self.template.dialect, prefill=prefill)
+            return dialect.raw()
+        return dialect.asked(settings.reasoning, settings.reasoning_effort)
 
     @property
     def speculation_note(self) -> str:
@@ -471,15 +469,17 @@ class Session:
         if self._window.left_out > left_out:
             yield TurnsLeftOut(self._window.left_out)
         piece = self.template.piece
-        answer = AnswerText(piece, (*settings.stop, *self.template.stops), tuple(self.pair.drafts))
+        opened = self.dialect.prefill
+        stops = (*settings.stop, *self.template.stops)
+        answer = AnswerText(piece, stops, tuple(self.pair.drafts), begins=opened)
         stats = self._writer.begin(answer, settings.lenience)
         before, self.messages[:] = list(self.messages), asked
         reason: FinishReason | None = None
         try:
             if prompt is None:
                 raise Cancelled
-            budget = self._budget(settings, self.dialect.prefill)
-            how = replace(self._writer.how(settings, (), budget), recorder=self.recorder)
+            how = self._writer.how(settings, (), self._budget(settings, opened))
+            how = replace(how, recorder=self.recorder)
             reason = yield from self._writer.write(prompt, how, answer, cancel)
         except Cancelled:
             reason = FinishReason.CANCELLED
@@ -487,7 +487,7 @@ class Session:
             reason = FinishReason.CANCELLED
             raise
         finally:
-            self._known_ids.answered(answer.tokens, piece, answer.text)
+            self._known_ids.answered(answer.tokens, piece, answer.written)
             again = len(asked) <= len(before)
             stopped = reason is FinishReason.CANCELLED
             if not answer.text and (reason is None or (again and stopped)):
@@ -497,32 +497,18 @@ class Session:
                 self.messages.append(message)
         yield TurnEnd(answer.text, reason, stats)
 
-    def _prefill(self, reasoning: str, effort: str) -> str:
-        """The mark of thoughts with which prompts end, where this is asked for."""
-        known = self._prefills.get((reasoning, effort))
-        if known is None:
-            dialect = self.template.dialect
-            variables = dialect.thinking.variables(reasoning, effort)
-            try:
-                known = dialect.opened(
-                    self.template.render([Message(Role.USER, "x")], variables=variables)
-                )
-            except LocalspecError:  # a template that wants more than a question
-                known = ""
-            self._prefills[reasoning, effort] = known
-        return known
-
     def _budget(
         self, settings: ChatSettings, prefill: str
     ) -> tuple[str, str, tuple[int, ...]] | None:
         """The marks of a thought that has a budget, and the tokens that close it."""
-        pairs = self.template.dialect.marks.thoughts
-        if settings.reasoning_budget < 0 or not pairs:
+        marks = self.template.dialect.marks
+        if settings.reasoning_budget < 0 or not marks.thoughts:
             return None
+        pairs = marks.thoughts
         begin, close = next((pair for pair in pairs if pair[0] == prefill), pairs[0])
-        text = f"{THOUGHT_ENDS}{close}\n\n"
+        gap = "\n\n" if marks.speech == "marks" else ""  # a header follows at once elsewhere
         model = self.pair.target.model
-        ids = model.tokenize(text, add_special=False, parse_special=True)
+        ids = model.tokenize(f"{THOUGHT_ENDS}{close}{gap}", add_special=False, parse_special=True)
         return "" if prefill else begin, close, tuple(ids)
 
     def _told(self, message: Message) -> Message:

@@ -76,8 +76,7 @@ class _SaidAlone:
     """Rounds with that of their text which is said to the user, thoughts left out."""
 
     def __init__(self, session: Session) -> None:
-        dialect = session.dialect
-        self._reader = OriginReader(dialect.reader((), prompt=dialect.prefill, exact=True))
+        self._reader = OriginReader(session.dialect.reader((), exact=True))
         self._last: RoundText | None = None
 
     def take(self, event: TurnEvent) -> Iterator[TurnEvent]:

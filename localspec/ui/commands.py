@@ -326,6 +326,9 @@ def _set(app: Parts, argument: str) -> None:
     if name == "system":
         _system(app, value)
         return
+    if name in ("think", "nothink"):  # as Ollama has it
+        _think(app, value or {"think": "on", "nothink": "off"}[name])
+        return
     session, doubt = app.session(), ""
     if value:
         settings = parameters.changed(session.settings, name, value, session.advice)
@@ -341,6 +344,21 @@ def _set(app: Parts, argument: str) -> None:
         or "Where nothing else is said, sampling is as llama.cpp's defaults have it. /set NAME"
         " VALUE changes one, /set NAME default takes that back.",
     )
+
+
+def _think(app: Parts, argument: str) -> None:
+    session = app.session()
+    settings, can = session.settings, session.dialect.thinking
+    if not argument:
+        ways = ", ".join(parameters.ways_to_think(can)).replace("budget ", "budget N")
+        app.transcript.say(
+            f"thinking: {parameters.thinking(settings, can)}",
+            f"/think takes {ways} for this model." if ways else "",
+        )
+        return
+    settings = parameters.asked_to_think(settings, can, argument)
+    app.engine.configure(settings)
+    app.transcript.say(f"thinking for the answers to come: {parameters.thinking(settings, can)}")
 
 
 def _system(app: Parts, argument: str) -> None:
@@ -403,6 +421,7 @@ def _show(app: Parts, _argument: str) -> None:
             f"target  {one_line(session.target_name, 60)}",
             f"draft   {one_line(session.draft_name or 'no model', 60)}",
             f"system  {session.settings.system_prompt or 'no system prompt'}",
+            f"think   {parameters.thinking(session.settings, session.dialect.thinking)}",
             f"set     {parameters.shown(session.settings, size, session.advice)}",
         ]),
         "/draft says what could draft, /set and /system change the rest.",
@@ -457,8 +476,9 @@ COMMANDS = (
         _speculation, keys="f2,ctrl+t", footer="Speculation", when=LOADED, able=able.drafted,
     ),
     Command(
-        "origin", "", "show who proposed each piece first",
-        _origin, keys="f3,ctrl+o", footer="Origin",
+        "origin", "",
+        "show answers as they were written, marks and thoughts too, and who proposed each piece",
+        _origin, "raw", "f3,ctrl+o", "Origin",
     ),
     Command(
         "panel", "[full|compact|off]", "size of the figures panel",
@@ -541,6 +561,11 @@ COMMANDS = (
     ),
     Command(
         "temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature, when=LOADED,
+    ),
+    Command(
+        "think", "[HOW]",
+        "show or set how a model thinks: off, on, low, medium, high, budget N (tokens), auto",
+        _think, when=LOADED, words=words.ways_to_think,
     ),
     Command(
         "thoughts", "",

@@ -10,6 +10,7 @@ from typing import Any
 
 from localspec import formats, private
 from localspec.chat.advice import ADVISABLE, Advice, Source, option
+from localspec.chat.dialects.shapes import ThinkingOptions
 from localspec.chat.figures import accepted_words
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.params import SamplingParams
@@ -128,6 +129,49 @@ def changed(settings: ChatSettings, name: str, value: str, advice: Advice) -> Ch
     return replace(
         settings, sampling=sampling, chosen=settings.chosen | mine, repeatable=repeatable
     )
+
+
+def thinking(settings: ChatSettings, can: ThinkingOptions) -> str:
+    """How the model is asked to think, in a line."""
+    if not ways_to_think(can):
+        return "the model's chat template knows no thoughts"
+    asked = can.variables(settings.reasoning, settings.reasoning_effort).values()
+    words = [f"effort {one}" if isinstance(one, str) else "on" if one else "off" for one in asked]
+    if can.budget and settings.reasoning_budget >= 0:
+        words.append(f"{formats.count(settings.reasoning_budget)} tokens at most")
+    return ", ".join(words) or "as the model's chat template has it"
+
+
+def ways_to_think(can: ThinkingOptions) -> list[str]:
+    """What `/think` takes for a model; a number follows what ends in a space."""
+    ways = [*(("off", "on") if can.switch else ()), *can.efforts]
+    ways += ["auto"] if ways else []
+    return [*ways, "budget "] if can.budget else ways
+
+
+def asked_to_think(settings: ChatSettings, can: ThinkingOptions, words: str) -> ChatSettings:
+    """`settings` with what the words after `/think` ask for.
+
+    Raises:
+        UsageError: the model cannot be asked that.
+    """
+    ways = ways_to_think(can)
+    name, _, value = words.lower().partition(" ")
+    if not ways:
+        raise UsageError(thinking(settings, can), "Nothing can be asked of them.")
+    remedy = f"There is {', '.join(ways).replace('budget ', 'budget N (tokens, or none)')}."
+    if f"{name} " in ways:
+        tokens = -1 if value.strip() in ("none", "auto") else whole("budget", value.strip(), remedy)
+        return replace(settings, reasoning_budget=tokens)
+    if value or name not in ways:
+        raise UsageError(f"this model cannot think “{one_line(words, 40)}”", remedy)
+    if name == "auto":
+        return replace(settings, reasoning="auto", reasoning_effort="", reasoning_budget=-1)
+    if name in ("off", "on"):
+        return replace(settings, reasoning=name)  # type: ignore[arg-type]
+    # Who asks for an effort wants a thought.
+    switch = "on" if settings.reasoning == "off" else settings.reasoning
+    return replace(settings, reasoning=switch, reasoning_effort=name)
 
 
 def presets() -> dict[str, str]:

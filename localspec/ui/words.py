@@ -35,6 +35,12 @@ def names_of_presets(_app: Parts) -> Sequence[str]:
     return list(parameters.presets())
 
 
+def ways_to_think(app: Parts) -> Sequence[str]:
+    """What can be asked of the model's thoughts."""
+    session = app.engine.info
+    return parameters.ways_to_think(session.dialect.thinking) if session else ()
+
+
 def names_of_pairs(app: Parts) -> Sequence[str]:
     """The pairs that were listed since the start."""
     return [row.name for row in app.pairs().state.shown()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from localspec.chat.dialects.channels import HEADERS, ChannelReader
 from localspec.chat.dialects.reader import MarkReader
@@ -22,13 +22,38 @@ class Dialect(Struct, frozen=True):
         known: it was learnt from the model's template; otherwise it is what most models write.
         marks: how answers are divided.
         thinking: what may be asked for.
-        prefill: the mark of thoughts with which the prompts of a conversation end; empty for none.
+        openings: the mark of a thought with which prompts end, by what is asked for: reasoning and
+            effort as `ThinkingOptions.variables` takes them. What is not listed opens no thought.
+        prefill: the same of the prompts of one conversation; empty for none.
     """
 
     known: bool = False
     marks: AnswerMarks = field(default_factory=AnswerMarks)
     thinking: ThinkingOptions = field(default_factory=ThinkingOptions)
+    openings: tuple[tuple[str, str, str], ...] = ()
     prefill: str = ""
+
+    def asked(self, reasoning: str = "auto", effort: str = "") -> Dialect:
+        """The dialect of a conversation in which this is asked of thoughts.
+
+        Args:
+            reasoning: ``on``, ``off``, or ``auto``, which leaves it to the template.
+            effort: how much it thinks; what the template does not know changes nothing.
+        """
+        variables = self.thinking.variables(reasoning, effort)
+        prefill = next(
+            (
+                mark
+                for *asked, mark in self.openings
+                if self.thinking.variables(*asked) == variables
+            ),
+            "",
+        )
+        return structs.replace(self, prefill=prefill)
+
+    def raw(self) -> Dialect:
+        """The same with every answer as content, marks and all."""
+        return structs.replace(self, marks=AnswerMarks(thoughts=()), openings=(), prefill="")
 
     def reader(
         self, tools: Sequence[Any] | None = None, *, prompt: str = "", exact: bool = False
@@ -58,13 +83,14 @@ class Dialect(Struct, frozen=True):
         return _whole(self.reader(tools, prompt=prompt), raw, cut=cut)
 
     def said(self, raw: str, *, cut: bool = False) -> Reading:
-        """What an answer of a conversation says, in which nothing is a call.
+        """What a stored answer says, in which nothing is a call.
 
         Args:
-            raw: its text; without any mark it is content as it is.
+            raw: its text, with the mark of a thought that the prompt opened; without any mark it is
+                content as it is.
             cut: it was ended by a limit.
         """
-        return _whole(self.reader((), prompt=self.prefill, exact=True), raw, cut=cut)
+        return _whole(self.reader((), exact=True), raw, cut=cut)
 
     def opened(self, prompt: str) -> str:
         """The mark of thoughts with which a prompt ends; empty for none."""
@@ -86,10 +112,6 @@ class Dialect(Struct, frozen=True):
             yield from (*shape.before, *shape.after, shape.name_end, shape.key_open)
             yield from (shape.value_open, shape.other_open, shape.value_close)
             yield from ('<|"|>',) if shape.style == "gemma" else ()
-
-
-RAW = Dialect(marks=AnswerMarks(thoughts=()))
-"""Takes nothing apart: every answer is content, marks and all."""
 
 
 def _whole(reader: AnswerReader, raw: str, *, cut: bool) -> Reading:

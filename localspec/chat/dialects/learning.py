@@ -96,7 +96,7 @@ class _Learner:
             marks = self._with_calls(marks, head, speech)
             marks = structs.replace(marks, speech=speech)
         dialect = Dialect(True, marks, self._options(marks))
-        return self._checked(dialect, head)
+        return self._opening(self._checked(dialect, head))
 
     def _speech(self) -> Speech:
         for name, kind in (("harmony", harmony), ("muse", muse), ("functionary", functionary)):
@@ -248,8 +248,8 @@ class _Learner:
         for name in ("enable_thinking", "thinking"):
             if name not in self._template:
                 continue
-            on = write.prompt(FIRST, **_only(name, True))
-            off = write.prompt(FIRST, **_only(name, False))
+            on = write.prompt(FIRST, **_only(**{name: True}))
+            off = write.prompt(FIRST, **_only(**{name: False}))
             if on and off and on != off:
                 switch = name
                 break
@@ -257,13 +257,27 @@ class _Learner:
         for name in _EFFORT_NAMES:
             if name not in self._template:
                 continue
-            written = {one: write.prompt(FIRST, **_only(name, one)) for one in _EFFORTS}
+            written = {one: write.prompt(FIRST, **_only(**{name: one})) for one in _EFFORTS}
             differ = {text for text in written.values() if text}
             if len(differ) > 1:
                 efforts, effort_name = tuple(one for one in _EFFORTS if written[one]), name
                 break
         budget = bool(marks.thoughts) and (marks.speech == "harmony" or self._thinks(marks))
         return ThinkingOptions(bool(switch), efforts, budget, switch, effort_name)
+
+    def _opening(self, dialect: Dialect) -> Dialect:
+        """`dialect` with the marks of thoughts that prompts end with, whatever is asked for."""
+        thinking = dialect.thinking
+        found = []
+        for reasoning in ("auto", "on", "off") if thinking.switch else ("auto",):
+            for effort in ("", *thinking.efforts):
+                asked = _only(**thinking.variables(reasoning, effort))
+                if mark := dialect.opened(self._write.prompt(FIRST, **asked) or ""):
+                    found.append((reasoning, effort, mark))
+        budget = thinking.budget or bool(found)
+        return structs.replace(
+            dialect, openings=tuple(found), thinking=structs.replace(thinking, budget=budget)
+        )
 
     def _thinks(self, marks: AnswerMarks) -> bool:
         """Whether the model has thoughts at all, as far as the template shows."""
@@ -350,6 +364,6 @@ def _tails(
     return (), tuple(dict.fromkeys(ends))
 
 
-def _only(name: str, value: bool | str) -> dict[str, Any]:
-    """One variable of thoughts alone, the usual ones left out."""
-    return {"enable_thinking": None, "thinking": None, name: value}
+def _only(**variables: bool | str) -> dict[str, Any]:
+    """These variables alone, the usual ones of thoughts left out."""
+    return {"enable_thinking": None, "thinking": None, **variables}

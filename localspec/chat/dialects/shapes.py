@@ -77,13 +77,15 @@ class ThinkingOptions(Struct, frozen=True):
             found[self.effort_name] = effort
         return found
 
-    def missing(self, reasoning: str = "auto", effort: str = "") -> str:
+    def missing(self, reasoning: str = "auto", effort: str = "", budget: int = -1) -> str:
         """What of it the model does not know, in a sentence; empty where it knows all."""
         if reasoning != "auto" and not self.switch:
             return "the model's chat template cannot switch thoughts on or off"
         if effort and effort not in self.efforts:
-            known = ", ".join(self.efforts)
-            return f"the model's chat template knows {known or 'no'} reasoning effort"
+            known = ", ".join(self.efforts) or "none"
+            return f"the model's chat template has no reasoning effort {effort}: it knows {known}"
+        if budget >= 0 and not self.budget:
+            return "the model's chat template marks no thoughts: a budget for them does nothing"
         return ""
 
 

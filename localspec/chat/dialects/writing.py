@@ -104,7 +104,7 @@ class TurnWriter:
             sample: the values.
             answer: the message, without its role.
             tools: whether the template sees tools.
-            more: variables.
+            more: variables; those that are None stay undefined.
 
         Returns:
             None where the template refuses it, or writes something else ahead of it.
@@ -147,6 +147,7 @@ class TurnWriter:
             Message(Role.ASSISTANT, "", more={"role": "assistant", **one}) for one in answers
         ]
         variables = {**self.on, **more, "add_generation_prompt": generation}
+        variables = {name: value for name, value in variables.items() if value is not None}
         variables |= {"tools": sample.tools} if tools else {}
         key = json.dumps([[message.more for message in messages], variables])
         if key not in self._known:

@@ -167,7 +167,7 @@ class Thought:
         self._text = ""
 
     def _new(self) -> OriginReader:
-        return OriginReader(self._dialect.reader((), prompt=self._dialect.prefill, exact=True))
+        return OriginReader(self._dialect.reader((), exact=True))
 
     def show(self, shown: bool) -> None:
         """Open or fold it."""
@@ -226,16 +226,17 @@ class Thought:
         """
         if not self._text.strip():
             return []
-        parts = ["thinking …" if self._reader.thinking else "thought"]
+        n, unit = max(1, round(self.tokens)), "token"
+        if not self.tokens:  # written by another program, or before tokens were counted
+            n, unit = len(self._text.split()), "word"
+        took = f"{formats.count(n)} {unit}{'s' if n != 1 else ''}"
         if self.tokens:
-            tokens = formats.count(round(self.tokens))
-            parts += [f"{tokens} tokens", formats.seconds(self.seconds)]
-        else:
-            parts.append(f"{formats.count(len(self._text.split()))} words")
+            took += f", {formats.seconds(self.seconds)}"
+        said = "thinking … " if self._reader.thinking else "thought for "
         sign = "▾" if self._open else "▸"
         head = Content.from_markup(
             f"[@click=app.command('thoughts')][bold $text-accent]{sign}[/] [{MUTED}]"
-            f"{' · '.join(parts)}[/][/]"
+            f"{said}{took}[/][/]"
         )
         blocks = [Block(Paragraph(head))]
         if self._open:
