@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
+from localspec.chat.events import RoundText, TurnEnd
+from localspec.chat.session import THOUGHT_ENDS, Session
+from localspec.engine.cancel import Cancel
 from localspec.engine.grammar import Anything, Budgeted, Constraint
+from localspec.engine.params import Accept
 from localspec.errors import EngineError
+from localspec.loading.load import load_session
+from localspec.loading.request import LoadRequest
 from tests.fakes import FakeModel
 
 WORDS = b"a thought with words</think>said"
@@ -53,3 +64,58 @@ def test_only_a_thought_has_a_budget() -> None:
 def test_other_tokens_are_refused_while_it_is_closed() -> None:
     with pytest.raises(EngineError):
         budget(0).after(ord("x"))
+
+
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+)
+PROMPT = "Write a long story about a dog and a boat, with many chapters."
+BUDGET = 50
+# So that its thought is long on every machine: <|endoftext|> and <|im_end|> never come.
+NO_END = ((0, -math.inf), (2, -math.inf))
+
+
+def loaded(path: Path, **more: Any) -> Session:
+    """A model under a template that opens a thought; by the coupled rule, with equal bits."""
+    request = LoadRequest(
+        pair=str(path), draft="lookup", threads=1, ctx_size=2048, temp=0.7, seed=1, gamma=4,
+        chat_template=TEMPLATE, exact=True, logit_bias=NO_END, **more,
+    )  # fmt: skip
+    return load_session(request, progress=lambda _step, _share: None, cancel=Cancel())
+
+
+def written(session: Session, *, speculation: bool = True) -> tuple[list[int], TurnEnd]:
+    """The tokens of an answer, and its end."""
+    session.reset()
+    session.speculation = speculation
+    events = list(session.turn(PROMPT, Cancel()))
+    tokens = [token for one in events if isinstance(one, RoundText) for token in one.round.tokens]
+    end = events[-1]
+    assert isinstance(end, TurnEnd)
+    return tokens, end
+
+
+def test_a_real_model_answers_after_its_budget(starter_file: Path) -> None:
+    with contextlib.closing(loaded(starter_file, n_predict=90, reasoning_budget=BUDGET)) as session:
+        assert session.settings.rule is Accept.COUPLED
+        closing_text = f"{THOUGHT_ENDS}</think>\n\n"
+        model = session.pair.target.model
+        forced = model.tokenize(closing_text, add_special=False, parse_special=True)
+        tokens, end = written(session)
+        assert end.stats.drafted_tokens
+        assert tokens[BUDGET : BUDGET + len(forced)] == forced
+        assert written(session, speculation=False)[0] == tokens
+    before, found, said = end.text.partition(closing_text)
+    assert found
+    assert before.startswith("<think>")
+    assert "</think>" not in before
+    assert len(said.split()) > 10
+
+
+@pytest.mark.slow
+def test_without_a_budget_it_would_think_for_long(starter_file: Path) -> None:
+    with contextlib.closing(loaded(starter_file, n_predict=500)) as session:
+        tokens, end = written(session)
+        assert len(tokens) == 500
+        assert "</think>" not in end.text
