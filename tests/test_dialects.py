@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from localspec.chat.dialects import Call, Dialect, Reading, learn
+from localspec.chat.dialects import Call, Dialect, Reading, kept, learn, learning
 from localspec.chat.dialects.learning import learnt
 from localspec.chat.renderer import Renderer, TemplateSource
 from tests.support.golden_answers import BOS, EOS, golden, in_pieces
@@ -220,15 +220,32 @@ def test_what_is_no_mark_is_told_at_once() -> None:
     assert told == ["a < b", "", " <top>"]
 
 
+LOOP = "{% for i in range(9999) %}{% for j in range(9999) %}{% for k in range(9999) %}{% endfor %}{% endfor %}{% endfor %}"
+A_TENTH = "{% for i in range(900) %}{% for j in range(900) %}{% endfor %}{% endfor %}"
+PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
 HOSTILE = {
-    "loops": "{% for i in range(10 ** 12) %}{% endfor %}x",
+    "loops": LOOP,
+    "loops in a turn": PLAIN + "{% if messages|length > 1 %}" + LOOP + "{% endif %}",
+    "loops in a thought": PLAIN + "{% if messages[-1].reasoning_content %}" + LOOP + "{% endif %}",
+    "loops where there are tools": PLAIN + "{% if tools %}" + LOOP + "{% endif %}",
+    "takes its time, again and again": A_TENTH * 3 + PLAIN,
+    "a range without end": "{% for i in range(10 ** 12) %}{% endfor %}x",
     "grows": "{% for m in messages %}{{ m.content * 10000000 }}{% endfor %}",
     "empty marks": "{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{% endfor %}",
     "a word as a mark": "{% for m in messages %}the{{ m.reasoning_content }}the{{ m.content }}{% endfor %}",
+    "a letter as a mark": (
+        "{% for m in messages %}{% if m.reasoning_content %}a{{ m.reasoning_content }}e{% endif %}{{ m.content }}{% endfor %}"
+    ),
     "marks of the text": (
         "{% for m in messages %}<{{ m.content|length }}>{{ m.reasoning_content }}"
         "</{{ m.content|length }}>{{ m.content }}{% endfor %}"
     ),
+    "marks of chance": (
+        "{% for m in messages %}<{{ range(90000)|random }}>{{ m.reasoning_content }}"
+        "</{{ range(90000)|random }}>{{ m.content }}{% endfor %}"
+    ),
+    "says it twice": "{% for m in messages %}<x>{{ m.content }}</x>{{ m.content }}{% endfor %}",
+    "turns it around": "{% for m in messages %}{{ m.content|reverse }}{% endfor %}",
     "no template": "{% for",
     "nothing": "",
     "refuses": "{{ raise_exception('no') }}",
@@ -240,5 +257,56 @@ def test_a_hostile_template_teaches_nothing_and_ends_in_time(kind: str) -> None:
     begun = time.monotonic()
     dialect = learn(HOSTILE[kind])
     assert time.monotonic() - begun < 8  # two seconds of rendering, and a process on a busy machine
+    assert not dialect.known
     for text in ("the cat and the dog", "<5>the</5> cat", "a"):
         assert dialect.read(text, [TOOL]) == Reading(None, text)
+
+
+def test_a_template_is_learnt_once_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = TemplateSource(PLAIN + "{# kept #}", BOS, EOS)
+    rendered: list[object] = []
+
+    class Counting(Renderer):
+        def render(self, *args: Any, **named: Any) -> str:
+            rendered.append(args)
+            return super().render(*args, **named)
+
+    def learn_anew() -> Dialect:
+        learning._known.cache_clear()
+        return learnt(process, source, folder=tmp_path)
+
+    process = Counting()
+    try:
+        first = learn_anew()
+        assert first.known
+        assert len(rendered) > 5
+        rendered.clear()
+        assert learn_anew() == first
+        assert not rendered
+        (file,) = tmp_path.iterdir()
+        file.write_bytes(file.read_bytes()[:40])  # a damaged file is none
+        assert learn_anew() == first
+        assert rendered
+        rendered.clear()
+        monkeypatch.setattr(kept, "_code", lambda: b"other code")
+        learn_anew()
+        assert rendered
+        hostile = TemplateSource(LOOP, BOS, EOS)
+        assert not learnt(process, hostile, seconds=0.2, folder=tmp_path).known
+        assert len([*tmp_path.iterdir()]) == 2  # what took too long may have met a busy machine
+        tmp_path.chmod(0o500)
+        assert learnt(process, TemplateSource(PLAIN, BOS, EOS), folder=tmp_path).known
+    finally:
+        tmp_path.chmod(0o700)
+        process.close()
+        learning._known.cache_clear()
+
+
+@needs_templates
+def test_all_that_is_learnt_survives_the_disk(tmp_path: Path) -> None:
+    for name in TEMPLATES:
+        source = TemplateSource(TEMPLATES[name], BOS, EOS)
+        kept.keep(tmp_path, source, dialect_of(name))
+        assert kept.recall(tmp_path, source) == dialect_of(name)

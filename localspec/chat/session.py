@@ -70,6 +70,7 @@ class Session:
         closing: Callable[[], None] | None = None,
         resting: Callable[[Cancel], None] | None = None,
         renderer: Renderer | None = None,
+        dialects: Path | None = None,
     ) -> None:
         """Begin an empty conversation.
 
@@ -81,6 +82,7 @@ class Session:
             closing: called before the models are freed.
             resting: called by `rest`.
             renderer: renders the target's template; closed with the session.
+            dialects: the folder of what was learnt of templates; None for none.
 
         Raises:
             Cancelled: the flag of `renderer` was set meanwhile.
@@ -93,7 +95,7 @@ class Session:
         self.engine = engine
         self._drafting = Drafting(settings, auto, able=engine.drafts)
         self._writer = Writer(pair, engine, self._drafting, auto.costs if auto else None)
-        self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template)
+        self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template, dialects)
         self._known_ids = KnownIds(self.template)
         self._window = Window(pair.target.n_ctx)
         self._busy = threading.Lock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from localspec.chat.conversation import (
@@ -41,7 +42,11 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, model: Model, renderer: Renderer | None = None, written: str | None = None
+        self,
+        model: Model,
+        renderer: Renderer | None = None,
+        written: str | None = None,
+        dialects: Path | None = None,
     ) -> None:
         """Read the template of `model`.
 
@@ -49,8 +54,9 @@ class ChatTemplate:
             model: has the template, and makes ids.
             renderer: renders it; closed with this object.
             written: a template in place of the model's.
+            dialects: the folder of what was learnt of templates; None for none.
         """
-        self._model = model
+        self._model, self._dialects = model, dialects
         self._guards: dict[str, str] = {}  # a mark's text -> its stand-in
         self._plain: dict[int, str] = {}  # the same, for `str.translate` back
         self.notices: list[str] = []
@@ -167,7 +173,9 @@ class ChatTemplate:
         """
         if self._dialect is None:
             source = self._source
-            self._dialect = learnt(self._renderer, source) if source is not None else Dialect()
+            self._dialect = (
+                learnt(self._renderer, source, folder=self._dialects) if source else Dialect()
+            )
         return self._dialect
 
     def piece(self, token: int) -> bytes:

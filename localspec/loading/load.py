@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from localspec.chat.advice import ADVISABLE, Advice, option
+from localspec.chat.dialects.kept import DIALECTS
 from localspec.chat.pair import LoadedPair
 from localspec.chat.past import PAST
 from localspec.chat.renderer import Renderer
@@ -312,6 +313,7 @@ def _session(
         closing=costs.keep if costs else None,
         resting=rest,
         renderer=renderer,
+        dialects=folders.cache_folder() / DIALECTS,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
-from localspec.chat.dialects import functionary, granite, harmony, kimi, muse
+from localspec.chat.dialects import functionary, granite, harmony, kept, kimi, muse
 from localspec.chat.dialects.dialect import Dialect
 from localspec.chat.dialects.learning_calls import learnt_calls, usual_calls
 from localspec.chat.dialects.marks import common, common_end, is_mark, split_marks, trimmed_end
@@ -37,20 +38,41 @@ _EFFORT_NAMES = ("reasoning_effort", "reasoning_strength", "thinking_effort")
 _EFFORTS = ("low", "medium", "high")
 
 
-def learnt(renderer: Renderer, source: TemplateSource, seconds: float = _SECONDS) -> Dialect:
+def learnt(
+    renderer: Renderer,
+    source: TemplateSource,
+    seconds: float = _SECONDS,
+    folder: Path | None = None,
+) -> Dialect:
     """As `learn`, with a process that is there; learnt once per template.
+
+    Args:
+        renderer: renders it.
+        source: the template.
+        seconds: how long that may take in all.
+        folder: keeps what was learnt; None for this process alone.
 
     Raises:
         Cancelled: the flag of `renderer` was set meanwhile.
     """
     known = _known()
     if source not in known:
-        writer = TurnWriter(renderer, source, Budget(seconds))
-        try:
-            known[source] = _Learner(writer, source.template).dialect()
-        except Unusable:
-            known[source] = Dialect()
+        found = kept.recall(folder, source) if folder is not None else None
+        known[source] = found or _learnt(renderer, source, seconds, folder)
     return known[source]
+
+
+def _learnt(
+    renderer: Renderer, source: TemplateSource, seconds: float, folder: Path | None
+) -> Dialect:
+    writer = TurnWriter(renderer, source, Budget(seconds))
+    try:
+        found = _Learner(writer, source.template).dialect()
+    except Unusable:  # not kept: a busy machine may be to blame
+        return Dialect()
+    if folder is not None:
+        kept.keep(folder, source, found)
+    return found
 
 
 @cache
@@ -92,8 +114,10 @@ class _Learner:
             marks = structs.replace(kimi.MARKS, explained=self._explains())
         else:
             rest = thought[len(head) :] if thought else None
-            marks = self._divided(said[len(head) :], rest, head, openings)
-            marks = self._with_calls(marks, head, speech)
+            divided = self._divided(said[len(head) :], rest, head, openings)
+            if divided is None:
+                return Dialect()
+            marks = self._with_calls(divided, head, speech)
             marks = structs.replace(marks, speech=speech)
         dialect = Dialect(True, marks, self._options(marks))
         return self._opening(self._checked(dialect, head))
@@ -122,8 +146,8 @@ class _Learner:
 
     def _divided(
         self, said: str, thought: str | None, head: str, openings: list[str | None]
-    ) -> AnswerMarks:
-        """The marks around thoughts and content."""
+    ) -> AnswerMarks | None:
+        """The marks around thoughts and content; None where nothing divides the two."""
         before, _, tail = said.partition(FIRST.content)
         opened = [one[len(head) :].strip() for one in openings if one and one.startswith(head)]
         filler = head.strip()
@@ -149,6 +173,8 @@ class _Learner:
             content = before.strip()
         closers, ends = _tails(tail, pair, head)
         pairs = (pair,) if pair and _fit(*pair) else ()
+        if (thought is not None and not pairs) or FIRST.content in tail:
+            return None
         return AnswerMarks(
             thoughts=pairs or self._spoken_of(opened),
             content=(content,) if is_mark(content) else (),
