@@ -329,6 +329,7 @@ def test_a_curated_target_without_a_draft_is_pulled_and_loaded_alone(hub_world: 
     shown = hub_world.run("show", entry.name).out
     assert "draft       none: granite-4.1-8b has none" in shown
     assert f"drafting    {NO_FIGURES}" in shown
+    assert "dialect     thoughts and calls were tried with the chat template ibm-granite" in shown
     assert hub_world.run("pull", f"{entry.target.reference}", "--draft", "none").code == 0
     found = resolver.resolve(entry.name)
     assert (found.target.name, found.draft) == (entry.target.file, None)

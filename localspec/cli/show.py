@@ -66,9 +66,9 @@ def command(
     if found.name:
         click.echo(f"pair        {found.name}")
     entry = catalogue.pairs().get(found.name)
-    evidence = [f"drafting    {entry.evidence}"] if entry else []
+    curated = [f"drafting    {entry.evidence}", f"dialect     {entry.dialect}"] if entry else []
     sampling = [f"sampling    {advice.told}"]
-    for line in [*describe.lines(found), *evidence, *sampling, *speed]:
+    for line in [*describe.lines(found), *curated, *sampling, *speed]:
         click.echo(unbroken(line))
 
 

@@ -58,6 +58,8 @@ class CuratedPair:
         memory_gb: the memory class it is meant for, in GB.
         licence: the target's licence.
         architecture: llama.cpp's name of the target's.
+        template: the chat template with which its thoughts and calls were tried, by its file in
+            llama.cpp's source; empty where none was seen.
         draft: None where nothing but lookup, or a head inside the target, drafts.
         head: ``mtp`` where the target's file has that head; empty without one.
         active: share of the weights that a token reads: of a mixture's experts those used.
@@ -71,6 +73,7 @@ class CuratedPair:
     licence: str
     architecture: str
     target: CuratedFile
+    template: str = ""
     draft: CuratedFile | None = None
     head: str = ""
     active: float = 1.0
@@ -82,6 +85,13 @@ class CuratedPair:
     def drafter(self) -> str:
         """What model drafts: ``draft``, ``mtp``, or none."""
         return DRAFT if self.draft is not None else self.head
+
+    @property
+    def dialect(self) -> str:
+        """Whether its thoughts and calls are known to be read, in a sentence."""
+        if self.template:
+            return f"thoughts and calls were tried with the chat template {self.template}"
+        return "its chat template was not seen; how it marks thoughts and calls is learnt here"
 
     @property
     def files(self) -> tuple[CuratedFile, ...]:
