@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from localspec.chat.dialects.marks import overlap
 from localspec.chat.events import MODELS, Origin, RoundText, Span, joined
+from localspec.chat.repetition import Repetition
 from localspec.engine.stats import LOOKUP, FinishReason, Round
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
@@ -28,6 +29,7 @@ class AnswerText:
         drafters: the names of the models that draft, in the order in which they were named.
         begins: the mark of a thought that the prompt has opened. The text begins with it, so that
             whoever reads it later needs no prompt.
+        repetition: ends an answer that only repeats itself; None where it may.
 
     Attributes:
         tokens: the ids generated, up to and including the one that completed a stop string.
@@ -41,8 +43,10 @@ class AnswerText:
         drafters: Sequence[str] = (),
         *,
         begins: str = "",
+        repetition: Repetition | None = None,
     ) -> None:
         self._piece = piece
+        self._repetition = repetition
         self._begins = begins
         self._origins = {name: MODELS[min(i, len(MODELS) - 1)] for i, name in enumerate(drafters)}
         self._origins[LOOKUP] = Origin.LOOKUP
@@ -68,15 +72,15 @@ class AnswerText:
         return joined(self._released)
 
     def add(self, done: Round) -> RoundText:
-        """Add what a round emitted; the round in the result ends where a stop string did.
+        """Add what a round emitted; the round in the result ends where the answer does.
 
         Only the tokens are cut: the round's counts stay those of the verification.
         """
         released: list[Span] = []
         for i, token in enumerate(done.tokens):
             released += self._stops.feed(self._text.feed(self._piece(token), self._origin(done, i)))
-            if self._stops.hit is not None:
-                done = replace(done, tokens=done.tokens[: i + 1], finish=FinishReason.STOP)
+            if (ending := self._ending(token)) is not None:
+                done = replace(done, tokens=done.tokens[: i + 1], finish=ending)
                 break
         self.tokens += done.tokens
         if done.finish is not None:
@@ -89,6 +93,13 @@ class AnswerText:
         for span in spans:
             self.kind.feed(span.text)
         return RoundText(spans, done)
+
+    def _ending(self, token: int) -> FinishReason | None:
+        """Whether the answer ends with this token, by a stop string or as it repeats itself."""
+        repeats = self._repetition is not None and self._repetition.add(token)
+        if self._stops.hit is not None:
+            return FinishReason.STOP
+        return FinishReason.REPETITION if repeats else None
 
     def _origin(self, done: Round, at: int) -> Origin:
         """Who proposed the token at this place of a round first."""

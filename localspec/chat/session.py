@@ -21,6 +21,7 @@ from localspec.chat.past import PastStore
 from localspec.chat.prefixes import StoredPrefix
 from localspec.chat.prompt import KnownIds, Window
 from localspec.chat.renderer import Renderer
+from localspec.chat.repetition import Repetition
 from localspec.chat.settings import ChatSettings
 from localspec.chat.states import States
 from localspec.chat.template import ChatTemplate
@@ -473,7 +474,9 @@ class Session:
         piece = self.template.piece
         opened = self.dialect.prefill
         stops = (*settings.stop, *self.template.stops)
-        answer = AnswerText(piece, stops, tuple(self.pair.drafts), begins=opened)
+        cycle = Repetition() if settings.repeat_stop else None
+        drafters = tuple(self.pair.drafts)
+        answer = AnswerText(piece, stops, drafters, begins=opened, repetition=cycle)
         stats = self._writer.begin(answer, settings.lenience)
         before, self.messages[:] = list(self.messages), asked
         reason: FinishReason | None = None

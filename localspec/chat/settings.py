@@ -37,6 +37,7 @@ class ChatSettings:
         reasoning_budget: tokens that a thought may have, then it is closed; -1 for no limit.
         reasoning_format: ``none`` leaves thoughts where they are, marks and all.
         stop: strings that end an answer and are left out of it.
+        repeat_stop: an answer that only repeats itself is stopped (`chat/repetition.py`).
         repeatable: somebody chose the seed, so nothing in the answer may follow the clock.
     """
 
@@ -53,6 +54,7 @@ class ChatSettings:
     reasoning_budget: int = -1
     reasoning_format: Literal["auto", "none"] = "auto"
     stop: tuple[str, ...] = ()
+    repeat_stop: bool = False
     repeatable: bool = False
 
     @property

@@ -29,6 +29,12 @@ _SUMS = (
 )
 
 
+_REPEATED = (
+    "the answer only repeated itself and was stopped; --no-repeat-stop lets it go on, a higher"
+    " --temp may help"
+)
+
+
 def print_answer(
     worker: Worker, *, stats: bool, as_json: bool, keep: Callable[[Answered], None] | None = None
 ) -> bool:
@@ -54,6 +60,8 @@ def print_answer(
             click.echo(_summary(found, memory), err=True)
     except BrokenPipeError:
         return False  # the reader (head, less) has seen enough
+    if found.end.reason is FinishReason.REPETITION:
+        click.echo(f"notice: {_REPEATED}", err=True)
     if keep is not None:
         keep(found)
     return found.end.reason is FinishReason.CANCELLED

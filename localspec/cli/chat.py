@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from localspec.cli.option_types import plain_text
-from localspec.cli.options import Grouped, option, shared_options
+from localspec.cli.options import REPEAT_STOP, Grouped, option, shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
 from localspec.errors import UsageError
 from localspec.loading.request import LoadRequest
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     "Go on with the latest conversation in which all these words occur.",
     "TEXT",
 )
-def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
+@REPEAT_STOP
+def command(options: LoadRequest, latest: bool, resume: str | None, *, repeat_stop: bool) -> None:
     """Chat in the terminal.
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
@@ -41,6 +42,7 @@ def command(options: LoadRequest, latest: bool, resume: str | None) -> None:
             "the chat needs a terminal",
             "Without one, use: localspec run -p TEXT, or localspec run < FILE.",
         )
+    options = replace(options, repeat_stop=repeat_stop)
     source = click.get_current_context().get_parameter_source
 
     def typed(name: str) -> bool:

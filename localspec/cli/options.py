@@ -324,6 +324,14 @@ class Grouped(click.Command):
                     formatter.write_dl(rows)
 
 
+REPEAT_STOP: Option = click.option(
+    "--repeat-stop/--no-repeat-stop",
+    default=True,
+    show_default=True,
+    help="Stop an answer that only repeats itself: 256 tokens of a cycle of at most 64.",
+)
+
+
 def with_options(*options: Option) -> Option:
     """Give a command these options, in this order."""
 
@@ -346,7 +354,7 @@ def pair_of(pair: str | None, target: str | None) -> str | None:
 
 def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a click command the shared parameters; it gets them as one argument, `options`."""
-    names = {field.name for field in fields(LoadRequest)} - {"pair"}
+    names = {field.name for field in fields(LoadRequest)} - {"pair", "repeat_stop"}
 
     @functools.wraps(command)
     def call(pair: str | None, target: str | None, **given: Any) -> Any:

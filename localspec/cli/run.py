@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from localspec.cli.interrupt import interruptible
 from localspec.cli.option_types import plain_path, plain_text
-from localspec.cli.options import Grouped, option, shared_options
+from localspec.cli.options import REPEAT_STOP, Grouped, option, shared_options
 from localspec.cli.questions import is_question
 from localspec.cli.standard_streams import read_prompt, with_input
 from localspec.errors import Cancelled, LocalspecError
@@ -58,6 +58,7 @@ class Questioned(Grouped):
     show_default=True,
     help="Keep question and answer: `localspec logs` shows them, --continue goes on.",
 )
+@REPEAT_STOP
 @click.option("--stats", is_flag=True, help="Print the figures to standard error afterwards.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 @option(
@@ -74,6 +75,7 @@ def command(
     prompt: str | None,
     latest: bool,
     log: bool,
+    repeat_stop: bool,
     stats: bool,
     as_json: bool,
     trace: Path | None,
@@ -91,6 +93,7 @@ def command(
     text = read_prompt() if asked in (None, "-") else with_input(str(asked))
     if not text.strip():
         raise LocalspecError("the prompt is empty", "Say what to answer: -p TEXT.")
+    options = replace(options, repeat_stop=repeat_stop)
     before = None
     if latest:
         before, options = _latest(options)

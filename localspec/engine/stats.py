@@ -36,6 +36,7 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     CONTEXT = "context"
     CANCELLED = "cancelled"
+    REPETITION = "repetition"  # the answer only repeated itself
 
 
 class GammaReason(StrEnum):

@@ -162,6 +162,7 @@ def _settings(session: Session) -> dict[str, Any]:
         "gamma": chosen.gamma,
         "gamma_note": gamma_words(session.figures().gamma_note),
         "n_predict": chosen.n_predict,
+        "repeat_stop": chosen.repeat_stop,
         "reasoning": chosen.reasoning,
         "reasoning_effort": chosen.reasoning_effort or None,
         "reasoning_budget": chosen.reasoning_budget,

@@ -70,6 +70,7 @@ def chat_settings(options: LoadRequest) -> ChatSettings:
         reasoning_budget=options.reasoning_budget,
         reasoning_format=options.reasoning_format,
         stop=options.stop,
+        repeat_stop=options.repeat_stop,
         repeatable=options.seed is not None,
     )
     return _settled(settings, Advice())

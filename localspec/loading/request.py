@@ -53,6 +53,7 @@ class LoadRequest:
         json_schema: the same as a JSON schema.
         accept: the acceptance rule's name, None to choose.
         lossy: lenience of a lossy rule, None for lossless.
+        repeat_stop: whether an answer that only repeats itself is stopped.
     """
 
     pair: str | None = None
@@ -99,6 +100,7 @@ class LoadRequest:
     json_schema: str | None = None
     accept: str | None = None
     lossy: float | None = None
+    repeat_stop: bool = False
 
     @property
     def drafters(self) -> Drafters:
@@ -190,3 +192,4 @@ class LoadOptions(TypedDict, total=False):
     reasoning_format: Literal["auto", "none"]
     accept: str | None
     lossy: float | None
+    repeat_stop: bool

@@ -58,6 +58,8 @@ _ENDINGS = {
     FinishReason.LENGTH: "length limit reached",
     FinishReason.CONTEXT: "the context is full",
     FinishReason.CANCELLED: "stopped",
+    FinishReason.REPETITION: "stopped, since it only repeated itself: F5 asks again, a higher"
+    " /temp helps",
 }
 
 

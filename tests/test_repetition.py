@@ -1,0 +1,72 @@
+"""An answer that only repeats itself is stopped, and nothing before that changes."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from itertools import cycle, islice
+
+import pytest
+
+from localspec.chat.answer import AnswerText
+from localspec.chat.repetition import Repetition
+from localspec.engine.stats import FinishReason, Round
+
+
+def stopped_after(tokens: list[int]) -> int | None:
+    """How many tokens were taken when it was told, None if it never was."""
+    watched = Repetition()
+    return next((n for n, token in enumerate(tokens, 1) if watched.add(token)), None)
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 17, 63, 64])
+def test_a_cycle_is_told_once_it_has_gone_on_for_256_tokens(period: int) -> None:
+    before = random.Random(period).sample(range(1000, 9000), 300)
+    tokens = [*before, *islice(cycle(range(period)), period + 300)]
+    assert stopped_after(tokens) == 300 + period + 256
+    assert stopped_after(tokens[: 300 + period + 255]) is None
+
+
+def test_other_texts_are_left_alone() -> None:
+    chance = random.Random(0)
+    assert stopped_after([chance.randrange(4) for _ in range(20_000)]) is None
+    assert stopped_after([*islice(cycle(range(65)), 5000)]) is None
+    almost = [*islice(cycle(range(8)), 5000)]
+    almost[250::250] = [99] * len(almost[250::250])
+    assert stopped_after(almost) is None
+
+
+@pytest.mark.parametrize("accepted", [0, 3, 7])
+def test_a_round_is_cut_where_the_answer_repeated_itself(accepted: int) -> None:
+    answer = AnswerText(lambda token: b"ab"[token : token + 1], (), repetition=Repetition())
+    left = [0, 1] * 300
+    while left:
+        now, left = left[: accepted + 1], left[accepted + 1 :]
+        told = answer.add(Round(tuple(now), accepted, accepted, accepted, 0.0, 0.1, 0.1))
+        if told.round.finish is not None:
+            break
+    assert told.round.finish is FinishReason.REPETITION
+    assert answer.tokens == ([0, 1] * 300)[: 2 + 256]
+    assert answer.text == "ab" * 129
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"), [((), "repetition"), (("--no-repeat-stop",), "length")]
+)
+def test_run_stops_and_says_so(more: tuple[str, ...], reason: str) -> None:
+    """The grammar leaves nothing but one letter: by it any model repeats itself."""
+    words = ("toy", "-p", "hi", "--grammar", 'root ::= "a" root', "-n", "400", "-t", "1", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", "localspec", "run", *words, "--temp", "0", *more],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
+    document = json.loads(done.stdout)
+    assert document["finish_reason"] == reason
+    assert document["generated_tokens"] in (range(257, 321) if reason == "repetition" else (400,))
+    assert ("--no-repeat-stop" in done.stderr) is (reason == "repetition")
