@@ -157,3 +157,19 @@ def test_the_toys_template(target_model: Model) -> None:
     assert sum(not target_model.piece(t) for t in attacked) == count
     text = b"".join(target_model.piece(t, special=True) for t in attacked).decode()
     assert evil in text
+
+
+def test_a_template_may_change_its_own_lists_and_nobody_elses() -> None:
+    """Kimi K2's appends to one; what it is given is a copy, made anew each time."""
+    text = (
+        "{% set mine = [] %}{% for m in messages %}{% set _ = mine.append(m.content) %}"
+        "{% set _ = m.update({'content': 'changed'}) %}{% endfor %}"
+        "{% set _ = messages.append({'role': 'user', 'content': 'more'}) %}"
+        "{% if tools %}{% set _ = tools.clear() %}{% endif %}"
+        "{{ mine|join(' ') }} {{ messages|length }}"
+    )
+    chat, talk, tools = template(text), [SYSTEM, HI], [{"name": "f"}]
+    for _ in range(2):
+        assert chat.render(talk, variables={"tools": tools}) == "Be brief. hi 3"
+    assert talk == [SYSTEM, HI]
+    assert tools == [{"name": "f"}]

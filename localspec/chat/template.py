@@ -136,9 +136,11 @@ class ChatTemplate:
         refusal, budget = "", Budget()
         lost, folded = False, fold_system(guarded)
         ways = [guarded, folded, merge_neighbours(guarded), merge_neighbours(folded)]
-        for arranged in (*ways, *map(in_parts, ways)):
+        tries = [(arranged, variables) for arranged in (*ways, *map(in_parts, ways))]
+        tries += [(arranged, _whole_tools(variables)) for arranged in ways]
+        for arranged, seen in tries:
             try:
-                text = self._renderer.render(source, arranged, budget, cancel, variables)
+                text = self._renderer.render(source, arranged, budget, cancel, seen)
             except Refused as error:
                 refusal = refusal or str(error)
                 continue
@@ -276,6 +278,22 @@ class ChatTemplate:
     def _notice(self, text: str) -> None:
         if text not in self.notices:
             self.notices.append(text)
+
+
+def _whole_tools(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """`variables` for templates that fail where there are no tools, or one has no description."""
+    tools = []
+    for tool in variables.get("tools") or ():
+        function = {"description": "", **tool.get("function", {})}
+        schema = function.get("parameters")
+        if isinstance(schema, Mapping) and isinstance(known := schema.get("properties"), Mapping):
+            properties = {
+                name: {"description": "", **one} if isinstance(one, Mapping) else one
+                for name, one in known.items()
+            }
+            function["parameters"] = {**schema, "properties": properties}
+        tools.append({**tool, "function": function})
+    return {**variables, "tools": tools}
 
 
 def _plain_text(messages: Sequence[Message]) -> str:

@@ -1,0 +1,213 @@
+"""Faults of dialects that people met (F2 to F8), each with the real template where there is one."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.dialects import Call, Dialect, Reading
+from localspec.chat.dialects.learning import learnt
+from localspec.chat.renderer import TemplateSource
+from localspec.chat.settings import ChatSettings
+from localspec.chat.template import ChatTemplate
+from localspec.engine.cancel import Cancel
+from localspec.engine.constraints import require_grammar
+from localspec.errors import LocalspecError
+from localspec.serve.requests import ChatRequest, parsed
+from localspec.serve.tools import Toolbox
+from tests.fakes import FakeModel, ended, fake_session, renderer, rounds_of
+from tests.support.golden_answers import BOS, EOS
+from tests.support.llama_source import templates
+
+TEMPLATES = templates()
+needs_templates = pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not here")
+SYSTEM = Message(Role.SYSTEM, "Speak like a pirate.")
+USER = Message(Role.USER, "What is a jib?")
+ANSWER = Message(Role.ASSISTANT, "A sail, matey.")
+# SmolVLM's, shortened by its images.
+PARTS_ONLY = (
+    "<|im_start|>{% for message in messages %}{{ message['role'] | capitalize }}:"
+    "{% for line in message['content'] %}{% if line['type'] == 'text' %} {{ line['text'] }}"
+    "{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+# It wants the date besides.
+NEEDS_MORE = "fireworks-ai-llama-3-firefunction-v2"
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+def chat_template(text: str, **model: Any) -> ChatTemplate:
+    return ChatTemplate(FakeModel(chat_template=text, **model), renderer())  # type: ignore[arg-type]
+
+
+@cache
+def dialect_of(name: str) -> Dialect:
+    return learnt(renderer(), TemplateSource(TEMPLATES[name], BOS, EOS), seconds=30)
+
+
+@needs_templates
+def test_f2_gpt_oss_shows_no_channels_and_its_second_turn_is_taken() -> None:
+    raw = (
+        "<|channel|>analysis<|message|>A jib?<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>A sail."
+    )
+    answer = [*rounds_of(raw.encode()), ended()]
+    model = FakeModel(chat_template=TEMPLATES["openai-gpt-oss-120b"])
+    session, _ = fake_session(answer, answer, model=model)
+    list(session.turn("What is a jib?", Cancel()))
+    assert session.dialect.said(session.messages[-1].content) == Reading("A jib?", "A sail.")
+    list(session.turn("And a boom?", Cancel()))  # its template refused this
+    assert len(session.messages) == 4
+
+
+class Mistral(FakeModel):
+    """`[THINK]` and `[/THINK]` are control tokens, without any text."""
+
+    MARKS = {400: "[THINK]", 401: "[/THINK]"}  # noqa: RUF012
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        if token in self.MARKS:
+            return self.MARKS[token].encode() if special else b""
+        return super().piece(token, special=special)
+
+    def is_mark(self, token: int) -> bool:
+        return token in self.MARKS or super().is_mark(token)
+
+
+@needs_templates
+def test_f3_marks_that_are_control_tokens_do_not_vanish() -> None:
+    name = "mistralai-Ministral-3-14B-Reasoning-2512"
+    ids = [400, *b"A jib?", 401, *b"A sail."]
+    session, _ = fake_session(
+        [*rounds_of(ids), ended()], model=Mistral(chat_template=TEMPLATES[name])
+    )
+    list(session.turn("What is a jib?", Cancel()))
+    content = session.messages[-1].content
+    assert content == "[THINK]A jib?[/THINK]A sail."
+    assert session.dialect.said(content) == Reading("A jib?", "A sail.")
+
+
+@needs_templates
+def test_f4_not_every_template_with_tool_call_is_hermes() -> None:
+    calls = {
+        "Qwen3-Coder": (
+            "<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo\n</parameter>\n"
+            "</function>\n</tool_call>"
+        ),
+        "GLM-4.6": (
+            "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+            "</tool_call>"
+        ),
+        "MiniMax-M2": (
+            '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Oslo'
+            "</parameter>\n</invoke>\n</minimax:tool_call>"
+        ),
+    }
+    for name, raw in calls.items():
+        read = dialect_of(name).read(raw, [WEATHER])
+        assert read == Reading(None, None, [Call("get_weather", {"city": "Oslo"})]), name
+        hermes = '<tool_call>\n{"name": '
+        assert dialect_of(name).marks.calls[0].style == "tags"
+        assert hermes not in box(name, tool_choice="required").grammar
+
+
+def box(name: str, **more: Any) -> Toolbox:
+    """What a request with a tool comes to, for the model of a template."""
+    asked = request([USER], tools=[WEATHER], **more)
+    marks = dialect_of(name).marks
+    return Toolbox.of(
+        asked.tools or (),
+        asked.tool_choice,
+        native=marks.explained,
+        parallel=True,
+        marks=marks,
+    )
+
+
+def request(messages: list[Any], **more: Any) -> ChatRequest:
+    plain = [
+        {"role": one.role.value, "content": one.content} if isinstance(one, Message) else one
+        for one in messages
+    ]
+    return parsed(json.dumps({"messages": plain, **more}).encode(), ChatRequest)
+
+
+@needs_templates
+def test_f5_no_template_refuses_what_an_earlier_call_holds() -> None:
+    """Nor tools without any description, which OpenAI's protocol leaves to the client."""
+    talk: list[Any] = [USER]
+    for i, given in enumerate(['{"city": "Oslo"}', "", '{"city": "Os', None, {"city": "Oslo"}]):
+        call = {"function": {"name": "get_weather", "arguments": given}}
+        talk += [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": f"Sunny and warm: {i}", "tool_call_id": "unknown"},
+        ]
+    for name in TEMPLATES.keys() - {NEEDS_MORE}:
+        found = request(talk, tools=[WEATHER]).asked(
+            ChatSettings(), box(name), dialect_of(name).thinking
+        )
+        text = chat_template(TEMPLATES[name]).render(
+            found.messages, variables=found.variables, give_up=False
+        )
+        assert all(f"Sunny and warm: {i}" in text for i in range(5)), name
+        assert text.count("get_weather") >= 5, name
+
+
+def test_f6_a_template_that_takes_only_parts_gets_them() -> None:
+    parts = chat_template(PARTS_ONLY)
+    assert parts.render([SYSTEM, USER, ANSWER, USER]) == (
+        "<|im_start|>System: Speak like a pirate.<end_of_utterance>\n"
+        "User: What is a jib?<end_of_utterance>\nAssistant: A sail, matey.<end_of_utterance>\n"
+        "User: What is a jib?<end_of_utterance>\nAssistant:"
+    )
+    assert parts.notices == []
+
+
+@needs_templates
+@pytest.mark.parametrize("name", sorted(TEMPLATES.keys() - {NEEDS_MORE}))
+def test_f6_and_f7_every_message_arrives_in_every_real_template(name: str) -> None:
+    """A lone system message too: where the role is refused or dropped, it becomes the first one."""
+    template = chat_template(TEMPLATES[name])
+    for talk in ([USER], [SYSTEM, USER], [SYSTEM, USER, ANSWER, USER], [SYSTEM]):
+        text = template.render(talk, give_up=False)
+        assert all(one.content in text for one in talk), talk
+
+
+def test_f6_a_message_that_is_left_out_is_an_error() -> None:
+    drops = "{% for m in messages %}{% if loop.first %}[{{ m.content }}]{% endif %}{% endfor %}"
+    template = chat_template(drops)
+    assert template.render([USER]) == "[What is a jib?]"
+    with pytest.raises(LocalspecError, match="leaves out a message") as caught:
+        template.render([USER, ANSWER, Message(Role.USER, "And a boom?")])
+    assert "--chat-template" in caught.value.remedy
+
+
+@needs_templates
+def test_f7_a_system_prompt_alone_is_answered() -> None:
+    for name in ("google-gemma-2-2b-it", "mistralai-Mistral-Nemo-Instruct-2407"):
+        template = chat_template(TEMPLATES[name])
+        assert SYSTEM.content in template.render([SYSTEM], give_up=False)
+        assert "no system prompt" in template.notices[0]
+
+
+@pytest.mark.parametrize(
+    "schema", [{"$ref": "https://example.org/x.json"}, {"$ref": "#/$defs/missing"}]
+)
+def test_f8_a_tools_schema_that_cannot_be_enforced_does_not_end_the_request(schema: Any) -> None:
+    tools = [{"type": "function", "function": {"name": "odd", "parameters": schema}}, WEATHER]
+    form = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+    asked = request([USER], tools=tools, response_format=form)
+    toolbox = Toolbox.of(asked.tools or (), None, native=True, parallel=True)
+    found = asked.asked(ChatSettings(), toolbox)
+    require_grammar(found.settings.grammar)
+    assert found.variables["tools"][0]["function"]["parameters"] == schema
