@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
-from localspec.chat.dialects.enforcing import CallableTool, call_grammar, enforceable
+from localspec.chat.dialects import Dialect
+from localspec.chat.dialects.enforced_values import CallableTool
+from localspec.chat.dialects.enforcing import CallGrammar, call_grammar
 from localspec.chat.dialects.learning import learnt
 from localspec.chat.renderer import Renderer, TemplateSource
 from localspec.engine import lark
 from localspec.engine.constraints import Grammars
-from localspec.errors import EngineError
+from localspec.engine.grammar import Constraint
+from localspec.errors import EngineError, SchemaError
 from localspec.serve.tools import HERMES
-from tests.support.golden_answers import BOS, EOS, golden
+from tests.support.golden_answers import BOS, EOS, Golden, golden
+from tests.support.json_validity import valid
 from tests.support.llama_source import VocabularyOnly, needed, templates, vocabularies
 
-NAMES = (
-    *("Qwen-Qwen3-0.6B", "Qwen3-Coder", "GLM-4.6", "deepseek-ai-DeepSeek-V3.1"),
-    *("deepseek-ai-DeepSeek-V3.2", "moonshotai-Kimi-K2", "Apertus-8B-Instruct"),
-    *("mistralai-Ministral-3-14B-Reasoning-2512", "meta-llama-Llama-3.1-8B-Instruct"),
-    *("poolside-Laguna-S-2.1", "ibm-granite-granite-4.0"),
-)
+TEMPLATES = templates()
+MARK = re.compile(r"<[^\s<>\"'=]+>|\[[A-Z_/]+\]|\]<\]\w+\[>\[|<\|\"\|>|</?｜\w+｜(?=\w)")
 
 
 @pytest.fixture(scope="module")
@@ -34,70 +37,248 @@ def renderer() -> Iterator[Renderer]:
     renderer.close()
 
 
-@pytest.fixture(scope="module")
-def vocabulary() -> VocabularyOnly:
+@cache
+def plain() -> VocabularyOnly:
     needed()
     return VocabularyOnly.of(vocabularies()["qwen2"])
 
 
-@pytest.fixture(scope="module")
-def grammars(vocabulary: VocabularyOnly) -> Grammars:
-    """Of that vocabulary, made once: that takes a second."""
-    return Grammars(vocabulary)
+class Marked(VocabularyOnly):
+    """A vocabulary in which some marks are tokens, as in those of models."""
+
+    marks: tuple[str, ...]
+
+    @classmethod
+    def with_marks(cls, marks: set[str]) -> Marked:
+        found = cls.of(vocabularies()["qwen2"])
+        found.marks = tuple(sorted(marks, key=len, reverse=True))
+        found.n_vocab += len(marks)
+        return found
+
+    @property
+    def own(self) -> int:
+        return plain().n_vocab
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.marks = ()
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        if token < self.own:
+            return super().piece(token, special=special)
+        return self.marks[token - self.own].encode() if special else b""
+
+    def is_mark(self, token: int) -> bool:
+        return token >= self.own or super().is_mark(token)
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        found: list[int] = []
+        parts = (
+            re.split(f"({'|'.join(map(re.escape, self.marks))})", text) if self.marks else [text]
+        )
+        for part in parts:
+            if part in self.marks and parse_special:
+                found.append(self.own + self.marks.index(part))
+            elif part:
+                found += super().tokenize(part, add_special=False, parse_special=parse_special)
+        return found
 
 
-def allowed(grammars: Grammars, grammar: str, vocabulary: VocabularyOnly, text: str) -> bool:
-    state = grammars.begin(grammar)
-    try:
-        for token in vocabulary.tokenize(text, add_special=False, parse_special=True):
+def allowed(vocabulary: VocabularyOnly, state: Constraint, text: str) -> str:
+    """What of a text a grammar does not let through, and how it goes on; empty where all."""
+    tokens = vocabulary.tokenize(text, add_special=False, parse_special=True)
+    for i, token in enumerate(tokens):
+        try:
             state = state.after(token)
-    except EngineError:
-        return False
-    return True
+        except EngineError:
+            return b"".join(vocabulary.piece(one, special=True) for one in tokens[i:]).decode()
+    may_end = state.allowed(np.array(sorted(vocabulary.end_tokens))).any()
+    return "" if may_end else "no end"
 
 
-def tools_of(tools: list[Any]) -> list[CallableTool]:
+def tools_of(tools: list[Any], *, strict: bool = False) -> list[CallableTool]:
     functions = [tool["function"] for tool in tools]
-    return [CallableTool(one["name"], one["parameters"], "tools", False) for one in functions]
+    return [CallableTool(one["name"], one["parameters"], "tools", strict) for one in functions]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_a_template_writes_is_allowed(
-    name: str, renderer: Renderer, vocabulary: VocabularyOnly, grammars: Grammars
-) -> None:
-    template = templates()[name]
-    marks = learnt(renderer, TemplateSource(template, BOS, EOS), seconds=30).marks
-    assert enforceable(marks)
-    seen = 0
-    for case in golden(renderer, template, random.Random(3)):
-        # Python's True, which some templates write for a flag, is JSON's true under a grammar.
-        raw = case.raw.replace("\nTrue\n", "\ntrue\n")
-        if not case.want.calls or case.tools is None:
-            continue
-        calls = call_grammar(marks, tools_of(case.tools), several=marks.several)
-        raw = raw[raw.find(calls.begin) :]
-        for end in marks.ends:
-            raw = raw.partition(end)[0]
-        assert allowed(grammars, calls.required(), vocabulary, raw), case.kind
-        other = raw.replace(case.want.calls[0].name, "another")
-        assert not allowed(grammars, calls.required(), vocabulary, other)
-        rest = raw[len(calls.begin) :]
-        assert allowed(grammars, calls.awaited(), vocabulary, rest) or not calls.begin
-        seen += 1
-    assert seen >= 2
+def answered(case: Golden, dialect: Dialect) -> str:
+    """What a template writes for an answer, from where a grammar holds: after an open thought."""
+    raw, marks = case.raw, dialect.marks
+    if opened := dialect.opened(case.prompt):
+        raw = raw.partition(dict(marks.thoughts)[opened])[2]
+    elif not marks.content:
+        for _, close in marks.thoughts:
+            if raw.lstrip().startswith(close):  # the end of a thought that there is not
+                raw = raw.partition(close)[2]
+    wraps = len(marks.calls[0].before) > 1 and marks.calls[0].style != "gemma"
+    for end in (*marks.calls[0].after[1 + wraps :], *marks.ends, "<|call|>"):  # the answer's end
+        head, mark, _ = raw.rpartition(end)
+        if mark:
+            raw = head
+    # By its letter, or by its number: a grammar knows one of them.
+    return re.sub(r"(?<!\\)\\u00([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), raw)
 
 
-def test_an_answer_may_be_a_call_or_conform_to_a_format(
-    vocabulary: VocabularyOnly, grammars: Grammars
-) -> None:
+@cache
+def learnt_of(name: str) -> tuple[Dialect, tuple[Golden, ...]]:
+    """A template's dialect, and what it writes for calls."""
+    renderer = Renderer()
+    try:
+        dialect = learnt(renderer, TemplateSource(TEMPLATES[name], BOS, EOS), seconds=30)
+        cases = golden(renderer, TEMPLATES[name], random.Random(3))
+        return dialect, tuple(one for one in cases if one.want.calls and one.tools)
+    finally:
+        renderer.close()
+
+
+CALLING = [name for name in TEMPLATES if learnt_of(name)[1]]
+
+
+@cache
+def grammars(*, marked: bool) -> Grammars:
+    """Of a vocabulary in which all templates' marks are tokens, or none of them is."""
+    if not marked:
+        return Grammars(plain())
+    learnt = [learnt_of(name) for name in CALLING]
+    found = {
+        mark
+        for dialect, cases in learnt
+        for case in cases
+        for mark in MARK.findall(case.raw)
+        if dialect.speaks(mark)
+    }
+    return Grammars(Marked.with_marks(found))
+
+
+def calls_of(dialect: Dialect, tools: list[Any], *, strict: bool = False) -> CallGrammar:
+    marks, thinks = dialect.marks, dialect.thinking.budget
+    return call_grammar(marks, tools_of(tools, strict=strict), several=marks.several, thinks=thinks)
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("name", CALLING)
+def test_what_a_template_writes_is_allowed(name: str, marked: bool) -> None:
+    dialect, cases = learnt_of(name)
+    known = grammars(marked=marked)
+    vocabulary: Any = known._model
+    for case in cases:
+        calls, raw = calls_of(dialect, case.tools or []), answered(case, dialect)
+        state = known.begin(calls.required())
+        assert allowed(vocabulary, state, raw) == "", case.kind
+        assert allowed(vocabulary, state, raw.replace(case.want.calls[0].name, "another"))
+        read = dialect.read(raw, case.tools)
+        assert (read.calls, read.content) == (case.want.calls, None)
+        if calls.begin and dialect.marks.speech == "marks":
+            after = raw.partition(calls.begin)[2]
+            assert allowed(vocabulary, known.begin(calls.awaited()), after) == "", case.kind
+
+
+TEMPLATES_READ = 52
+
+
+def test_the_templates_that_write_calls_are_all_here() -> None:
+    needed()
+    assert len(CALLING) >= TEMPLATES_READ
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "kind": {"enum": ["one", "two words"]},
+        "perhaps": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "count": {"type": "integer", "minimum": 1, "maximum": 99},
+        "ratio": {"type": "number"},
+        "flag": {"type": "boolean"},
+        "list": {"type": "array", "items": {"$ref": "#/$defs/item"}, "maxItems": 3},
+    },
+    "required": ["text", "count"],
+    "$defs": {
+        "item": {
+            "type": "object",
+            "properties": {"id": {"type": "integer"}, "word": {"type": "string"}},
+            "required": ["id"],
+        }
+    },
+}
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": name, "parameters": SCHEMA}}
+    for name in ("look_up", "store")
+]
+ENDING = ('"', "'", "}", "]", ")", ",", ":", "0", "1", "e", "l", "\n", " ")
+
+
+def written(known: Grammars, grammar: str, closers: list[str], rng: random.Random) -> str:
+    """A random text that a grammar lets through, which soon closes what is open."""
+    vocabulary: Any = known._model
+    state, text = known.begin(grammar), b""
+    ids, ends = np.arange(vocabulary.n_vocab), np.array(sorted(vocabulary.end_tokens))
+    closing = [vocabulary.tokenize(one, add_special=False, parse_special=True) for one in closers]
+    for step in range(1500):
+        mask = state.allowed(ids)
+        over = bool(mask[ends].any())
+        mask[ends] = False
+        if over and (step > 60 or not mask.any() or rng.random() < 0.7):
+            return text.decode()
+        some = closing if step > 60 or rng.random() < 0.4 else []
+        chosen: list[int] = []
+        for tokens in rng.sample(some, len(some)):
+            if mask[tokens[0]]:
+                chosen = tokens
+                break
+        for token in chosen or [int(rng.choice(ids[mask].tolist()))]:
+            if not state.allowed(np.array([token]))[0]:
+                break
+            text, state = text + vocabulary.piece(token, special=True), state.after(token)
+    raise AssertionError(text)
+
+
+@pytest.mark.parametrize("marked", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", CALLING)
+def test_whatever_is_let_through_is_read_as_a_call(name: str, marked: bool) -> None:
+    dialect, _ = learnt_of(name)
+    known = grammars(marked=marked)
+    shape, rng = (
+        dialect.marks.calls[0] if dialect.marks.calls else HERMES.calls[0],
+        random.Random(name),
+    )
+    closers = [*shape.after, shape.value_close, shape.value_close.strip(), '<|"|>']
+    closers += [close for _, close in dialect.marks.thoughts]
+    if shape.style == "nested":
+        mark = shape.key_open.removesuffix("<")
+        closers += [mark, *(f"</{one}>" for one in (*SCHEMA["properties"], "item", "id", "word"))]
+    grammar = calls_of(dialect, TOOLS, strict=shape.style != "nested").required()
+    closers += ["',", '",', "')", '")'] if shape.style == "python" else []
+    closers = [*filter(None, closers), *ENDING]
+    for _ in range(2):
+        text = written(known, grammar, closers, rng)
+        read = dialect.read(text, TOOLS)
+        assert read.calls, text
+        assert not (read.content or "").strip(), text
+        for call in read.calls:
+            assert valid(json.dumps(call.arguments), SCHEMA), text
+
+
+@pytest.mark.parametrize("name", CALLING)
+def test_what_cannot_be_enforced_is_named(name: str) -> None:
+    dialect, _ = learnt_of(name)
+    schema = {"type": "object", "properties": {"a": {"type": "string", "format": "phone"}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    grammars(marked=False).begin(calls_of(dialect, tools).required())
+    with pytest.raises(SchemaError, match="'format'"):
+        grammars(marked=False).begin(calls_of(dialect, tools, strict=True).required())
+
+
+def test_an_answer_may_be_a_call_or_conform_to_a_format() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     calls = call_grammar(HERMES, [CallableTool("f", schema, "tools", True)], several=True)
-    both = calls.or_else(lark.json_value(schema, "format"))
+    known = grammars(marked=False)
+    both = known.begin(calls.or_else(lark.json_value(schema, "format")))
     call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-    assert allowed(grammars, both, vocabulary, call)
-    assert allowed(grammars, both, vocabulary, '{"a": 1}')
-    assert not allowed(grammars, both, vocabulary, '{"b": 1}')
-    assert not allowed(grammars, both, vocabulary, "Hello")
+    assert allowed(plain(), both, call) == ""
+    assert allowed(plain(), both, '{"a": 1}') == ""
+    assert allowed(plain(), both, '{"b": 1}')
+    assert allowed(plain(), both, "Hello")
 
 
 class Padded(VocabularyOnly):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
@@ -22,9 +22,9 @@ from localspec.errors import EngineError, SchemaError, UsageError
 # number: a property's name could be written twice, in two ways.
 _STRICT: Schema = {"whitespace_pattern": "[ ]?", "json_allowed_escapes": '"\\bfnrt'}
 _LENIENT: Schema = {**_STRICT, "lenient": True, "coerce_one_of": True}
-# What `%mark` and `%json` are looked for between: texts, expressions and comments.
+# What `%mark`, `%until` and `%json` are looked for between: texts, expressions and comments.
 _WORDS = re.compile(
-    r'%mark\s+(?P<mark>"(?:\\.|[^"\\])*")|(?P<json>%json)\s*(?=\{)'
+    r'%(?P<kind>mark|until)\s+(?P<mark>"(?:\\.|[^"\\])*")|(?P<json>%json)\s*(?=\{)'
     r'|"(?:\\.|[^"\\])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/'
 )
 _CAUSE = re.compile(r"^(?:at \d+\(\d+\): )?(?:failed to compile JSON schema: )?")
@@ -76,7 +76,7 @@ class Guidance:
         Raises:
             UsageError: it is no grammar, or a schema in it cannot be enforced.
         """
-        text = _resolved(grammar, self._mark)
+        text = _resolved(grammar, self._divided)
         matcher = LLMatcher(self._tokenizer, text, log_level=0)
         if matcher.is_error():
             raise _refusal(matcher.get_error())
@@ -85,13 +85,20 @@ class Guidance:
             raise _refusal("no text conforms to it")
         return state
 
-    def _mark(self, text: str) -> str:
-        """The token of a mark as Lark has it, or its text."""
+    def _divided(self, text: str) -> list[str | int]:
+        """A text as the marks in it that are tokens, and the texts between them."""
         ids = self._vocabulary.tokenize(text, add_special=False, parse_special=True)
-        marks = [token for token in ids if self._vocabulary.is_mark(token)]
-        if len(marks) == 1 and self._vocabulary.piece(marks[0], special=True) == text.encode():
-            return f"<[{marks[0]}]>"
-        return lark.literal(text)
+        found: list[str | int] = []
+        for token in ids:
+            if not self._vocabulary.is_mark(token):
+                continue
+            before, mark, after = text.partition(
+                self._vocabulary.piece(token, special=True).decode("utf-8", "replace")
+            )
+            if mark:
+                found += [before, token] if before else [token]
+                text = after
+        return [*found, text] if text or not found else found
 
 
 class _Tokens:
@@ -187,12 +194,12 @@ def check(grammar: str) -> None:
     Raises:
         UsageError: it is none, or a schema in it cannot be enforced.
     """
-    if wrong := LLMatcher.validate_grammar(_resolved(grammar, lark.literal)):
+    if wrong := LLMatcher.validate_grammar(_resolved(grammar, lambda text: [text])):
         raise _refusal(wrong)
 
 
-def _resolved(grammar: str, mark: Callable[[str], str]) -> str:
-    """A grammar in which marks are what `mark` makes of them, and schemas can be enforced.
+def _resolved(grammar: str, divided: Callable[[str], list[str | int]]) -> str:
+    """A grammar in which marks are tokens where `divided` finds such, and schemas can be enforced.
 
     Every token whose text is allowed is allowed, whatever a tokenizer would make of that text: else
     the mask would depend on more than the text so far.
@@ -202,16 +209,44 @@ def _resolved(grammar: str, mark: Callable[[str], str]) -> str:
     if (after := grammar[at:].lstrip()).startswith("{"):
         options, at = _decoded(grammar, len(grammar) - len(after))
     written = f"{lark.HEAD} {json.dumps({**options, 'no_forcing': True})}"
+    texts = _Texts()
     while found := _WORDS.search(grammar, at):
         written, at = written + grammar[at : found.start()], found.end()
         if found["mark"]:
-            written += mark(json.loads(found["mark"]))
+            parts = divided(json.loads(found["mark"]))
+            written += _sequence(parts) if found["kind"] == "mark" else texts.until(parts)
         elif found["json"]:
             schema, at = _decoded(grammar, at)
             written += f"%json {json.dumps(_enforceable(schema))}"
         else:
             written += found[0]
-    return written + grammar[at:]
+    return "\n".join([written + grammar[at:], *texts.rules])
+
+
+def _sequence(parts: Sequence[str | int]) -> str:
+    return " ".join(lark.literal(one) if isinstance(one, str) else f"<[{one}]>" for one in parts)
+
+
+class _Texts:
+    """The rules of texts that end with a mark.
+
+    Attributes:
+        rules: those that are needed.
+    """
+
+    def __init__(self) -> None:
+        self.rules: list[str] = []
+
+    def until(self, parts: Sequence[str | int]) -> str:
+        """Any text up to the mark that `parts` make up, and the mark."""
+        token = next((i for i, one in enumerate(parts) if isinstance(one, int)), None)
+        if token is None:  # a text that is told from others by its end needs a rule of its own
+            rule = f"localspec_text_{len(self.rules)}"
+            self.rules.append(f"{rule}[suffix={_sequence(parts)}]: /(?s:.*)/")
+            return rule
+        # No expression matches a token that is a mark: the text reaches up to the first one.
+        ahead = "".join(f"\\x{{{ord(char):x}}}" for char in "".join(map(str, parts[:token])))
+        return f"/(?s:.*){ahead}/ {_sequence(parts[token:])}"
 
 
 def _decoded(grammar: str, at: int) -> tuple[dict[str, Any], int]:

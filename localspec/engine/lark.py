@@ -1,10 +1,10 @@
 """Grammars in llguidance's form of Lark: how they are put together. Pure; nothing is read here.
 
 A grammar is told from llama.cpp's own (GBNF) by its first word, as llama.cpp does. On top of what
-llguidance reads, `engine.guidance` understands two things: ``%mark "text"``, which is the token
-that the vocabulary has for a mark, or its text where there is none; and in a schema behind
-``%json`` the key ``x-localspec``, which says where the schema came from and whether all of it must
-hold.
+llguidance reads, `engine.guidance` understands three things: ``%mark "text"``, in which every mark
+that the vocabulary has a token for is that token; ``%until "text"``, which is any text up to such a
+mark, and the mark; and in a schema after ``%json`` the key ``x-localspec``, which says where the
+schema came from and whether all of it must hold.
 """
 
 from __future__ import annotations
@@ -79,8 +79,13 @@ def literal(text: str) -> str:
 
 
 def mark(text: str) -> str:
-    """The token that a model has for the mark `text`, or its letters where it has none."""
+    """`text`, in which the marks that a model has tokens for are these tokens."""
     return f"%mark {literal(text)}"
+
+
+def until(text: str) -> str:
+    """Any text up to the first `text`, and that: see `mark`."""
+    return f"%until {literal(text)}"
 
 
 def json_value(schema: Mapping[str, Any], place: str = "", *, strict: bool = True) -> str:

@@ -218,6 +218,7 @@ class Endpoint:
                 asked.tool_choice,
                 native=info.dialect.marks.explained,
                 marks=info.dialect.marks,
+                thinks=info.dialect.thinking.budget,
                 parallel=asked.parallel_tool_calls is not False,
             )
             return asked.asked(info.settings, toolbox, info.dialect.thinking)

@@ -12,20 +12,17 @@ import msgspec
 from msgspec import Struct
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects.enforcing import (
-    CallableTool,
-    CallGrammar,
-    call_grammar,
-    enforceable,
-)
-from localspec.chat.dialects.shapes import AnswerMarks, CallShape
+from localspec.chat.dialects.enforced_values import CallableTool
+from localspec.chat.dialects.enforcing import HERMES as HERMES_CALLS
+from localspec.chat.dialects.enforcing import CallGrammar, call_grammar
+from localspec.chat.dialects.shapes import AnswerMarks
 from localspec.chat.dialects.values import repaired
 from localspec.serve.errors import Refusal
 from localspec.serve.schemas import DEEPEST, depth, require_bounded
 
 # The marks of Hermes and Qwen, which most models know.
-BEGIN, END = "<tool_call>", "</tool_call>"
-HERMES = AnswerMarks(calls=(CallShape("json", (BEGIN,), (END,)),), several=True, writes=True)
+(BEGIN,), (END,) = HERMES_CALLS.before, HERMES_CALLS.after
+HERMES = AnswerMarks(calls=(HERMES_CALLS,), several=True, writes=True)
 _ID = 9  # characters; templates of Mistral's models take no other number
 _EXPLAINED = """\
 You may call functions. These are the functions, as JSON schemas:
@@ -96,6 +93,7 @@ class Toolbox:
         native: bool,
         parallel: bool,
         marks: AnswerMarks = HERMES,
+        thinks: bool = False,
     ) -> Toolbox:
         """The tools that a request allows.
 
@@ -105,9 +103,11 @@ class Toolbox:
             native: the model's template shows tools by itself.
             parallel: several may be called in one answer.
             marks: how the model writes calls, where its template shows them.
+            thinks: the model may think ahead of calls.
 
         Raises:
             Refusal: the choice makes no sense, or a schema is too large.
+            SchemaError: one that has to be enforced cannot be.
         """
         if not tools or choice == "none":
             if isinstance(choice, FunctionTool) or choice == "required":
@@ -122,11 +122,12 @@ class Toolbox:
         required = choice == "required" or isinstance(choice, FunctionTool)
         told = {"tools": msgspec.to_builtins(list(tools))} if native else {}
         own = marks if native else HERMES
-        calls = call_grammar(own, _callable(allowed), several=parallel and own.several)
+        several = parallel and own.several
+        calls = call_grammar(own, _callable(allowed), several=several, thinks=thinks)
         box = Toolbox(native, tuple(tools), variables=told, marks=marks, calls=calls)
         if required:
             return replace(box, grammar=calls.required())
-        if not calls.begin or not enforceable(own):
+        if not calls.begin:
             return box
         return replace(box, grammar=calls.awaited(), after=calls.begin)
 

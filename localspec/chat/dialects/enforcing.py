@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from localspec.chat.dialects.enforced_tags import tagged
+from localspec.chat.dialects.enforced_values import (
+    CallableTool,
+    GemmaRules,
+    NestedRules,
+    PythonArguments,
+)
+from localspec.chat.dialects.marks import split_marks
 from localspec.chat.dialects.shapes import AnswerMarks, CallShape
 from localspec.engine import lark
 
-_HERMES = CallShape("json", ("<tool_call>",), ("</tool_call>",))
-
-
-@dataclass(frozen=True, slots=True)
-class CallableTool:
-    """A tool that may be called.
-
-    Attributes:
-        name: of the function.
-        schema: of its arguments.
-        place: where in a request the schema stands.
-        strict: all of the schema holds, or the grammar is refused.
-    """
-
-    name: str
-    schema: Mapping[str, Any]
-    place: str
-    strict: bool
+HERMES = CallShape("json", ("<tool_call>",), ("</tool_call>",))
+_BASE = {
+    "blank": "BLANK?",
+    "BLANK": r"/[ \n]{1,2}/",
+    "wide": "WIDE?",
+    "WIDE": r"/[ \n]{1,6}/",
+    "NUMBER": "/[0-9]{1,4}/",
+    "ID": r"/[A-Za-z0-9_\-]{1,64}/",
+}
+Ways = dict[str, str]
+"""The rule of each tool's call, by the tool's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +38,20 @@ class CallGrammar:
     Attributes:
         begin: the mark with which calls begin; empty where they have none.
         rest: what follows that mark.
-        rules: all that `rest` refers to.
+        whole: an answer that is calls.
+        lead: what may stand ahead of that.
+        rules: all that these refer to.
     """
 
     begin: str
     rest: str
+    whole: str
+    lead: str
     rules: Mapping[str, str]
 
     def required(self) -> str:
         """A grammar of answers that are calls."""
-        return lark.grammar(self._whole(), **self.rules)
+        return lark.grammar(f"{self.lead} {self.whole}", **self.rules)
 
     def awaited(self) -> str:
         """A grammar of what follows the first mark of a call."""
@@ -54,62 +59,110 @@ class CallGrammar:
 
     def or_else(self, answer: str) -> str:
         """A grammar of answers that are calls, or conform to a rule."""
-        return lark.grammar(f"calls | {answer}", calls=self._whole(), **self.rules)
-
-    def _whole(self) -> str:
-        return f"blank {lark.mark(self.begin)} {self.rest}" if self.begin else self.rest
-
-
-def enforceable(marks: AnswerMarks) -> bool:
-    """Whether calls can be held to the model's own notation."""
-    styles = ("json", "named", "tags")
-    return marks.speech == "marks" and bool(marks.calls) and marks.calls[0].style in styles
+        start = f"{self.lead} (calls | {answer})"
+        return lark.grammar(start, calls=self.whole, **self.rules)
 
 
 def call_grammar(
-    marks: AnswerMarks, tools: Sequence[CallableTool], *, several: bool
+    marks: AnswerMarks, tools: Sequence[CallableTool], *, several: bool, thinks: bool = False
 ) -> CallGrammar:
-    """The grammar of calls, in Hermes' notation where the model's own is not enforceable.
+    """The grammar of calls in a model's own notation.
 
     Args:
         marks: how the model writes calls.
         tools: those that may be called.
         several: an answer may have more than one call.
+        thinks: a thought may stand ahead of the calls.
+
+    Raises:
+        SchemaError: a keyword cannot be enforced in that notation, and has to be.
     """
-    shape = marks.calls[0] if enforceable(marks) else _HERMES
-    rules = {"blank": "BLANK?", "BLANK": r"/[ \n]{1,2}/", "NUMBER": "/:[0-9]+/"}
-    ways = []
+    tools = [replace(tool, schema=lark.narrowed(tool.schema)) for tool in tools]
+    rules = dict(_BASE)
+    if marks.speech in ("harmony", "functionary"):
+        return _CHANNELS[marks.speech](_arguments(tools, rules), rules, several, thinks)
+    shape = next(iter(marks.calls), HERMES)
+    ways = _ways(shape, tools, rules)
+    if marks.speech == "muse":
+        return _muse(shape, ways, rules, several, thinks)
+    rules["one"] = " | ".join(dict.fromkeys(ways.values()))
+    begin, rest = _divided(shape, rules, several=several)
+    lead = f"wide {_thought(marks)}" if thinks else "wide"
+    if marks.content and marks.closers:  # an empty answer may stand ahead of calls
+        lead += f" ({lark.mark(marks.content[0])} {lark.mark(marks.closers[0])} blank)?"
+    whole = f"{_mark(shape, begin)} {rest}" if begin else rest
+    return CallGrammar(begin, rest, whole, lead, rules)
+
+
+def _mark(shape: CallShape, text: str) -> str:
+    """A mark of a notation.
+
+    llguidance takes the longest word that may come, and never goes back: what stands ahead of every
+    tag of a nested notation is a word of its own.
+    """
+    ahead = shape.key_open.removesuffix("<") if shape.style == "nested" else ""
+    if not ahead or not text.startswith(ahead):
+        return lark.mark(text)
+    return f"{lark.mark(ahead)} {lark.mark(text.removeprefix(ahead))}"
+
+
+def _thought(marks: AnswerMarks) -> str:
+    """A thought that the model itself begins."""
+    begin, close = next(iter(marks.thoughts), ("", ""))
+    return f"({lark.mark(begin)} {lark.until(close)} wide)?" if begin else ""
+
+
+def _ways(shape: CallShape, tools: Sequence[CallableTool], rules: dict[str, str]) -> Ways:
+    """The rule of each tool's call, added to `rules`."""
+    ways = {}
     for i, tool in enumerate(tools):
         body, own = _BODIES[shape.style](shape, tool, f"t{i}")
         rules |= {f"t{i}": body, **own}
-        ways.append(f"t{i}")
-    rules["one"] = " | ".join(ways)
+        ways[tool.name] = f"t{i}"
+    return ways
+
+
+def _divided(shape: CallShape, rules: dict[str, str], *, several: bool) -> tuple[str, str]:
+    """The first mark, and what follows it: one call or several with the marks around them."""
     begin, *lead = shape.before or ("",)
-    close = [lark.mark(one) for one in shape.after[:2]]
-    unit = " blank ".join([*(lark.mark(one) for one in lead), _body(shape, several=several)])
-    unit += "".join(f" blank {one}" for one in close[:1])
+    # Marks around all calls and around each: one of each kind ahead, one of each after.
+    wrapped = len(shape.before) > 1 and shape.style != "gemma"
+    close = [_mark(shape, one) for one in shape.after[: 1 + wrapped]]
+    opened = [_mark(shape, one) for one in lead]
+    if shape.style == "named" and shape.name_at and opened:
+        opened[-1] = f"ID? {opened[-1]}"
+    unit = " blank ".join([*opened, _body(shape, several=several), *close[:1]])
     rules["unit"] = unit
-    rest = f"blank unit{_repeated(shape, several=several)}"
-    rest += "".join(f" blank {one}" for one in close[1:])
-    return CallGrammar(begin, f"{rest} blank", rules)
+    outer = "".join(f" blank {one}" for one in close[1:])
+    return begin, f"blank unit{_repeated(shape, close, several=several)}{outer} blank"
 
 
 def _body(shape: CallShape, *, several: bool) -> str:
+    if shape.style == "python":
+        return f'"[" one{_more(several, "python")} "]"'
     if shape.style != "json":
         return "one"
-    more = ' (blank "," blank one)*' if several else ""
-    return f'(one | "[" blank one{more} blank "]")'
+    lines = " (blank one)*" if several and shape.before else ""
+    return f'(one{lines} | "[" wide one{_more(several, "json")} wide "]")'
 
 
-def _repeated(shape: CallShape, *, several: bool) -> str:
+def _more(several: bool, style: str) -> str:
+    comma = '"," " "?' if style == "python" else 'blank "," wide'
+    return f" ({comma} one)*" if several else ""
+
+
+def _repeated(shape: CallShape, close: Sequence[str], *, several: bool) -> str:
     """What follows a call where there are more: its marks once more, all or those of one call."""
-    if not several or not shape.before:
+    if not several or not shape.before or shape.style == "python":
         return ""
-    begin = lark.mark(shape.before[0])
-    if len(shape.before) == 1:
+    begin = _mark(shape, shape.before[0])
+    if len(shape.before) == 1 or shape.style == "gemma":
         return f" (blank {begin} blank unit)*"
-    close = "".join(f"{lark.mark(one)} blank " for one in shape.after[1:2])
-    return f" (blank ({close}{begin} blank)? unit)*"
+    ends = "".join(f"{one} blank " for one in close[1:2])
+    return f" (blank ({ends}{begin} blank)? unit)*"
+
+
+# What stands between the marks, by notation
 
 
 def _json(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
@@ -117,50 +170,55 @@ def _json(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str,
     rules = {f"{of}a": lark.json_value(tool.schema, tool.place, strict=tool.strict)}
     if not name_key:
         return f'"{{" blank {_quoted(tool.name)} blank ":" blank {of}a blank "}}"', rules
-    head = f'{_quoted(name_key)} blank ":" blank {_quoted(tool.name)}'
-    tail = f'{_quoted(args_key)} blank ":" blank {of}a'
-    return f'"{{" blank {head} blank "," blank {tail} blank "}}"', rules
+    members = [
+        _identity(shape.id_before, first=True),
+        f'{_quoted(name_key)} blank ":" blank {_quoted(tool.name)} blank ","'
+        f' blank {_quoted(args_key)} blank ":" blank {of}a',
+        _identity(shape.id_after, first=False),
+    ]
+    return f'"{{" blank {" ".join(filter(None, members))} blank "}}"', rules
+
+
+def _identity(key: str, *, first: bool) -> str:
+    """A call's id, where the template writes one."""
+    if not key:
+        return ""
+    member = f'{_quoted(key)} blank ":" blank "\\"" ID "\\""'
+    return f'({member} blank "," blank)?' if first else f'(blank "," blank {member})?'
 
 
 def _named(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
     rules = {f"{of}a": lark.json_value(tool.schema, tool.place, strict=tool.strict)}
-    marks = "".join(f" {lark.mark(one)}" for one in shape.name_end.split())
-    return f"{lark.literal(tool.name)} NUMBER?{marks} blank {of}a", rules
+    first, *more = (lark.mark(one) for one in split_marks(shape.name_end) or [""])
+    between = " ".join([first, *(f"ID? {one}" for one in more)]) if shape.name_end else ""
+    number = '(":" NUMBER)?' if shape.before[-1:] == ("functions.",) else ""
+    return f"{lark.literal(tool.name)} {number} {between} blank {of}a", rules
 
 
-def _tagged(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
-    rules: dict[str, str] = {}
-    properties = tool.schema.get("properties")
-    needed = tool.schema.get("required") or ()
-    parts = []
-    for j, (name, schema) in enumerate((properties or {}).items()):
-        text = isinstance(schema, Mapping) and schema.get("type") == "string"
-        opened = shape.value_open if text else shape.other_open or shape.value_open
-        value = f"{of}v{j}"
-        if text and "enum" not in schema:
-            rules[f"{value}[suffix={lark.literal(shape.value_close)}]"] = r"/(?s:.*)/"
-            closed = ""
-        elif text:
-            values = " | ".join(lark.literal(str(one)) for one in schema["enum"])
-            rules[value], closed = values, f" {lark.literal(shape.value_close.rstrip())}"
-        else:
-            place = f"{tool.place}.properties.{name}"
-            rules[value] = lark.json_value(
-                {**schema, **_shared(tool.schema)}, place, strict=tool.strict
-            )
-            closed = f" {lark.literal(shape.value_close.rstrip())}"
-        key = f"{lark.literal(shape.key_open + name + opened)} {value}{closed} blank"
-        parts.append(key if name in needed else f"({key})?")
-    head = (
-        f"{lark.literal(tool.name)} {lark.literal(shape.name_end)}"
-        if shape.name_end
-        else lark.literal(tool.name)
-    )
-    return " blank ".join([head, *parts]), rules
+def _python(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
+    values = PythonArguments(tool, of, raw=shape.raw)
+    inside = values.members(_valued(values, tool))
+    return f'{lark.literal(tool.name + "(")} {inside} ")"', values.rules
 
 
-def _shared(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: schema[name] for name in lark.SHARED if name in schema}
+def _gemma(_shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
+    values = GemmaRules(tool, of)
+    # Its template sorts the arguments by their names.
+    parts = sorted(_valued(values, tool), key=lambda one: one[0].lower())
+    return f"{lark.literal(tool.name)} {values.object(parts)}", values.rules
+
+
+def _nested(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
+    values = NestedRules(tool, of, shape.key_open.removesuffix("<"))
+    inside = values.members(_valued(values, tool))
+    return f"{lark.literal(tool.name)} {lark.mark(shape.name_end)} {inside}", values.rules
+
+
+def _valued(values: Any, tool: CallableTool) -> list[tuple[str, str, bool]]:
+    return [
+        (name, values.value(schema, f"{tool.place}.properties.{name}"), needed)
+        for name, schema, needed in tool.properties()
+    ]
 
 
 def _quoted(text: str) -> str:
@@ -168,4 +226,70 @@ def _quoted(text: str) -> str:
     return lark.literal(json.dumps(text, ensure_ascii=False))
 
 
-_BODIES = {"json": _json, "named": _named, "tags": _tagged}
+_BODIES = {
+    "json": _json,
+    "named": _named,
+    "tags": tagged,
+    "python": _python,
+    "gemma": _gemma,
+    "nested": _nested,
+}
+
+# Answers that are messages with headers
+
+
+def _arguments(tools: Sequence[CallableTool], rules: dict[str, str]) -> Ways:
+    """The rule of each tool's arguments as JSON, added to `rules`."""
+    for i, tool in enumerate(tools):
+        rules[f"t{i}"] = lark.json_value(tool.schema, tool.place, strict=tool.strict)
+    return {tool.name: f"t{i}" for i, tool in enumerate(tools)}
+
+
+def _harmony(ways: Ways, rules: dict[str, str], _several: bool, thinks: bool) -> CallGrammar:
+    """gpt-oss: one call ends an answer; its recipient stands before or after the channel."""
+    channel, message = lark.mark("<|channel|>"), lark.mark("<|message|>")
+    rules["kind"] = f'" "? {lark.mark("<|constrain|>")}? "json"?'
+    named = [
+        (f"{lark.literal(name)} kind {message} {way}", f"{lark.literal(name)}", way)
+        for name, way in ways.items()
+    ]
+    rules["after"] = " | ".join(one for one, _, _ in named)
+    rules["ahead"] = " | ".join(
+        f'{name} {channel} "commentary" kind {message} {way}' for _, name, way in named
+    )
+    begin = "<|channel|>commentary to=functions."
+    whole = f'({lark.mark(begin)} after | " to=functions." ahead)'
+    lead = (
+        f'({channel} "analysis" {message} {lark.until("<|end|>")}'
+        f" {lark.mark('<|start|>assistant')})?"
+    )
+    return CallGrammar(begin, "after", whole, lead if thinks else "", rules)
+
+
+def _functionary(ways: Ways, rules: dict[str, str], several: bool, _thinks: bool) -> CallGrammar:
+    """A name, a line's end, and JSON; no mark tells a first call from an answer to the user."""
+    one = " | ".join(f"{lark.literal(name + chr(10))} {way}" for name, way in ways.items())
+    rules["one"] = one
+    whole = f"one {'(' + lark.mark('>>>') + ' one)*' if several else ''}"
+    return CallGrammar("", whole, whole, "", rules)
+
+
+def _muse(
+    shape: CallShape, ways: Ways, rules: dict[str, str], several: bool, thinks: bool
+) -> CallGrammar:
+    """The header of a call names the tool, and so does the call."""
+    message, start = lark.mark("<|message|>"), lark.mark("<|eom|><|start|>assistant")
+    rules["one"] = " | ".join(ways.values())
+    begin, rest = _divided(shape, rules, several=False)
+    blocks = []
+    for name, way in ways.items():
+        block = f"{lark.mark(shape.before[0])} blank {lark.mark(shape.before[1])} {way}"
+        ends = " blank ".join(lark.mark(one) for one in shape.after)
+        blocks.append(f"{lark.literal(f' to={name}')} {message} {block} blank {ends}")
+    rules["message"] = " | ".join(blocks)
+    lead = f'(" to=self" {message} {lark.until("<|eom|>")} {lark.mark("<|start|>assistant")})?'
+    whole = f"message {f'({start} message)*' if several else ''}"
+    return CallGrammar(begin, rest, whole, lead if thinks else "", rules)
+
+
+_CHANNELS = {"harmony": _harmony, "functionary": _functionary}

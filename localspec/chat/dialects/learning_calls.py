@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import structs
 
@@ -99,6 +99,9 @@ def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> AnswerMark
                 continue
             shape = _shape(one, none)
             if shape is not None:
+                if shape.style == "tags":
+                    flags = turn(1, arguments={"zqflag": True, "zqlist": ["zqitem"]}) or ""
+                    shape = structs.replace(shape, pythonic=_pythonic(flags))
                 return structs.replace(
                     marks,
                     calls=(shape,),
@@ -108,6 +111,13 @@ def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> AnswerMark
                     as_text=as_text,
                 )
     return None
+
+
+def _pythonic(flags: str) -> Literal["", "flags", "all"]:
+    """Which values are written as Python writes them."""
+    if "['zqitem']" in flags:
+        return "all"
+    return "flags" if "True" in flags else ""
 
 
 def _core(write: TurnWriter, head: str, marks: AnswerMarks, n: int, **how: Any) -> str | None:
@@ -175,11 +185,22 @@ def _enveloped(one: str) -> CallShape | None:
         if keys is None:
             continue
         before, after = _around(one, start, end)
-        shape = CallShape("json", before, after, keys)
+        first, last = _identities(value, keys[0])
+        shape = CallShape("json", before, after, keys, id_before=first, id_after=last)
         calls = envelope(value, shape, Tools(FIRST.tools))
         if calls and calls[0].arguments == FIRST.arguments:
             return shape
     return None
+
+
+def _identities(value: Any, name: str) -> tuple[str, str]:
+    """What JSON calls a call's id: one that stands ahead of the name, one after it."""
+    call = value[0] if isinstance(value, list) else value
+    names = list(call) if isinstance(call, dict) else []
+    ids = [key for key in names if call[key] in FIRST.ids or str(call[key]).isdigit()]
+    if not ids or name not in names:
+        return "", ""
+    return (ids[0], "") if names.index(ids[0]) < names.index(name) else ("", ids[0])
 
 
 def _keys_of(value: Any) -> tuple[str, str] | None:

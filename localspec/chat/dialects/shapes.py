@@ -31,6 +31,9 @@ class CallShape(Struct, frozen=True):
         other_open: the same, where the value is no text.
         value_close: what ends a value.
         raw: text between quotes is written as it is, nothing in it escaped.
+        id_before: what JSON calls a call's id, where that stands before the name; else empty.
+        id_after: the same, where it stands after the arguments.
+        pythonic: which values between tags are written as Python writes them: flags, or all.
     """
 
     style: Style = "json"
@@ -44,6 +47,9 @@ class CallShape(Struct, frozen=True):
     other_open: str = ""
     value_close: str = ""
     raw: bool = False
+    id_before: str = ""
+    id_after: str = ""
+    pythonic: Literal["", "flags", "all"] = ""
 
 
 class ThinkingOptions(Struct, frozen=True):

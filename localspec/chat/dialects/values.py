@@ -226,7 +226,7 @@ def kinds_of(schema: Any, whole: Any, depth: int = 0) -> set[str]:
         for one in schema.get(part) or ():
             found |= kinds_of(one, whole, depth + 1)
     if not found and isinstance(schema.get("$ref"), str):
-        found = kinds_of(_referred(schema["$ref"], whole), whole, depth + 1)
+        found = kinds_of(referred(schema["$ref"], whole), whole, depth + 1)
     if not found:
         values = (
             schema.get("enum")
@@ -239,7 +239,7 @@ def kinds_of(schema: Any, whole: Any, depth: int = 0) -> set[str]:
     return found
 
 
-def _referred(reference: str, whole: Any) -> Any:
+def referred(reference: str, whole: Any) -> Any:
     """The part of `whole` that a local reference names; None where there is none."""
     for name in reference.removeprefix("#").strip("/").split("/"):
         whole = (
