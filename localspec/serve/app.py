@@ -212,7 +212,7 @@ class Endpoint:
         asked = parsed(await self._rules.body(request), ChatRequest)
         model, info = self._require_model(asked.model), self._info
 
-        def made() -> Asked:
+        def made() -> tuple[Asked, bool]:
             toolbox = Toolbox.of(
                 asked.tools or (),
                 asked.tool_choice,
@@ -221,11 +221,14 @@ class Endpoint:
                 thinks=info.dialect.thinking.budget,
                 parallel=asked.parallel_tool_calls is not False,
             )
-            return asked.asked(info.settings, toolbox, info.dialect.thinking)
+            wanted = asked.asked(info.settings, toolbox, info.dialect.thinking)
+            return wanted, bool(toolbox.calls and asked.rule(toolbox))
 
         offered = msgspec.to_builtins(asked.tools or []) if asked.tool_choice != "none" else []
-        reply = Reply(model, info.dialect, tools=offered, logprobs=bool(asked.logprobs))
-        return await self._answer(request, asked, await asyncio.to_thread(made), reply)
+        wanted, held = await asyncio.to_thread(made)
+        scores = bool(asked.logprobs)
+        reply = Reply(model, info.dialect, tools=offered, held=held, logprobs=scores)
+        return await self._answer(request, asked, wanted, reply)
 
     async def _completion(self, request: Request) -> Response:
         asked = parsed(await self._rules.body(request), CompletionRequest)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from localspec.chat.dialects import AnswerReader, Call, Dialect, Says, Thinks
-from localspec.chat.dialects.reading import ReadPiece
+from localspec.chat.dialects.reading import ReadPiece, Underway
 from localspec.chat.events import Begun, RoundText, Scored, TurnEnd, TurnEvent
 from localspec.engine.stats import FinishReason, GenerationStats
 
@@ -24,6 +24,7 @@ class Reply:
         model: the name that the client gets to see.
         dialect: how the model marks thoughts and calls; None for a plain completion.
         tools: those that may be called.
+        held: a grammar holds calls to the model's notation, so that they are told as they come.
         logprobs: whether probabilities were asked for.
     """
 
@@ -33,6 +34,7 @@ class Reply:
         dialect: Dialect | None,
         *,
         tools: Sequence[Any] = (),
+        held: bool = False,
         logprobs: bool = False,
     ) -> None:
         self._chat = dialect is not None
@@ -45,6 +47,8 @@ class Reply:
         self._dialect, self._tools = dialect, tools
         self._reader: AnswerReader | None = None
         self._n_calls = 0
+        self._held = held
+        self._underway: list[tuple[int, str]] = []  # calls that have begun: index, what was told
         self._logprobs: list[Any] | None = [] if logprobs else None
         self._prompt_tokens = 0
         # Characters of the tokens whose probabilities were told, and bytes of one not yet whole.
@@ -70,6 +74,8 @@ class Reply:
             yield from [{"content": text}] if text else []
             return
         yield from self._told(self._reader.feed(text))
+        if self._held:
+            yield from self._begun(self._reader.underway)
         if self.end is not None:
             cut = self.end.reason is not FinishReason.STOP
             yield from self._told(self._reader.end(cut=cut))
@@ -81,14 +87,30 @@ class Reply:
                     yield {"reasoning_content": text}
                 case Says(text):
                     yield {"content": text}
-                case Call(name, arguments):
-                    function = {"name": name, "arguments": ""}
-                    call = {"id": f"call_{secrets.token_hex(8)}", "type": "function"}
-                    at = {"index": self._n_calls}
-                    self._n_calls += 1
-                    yield {"tool_calls": [{**at, **call, "function": function}]}
-                    text = json.dumps(arguments, ensure_ascii=False)
-                    yield {"tool_calls": [{**at, "function": {"arguments": text}}]}
+                case Call(name, arguments, written):
+                    if not self._underway:
+                        yield self._opened(name)
+                    told = self._underway.pop(0)
+                    plain = json.dumps(arguments, ensure_ascii=False)
+                    yield from _more(*told, written if self._held and written else plain)
+
+    def _begun(self, calls: Underway) -> Iterator[Delta]:
+        """What is new of calls that are being written."""
+        del self._underway[len(calls) :]  # that were none after all
+        for i, (name, text) in enumerate(calls):
+            if i == len(self._underway):
+                yield self._opened(name)
+            yield from _more(*self._underway[i], text)
+            self._underway[i] = self._underway[i][0], text
+
+    def _opened(self, name: str) -> Delta:
+        """The first piece of a call."""
+        index = self._n_calls
+        self._n_calls += 1
+        self._underway.append((index, ""))
+        call = {"id": f"call_{secrets.token_hex(8)}", "type": "function"}
+        function = {"name": name, "arguments": ""}
+        return {"tool_calls": [{"index": index, **call, "function": function}]}
 
     # Streams
 
@@ -190,6 +212,12 @@ class Reply:
         }
 
 
+def _more(index: int, told: str, text: str) -> Iterator[Delta]:
+    """What of a call's arguments has not been told."""
+    if text.startswith(told) and text != told:
+        yield {"tool_calls": [{"index": index, "function": {"arguments": text[len(told) :]}}]}
+
+
 def _whole_calls(pieces: Iterable[Delta]) -> list[Delta]:
     """Calls of their pieces, the name first."""
     calls: list[Delta] = []
@@ -198,7 +226,7 @@ def _whole_calls(pieces: Iterable[Delta]) -> list[Delta]:
         if "id" in piece:
             calls.append({"id": piece["id"], "type": piece["type"], "function": {**function}})
         else:
-            calls[-1]["function"]["arguments"] += function["arguments"]
+            calls[piece["index"]]["function"]["arguments"] += function["arguments"]
     return calls
 
 

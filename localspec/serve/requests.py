@@ -226,12 +226,7 @@ class ChatRequest(Sampled):
         limit = (
             self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         )
-        rule = "" if self.response_format is None else _rule_of(self.response_format)
-        grammar = lark.grammar(rule) if rule else toolbox.grammar
-        required = bool(toolbox.grammar) and not toolbox.after
-        if rule and toolbox.calls is not None:  # clients send both at each turn
-            grammar = toolbox.grammar if required else toolbox.calls.or_else(rule)
-        settings = self.settings(own, limit, grammar)
+        settings = self.settings(own, limit, self.rule(toolbox))
         if self.reasoning_budget is not None:
             settings = replace(settings, reasoning_budget=self.reasoning_budget)
         named = _Named()
@@ -250,6 +245,20 @@ class ChatRequest(Sampled):
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             drafters=self.drafters,
         )
+
+    def rule(self, toolbox: Toolbox) -> str:
+        """The grammar of calls, or of the format that is asked for; empty where neither holds.
+
+        Raises:
+            Refusal: the format makes no sense.
+        """
+        format_rule = "" if self.response_format is None else _rule_of(self.response_format)
+        required = bool(toolbox.grammar) and not toolbox.after
+        if not format_rule or required:
+            return toolbox.grammar
+        if toolbox.calls is None:
+            return lark.grammar(format_rule)
+        return toolbox.calls.or_else(format_rule)  # clients send both at each turn
 
     def _thinking(self, own: ChatSettings, known: ThinkingOptions) -> dict[str, bool | str]:
         """What the template sees of thoughts; minimal counts as low."""

@@ -54,20 +54,20 @@ class CallReader:
             Unfinished: more text is needed; where there is none, a call was cut off.
             NoCall: it is text.
         """
-        unfinished = False
+        unfinished: Unfinished | None = None
         for shaped in self._shapes:
             if not any(text.startswith(mark, at) for mark in shaped.triggers):
                 continue
             try:
                 return shaped.at(text, at, final=final, cut=cut)
-            except Unfinished:
+            except Unfinished as error:
                 if not final:
                     raise
-                unfinished = True
+                unfinished = unfinished or error
             except NoCall:
                 continue
-        if unfinished:
-            raise Unfinished
+        if unfinished is not None:
+            raise unfinished
         raise NoCall
 
     def bare(self, text: str, at: int, *, final: bool) -> FoundCalls:
@@ -84,7 +84,10 @@ class CallReader:
         if text[start : start + 1] not in ("{", "[") or not self._shapes or not self._tools.known:
             raise NoCall
         _require_call_keys(text, start, self._tools, final=final)
-        found = json_at(text, start, final=final)
+        try:
+            found = json_at(text, start, final=final)
+        except Unfinished:
+            raise Unfinished(self._shapes[0].underway(text, start)) from None
         if found is None:
             raise NoCall
         calls = envelope(found[0], CallShape(), self._tools)

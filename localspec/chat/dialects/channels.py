@@ -10,11 +10,11 @@ from localspec.chat.dialects import functionary, harmony, muse
 from localspec.chat.dialects.calls import CallReader
 from localspec.chat.dialects.headers import Headers, MessageHeader
 from localspec.chat.dialects.marks import overlap, skip_blanks
-from localspec.chat.dialects.reading import Call, ReadPiece, Says, Thinks
+from localspec.chat.dialects.reading import Call, ReadPiece, Says, Thinks, Underway
 from localspec.chat.dialects.shapes import AnswerMarks
 from localspec.chat.dialects.tools import NoCall, Tools
 from localspec.chat.dialects.trim import Trimmer
-from localspec.chat.dialects.values import Unfinished, arguments_of, json_at
+from localspec.chat.dialects.values import Unfinished, arguments_of, begun, json_at, so_far, strict
 
 HEADERS: dict[str, Headers] = {
     "harmony": harmony.HEADERS,
@@ -46,6 +46,7 @@ class ChannelReader:
         self._calls = CallReader(marks.calls, self._tools)
         self._trimmer = Trimmer(exact=exact)
         self._out: list[ReadPiece] = []
+        self._underway: Underway = ()
         self._text = ""
         self._begun = False  # a header has been read
         self._header: MessageHeader | None = self._how.open(prompt)  # None while a header is read
@@ -55,9 +56,15 @@ class ChannelReader:
         """Whether the text stands in a thought now."""
         return self._header is not None and self._header.kind == "thought"
 
+    @property
+    def underway(self) -> Underway:
+        """The calls that the text is in the midst of: see `MarkReader`."""
+        return self._underway
+
     def feed(self, text: str) -> Iterator[ReadPiece]:
         """What is known of the answer with these characters, and was not before."""
         self._text += text
+        self._underway = ()
         yield from self._read(final=False, cut=False)
 
     def end(self, *, cut: bool = False) -> Iterator[ReadPiece]:
@@ -120,7 +127,8 @@ class ChannelReader:
         """Read a call's arguments, and what is left before the mark that ends its message."""
         try:
             calls, end = self._arguments(header, final=final, cut=cut)
-        except Unfinished:
+        except Unfinished as error:
+            self._underway = error.underway
             if final and cut:
                 self._text = ""
             elif final:
@@ -131,6 +139,9 @@ class ChannelReader:
             return True
         found = self._how.end_of_body(self._text, end, self._tools, final=final)
         if not final and (found is None or found[1] < 0):
+            self._underway = tuple(
+                (call.name, call.written or begun(call.arguments)) for call in calls
+            )
             return False
         self._out += calls
         start, stop = found or (len(self._text), len(self._text))
@@ -162,8 +173,11 @@ class ChannelReader:
             if ended is not None and ended[0] == place:
                 return [Call(name, {})], place
             raise NoCall
-        value = json_at(self._text, place, final=final and not cut)
+        try:
+            value = json_at(self._text, place, final=final and not cut)
+        except Unfinished:
+            raise Unfinished(((name, so_far(self._text, place)),)) from None
         arguments = arguments_of(value[0]) if value else None
         if value is None or arguments is None:
             raise NoCall
-        return [Call(name, arguments)], value[1]
+        return [Call(name, arguments, strict(self._text[place : value[1]]))], value[1]

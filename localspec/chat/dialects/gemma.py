@@ -8,7 +8,7 @@ from typing import Any
 from localspec.chat.dialects.marks import may_begin, skip_blanks
 from localspec.chat.dialects.reading import Call
 from localspec.chat.dialects.tools import NoCall, Tools
-from localspec.chat.dialects.values import NOTHING, Unfinished, literal
+from localspec.chat.dialects.values import NOTHING, Unfinished, begun, literal
 
 _QUOTE = '<|"|>'
 _CLOSE = {"{": "}", "(": ")", "[": "]"}
@@ -38,7 +38,10 @@ def read(
     if text[named.end()] not in "{(" or (name is None and tools.known is not None):
         raise NoCall
     values = _GemmaValues(text, closed=final and not cut)
-    given, end = values.at(named.end(), 0)
+    try:
+        given, end = values.at(named.end(), 0)
+    except Unfinished:
+        raise Unfinished(((name, begun(values.given)),) if name else ()) from None
     while isinstance(given, list) and len(given) == 1:  # ({…})
         given = given[0]
     if given == []:
@@ -49,10 +52,15 @@ def read(
 
 
 class _GemmaValues:
-    """Reads values; what the text leaves open counts as closed at the end of an answer."""
+    """Reads values; what the text leaves open counts as closed at the end of an answer.
+
+    Attributes:
+        given: the arguments that are complete.
+    """
 
     def __init__(self, text: str, *, closed: bool) -> None:
         self._text, self._closed = text, closed
+        self.given: dict[str, Any] = {}
 
     def at(self, at: int, depth: int) -> tuple[Any, int]:
         """The value at `at`, and where it ends."""
@@ -105,7 +113,7 @@ class _GemmaValues:
     def _container(self, at: int, depth: int) -> tuple[Any, int]:
         """An object where names stand before the values, else a list."""
         text, close = self._text, _CLOSE[self._text[at]]
-        named: dict[str, Any] = {}
+        named: dict[str, Any] = {} if depth else self.given
         listed: list[Any] = []
         at += 1
         while True:

@@ -10,7 +10,7 @@ from localspec.chat.dialects.marks import may_begin, skip_blanks
 from localspec.chat.dialects.reading import Call
 from localspec.chat.dialects.shapes import CallShape
 from localspec.chat.dialects.tools import NoCall, Tools
-from localspec.chat.dialects.values import Unfinished, kinds_of, typed
+from localspec.chat.dialects.values import Unfinished, begun, kinds_of, typed
 
 _NAME = re.compile(r"[^\s<>\"'`{}()\[\]=|,;]+")
 _TAG = re.compile(r"<([^\s<>/]{1,200})>")
@@ -41,26 +41,34 @@ def read(
     name = name or named[0]
     schema = tools.schema(name)
     tags = _Tags(text, shape.key_open.removesuffix("<"), schema)
-    given, end = tags.within(named.end() + len(shape.name_end), schema, 0)
+    try:
+        given, end = tags.within(named.end() + len(shape.name_end), schema, 0)
+    except Unfinished:
+        raise Unfinished(((name, begun(dict(tags.given))),)) from None
     closed = skip_blanks(text, end)
     if any(text.startswith(one, closed) for one in shape.after):
         return (Call(name, given if isinstance(given, dict) else {}),), end
     if final or any(may_begin(text, closed, one) for one in shape.after):
-        raise Unfinished
+        raise Unfinished(((name, begun(dict(tags.given))),))
     raise NoCall
 
 
 class _Tags:
-    """Reads tags, each of which has one and the same mark in front."""
+    """Reads tags, each of which has one and the same mark in front.
+
+    Attributes:
+        given: the arguments that are complete.
+    """
 
     def __init__(self, text: str, mark: str, whole: Any) -> None:
         self._text, self._mark, self._whole = text, mark, whole
+        self.given: list[tuple[str, Any]] = []
 
     def within(self, at: int, schema: Any, depth: int) -> tuple[Any, int]:
         """The object, or the list of items, that begins at `at`, and where it ends."""
         if depth > _DEEPEST:
             raise NoCall
-        found: list[tuple[str, Any]] = []
+        found: list[tuple[str, Any]] = [] if depth else self.given
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
         items = schema.get("items") if isinstance(schema, Mapping) else None
         while (key := self._key(at)) is not None:

@@ -9,7 +9,15 @@ from typing import Any
 from localspec.chat.dialects.marks import skip_blanks
 from localspec.chat.dialects.reading import Call
 from localspec.chat.dialects.tools import NoCall, Tools
-from localspec.chat.dialects.values import NOTHING, Unfinished, balanced, json_at, literal, plain
+from localspec.chat.dialects.values import (
+    NOTHING,
+    Unfinished,
+    balanced,
+    begun,
+    json_at,
+    literal,
+    plain,
+)
 
 _HEAD = re.compile(r"([A-Za-z_][\w.\-]*)\s*\(")
 _BEGINS = re.compile(r"[A-Za-z_][\w.\-]*\s*\Z")
@@ -34,18 +42,21 @@ def read(
         NoCall: it is text.
     """
     listed = text.startswith("[", at)
-    begun = skip_blanks(text, at + listed)
-    if _HEAD.match(text, begun) is None:
-        if not final and (begun >= len(text) or _BEGINS.match(text, begun)):
+    start = skip_blanks(text, at + listed)
+    if _HEAD.match(text, start) is None:
+        if not final and (start >= len(text) or _BEGINS.match(text, start)):
             raise Unfinished
         raise NoCall
     found = None
+    given: list[Call] = []
     for attempt in (_raw, _parsed) if raw else (_parsed, _raw):
         try:
-            found = attempt(text, at, tools)
+            found = attempt(text, at, tools, given)
         except Unfinished:
             if not final:
-                raise
+                whole = [(one.name, begun(one.arguments) + "}") for one in given[:-1]]
+                last = [(one.name, begun(one.arguments)) for one in given[-1:]]
+                raise Unfinished((*whole, *last)) from None
             continue
         if found is not None:
             return found
@@ -54,7 +65,9 @@ def read(
     raise NoCall
 
 
-def _parsed(text: str, at: int, tools: Tools) -> tuple[tuple[Call, ...], int] | None:
+def _parsed(
+    text: str, at: int, tools: Tools, _begun: list[Call]
+) -> tuple[tuple[Call, ...], int] | None:
     """The calls, as Python's own grammar has them."""
     end = balanced(text, at if text[at] == "[" else text.index("(", at), "\"'")
     if end < 0:
@@ -87,13 +100,20 @@ def _call(node: ast.expr, tools: Tools) -> Call:
     return Call(name, given)
 
 
-def _raw(text: str, at: int, tools: Tools) -> tuple[tuple[Call, ...], int] | None:
-    """The calls, where a quote ends a text only if an argument or the end follows it."""
+def _raw(
+    text: str, at: int, tools: Tools, calls: list[Call]
+) -> tuple[tuple[Call, ...], int] | None:
+    """The calls, where a quote ends a text only if an argument or the end follows it.
+
+    They are put into `calls` as they begin, for those that ask before they are complete.
+    """
     listed = text.startswith("[", at)
     at += listed
-    calls: list[Call] = []
+    calls.clear()
     while head := _HEAD.match(text, skip_blanks(text, at)):
-        at, given = head.end(), {}
+        at = head.end()
+        given: dict[str, Any] = {}
+        calls.append(Call(tools.declared(head[1]) or head[1], given))
         while key := _KEY.match(text, at):
             value, at = _value(text, key.end())
             if value is NOTHING:
@@ -104,7 +124,6 @@ def _raw(text: str, at: int, tools: Tools) -> tuple[tuple[Call, ...], int] | Non
             raise Unfinished
         if text[at] != ")":
             return None
-        calls.append(Call(tools.declared(head[1]) or head[1], given))
         at = skip_blanks(text, at + 1)
         if at < len(text) and text[at] == "," and listed:
             at += 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from localspec.chat.dialects.calls import CallReader, stray_closers
 from localspec.chat.dialects.marks import may_begin, overlap, skip_blanks
-from localspec.chat.dialects.reading import Call, ReadPiece, Says, Thinks
+from localspec.chat.dialects.reading import Call, ReadPiece, Says, Thinks, Underway
 from localspec.chat.dialects.shapes import AnswerMarks
 from localspec.chat.dialects.tools import NoCall, Tools
 from localspec.chat.dialects.trim import Trimmer
@@ -40,6 +40,7 @@ class MarkReader:
         self._text = ""
         self._trimmer = Trimmer(exact=exact)
         self._out: list[ReadPiece] = []
+        self._underway: Underway = ()
         self._over = False  # an end mark has come
         self._line = ""  # what stands before the text on its line
         self._fresh = True  # nothing but blanks has come of this part
@@ -57,9 +58,18 @@ class MarkReader:
         """Whether the text stands in a thought now."""
         return self._thought is not None
 
+    @property
+    def underway(self) -> Underway:
+        """The calls in the model's own notation that the text is in the midst of.
+
+        Where no grammar holds the answer to that notation, they may yet turn out to be text.
+        """
+        return self._underway
+
     def feed(self, text: str) -> Iterator[ReadPiece]:
         """What is known of the answer with these characters, and was not before."""
         self._text += text
+        self._underway = ()
         yield from self._read(final=False, cut=False)
 
     def end(self, *, cut: bool = False) -> Iterator[ReadPiece]:
@@ -260,7 +270,8 @@ class MarkReader:
             return None if final else False
         try:
             found = self._calls.bare(self._text, more.end() if more else 0, final=final)
-        except Unfinished:
+        except Unfinished as error:
+            self._underway = error.underway if self._marks.bare else ()
             return None if final else False
         except NoCall:
             return None
@@ -272,7 +283,9 @@ class MarkReader:
     def _call(self, mark: str, *, final: bool, cut: bool) -> bool:
         try:
             found = self._calls.at(self._text, 0, final=final, cut=cut)
-        except Unfinished:
+        except Unfinished as error:
+            if not final and mark in self._marks.calls[0].before[:1]:
+                self._underway = error.underway
             if final and cut:  # a call that was cut off: its marks are nothing to show
                 self._over = True
                 self._out.append(Says(""))

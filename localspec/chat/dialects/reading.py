@@ -8,10 +8,20 @@ from typing import Any, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a tool: its name, and its arguments as an object."""
+    """A call of a tool: its name, and its arguments as an object.
+
+    Attributes:
+        written: the JSON of the arguments as the model wrote it; empty where it wrote another
+            notation, or no strict JSON.
+    """
 
     name: str
     arguments: dict[str, Any]
+    written: str = field(default="", compare=False)
+
+
+Underway: TypeAlias = tuple[tuple[str, str], ...]
+"""Calls that are being written: each one's name, and the JSON of its arguments so far."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from localspec.chat.dialects import gemma, nested, python_calls
@@ -16,10 +17,18 @@ from localspec.chat.dialects.marks import (
     skip_blanks,
     split_marks,
 )
-from localspec.chat.dialects.reading import Call
+from localspec.chat.dialects.reading import Call, Underway
 from localspec.chat.dialects.shapes import CallShape
 from localspec.chat.dialects.tools import FoundCalls, NoCall, Tools
-from localspec.chat.dialects.values import Unfinished, arguments_of, json_at, typed
+from localspec.chat.dialects.values import (
+    Unfinished,
+    arguments_of,
+    begun,
+    json_at,
+    so_far,
+    strict,
+    typed,
+)
 
 _LONGEST_HEADER = 200
 _NAME = re.compile(r"[^\s<>\"'`{}()\[\]=|,;]+")
@@ -67,6 +76,7 @@ class Shaped:
         self._alone = shape.before[-1] if len(self.triggers) > 1 else ""
         self._value_open = _value_open(shape)
         self._name_end = _flexible(shape.name_end)
+        self._head = _head(shape)
 
     def at(self, text: str, at: int, *, final: bool, cut: bool) -> FoundCalls:
         """As `CallReader.at`."""
@@ -112,11 +122,28 @@ class Shaped:
             return at
 
     def _json(self, text: str, at: int, *, final: bool, cut: bool) -> FoundCalls:
-        found = self._value_at(text, at, final=final, cut=cut)
+        try:
+            found = self._value_at(text, at, final=final, cut=cut)
+        except Unfinished:
+            raise Unfinished(self.underway(text, at)) from None
         calls = envelope(found[0], self.shape, self._tools) if found else None
         if found is None or calls is None:
             raise NoCall
+        texts = self.underway(text[: found[1]], at)
+        if len(texts) == len(calls):
+            calls = tuple(
+                replace(call, written=strict(written))
+                for call, (_, written) in zip(calls, texts, strict=True)
+            )
         return FoundCalls(calls, found[1])
+
+    def underway(self, text: str, at: int) -> Underway:
+        """The calls in JSON that have begun, in a text that may not be complete."""
+        found: list[tuple[str, str]] = []
+        while (head := self._head.match(text, at)) and self._tools.declared(head[1]):
+            found.append((head[1], so_far(text, head.end())))
+            at = head.end() + len(found[-1][1])
+        return tuple(found)
 
     def _value_at(self, text: str, at: int, *, final: bool, cut: bool) -> tuple[Any, int] | None:
         """The JSON at `at`; what is missing of it at the end may be missing before a mark too."""
@@ -140,11 +167,14 @@ class Shaped:
             if final or len(text) - at >= _LONGEST_HEADER:
                 raise NoCall
             raise Unfinished
-        found = self._value_at(text, start, final=final, cut=cut)
+        name = next((one for one in map(self._tools.declared, words) if one), None)
+        try:
+            found = self._value_at(text, start, final=final, cut=cut)
+        except Unfinished:
+            raise Unfinished(((name, so_far(text, start)),) if name else ()) from None
         arguments = arguments_of(found[0]) if found else None
         if found is None or arguments is None:
             raise NoCall
-        name = next((one for one in map(self._tools.declared, words) if one), None)
         hidden = self._tools.declared(str(arguments.get("name", "")))
         if self._tools.known and name is None and hidden:
             name = hidden
@@ -155,7 +185,8 @@ class Shaped:
             name = words[min(self.shape.name_at, len(words) - 1)]
             name = re.sub(r":\d+\Z", "", name.removeprefix("functions."))
         fence = _FENCED.match(text, found[1])
-        return (Call(name, arguments),), fence.end() if fence else found[1]
+        written = strict(text[start : found[1]])
+        return (Call(name, arguments, written),), fence.end() if fence else found[1]
 
     def _words(self, header: str, *, whole: bool) -> list[str]:
         """The words of what stands between the mark of a call and its JSON."""
@@ -190,12 +221,15 @@ class Shaped:
                 raise NoCall
             at = found[1]
         else:
-            schema = self._tools.schema(name)
-            arguments, at = self._values(text, at, schema, final=final, cut=cut)
+            arguments = {}
+            try:
+                at = self._values(text, at, name, arguments, final=final, cut=cut)
+            except Unfinished:
+                raise Unfinished(() if lone else ((name, begun(arguments)),)) from None
         place = skip_blanks(text, at)
         closed = next((one for one in ends if text.startswith(one, place)), None)
         if closed is None and not final and any(may_begin(text, place, one) for one in ends):
-            raise Unfinished
+            raise Unfinished(() if lone else ((name, begun(arguments)),))
         if closed is None and not (final and place >= len(text) and not lone and not cut):
             if final and cut and place >= len(text):
                 raise Unfinished
@@ -233,18 +267,17 @@ class Shaped:
         raise NoCall
 
     def _values(
-        self, text: str, at: int, schema: Any, *, final: bool, cut: bool
-    ) -> tuple[dict[str, Any], int]:
-        """The arguments as far as they go, and where they end."""
-        shape = self.shape
-        arguments: dict[str, Any] = {}
+        self, text: str, at: int, name: str, arguments: dict[str, Any], *, final: bool, cut: bool
+    ) -> int:
+        """Fill in the arguments as far as they go, and tell where they end."""
+        shape, schema = self.shape, self._tools.schema(name)
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
         while True:
             place = skip_blanks(text, at)
             if not text.startswith(shape.key_open, place) or not shape.key_open:
                 if not final and may_begin(text, place, shape.key_open):
                     raise Unfinished
-                return arguments, at
+                return at
             key, is_text, start = self._key(text, place + len(shape.key_open), final=final)
             value, at = self._value(text, start, final=final, cut=cut)
             of = properties.get(key) if isinstance(properties, Mapping) else None
@@ -310,6 +343,17 @@ def _flexible(mark: str) -> re.Pattern[str]:
     parts = split_marks(mark)
     source = r"\s*".join(re.sub(r"\d+", r"\\d+", re.escape(part)) for part in parts)
     return re.compile(r"\s*" + source)
+
+
+def _head(shape: CallShape) -> re.Pattern[str]:
+    """What stands ahead of a call's arguments in JSON, the end of another call included."""
+    name_key, args_key = map(re.escape, shape.keys)
+    text = r'"([^"\\]+)"'
+    member = r'"[^"\\]*"\s*:\s*"[^"\\]*"'
+    named = rf'(?:{member}\s*,\s*)?"{name_key}"\s*:\s*{text}\s*,\s*"{args_key}"'
+    ended = rf"(?:\s*(?:,\s*{member}\s*)?\}}\s*,)?"
+    inside = named if name_key else text
+    return re.compile(rf"{ended}\s*\[?\s*\{{\s*{inside}\s*:\s*(?=\{{)")
 
 
 def _value_open(shape: CallShape) -> re.Pattern[str]:

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from localspec.chat.dialects.reading import Underway
+
 _STRICT = json.JSONDecoder()
 _LENIENT = json.JSONDecoder(strict=False)
 _WORDS = {"true": True, "false": False, "null": None}
@@ -21,6 +23,15 @@ _KINDS: dict[type, str] = {
     dict: "object",
     type(None): "null",
 }
+# Texts between quotes, quotes that are not closed, brackets: by which quotes there are.
+_WORDS_OF = {
+    quotes: re.compile(
+        "|".join(rf"{one}(?>(?:[^{one}\\]|\\.)*){one}" for one in quotes)
+        + rf"|[{quotes}{{}}()\[\]]",
+        re.DOTALL,
+    )
+    for quotes in ('"', "\"'")
+}
 _DEEPEST = 64
 _DATA = ("<![CDATA[", "]]>")
 NOTHING = object()
@@ -28,7 +39,15 @@ NOTHING = object()
 
 
 class Unfinished(Exception):
-    """More text is needed before this can be told."""
+    """More text is needed before this can be told.
+
+    Attributes:
+        underway: the calls that have begun.
+    """
+
+    def __init__(self, underway: Underway = ()) -> None:
+        super().__init__()
+        self.underway = underway
 
 
 def json_at(text: str, at: int, *, final: bool) -> tuple[Any, int] | None:
@@ -79,24 +98,16 @@ def repaired(text: str) -> Any:
 def balanced(text: str, at: int, quotes: str = '"') -> int:
     """Where the brackets that open at `at` are closed, -1 if they are not."""
     expected: list[str] = []
-    quote = ""
-    i = at
-    while i < len(text):
-        char = text[i]
-        if quote:
-            if char == "\\":
-                i += 1
-            elif char == quote:
-                quote = ""
-        elif char in quotes:
-            quote = char
-        elif char in _PAIRS:
-            expected.append(_PAIRS[char])
-        elif expected and char == expected[-1]:
+    for found in _WORDS_OF[quotes].finditer(text, at):
+        word = found[0]
+        if word in quotes:  # a text that is not closed
+            return -1
+        if word in _PAIRS:
+            expected.append(_PAIRS[word])
+        elif expected and word == expected[-1]:
             expected.pop()
             if not expected:
-                return i + 1
-        i += 1
+                return found.end()
     return -1
 
 
@@ -165,6 +176,28 @@ def plain(node: ast.expr, depth: int = 0) -> Any:
                 named[key.value] = plain(value, depth + 1)
             return named
     raise ValueError("no literal")
+
+
+def so_far(text: str, at: int) -> str:
+    """The JSON value that begins at `at`, as far as it has come."""
+    try:
+        return text[at : _LENIENT.raw_decode(text, at)[1]]
+    except (ValueError, RecursionError):
+        return text[at:]
+
+
+def strict(text: str) -> str:
+    """A text that is JSON, or nothing."""
+    try:
+        _STRICT.decode(text)
+    except (ValueError, RecursionError):
+        return ""
+    return text
+
+
+def begun(arguments: Mapping[str, Any]) -> str:
+    """The JSON of arguments to which more may come: without its end."""
+    return json.dumps(arguments, ensure_ascii=False)[:-1]
 
 
 def arguments_of(value: Any) -> dict[str, Any] | None:
