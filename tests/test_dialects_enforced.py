@@ -175,7 +175,7 @@ def test_what_a_template_writes_is_allowed(name: str, marked: bool) -> None:
 
 
 def test_most_templates_write_calls() -> None:
-    """The count that the tests by template go through: the others have nothing to hold a call to."""
+    """What the tests by template go through; the others have no calls to hold to anything."""
     needed()
     assert sum(bool(learnt_of(name)[1]) for name in TEMPLATES) >= 54
 
