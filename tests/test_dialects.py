@@ -252,6 +252,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("kind", sorted(HOSTILE))
 def test_a_hostile_template_teaches_nothing_and_ends_in_time(kind: str) -> None:
     begun = time.monotonic()
