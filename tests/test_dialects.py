@@ -207,6 +207,22 @@ def test_deviations_of_the_same_kinds(name: str, prompt: str, raw: str, want: Re
 
 
 @needs_templates
+def test_a_name_may_begin_or_end_like_the_mark_that_follows_it() -> None:
+    """Of Kimi K3's ``" index="1"``: such names were cut, and their calls shown as text."""
+    raw = (
+        '<|close|>think<|sep|><|open|>tools<|sep|><|open|>call tool="i_wifi" index="1"<|sep|>'
+        '<|open|>argument key="i" type="string"<|sep|>i<|close|>argument<|sep|>'
+        "<|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"
+    )
+    tools = [{"type": "function", "function": {"name": "i_wifi"}}]
+    want = Reading(None, None, [Call("i_wifi", {"i": "i"})])
+    dialect, prompt = dialect_of("Kimi-K3"), "<|open|>think<|sep|>"
+    assert dialect.read(raw, tools, prompt=prompt) == want
+    for seed in range(20):
+        assert in_pieces(dialect, raw, tools, prompt, random.Random(seed)) == want
+
+
+@needs_templates
 def test_without_tools_nothing_is_a_call() -> None:
     dialect = dialect_of("Qwen3-Coder")
     assert dialect.read(QWEN, []) == Reading(None, QWEN)

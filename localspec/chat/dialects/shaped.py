@@ -242,12 +242,11 @@ class Shaped:
         """The name at `at`, which ends where a mark begins."""
         found = _NAME.match(text, at)
         written = found[0] if found else ""
-        marks = (*split_marks(self.shape.name_end), self.shape.key_open, *self.shape.after)
-        ends = [end for mark in marks if mark and (end := written.find(mark)) >= 0]
+        parts = (*split_marks(self.shape.name_end), self.shape.key_open, *self.shape.after)
+        marks = [mark for mark in parts if mark and not mark[0].isalnum()]  # others follow a quote
+        ends = [end for mark in marks if (end := written.find(mark)) >= 0]
         if not ends:  # a mark may have begun at its end
-            ends = [
-                len(written) - max((overlap(written, mark) for mark in marks if mark), default=0)
-            ]
+            ends = [len(written) - max((overlap(written, mark) for mark in marks), default=0)]
         return written[: min(ends)]
 
     def _after_name(self, text: str, at: int, *, final: bool) -> int:
