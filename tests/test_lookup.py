@@ -175,6 +175,7 @@ def _microseconds(step: Callable[[], object], times: int = 200) -> float:
     return min(median(once() for _ in range(times)) for _ in range(5))
 
 
+@pytest.mark.timed
 def test_it_takes_little_time() -> None:
     """20 us a round without a match, 50 with one, over a conversation of 100,000 tokens."""
     chance = random.Random(1)

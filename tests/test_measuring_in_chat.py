@@ -220,7 +220,9 @@ def test_whatever_answer_is_shown_the_panel_has_its_own_figures_or_none(tmp_path
             await chat.press("f9")
             await chat.until(lambda: "1/2" in chat.transcript() and chat.ready(), "the first")
             for form in ("json", "md"):
-                await says(chat, f"/export {form} {tmp_path}/it.{form}", f"it.{form}")
+                file = tmp_path / f"it.{form}"
+                await chat.send(f"/export {form} {file}")
+                await chat.until(lambda it=file: it.exists() and chat.ready(), form)
             await chat.send("/clear")
             await chat.until(lambda: chat.ready() and shown() == (0, 0, 0, None), "none")
             await chat.send(f"/import {tmp_path}/it.json")

@@ -236,7 +236,7 @@ def test_the_sentence_stands_below_the_speed_and_the_policy_is_called_now() -> N
     )
     head = " ".join(line.plain for line in head_lines(PanelState(figures=dear), 36)).split()
     assert " ".join(head).endswith("1.5× faster than without drafting")
-    assert "now: not drafting" in shown(dear)[0]
+    assert "now not drafting" in shown(dear)[0]
     busy = replace(dear, busy="a program is busy", slow="a program is busy")
     assert summary(replace(busy, speedup=Speedup(1, 0.9, 1.1))).count("a program is busy") == 1
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from localspec.ui.pair_work import Pairs
 
 _AGAIN_WITHIN_S = 2.0
+_SENTENCE = 20  # characters in which a sentence can be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,9 +468,9 @@ class ChatApp(App[None], inherit_bindings=False):
     def show_phase(self) -> None:
         """The status line for what is going on."""
         text, hint = self._gate.shown()
-        if self.turns.phase is Phase.READY and not hint and (why := self.dashboard.unsaid()):
-            lines = 2 if self.size.height >= 16 else 1
-            hint = textwrap.shorten(why, max(20, lines * (self.size.width - 12)), placeholder=" …")
+        room = (2 if self.size.height >= 16 else 1) * (self.size.width - 12)
+        if self.turns.phase is Phase.READY and not hint and room >= _SENTENCE:
+            hint = textwrap.shorten(self.dashboard.unsaid(), room, placeholder=" …")
         if waiting := len(self._sending.waiting):
             hint += f"  {waiting} message{'s' if waiting > 1 else ''} waiting"
         if self._pairs is not None and (doing := self._pairs.doing()):

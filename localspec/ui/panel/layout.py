@@ -224,7 +224,7 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     lines = [two_sides(("Speculation", HEAD), switch, width)]
     note = "" if now.speculation else state.note
     if not note and (policy := gamma_words(now.gamma_note)):
-        note = f"now: {policy}"
+        note = f"now {policy}"
     said = textwrap.wrap(one_line(note), width, max_lines=3, placeholder=" …")
     lines += [Content.styled(line, f"{MUTED} italic") for line in said]
     counts = now.drafted, now.accepted, now.generated

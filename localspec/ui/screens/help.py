@@ -59,6 +59,7 @@ WORDS = {
     "gamma": "draft length drafted tokens",
     "set": "settings options parameters sampling seed top-k top-p context size stop",
     "temp": "temperature creativity randomness greedy sampling",
+    "think": "thinking reasoning effort budget thoughts on off",
     "thoughts": "thinking reasoning fold files",
     "title": "rename name conversation",
     "export": "write file markdown json share",
