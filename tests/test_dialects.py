@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Call, Dialect, Reading, kept, learn, learning
 from localspec.chat.dialects.learning import learnt
-from localspec.chat.renderer import Renderer, TemplateSource
+from localspec.chat.renderer import Budget, Renderer, TemplateSource
 from tests.support.golden_answers import BOS, EOS, golden, in_pieces
 from tests.support.llama_source import templates
 
@@ -222,11 +223,68 @@ def test_a_name_may_begin_or_end_like_the_mark_that_follows_it() -> None:
         assert in_pieces(dialect, raw, tools, prompt, random.Random(seed)) == want
 
 
+ALL = ("low", "medium", "high")
+
+
+@needs_templates
+@pytest.mark.parametrize(
+    ("name", "can", "opens"),
+    [
+        ("Qwen-Qwen3-0.6B", (True, (), True), {}),
+        ("Qwen3.5-4B", (True, (), True), {"auto": "<think>", "on": "<think>", "off": ""}),
+        ("Qwen3-Coder", (False, (), False), {}),
+        ("openai-gpt-oss-120b", (False, ALL, True), {}),
+        ("muse-glimmer", (False, ALL, True), {}),
+        ("upstage-Solar-Open-100B", (False, ALL, True), {}),
+        ("ibm-granite-granite-3.3-2B-Instruct", (True, (), True), {}),
+        ("deepseek-ai-DeepSeek-V3.1", (True, (), True), {"auto": "", "on": "<think>"}),
+        ("deepseek-ai-DeepSeek-V4-Flash-0731", (True, ALL, True), {"auto": "", "on": "<think>"}),
+        ("Kimi-K3", (True, ("low", "high"), True), {"auto": "<|open|>think<|sep|>", "off": ""}),
+        ("MiniMax-M3", (True, (), True), {"auto": "", "on": "<mm:think>", "off": ""}),
+        ("Cohere2MoE", (True, (), True), {"auto": "<|START_THINKING|>", "off": ""}),
+        ("tencent-Hy3", (True, ("low", "high"), True), {"auto": "", "on": "<think:opensource>"}),
+        ("google-gemma-2-2b-it", (False, (), False), {}),
+    ],
+)
+def test_what_can_be_asked_of_thoughts_is_learnt(
+    name: str, can: tuple[bool, tuple[str, ...], bool], opens: dict[str, str], renderer: Renderer
+) -> None:
+    dialect = dialect_of(name)
+    thinking = dialect.thinking
+    assert (thinking.switch, thinking.efforts, thinking.budget) == can
+    switch, efforts, _ = can
+    for reasoning, mark in opens.items():
+        assert dialect.asked(reasoning).prefill == mark, reasoning
+
+    def prompt(reasoning: str, effort: str = "") -> str:
+        source, talk = TemplateSource(TEMPLATES[name], BOS, EOS), [Message(Role.USER, "Q?")]
+        return renderer.render(
+            source, talk, Budget(20), None, thinking.variables(reasoning, effort)
+        )
+
+    assert (prompt("on") != prompt("off")) is switch
+    assert len({prompt("auto", effort) for effort in efforts}) >= min(2, len(efforts))
+    for effort in efforts:
+        ends = prompt("auto", effort).rstrip()
+        assert ends.endswith(dialect.asked("auto", effort).prefill)
+
+
 @needs_templates
 def test_without_tools_nothing_is_a_call() -> None:
     dialect = dialect_of("Qwen3-Coder")
     assert dialect.read(QWEN, []) == Reading(None, QWEN)
     assert dialect.read(QWEN) == Reading(None, None, [LS])
+
+
+@needs_templates
+def test_raw_answers_keep_their_thoughts_and_calls_are_still_read() -> None:
+    dialect = dialect_of("Qwen3-Coder").raw()
+    raw = f"<think>hm</think>Well.\n{QWEN}"
+    assert dialect.read(raw, [TOOL]) == Reading(None, "<think>hm</think>Well.", [LS])
+    assert dialect.said(raw) == Reading(None, raw)
+    assert dialect.thinking == dialect_of("Qwen3-Coder").thinking
+    harmony = "<|channel|>analysis<|message|>a<|end|>b"
+    assert dialect_of(OSS).raw().read(harmony) == Reading(None, harmony)
 
 
 @needs_templates

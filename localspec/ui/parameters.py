@@ -135,8 +135,10 @@ def thinking(settings: ChatSettings, can: ThinkingOptions) -> str:
     """How the model is asked to think, in a line."""
     if not ways_to_think(can):
         return "the model's chat template knows no thoughts"
-    asked = can.variables(settings.reasoning, settings.reasoning_effort).values()
-    words = [f"effort {one}" if isinstance(one, str) else "on" if one else "off" for one in asked]
+    off = can.switch and settings.reasoning == "off"
+    words: list[str] = [settings.reasoning] if can.switch and settings.reasoning != "auto" else []
+    if settings.reasoning_effort in can.efforts and not off:
+        words.append(f"effort {settings.reasoning_effort}")
     if can.budget and settings.reasoning_budget >= 0:
         words.append(f"{formats.count(settings.reasoning_budget)} tokens at most")
     return ", ".join(words) or "as the model's chat template has it"

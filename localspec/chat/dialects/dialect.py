@@ -52,8 +52,11 @@ class Dialect(Struct, frozen=True):
         return structs.replace(self, prefill=prefill)
 
     def raw(self) -> Dialect:
-        """The same with every answer as content, marks and all."""
-        return structs.replace(self, marks=AnswerMarks(thoughts=()), openings=(), prefill="")
+        """The same, but thoughts stay where they are, marks and all; calls of tools are read."""
+        known, plain = self.marks, AnswerMarks(thoughts=())
+        if known.speech == "marks":
+            plain = structs.replace(known, thoughts=(), content=(), closers=(), fillers=(), ends=())
+        return structs.replace(self, marks=plain, openings=(), prefill="")
 
     def reader(
         self, tools: Sequence[Any] | None = None, *, prompt: str = "", exact: bool = False

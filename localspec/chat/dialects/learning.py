@@ -34,6 +34,14 @@ _SPOKEN_OF = (
     ("<thinking>", "</thinking>"),
     ("[THINK]", "[/THINK]"),
 )
+# Variables that switch thoughts, and their values for on and off.
+_SWITCHES: tuple[tuple[str, bool | str, bool | str], ...] = (
+    ("enable_thinking", True, False),
+    ("thinking", True, False),
+    ("reasoning", True, False),
+    ("thinking_mode", "enabled", "disabled"),
+    ("reasoning_effort", "high", "no_think"),
+)
 _EFFORT_NAMES = ("reasoning_effort", "reasoning_strength", "thinking_effort")
 _EFFORTS = ("low", "medium", "high")
 
@@ -269,27 +277,33 @@ class _Learner:
 
     def _options(self, marks: AnswerMarks) -> ThinkingOptions:
         """What may be asked for of thoughts, by what changes the prompt."""
-        write = self._write
-        switch = effort_name = ""
-        for name in ("enable_thinking", "thinking"):
-            if name not in self._template:
-                continue
-            on = write.prompt(FIRST, **_only(**{name: True}))
-            off = write.prompt(FIRST, **_only(**{name: False}))
-            if on and off and on != off:
-                switch = name
-                break
-        efforts: tuple[str, ...] = ()
+        found = self._switch()
+        on: dict[str, Any] = {found.switch_name: found.switch_values[0]} if found.switch else {}
         for name in _EFFORT_NAMES:
             if name not in self._template:
                 continue
-            written = {one: write.prompt(FIRST, **_only(**{name: one})) for one in _EFFORTS}
+            written = {
+                one: self._write.prompt(FIRST, **_only(**{**on, name: one})) for one in _EFFORTS
+            }
             differ = {text for text in written.values() if text}
             if len(differ) > 1:
-                efforts, effort_name = tuple(one for one in _EFFORTS if written[one]), name
+                efforts = tuple(one for one in _EFFORTS if written[one])
+                found = structs.replace(found, efforts=efforts, effort_name=name)
                 break
         budget = bool(marks.thoughts) and (marks.speech == "harmony" or self._thinks(marks))
-        return ThinkingOptions(bool(switch), efforts, budget, switch, effort_name)
+        return structs.replace(found, budget=budget)
+
+    def _switch(self) -> ThinkingOptions:
+        """What switches thoughts off and on, if anything does."""
+        for name, *values in _SWITCHES:
+            if not all(isinstance(one, bool) or one in self._template for one in (name, *values)):
+                continue
+            on, off = (self._write.prompt(FIRST, **_only(**{name: one})) for one in values)
+            if on and off and on != off:
+                return ThinkingOptions(
+                    switch=True, switch_name=name, switch_values=(values[0], values[1])
+                )
+        return ThinkingOptions()
 
     def _opening(self, dialect: Dialect) -> Dialect:
         """`dialect` with the marks of thoughts that prompts end with, whatever is asked for."""

@@ -60,6 +60,7 @@ class ThinkingOptions(Struct, frozen=True):
         efforts: the efforts that the template knows.
         budget: they can be ended: it is known how a thought is closed.
         switch_name: the template's variable for the switch.
+        switch_values: what it is where thoughts are on, and off.
         effort_name: the template's variable for the effort.
     """
 
@@ -67,6 +68,7 @@ class ThinkingOptions(Struct, frozen=True):
     efforts: tuple[str, ...] = ()
     budget: bool = False
     switch_name: str = ""
+    switch_values: tuple[bool | str, bool | str] = (True, False)
     effort_name: str = ""
 
     def variables(self, reasoning: str = "auto", effort: str = "") -> dict[str, bool | str]:
@@ -74,12 +76,15 @@ class ThinkingOptions(Struct, frozen=True):
 
         Args:
             reasoning: ``on``, ``off``, or ``auto``, which leaves it to the template.
-            effort: one of `efforts`; empty leaves it to the template.
+            effort: one of `efforts`, which asks for thoughts too, unless they are off; empty leaves
+                it to the template.
         """
         found: dict[str, bool | str] = {}
-        if self.switch and reasoning != "auto":
-            found[self.switch_name] = reasoning == "on"
-        if effort in self.efforts:
+        on, off = self.switch_values
+        asked = effort in self.efforts
+        if self.switch and (reasoning != "auto" or asked):
+            found[self.switch_name] = off if reasoning == "off" else on
+        if asked and not (self.switch and reasoning == "off"):
             found[self.effort_name] = effort
         return found
 
