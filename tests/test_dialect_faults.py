@@ -163,6 +163,38 @@ def test_f5_no_template_refuses_what_an_earlier_call_holds() -> None:
         assert text.count("get_weather") >= 5, name
 
 
+@needs_templates
+@pytest.mark.parametrize("named", [True, False])
+def test_f5_no_template_refuses_several_calls_in_a_turn(named: bool) -> None:
+    """Llama's take one: a turn with several becomes several turns, each with its result."""
+    cities = ("Oslo", "Lima", "Bonn")
+    calls: list[Any] = [
+        {"function": {"name": "get_weather", "arguments": json.dumps({"city": city})}}
+        for city in cities
+    ]
+    results = [{"role": "tool", "content": f"{city} is sunny"} for city in cities]
+    if named:
+        for i, (call, result) in enumerate(zip(calls, results, strict=True)):
+            call["id"] = result["tool_call_id"] = f"call_{i}"
+        results.reverse()  # they may come in any order
+    turn = {"role": "assistant", "content": "I look.", "tool_calls": calls}
+    alone = 0
+    for name in TEMPLATES.keys() - {NEEDS_MORE}:
+        tools = box(name)
+        found = request([USER, turn, *results], tools=[WEATHER]).asked(
+            ChatSettings(), tools, dialect_of(name).thinking
+        )
+        text = chat_template(TEMPLATES[name]).render(
+            found.messages, variables=found.variables, give_up=False
+        )
+        assert all(text.count(f"{city} is sunny") == 1 for city in cities), name
+        if tools.one_at_a_time:
+            alone += 1
+            places = [text.index(part) for city in cities for part in (f'"{city}"', f"{city} is")]
+            assert places == sorted(places), name
+    assert alone >= 3
+
+
 def test_f6_a_template_that_takes_only_parts_gets_them() -> None:
     parts = chat_template(PARTS_ONLY)
     assert parts.render([SYSTEM, USER, ANSWER, USER]) == (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects.shapes import ThinkingOptions
@@ -230,7 +230,10 @@ class ChatRequest(Sampled):
         if self.reasoning_budget is not None:
             settings = replace(settings, reasoning_budget=self.reasoning_budget)
         named = _Named()
-        messages = [_message(one, i, toolbox, named) for i, one in enumerate(self.messages)]
+        said = list(enumerate(self.messages))
+        if toolbox.one_at_a_time:
+            said = _one_at_a_time(said)
+        messages = [_message(one, i, toolbox, named) for i, one in said]
         if self.messages[0].role not in ("system", "developer") and own.system_prompt:
             messages.insert(0, Message(Role.SYSTEM, own.system_prompt))
         return Asked(
@@ -293,6 +296,35 @@ class _Named:
             name = name or known
         self._open = [one for one in self._open if one[0] != of]
         return of or "", name or self._names.get(of or "", "")
+
+
+def _one_at_a_time(messages: Sequence[tuple[int, Spoken]]) -> list[tuple[int, Spoken]]:
+    """Messages with their places, in which no turn has more than one call.
+
+    A turn with several becomes one for each, with what its tool returned: by the call's id, or
+    else in their order.
+    """
+    found: list[tuple[int, Spoken]] = []
+    rest = list(messages)
+    while rest:
+        place, said = rest.pop(0)
+        calls = said.tool_calls or []
+        if len(calls) < 2:
+            found.append((place, said))
+            continue
+        results: list[tuple[int, Spoken]] = []
+        while rest and rest[0][1].role in ("tool", "function"):
+            results.append(rest.pop(0))
+        ids = {call.id for call in calls if call.id}
+        others = [one for one in results if one[1].tool_call_id not in ids]
+        for call in calls:
+            found.append((place, structs.replace(said, tool_calls=[call])))
+            said = structs.replace(said, content=None, reasoning_content=None)
+            own = [one for one in results if call.id and one[1].tool_call_id == call.id]
+            found += own or others[:1]
+            others = others if own else others[1:]
+        found += others
+    return found
 
 
 def _message(said: Spoken, i: int, toolbox: Toolbox, named: _Named) -> Message:

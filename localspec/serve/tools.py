@@ -81,6 +81,11 @@ class Toolbox:
     calls: CallGrammar | None = None
 
     @property
+    def one_at_a_time(self) -> bool:
+        """Whether the template takes one call a turn: it shows calls, and refuses several."""
+        return self.native and self.marks.writes and not self.marks.several
+
+    @property
     def offered(self) -> list[Any]:
         """The tools as a reader of answers takes them."""
         return [msgspec.to_builtins(tool) for tool in self.tools]
