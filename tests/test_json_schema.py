@@ -105,6 +105,25 @@ def written(model: Model, state: Guided, rng: np.random.Generator, length: int) 
         ('{"oneOf": [{"type": "integer"}, {"type": "number"}]}', "oneOf"),
         ('{"oneOf": [{"enum": [1, 2]}, {"const": 1.0}]}', "oneOf"),
         ('{"oneOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}', "oneOf"),
+        # Closed objects differ, but what the first one writes fits the second as it came.
+        (
+            '{"oneOf": [{"type": "object", "properties": {"a": {}}, "required": ["a"]},'
+            ' {"type": "object", "properties": {"b": {}}}]}',
+            "oneOf",
+        ),
+        ('{"oneOf": [{"properties": {"a": {}}, "required": ["a"]}, {"type": "string"}]}', "oneOf"),
+        ('{"oneOf": [{"type": "number", "minimum": 2e15}, {"type": "integer"}]}', "oneOf"),
+        (
+            '{"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {"a": {"type":'
+            ' "object", "properties": {"a": {}}, "required": ["a"]}, "b": {"type": "object"}}}',
+            "oneOf",
+        ),
+        ('{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}', r"\$ref"),
+        (
+            '{"properties": {"x": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/b"},'
+            ' "b": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}}}',
+            r"\$ref",
+        ),
     ],
 )
 def test_a_bad_schema_is_refused_with_its_reason(schema: str, reason: str) -> None:
@@ -226,6 +245,21 @@ def test_a_schema_of_the_wrong_shape_is_never_a_crash() -> None:
         ({"type": "number", "minimum": 0.5}, ["0.5", "3"], ["0.25", "-1"]),
         ({"items": {"type": "integer", "multipleOf": 3}}, ["[3,9]"], ["[4]"]),
         ({"type": "object", "required": ["a"]}, ['{"a":1}'], ["{}"]),
+        (
+            {
+                "oneOf": [
+                    {"type": "object", "properties": {"a": {}}, "required": ["a"]},
+                    {"type": "object", "properties": {"b": {}}, "required": ["b"]},
+                ]
+            },
+            ['{"a":1}', '{"b":1}'],
+            ['{"a":1,"b":1}', "{}"],
+        ),
+        (
+            {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"enum": [1]}}},
+            ["1"],
+            ["{}"],
+        ),
         ({"type": "string", "pattern": "^a*$", "maxLength": 3}, ['"aaa"'], ['"aaaa"', '"b"']),
         ({"prefixItems": [{}, {}], "minItems": 3}, ["[1,2,3]"], ["[1,2]"]),
         ({"type": "string", "allOf": [{"enum": ["a", 1]}]}, ['"a"'], ["1", '"b"']),
@@ -322,6 +356,12 @@ def test_what_a_pattern_lets_through(
         ),
         ({"type": "object", "not": {}, "title": "x"}, ["{}"], ["1"]),
         ({"type": "frobnicate"}, ["1", "{}"], []),
+        (
+            {"properties": {"a": {"$ref": "#/$defs/b"}, "c": {"type": "null"}}}
+            | {"$defs": {"b": {"$ref": "#/$defs/b"}}},
+            ['{"a":1,"c":null}'],
+            ['{"c":1}'],
+        ),
     ],
 )
 def test_what_can_be_enforced_of_a_schema(
@@ -440,10 +480,6 @@ def test_whatever_is_let_through_is_valid(
     target_model: Model, schema: dict[str, Any], a: object, string: object, seed: int
 ) -> None:
     schema = {**schema, "$defs": {"a": a, "string": string}}
-    written_out = json.dumps(schema)
-    # Two gaps that docs/serve.md names: the ways of a `oneOf` are told apart as closed objects,
-    # and a definition that is nothing but a reference leads nowhere.
-    assume('"oneOf"' not in written_out and ["$ref"] not in ([*a], [*string]))
     try:
         start = grammar(target_model, schema)
     except UsageError:

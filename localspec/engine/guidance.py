@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
@@ -22,6 +23,10 @@ from localspec.errors import EngineError, SchemaError, UsageError
 # number: a property's name could be written twice, in two ways.
 _STRICT: Schema = {"whitespace_pattern": "[ ]?", "json_allowed_escapes": '"\\bfnrt'}
 _LENIENT: Schema = {**_STRICT, "lenient": True, "coerce_one_of": True}
+# What has to hold of the same value.
+_IN_PLACE = ("anyOf", "oneOf", "allOf")
+# Begins the names of definitions as they came.
+_CAME = "as it came "
 # What `%mark`, `%until` and `%json` are looked for between: texts, expressions and comments.
 _WORDS = re.compile(
     r'%(?P<kind>mark|until)\s+(?P<mark>"(?:\\.|[^"\\])*")|(?P<json>%json)\s*(?=\{)'
@@ -263,7 +268,7 @@ def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
     Raises:
         SchemaError: it cannot be enforced, and has to be.
     """
-    about = {"place": "", "strict": True, **schema.pop(lark.PLACE, {})}
+    about = {"place": "", "strict": True, "as_came": {}, **schema.pop(lark.PLACE, {})}
     shared = {name: schema[name] for name in lark.SHARED if isinstance(schema.get(name), dict)}
     if not about["strict"]:
         shared = {
@@ -275,20 +280,110 @@ def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
         path, part = _innermost(schema, shared)
         words = sorted(part, key=lambda word: word == "type")
         words = [word for word in words if not _wrong({**shared, **_without(part, word)}, _STRICT)]
-        word = f"{words[0]!r} cannot be enforced: " if words else ""
-        place = ".".join([each for each in (about["place"], *path) if each])
-        where = f" (at {place})" if place else ""
-        raise SchemaError(
-            f"the JSON schema is not taken: {word}{_reason(wrong)}{where}",
-            "Leave it out, or say it in another way.",
-            place,
-        )
+        raise _not_taken(next(iter(words), ""), _reason(wrong), about["place"], path)
+    for path, way, other in _ways(schema, about["as_came"]):
+        if _wrong(_both(way, other, shared, about["as_came"]), _STRICT):
+            reason = "what one way writes may fit another one"
+            raise _not_taken("oneOf", reason, about["place"], path)
     return {**schema, "x-guidance": _STRICT}
+
+
+def _not_taken(word: str, reason: str, place: str, path: list[str]) -> SchemaError:
+    named = f"{word!r} cannot be enforced: " if word else ""
+    place = ".".join([each for each in (place, *path) if each])
+    where = f" (at {place})" if place else ""
+    return SchemaError(
+        f"the JSON schema is not taken: {named}{reason}{where}",
+        "Leave it out, or say it in another way.",
+        place,
+    )
+
+
+def _ways(schema: Schema, as_came: Schema) -> Iterator[tuple[list[str], Any, Any]]:
+    """Each way of a `oneOf` with each other one, as that came, and where they stand.
+
+    A way is written narrower than it came, objects closed: another may hold for what it writes
+    though it would write something else.
+    """
+    ways, others = schema.get("oneOf"), as_came.get("oneOf")
+    if isinstance(ways, list) and isinstance(others, list):
+        for i, way in enumerate(ways):
+            yield from (([], way, other) for j, other in enumerate(others) if i != j)
+    came = {tuple(path): part for path, part in lark.inner(as_came)}
+    for path, part in lark.inner(schema):
+        for further, way, other in _ways(part, came.get(tuple(path), {})):
+            yield [*path, *further], way, other
+
+
+def _both(way: Any, other: Any, shared: Schema, as_came: Schema) -> Schema:
+    """A schema that can be enforced if nothing fits both `way` and `other`, which came so."""
+    found: dict[str, Any] = {"oneOf": [way, _as_came(other)]}
+    for name in lark.SHARED:
+        came = as_came.get(name)
+        parts = {_CAME + key: _as_came(part) for key, part in dict(came or {}).items()}
+        if parts:
+            found[name] = {**shared.get(name, {}), **parts}
+    return found
+
+
+def _as_came(value: Any) -> Any:
+    """A part of a schema whose references go to definitions as they came."""
+    if isinstance(value, list):
+        return [_as_came(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _as_came(part) for key, part in value.items()}
+    if isinstance(reference := found.get("$ref"), str):
+        start, _, name = reference.rpartition("/")
+        known = start.removeprefix("#/") in lark.SHARED
+        # What refers to anything else cannot be compared.
+        found["$ref"] = f"{start}/{_CAME}{name}" if known else "#/nowhere"
+    return found
 
 
 def _wrong(schema: Schema, options: Schema) -> str:
     """Why a schema cannot be enforced; empty where it can."""
+    if _circular(schema):
+        return "'$ref' leads to nothing but itself"
     return _told(json.dumps({**schema, "x-guidance": options}))
+
+
+def _circular(schema: Schema) -> bool:
+    """Whether a reference in use means itself, perhaps by way of others."""
+    known: dict[str, bool] = {}  # whether what it refers to is still being looked at
+    parts: list[Any] = [{key: part for key, part in schema.items() if key not in lark.SHARED}]
+
+    def circle(part: Any) -> bool:
+        if not isinstance(part, Mapping):
+            return False
+        parts.extend(inside for path, inside in lark.inner(part) if path[0] not in _IN_PLACE)
+        reference = part.get("$ref")
+        if isinstance(reference, str):
+            if reference in known:
+                return known[reference]
+            known[reference] = True
+            if circle(_referred(schema, reference)):
+                return True
+            known[reference] = False
+        return any(
+            circle(one)
+            for name in _IN_PLACE
+            if isinstance(listed := part.get(name), list)
+            for one in listed
+        )
+
+    while parts:
+        if circle(parts.pop()):
+            return True
+    return False
+
+
+def _referred(schema: Any, reference: str) -> Any:
+    """The part of a schema that a local reference names; None where there is none."""
+    for step in reference.removeprefix("#").split("/")[1:]:
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        schema = schema.get(name) if isinstance(schema, Mapping) else None
+    return schema
 
 
 @lru_cache(maxsize=256)

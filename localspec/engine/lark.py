@@ -97,7 +97,9 @@ def json_value(schema: Mapping[str, Any], place: str = "", *, strict: bool = Tru
         strict: all of the schema holds, or the grammar is refused; else what cannot be enforced
             is left out.
     """
-    about = {"place": place, "strict": strict}
+    about: dict[str, Any] = {"place": place, "strict": strict}
+    if any("oneOf" in part for part in parts(schema)):
+        about["as_came"] = schema
     return f"%json {json.dumps({**narrowed(schema), PLACE: about})}"
 
 
@@ -109,7 +111,7 @@ def narrowed(schema: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not schema.keys() - _NOTES:
         schema = {**schema, "type": "object"}
-    found = _typed(schema)
+    found = typed(schema)
     return found if any(map(_combines, parts(schema))) else _closed(found)
 
 
@@ -151,10 +153,11 @@ def _combines(part: Mapping[str, Any]) -> bool:
     return "allOf" in part or several or "unevaluatedProperties" in part
 
 
-def _typed(schema: Mapping[str, Any]) -> dict[str, Any]:
+def typed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema with the types that its words mean, and integers with bounds."""
     found = dict(schema)
     for path, part in inner(schema):
-        found = replaced(found, path, _typed(part))
+        found = replaced(found, path, typed(part))
     kinds = [kind for kind, words in _KINDS.items() if found.keys() & set(words)]
     if len(kinds) == 1 and not found.keys() & {"type", "enum", "const", "$ref", "anyOf", "oneOf"}:
         found["type"] = kinds[0]

@@ -54,7 +54,7 @@ class _TagValues:
     def argument(self, name: str, schema: Any) -> str:
         """An argument with its tags."""
         place = f"{self._tool.place}.properties.{name}"
-        kinds = kinds_of(schema, self._tool.schema)
+        kinds = kinds_of(_typed(schema), self._tool.schema)
         ways = []
         if not kinds or "string" in kinds:
             text = self._text(schema, kinds, place)
@@ -111,7 +111,7 @@ class _TagValues:
         whole = self._tool.schema
         shared = {name: whole[name] for name in lark.SHARED if name in whole}
         wanted: dict[str, Any] = {**schema} if isinstance(schema, Mapping) else {}
-        if set(kinds) != kinds_of(schema, whole):
+        if set(kinds) != kinds_of(_typed(schema), whole):
             if "type" in wanted or not wanted:
                 wanted["type"] = kinds
             else:
@@ -131,3 +131,8 @@ class _TagValues:
             found.append(self._python.value(schema, place))
             self.rules |= self._python.rules
         return found
+
+
+def _typed(schema: Any) -> Any:
+    """A schema with the type that its words mean."""
+    return lark.typed(schema) if isinstance(schema, Mapping) else schema

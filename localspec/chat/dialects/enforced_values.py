@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.chat.dialects.values import kinds_of, referred
@@ -79,6 +79,7 @@ class ValueRules:
         of: with what the rules' names begin.
 
     Attributes:
+        tool: its schema narrowed to what is there for writing.
         rules: those that were made, by name.
     """
 
@@ -88,7 +89,8 @@ class ValueRules:
 
     def __init__(self, tool: CallableTool, of: str) -> None:
         self.rules: dict[str, str] = {}
-        self._tool, self._of = tool, of
+        self.tool = replace(tool, schema=lark.narrowed(tool.schema))
+        self._of = of
         self._named: dict[str, str] = {}
 
     # What the notations differ in
@@ -163,7 +165,7 @@ class ValueRules:
         Raises:
             SchemaError: a keyword cannot be enforced, and has to be.
         """
-        self._tool.require_enforceable(schema, place)
+        self.tool.require_enforceable(schema, place)
         if not isinstance(schema, Mapping):
             return self.anything()
         reference = schema.get("$ref")
@@ -178,7 +180,7 @@ class ValueRules:
                     self.value(one, f"{place}.{name}.{i}") for i, one in enumerate(schema[name])
                 )
                 return self._one_of(ways)
-        kinds = kinds_of(schema, self._tool.schema)
+        kinds = kinds_of(schema, self.tool.schema)
         ways = (self.kind(kind, schema, place) for kind in _TYPES if kind in kinds)
         return self._one_of(ways) or self.anything()
 
@@ -220,12 +222,12 @@ class ValueRules:
 
     def _number(self, schema: Mapping[str, Any]) -> str:
         kept = {name: schema[name] for name in ("type", *_NUMBERS) if name in schema}
-        return self._rule(lark.json_value(kept, self._tool.place, strict=self._tool.strict))
+        return self._rule(lark.json_value(kept, self.tool.place, strict=self.tool.strict))
 
     def _referred(self, reference: str, place: str) -> str:
         if reference not in self._named:
             name = self._named[reference] = f"{self._of}r{len(self._named)}"
-            self.rules[name] = self.value(referred(reference, self._tool.schema), place)
+            self.rules[name] = self.value(referred(reference, self.tool.schema), place)
         return self._named[reference]
 
     def _one_of(self, ways: Any) -> str:

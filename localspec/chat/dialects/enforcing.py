@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from localspec.chat.dialects.enforced_tags import tagged
 from localspec.chat.dialects.enforced_values import (
@@ -13,6 +12,7 @@ from localspec.chat.dialects.enforced_values import (
     GemmaRules,
     NestedRules,
     PythonArguments,
+    ValueRules,
 )
 from localspec.chat.dialects.marks import split_marks
 from localspec.chat.dialects.shapes import AnswerMarks, CallShape
@@ -77,7 +77,6 @@ def call_grammar(
     Raises:
         SchemaError: a keyword cannot be enforced in that notation, and has to be.
     """
-    tools = [replace(tool, schema=lark.narrowed(tool.schema)) for tool in tools]
     rules = dict(_BASE)
     if marks.speech in ("harmony", "functionary"):
         return _CHANNELS[marks.speech](_arguments(tools, rules), rules, several, thinks)
@@ -197,24 +196,25 @@ def _named(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str
 
 def _python(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
     values = PythonArguments(tool, of, raw=shape.raw)
-    inside = values.members(_valued(values, tool))
+    inside = values.members(_valued(values))
     return f'{lark.literal(tool.name + "(")} {inside} ")"', values.rules
 
 
 def _gemma(_shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
     values = GemmaRules(tool, of)
     # Its template sorts the arguments by their names.
-    parts = sorted(_valued(values, tool), key=lambda one: one[0].lower())
+    parts = sorted(_valued(values), key=lambda one: one[0].lower())
     return f"{lark.literal(tool.name)} {values.object(parts)}", values.rules
 
 
 def _nested(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
     values = NestedRules(tool, of, shape.key_open.removesuffix("<"))
-    inside = values.members(_valued(values, tool))
+    inside = values.members(_valued(values))
     return f"{lark.literal(tool.name)} {lark.mark(shape.name_end)} {inside}", values.rules
 
 
-def _valued(values: Any, tool: CallableTool) -> list[tuple[str, str, bool]]:
+def _valued(values: ValueRules) -> list[tuple[str, str, bool]]:
+    tool = values.tool
     return [
         (name, values.value(schema, f"{tool.place}.properties.{name}"), needed)
         for name, schema, needed in tool.properties()
