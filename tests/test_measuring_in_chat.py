@@ -77,10 +77,10 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
             assert "and lookup, which copies what repeats" in now
             assert "more models do not fit and would have to be fetched" in now
             assert "fetched):" not in now  # what nobody can choose has no line of its own
-            await says(chat, "/draft lookup", "drafting now: no model and lookup")
+            await says(chat, "/draft lookup", "drafting now: lookup alone")
             assert chat.app.session.draft_name is None
             await says(chat, "/draft none-such", "there is no pair named none-such")
-            await says(chat, "/draft", "drafting now: no model and lookup")  # as before
+            await says(chat, "/draft", "drafting now: lookup alone")  # as before
             await says(chat, "/bench", "Verdict")
             assert "more characters" not in chat.transcript()
             assert "Tell me a story." in chat.transcript()

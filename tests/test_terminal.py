@@ -201,7 +201,7 @@ def test_a_stored_conversation_is_not_read_again(terminal: Callable[..., Termina
     chat = wide("--continue")
     chat.sees("ready")
     chat.child.send("And then?\r")
-    found = r"target +(\d+) known, (\d+) read\D+draft +(\d+) known, (\d+) read"
+    found = r"target +(\d+) reused, (\d+) new\D+draft +(\d+) reused, (\d+) new"
     chat.until(lambda: re.search(found, chat.text()), "what was read")
     known, read, draft_known, draft_read = map(int, re.search(found, chat.text()).groups())
     assert known > 40, chat.text()

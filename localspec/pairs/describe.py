@@ -62,7 +62,10 @@ def draft_lines(report: PairReport, used: str | None, *, lookup: bool) -> list[s
 
 def drafting_line(used: str | None, *, lookup: bool) -> str:
     """Say what drafts: models by name, and lookup."""
-    return f"drafting now: {' and '.join([used or 'no model', *(['lookup'] if lookup else [])])}"
+    if used is None:
+        copies = "lookup alone, which copies what repeats; no model drafts"
+        return f"drafting now: {copies if lookup else 'nothing'}"
+    return f"drafting now: {used}{' and lookup' if lookup else ''}"
 
 
 def _role(source: ModelSource) -> str:

@@ -321,8 +321,8 @@ class _Planner:
         share = self.draft.weights / self.target.weights if self.target.weights else 0.0
         if share > COSTLY_DRAFT:
             yield (
-                f"the draft has {formats.percent(share)} of the target's size: it will hardly bring"
-                " what it costs"
+                f"the draft has {formats.percent(share)} of the target's size, which is too"
+                " big to save time"
             )
 
     def streaming(self, chosen: MemoryPlan) -> str:

@@ -308,7 +308,7 @@ def _context_lines(state: PanelState, width: int) -> list[Content]:
 
 
 def _known(cached: int, read: int) -> str:
-    return f"{formats.count(cached)} known, {formats.count(read)} read"
+    return f"{formats.count(cached)} reused, {formats.count(read)} new"
 
 
 def _memory_lines(use: MemoryUse | None, width: int, *, short: bool = False) -> list[Content]:
