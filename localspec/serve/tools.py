@@ -85,11 +85,6 @@ class Toolbox:
         """Whether the template takes one call a turn: it shows calls, and refuses several."""
         return self.native and self.marks.writes and not self.marks.several
 
-    @property
-    def offered(self) -> list[Any]:
-        """The tools as a reader of answers takes them."""
-        return [msgspec.to_builtins(tool) for tool in self.tools]
-
     @staticmethod
     def of(
         tools: Sequence[FunctionTool],
