@@ -173,3 +173,9 @@ def test_a_template_may_change_its_own_lists_and_nobody_elses() -> None:
         assert chat.render(talk, variables={"tools": tools}) == "Be brief. hi 3"
     assert talk == [SYSTEM, HI]
     assert tools == [{"name": "f"}]
+
+
+@pytest.mark.parametrize("tools", [5, "text", {"a": 1}, [1, None, {"function": 2}]])
+def test_what_is_no_list_of_tools_ends_in_the_templates_own_words(tools: object) -> None:
+    with pytest.raises(LocalspecError, match="never"):
+        template("{{ raise_exception('never') }}").render([HI], variables={"tools": tools})

@@ -282,18 +282,24 @@ class ChatTemplate:
 
 def _whole_tools(variables: Mapping[str, Any]) -> dict[str, Any]:
     """`variables` for templates that fail where there are no tools, or one has no description."""
-    tools = []
-    for tool in variables.get("tools") or ():
-        function = {"description": "", **tool.get("function", {})}
-        schema = function.get("parameters")
-        if isinstance(schema, Mapping) and isinstance(known := schema.get("properties"), Mapping):
-            properties = {
-                name: {"description": "", **one} if isinstance(one, Mapping) else one
-                for name, one in known.items()
-            }
-            function["parameters"] = {**schema, "properties": properties}
-        tools.append({**tool, "function": function})
-    return {**variables, "tools": tools}
+    given = variables.get("tools")
+    tools = given if isinstance(given, list) else []
+    return {**variables, "tools": [_whole_tool(one) for one in tools]}
+
+
+def _whole_tool(tool: Any) -> Any:
+    """A tool with a description, and each of its arguments with one; what is no tool stays."""
+    if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping):
+        return tool
+    function = {"description": "", **tool["function"]}
+    schema = function.get("parameters")
+    if isinstance(schema, Mapping) and isinstance(known := schema.get("properties"), Mapping):
+        properties = {
+            name: {"description": "", **one} if isinstance(one, Mapping) else one
+            for name, one in known.items()
+        }
+        function["parameters"] = {**schema, "properties": properties}
+    return {**tool, "function": function}
 
 
 def _plain_text(messages: Sequence[Message]) -> str:

@@ -139,7 +139,7 @@ def thinking(settings: ChatSettings, can: ThinkingOptions) -> str:
     words: list[str] = [settings.reasoning] if can.switch and settings.reasoning != "auto" else []
     if settings.reasoning_effort in can.efforts and not off:
         words.append(f"effort {settings.reasoning_effort}")
-    if can.budget and settings.reasoning_budget >= 0:
+    if can.budget and settings.reasoning_budget >= 0 and not off:
         words.append(f"{formats.count(settings.reasoning_budget)} tokens at most")
     return ", ".join(words) or "as the model's chat template has it"
 
