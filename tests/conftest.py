@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,18 @@ if TYPE_CHECKING:
 # A machine that does something else as well is slow, not wrong.
 hypothesis.settings.register_profile("localspec", deadline=None)
 hypothesis.settings.load_profile("localspec")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow all but the first cases of a test that has the mark `few`."""
+    seen = Counter[tuple[object, str]]()
+    for item in items:
+        few = item.get_closest_marker("few")
+        if few is not None and isinstance(item, pytest.Function):
+            seen[item.path, item.originalname] += 1
+            if seen[item.path, item.originalname] > few.args[0]:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(tryfirst=True)

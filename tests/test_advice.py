@@ -106,6 +106,7 @@ def test_numbers_are_read_as_llama_cpp_reads_them(tmp_path: Path) -> None:
     assert float(buffer.value) == 0.6
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
@@ -196,6 +197,7 @@ def test_a_draft_beside_is_sampled_like_its_target(tmp_path: Path) -> None:
         beside.pair.close_drafts()
 
 
+@pytest.mark.slow
 def test_run_tells_the_sources(tmp_path: Path) -> None:
     path = write_advised(tmp_path / "a.gguf", temp=0.6, mirostat=1)
     arguments = [str(path), "--draft", "none", "-c", "64", "-t", "1", "--gamma", "0", "-n", "2"]

@@ -37,6 +37,7 @@ def _empty(chat: localspec.Chat) -> None:
     chat.messages = []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_examples_of_the_page_run(
     example: str,

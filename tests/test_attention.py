@@ -102,6 +102,7 @@ def test_a_turn_in_which_the_program_was_stopped_counts_for_nothing(
     assert next(calls) == 2 * 4
 
 
+@pytest.mark.slow
 def test_a_pass_behind_copies_takes_what_one_behind_a_text_takes(model: Model) -> None:
     """The very same passes follow: the cache has as many cells."""
     options = ContextOptions(n_ctx=1024, threads=1, flash_attention=True)

@@ -119,6 +119,7 @@ def test_both_sides_read_the_whole_prompt_every_time(usual: tuple[Report, Asked]
             assert asked[0].draft_prefill > each.stats.prompt_tokens
 
 
+@pytest.mark.slow
 def test_a_sweep_stands_beside_what_was_predicted(session: Session) -> None:
     report = run(session, request(repeats=1, sweep=(0, 1, 2)))
     assert [arm.name for arm in report.arms] == ["off", "on", "gamma 1", "gamma 2"]
@@ -218,6 +219,7 @@ def test_without_a_draft_plain_decoding_is_measured() -> None:
     assert "Speculation was not measured: there is no draft" in report.verdict[0]
 
 
+@pytest.mark.slow
 def test_several_drafts_share_a_target(session: Session, toy_draft: Path) -> None:
     beside = load_beside(
         session, replace(OPTIONS, draft=f"{toy_draft},lookup"), progress=ignore, cancel=Cancel()

@@ -133,6 +133,7 @@ def watched(interrupting: str, *arguments: str) -> subprocess.CompletedProcess[s
     )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("interrupting", "command"),
     [

@@ -217,6 +217,7 @@ def ask_the_rest(keeper: Keeper, told: list[LocalspecError]) -> None:
             told.append(error)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("start", [0, 25])
 def test_damaged_databases_show_what_is_undamaged(start: int, sound: Sound, tmp_path: Path) -> None:
     for number in range(start, start + 25):

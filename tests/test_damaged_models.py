@@ -108,6 +108,7 @@ def test_a_part_that_says_oddly_which_one_it_is_ends_nothing(
         sources.local(paths[0])
 
 
+@pytest.mark.slow
 def test_undamaged_files_of_every_architecture_are_loaded(tmp_path: Path) -> None:
     sound = damaged.samples(tmp_path)
     found = [Damaged(path, "", ()) for path in sound]

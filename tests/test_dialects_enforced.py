@@ -336,6 +336,7 @@ class Padded(VocabularyOnly):
         return token >= self.n_vocab - 20 or super().is_mark(token)
 
 
+@pytest.mark.slow
 def test_tokens_without_text_are_never_allowed() -> None:
     needed()
     padded = Padded.of(vocabularies()["qwen2"])

@@ -37,6 +37,7 @@ from tests.support import toy
 
 from .fakes import ended, fake_session
 from .support.gguf_models import write_random_llama
+from .support.pairwise import usually
 
 RANDOM = "draft 2"
 TARGET = {0: {n: 10.0 + n for n in range(1, 65)}}
@@ -119,7 +120,7 @@ def questions(number: int) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [5, pytest.param(20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("temperature", [0.0, 0.7, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("temperature", usually([0.0, 0.7, 1.0], 0.7))
 def test_the_text_is_the_same_with_every_set_of_drafters(
     contexts: dict[str, Context], temperature: float, number: int
 ) -> None:
@@ -144,7 +145,7 @@ def test_the_text_is_the_same_with_every_set_of_drafters(
     assert read > number // 2
 
 
-@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
+@pytest.mark.parametrize("accept", usually([Accept.TOKEN, Accept.BLOCK], Accept.BLOCK))
 def test_with_a_seed_every_set_of_drafters_repeats(
     contexts: dict[str, Context], accept: Accept
 ) -> None:
@@ -219,8 +220,9 @@ def over_plain(
     return fmean(faster), read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, pytest.param(0.8, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [DRAFT, RANDOM])
+@pytest.mark.parametrize("name", usually([DRAFT, RANDOM], RANDOM))
 def test_a_long_prompt_and_a_draft_that_is_never_right_cost_a_short_answer_little(
     contexts: dict[str, Context], monkeypatch: pytest.MonkeyPatch, name: str, temperature: float
 ) -> None:

@@ -35,6 +35,7 @@ def state(context: Context) -> bytes:
     return bytes(held)
 
 
+@pytest.mark.slow
 def test_measuring_leaves_caches_and_answers_as_they_were(
     engine: Engine, draft_context: Context
 ) -> None:
@@ -88,6 +89,7 @@ def test_greedy_tokens_are_the_same_for_every_gamma(engine: Engine) -> None:
         assert sum(done.accepted for done in rounds) > 0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("accept", list(Accept))
 def test_a_seed_repeats_the_text(engine: Engine, accept: Accept) -> None:
     sampling = SamplingParams(temperature=0.8, seed=7)

@@ -58,6 +58,7 @@ def unequal(target: Context, most: int = 8) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_passes_of_every_size_give_the_same_bits_and_else_not(toy_target: Path) -> None:
     for target, session in loaded(toy_target, exact=True):
         assert unequal(target) == []

@@ -23,6 +23,7 @@ from localspec.engine.llama import Context, Model
 from localspec.errors import Cancelled, LocalspecError
 
 from .support.gguf_models import GENERATORS
+from .support.pairwise import usually
 from .test_rollback import GAMMA, GREEDY, PROMPT, SNAPSHOTS, Spoilt, generate, options, tokens_of
 from .test_rollback import plain as plain_tokens
 
@@ -98,7 +99,7 @@ def want(model: Model) -> list[int]:
     return plain_tokens(model, 2 * WRITTEN)
 
 
-@pytest.mark.parametrize("call", [5, 13])
+@pytest.mark.parametrize("call", usually([5, 13], 5))
 @pytest.mark.parametrize("broken", FAULTS)
 def test_the_next_answer_is_right(
     monkeypatch: pytest.MonkeyPatch,

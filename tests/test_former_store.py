@@ -98,6 +98,7 @@ def test_all_are_listed_found_and_exported(archive: Path, tmp_path: Path) -> Non
     assert sorted(exported) == sorted(before.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [25, pytest.param(5, marks=pytest.mark.slow)])
 async def test_the_starter_goes_on_with_any_of_them(
     starter_file: Path, archive: Path, step: int

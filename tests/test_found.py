@@ -396,6 +396,7 @@ def test_a_setting_stops_the_looking(
     assert hub_world.run("list").err == ""
 
 
+@pytest.mark.slow
 def test_run_answers_with_ollamas_model_where_it_is(
     stores: Stores, hub_world: World, toy_target: Path, toy_draft: Path
 ) -> None:

@@ -219,6 +219,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_text_is_the_target_s_with_other_shapes(shape: str, tmp_path: Path) -> None:
     attention = SHAPES[shape]
@@ -304,6 +305,7 @@ def test_a_pair_with_it_is_planned_loaded_and_measured(
         assert session.messages[-1].content
 
 
+@pytest.mark.slow
 def test_a_stored_conversation_is_gone_on_with(tmp_path: Path) -> None:
     """Its window is longer than the text: of a shorter one the end alone is stored."""
     write_gemma4(tmp_path / "t-Q8_0.gguf", attention=replace(USUAL, window=400))
@@ -327,6 +329,7 @@ def test_a_stored_conversation_is_gone_on_with(tmp_path: Path) -> None:
     second.close()
 
 
+@pytest.mark.slow
 def test_a_bench_compares_it(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,6 +356,7 @@ def test_a_bench_compares_it(
     assert report.agreement.same == report.agreement.compared == 2
 
 
+@pytest.mark.slow
 def test_the_command_names_it_in_its_figures(files: tuple[Path, Path], tmp_path: Path) -> None:
     asked = ["run", str(files[0]), "--draft", str(files[1]), "-p", "Hello", "--json"]
     done = subprocess.run(

@@ -134,6 +134,7 @@ def test_coupled_text_depends_on_the_seed_alone(temperature: float) -> None:
     assert len(texts) == 1
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", [slice(None), slice(7, 8)])
 @pytest.mark.parametrize("temperature", [0, 0.8])

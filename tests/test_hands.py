@@ -178,6 +178,7 @@ def test_models_beside_the_target_are_offered_to_draft(
     assert chat.ends() == 0
 
 
+@pytest.mark.slow
 def test_a_long_paste_is_folded(start: Callable[..., Terminal]) -> None:
     chat = start(*SHORT)
     text = "\n".join(f"line {n}" for n in range(30))
@@ -192,6 +193,7 @@ def test_a_long_paste_is_folded(start: Callable[..., Terminal]) -> None:
     assert chat.ends() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["می‌خواهم", pytest.param("👩‍👩‍👧", marks=pytest.mark.slow)])
 def test_joiners_that_are_typed_arrive(
     start: Callable[..., Terminal], tmp_path: Path, text: str

@@ -103,13 +103,19 @@ BEGINNING = [
 ]
 """Heads that may begin with the end of a text."""
 
+EVERY = [
+    *("eagle3", "mtp", "random hybrid", "random dflash", "random assistant"),
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in CHAINS[2:]),
+]
+"""A head of every kind also by default."""
+
 
 @pytest.fixture(
     scope="module",
     params=[
-        *CHAINS[:2],
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in CHAINS[2:]),
-        *("random hybrid", "random dflash", "random assistant"),
+        *("eagle3", "random dflash", "random assistant"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mtp", *CHAINS[2:])),
+        pytest.param("random hybrid", marks=pytest.mark.slow),
     ],
 )
 def models(
@@ -204,6 +210,7 @@ def plain(engine: Engine, prompt: Sequence[int], **how: Any) -> list[int]:
     return [*_SAID[known]]
 
 
+@pytest.mark.parametrize("models", EVERY, indirect=True)
 @pytest.mark.parametrize("gamma", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_greedy_text_is_that_of_plain_decoding(engine: Engine, gamma: int) -> None:
     for text in PROMPTS:
@@ -213,6 +220,7 @@ def test_greedy_text_is_that_of_plain_decoding(engine: Engine, gamma: int) -> No
         assert drafted > 0 or len(tokens) < 2
 
 
+@pytest.mark.parametrize("models", EVERY, indirect=True)
 def test_coupled_text_depends_on_the_seed_alone(engine: Engine) -> None:
     prompt = ids(engine, PROMPTS[0])
     how = {"sampling": SamplingParams(temperature=0.8, seed=3), "accept": Accept.COUPLED}
@@ -249,6 +257,7 @@ def test_a_head_on_a_card_is_measured_and_that_ends(
     assert measure(head, DRAFT_SIZES, budget=0.5, one_row=True).points.keys() >= {1, 2}
 
 
+@pytest.mark.parametrize("models", EVERY, indirect=True)
 @pytest.mark.parametrize("at", range(4))
 def test_a_rejection_at_every_position_leaves_no_trace(
     models: tuple[Model, Model], at: int, monkeypatch: pytest.MonkeyPatch
@@ -334,7 +343,9 @@ def test_twenty_conversations_are_those_of_plain_decoding(
 
 
 @pytest.mark.parametrize(
-    ("models", "gamma", "least"), [("eagle3", 4, 0.50), ("mtp", 1, 0.65)], indirect=["models"]
+    ("models", "gamma", "least"),
+    [("eagle3", 4, 0.50), pytest.param("mtp", 1, 0.65, marks=pytest.mark.slow)],
+    indirect=["models"],
 )
 def test_trained_heads_are_right_often_enough(engine: Engine, gamma: int, least: float) -> None:
     """In greedy answers to the questions by which the small draft is judged, too."""
@@ -400,6 +411,7 @@ def test_plain_rounds_and_prompts_cost_a_head_nothing(engine: Engine, passes: li
     assert 0 < len(passes) <= 2 * (len(prompt) // made.n_batch + 5)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("models", BEGINNING, indirect=True)
 def test_a_head_not_asked_for_long_begins_with_the_last_part_of_the_text(
     engine: Engine, passes: list[int]
@@ -416,6 +428,7 @@ def test_a_head_not_asked_for_long_begins_with_the_last_part_of_the_text(
     assert run(engine, prompt, 3)[0] == tokens
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("models", BEGINNING, indirect=True)
 def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(
     engine: Engine, passes: list[int]
@@ -447,6 +460,7 @@ def test_a_head_switched_off_and_on_in_an_answer_says_the_same(engine: Engine) -
         assert drafted == (0 if at - 2 in off else 3)  # its last token was not shown
 
 
+@pytest.mark.few(2)
 def test_a_head_is_shown_what_its_own_engine_decodes_alone(models: tuple[Model, Model]) -> None:
     with Context(models[0], OPTIONS) as target:
         made = [head_of(models[1], target, OPTIONS) for _ in range(2)]
@@ -463,7 +477,7 @@ def test_a_head_is_shown_what_its_own_engine_decodes_alone(models: tuple[Model, 
 
 
 @pytest.mark.parametrize("models", ["random hybrid"], indirect=True)
-@pytest.mark.parametrize("snapshots", [0, 2, 8])
+@pytest.mark.parametrize("snapshots", [0, 2, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_head_inside_a_target_with_a_state_goes_back_with_it(
     models: tuple[Model, Model], snapshots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -486,6 +500,7 @@ def test_a_head_inside_a_target_with_a_state_goes_back_with_it(
             assert rejected >= {0, 1, 2}
 
 
+@pytest.mark.few(1)
 def test_a_text_without_its_first_turns_is_answered_like_any_other(engine: Engine) -> None:
     """Everything moves to other positions, as where a context is full."""
     first = ids(engine, PROMPTS[1])
@@ -496,6 +511,7 @@ def test_a_text_without_its_first_turns_is_answered_like_any_other(engine: Engin
     assert drafted > 0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "accept", [Accept.BLOCK, pytest.param(Accept.TOKEN, marks=pytest.mark.slow)]
 )
@@ -522,6 +538,7 @@ def test_with_a_seed_a_text_does_not_depend_on_what_a_head_read_before(
     assert found[0][1] > 0
 
 
+@pytest.mark.few(1)
 def test_a_head_goes_over_to_another_text_and_back(engine: Engine) -> None:
     made = drafter(engine).head
     prefixes = Prefixes((engine.target, made), room=lambda: 1 << 30)
@@ -533,6 +550,7 @@ def test_a_head_goes_over_to_another_text_and_back(engine: Engine) -> None:
         assert drafted > 0
 
 
+@pytest.mark.few(1)
 def test_a_turn_that_changes_what_was_said_is_answered_like_any_other(engine: Engine) -> None:
     first = ids(engine, PROMPTS[0])
     said, _ = run(engine, first, 3)
@@ -608,6 +626,7 @@ def blocks(request: pytest.FixtureRequest, target_model: Model, tmp_path: Path) 
         yield Engine(target, head_drafter(made))
 
 
+@pytest.mark.few(2)
 def test_blocks_of_every_kind_leave_the_text_as_it_is(blocks: Engine) -> None:
     prompt = ids(blocks, PROMPTS[0])
     warm = {"sampling": SamplingParams(temperature=0.8, seed=3), "accept": Accept.COUPLED}
@@ -838,6 +857,7 @@ def test_a_head_for_another_target_is_no_part_of_a_pair(hub_world: World, tmp_pa
     assert installed.find("mine") is None
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", [MTP, "hybrid"])
 def test_a_bench_takes_mtp_wherever_it_is_named(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -914,6 +934,7 @@ def computed(model: Model, text: Sequence[int], size: int, *, flash: bool, heads
         return np.concatenate([context.decode(part, len(part)).copy() for part in parts])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("size", "flash"),
     [
@@ -935,7 +956,7 @@ def test_a_head_inside_the_target_changes_no_bit_of_what_it_computes(
             assert np.array_equal(computed(model, tokens, size, flash=flash, heads=1), expected)
 
 
-@pytest.mark.parametrize("size", [1, 20])
+@pytest.mark.parametrize("size", [20, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_target_with_mtp_computes_what_the_plain_one_does(size: int) -> None:
     """Behind other tokens sums over keys run in another order, of which Q8_0 makes hundredths."""
     files = [toy.TARGET, toy.mtp()]
@@ -1010,6 +1031,7 @@ def taken(target: str, file: str, n_ctx: int) -> int:
             return process.memory_full_info().uss - before
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory is counted otherwise")
 @pytest.mark.parametrize(
     ("vocab", "kind"),
@@ -1092,6 +1114,7 @@ def test_every_wrong_head_ends_the_command_with_one_line(tmp_path: Path) -> None
         assert f"does not export {name.split()[-1]}" in said[name]
 
 
+@pytest.mark.slow
 def test_a_wrong_head_ends_the_engine_s_process_as_well(toy_target: Path, tmp_path: Path) -> None:
     path = write_eagle3(tmp_path / "e.gguf", Eagle(taps=(2, 5, 8)))
     done = subprocess.run(

@@ -44,6 +44,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("words", "also"),
     [
@@ -102,6 +103,7 @@ def engine_of(running: subprocess.Popen[str]) -> psutil.Process:
     raise AssertionError("there is no engine")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at mapped libraries")
 @pytest.mark.parametrize(
     "how", [signal.SIGSEGV, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
@@ -135,6 +137,7 @@ def test_where_the_engine_dies_the_command_says_so(
     assert not engine.is_running()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_what_ends_the_whole_group_leaves_a_report_of_what_is_done() -> None:
     with started([*BENCH, "--repeat", "900"], start_new_session=True) as running:
@@ -173,6 +176,7 @@ def test_a_process_that_was_begun_ahead_is_used_or_ended() -> None:
     assert not children()
 
 
+@pytest.mark.slow
 def test_peak_memory_is_that_of_both_processes() -> None:
     mine = machine.peak_resident()
     done = CliRunner().invoke(cli, [*RUN, "1", "--json"], catch_exceptions=False)

@@ -47,6 +47,7 @@ def test_the_pair_that_was_named_is_opened_again(toy_target: Path, toy_draft: Pa
     assert opened(draft="none")[:2] == (name, None)
 
 
+@pytest.mark.slow
 def test_without_a_past_it_is_the_starter_and_nothing_is_kept(
     starter_file: Path, data: Path
 ) -> None:

@@ -967,9 +967,10 @@ def test_the_engines_round_is_lossless_with_a_head(
     assert len(lengths) > 1 or policy == "stopping and cutting"
 
 
-@pytest.mark.parametrize("accept", list(Accept))
-@pytest.mark.parametrize("policy", ["fixed", "stopping late"])
-@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize(
+    ("block", "policy", "accept"),
+    pairwise(itertools.product(BLOCKS, ("fixed", "stopping late"), Accept)),
+)
 def test_the_engines_round_is_lossless_with_a_block_drafter(
     block: str, policy: str, accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1052,7 +1053,12 @@ NOT_COUPLED = (Accept.MATCH, Accept.TOKEN, Accept.BLOCK)
 
 @pytest.mark.parametrize(
     ("chain", "accept", "drafter"),
-    pairwise(itertools.product(("unsure", "penalties"), NOT_COUPLED, DRAFTED_BY)),
+    usually(
+        itertools.product(("unsure", "penalties"), NOT_COUPLED, DRAFTED_BY),
+        *(("unsure", Accept.TOKEN, drafter) for drafter in DRAFTED_BY),
+        *(("penalties", accept, "model") for accept in NOT_COUPLED),
+        ("unsure", Accept.BLOCK, "head"),
+    ),
 )
 def test_a_generation_under_the_default_policy_is_lossless(
     chain: str, accept: Accept, drafter: str, monkeypatch: pytest.MonkeyPatch

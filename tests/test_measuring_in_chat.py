@@ -61,6 +61,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
+@pytest.mark.slow
 def test_another_draft_a_bench_its_report_and_the_conversation_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

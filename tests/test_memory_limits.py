@@ -65,6 +65,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- ulimit -v --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_target_larger_than_the_address_space_is_refused(large: Path, toy_draft: Path) -> None:
     pair = ("--target", str(large), "--draft", str(toy_draft), "-t", "1")
     run(*pair, limit=400 * MB).refused("the models need about", "this process may take", "ulimit")
@@ -146,6 +147,7 @@ def test_in_a_small_control_group_a_large_target_is_read_from_disk(
     assert "read from disk again and again" in done.err
 
 
+@pytest.mark.slow
 def test_in_a_small_control_group_what_cannot_be_read_from_disk_is_refused(large: Path) -> None:
     pair = ("--target", str(large), "--draft", "none", "-t", "1", "-c", "512")
     with cgroup(250 * MB) as command:

@@ -77,6 +77,7 @@ def test_what_flash_attention_converts_is_planned(toy_draft: Path, values: str) 
     assert_close(toy_draft, Setup(n_ctx=32768, cache_k="f32", cache_v=values))
 
 
+@pytest.mark.slow
 def test_a_small_model_with_a_large_vocabulary_takes_what_was_planned(tmp_path: Path) -> None:
     vocabulary = gguf_models.vocabulary_of(150_000)
     sizes = gguf_models.Sizes(n_embd=256)
@@ -84,6 +85,7 @@ def test_a_small_model_with_a_large_vocabulary_takes_what_was_planned(tmp_path: 
     assert_close(path, Setup(n_ctx=1024))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["f16", "q8_0"])
 def test_a_larger_model_takes_what_was_planned(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "large.gguf"
@@ -431,6 +433,7 @@ def answer(session: Session) -> str:
     return end.text
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "options",
     [

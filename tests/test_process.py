@@ -361,6 +361,7 @@ def test_a_running_answer_is_stopped_and_settings_change_in_its_middle(toy: Hear
     assert toy.until(m.TurnOver).said[-1].finish is FinishReason.CANCELLED
 
 
+@pytest.mark.slow
 @signals
 def test_it_does_not_hear_ctrl_c_and_says_how_it_died(toy: Heard) -> None:
     os.kill(toy.children[0].pid, signal.SIGINT)  # while Python starts there
@@ -420,6 +421,7 @@ def test_no_process_outlives_the_one_that_started_it() -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @signals
 def test_a_stopped_process_holds_nobody_up_and_gets_everything_in_order(toy: Heard) -> None:
     toy.until(m.Loaded)
@@ -448,6 +450,7 @@ def test_a_stopped_process_holds_nobody_up_and_gets_everything_in_order(toy: Hea
     assert toy.engine.info.settings.n_predict == 4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's memory killer")
 def test_the_memory_killer_takes_the_engine_before_the_screen(toy: Heard) -> None:
     toy.until(m.Loaded)
@@ -546,6 +549,7 @@ async def test_a_death_while_two_answers_are_compared_closes_the_comparison() ->
         await chat.until(lambda: answers(chat) and chat.ready())
 
 
+@pytest.mark.slow
 @signals
 async def test_a_death_while_models_are_loaded_leaves_the_choice_to_the_user(
     tmp_path: Path,
@@ -567,6 +571,7 @@ async def test_a_death_while_models_are_loaded_leaves_the_choice_to_the_user(
     assert await asyncio.to_thread(spoken.engine.join, 20)
 
 
+@pytest.mark.slow
 @signals
 async def test_a_stopped_engine_keeps_nobody_from_leaving() -> None:
     spoken = Spoken(TOY)

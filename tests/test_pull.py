@@ -496,7 +496,8 @@ def test_over_tls_it_is_read_in_pauses_and_certificates_count(
     assert "Traceback" not in refused.err
 
 
-@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.slow
+@pytest.mark.parametrize("tls", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_through_a_proxy_certificates_count_and_the_token_goes_to_the_hub_alone(
     hub_world: World, pair: tuple[Repo, Repo], tls: bool
 ) -> None:
@@ -737,6 +738,7 @@ def test_a_model_that_is_its_own_draft_is_fetched_and_counted_once(
     assert hub_world.blobs("ann/Big-GGUF") == {}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [

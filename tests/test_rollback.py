@@ -163,6 +163,7 @@ def plain(model: Model, n: int = TOKENS) -> list[int]:
     return found
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize(
     ("gamma", "snapshots"), [(GAMMA, 0), (GAMMA, SNAPSHOTS), (SNAPSHOTS + 3, SNAPSHOTS)]
 )
@@ -199,6 +200,7 @@ def test_a_drafter_sees_every_decode_of_the_target(model: Model, snapshots: int)
         assert drafter.decodes == seen
 
 
+@pytest.mark.few(3)
 def test_a_draft_that_is_rejected_at_every_position_goes_on_as_if_it_had_not_been(
     model: Model,
 ) -> None:
@@ -213,6 +215,7 @@ def test_a_draft_that_is_rejected_at_every_position_goes_on_as_if_it_had_not_bee
     assert len(full) > GAMMA + 1
 
 
+@pytest.mark.few(28)
 @pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
 @pytest.mark.parametrize("kept", range(GAMMA + 1))
 def test_logits_after_a_rollback_are_those_without_the_rejected_tokens(
@@ -324,6 +327,7 @@ def test_how_each_architecture_goes_back_is_found_by_trying(model: Model) -> Non
             assert (context.rollback, context.takes_back) == (Rollback.SNAPSHOTS, SNAPSHOTS)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("draft", [False, True])
 @pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
 def test_measuring_deep_in_a_context_leaves_no_trace(
@@ -342,6 +346,7 @@ def test_measuring_deep_in_a_context_leaves_no_trace(
         assert np.array_equal(seen(context), seen(fresh))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("copy_s", "pays"), [(0.3, True), (40.0, False)])
 @pytest.mark.parametrize("kind", ["mamba", "lfm2"])
 def test_nothing_is_drafted_where_the_copy_of_the_state_costs_more_than_the_draft_brings(

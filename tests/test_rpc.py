@@ -435,6 +435,7 @@ def test_a_worker_tells_what_it_lends() -> None:
     assert "no accelerator" in done.stdout
 
 
+@pytest.mark.few(1)
 @needs_backend
 @pytest.mark.parametrize(
     ("options", "said"),
@@ -452,6 +453,7 @@ def test_a_worker_that_cannot_be_one_says_why(options: tuple[str, ...], said: st
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @needs_backend
 def test_a_port_that_somebody_has_is_refused_and_ctrl_c_ends_a_worker() -> None:
     with worker() as (endpoint, running):

@@ -132,11 +132,13 @@ def test_greedy_tokens_are_those_of_plain_decoding_for_every_gamma(
         assert document["accepted_tokens"] > 0
 
 
+@pytest.mark.slow
 def test_the_same_with_the_default_threads(run: Run) -> None:
     arguments = ("toy", "-p", STORY, "--temp", "0", "-n", "40", "--json", "-t", "-1", "--gamma")
     assert run(*arguments, "4").document["tokens"] == run(*arguments, "0").document["tokens"]
 
 
+@pytest.mark.slow
 def test_a_random_draft_changes_nothing_but_the_acceptance(
     story: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -202,6 +204,7 @@ def test_the_text_streams_and_figures_go_to_stderr(run: Run) -> None:
     assert "20 tokens" in done.err
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("gamma", ["3", "auto"])
 def test_lossy_stands_beside_the_speed(run: Run, gamma: str) -> None:
     how = ("-n", "20", "--gamma", gamma, "--seed", "1")
@@ -345,6 +348,7 @@ def test_a_recurrent_model_is_drafted_for_and_drafts(
     loaded.close()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recurrent", ["target", "draft"])
 def test_where_no_state_can_be_restored_nothing_is_drafted_and_the_reason_shown(
     tmp_path: Path,
@@ -392,6 +396,7 @@ def test_a_truncated_gguf(run: Run, tmp_path: Path, toy_target: Path, kept: int)
     fails(run(str(path), "-p", "hi"), "cut.gguf")
 
 
+@pytest.mark.slow
 def test_a_draft_of_another_vocabulary_drafts_through_the_text(run: Run, tmp_path: Path) -> None:
     other = gguf_models.write_renumbered(tmp_path / "other.gguf", fewer=1000)
     asked = ("-n", "24", "--temp", "0", "--json", "--gamma", "3", "-p", "Tell me a story.")
@@ -568,6 +573,7 @@ def test_ctrl_c_while_it_writes_keeps_the_text_and_exits_130() -> None:
     assert done.err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 def test_ctrl_c_while_it_loads_exits_130_in_silence() -> None:
     running = process("toy", "-p", STORY, "--json")
@@ -599,6 +605,7 @@ def test_ctrl_c_while_it_waits_for_the_prompt_exits_130() -> None:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     running = process("toy", "-p", STORY, "-n", "200")
     assert running.stdout is not None
@@ -610,6 +617,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     running.stderr.close()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_a_message() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(

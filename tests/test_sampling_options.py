@@ -158,6 +158,7 @@ def run(*arguments: str) -> str:
     return str(result.stdout) + str(result.stderr)
 
 
+@pytest.mark.slow
 def test_a_bias_on_a_token_that_is_not_there() -> None:
     target = toy.TARGET
     result = CliRunner().invoke(run_command, [str(target), "-p", "x", "-l", "99999999+1"])
@@ -177,6 +178,7 @@ def test_a_trace_from_the_command_line(tmp_path: Path) -> None:
     assert trace.about["seed"] == 3
 
 
+@pytest.mark.slow
 def test_an_answer_of_a_schema_and_the_lossy_mark() -> None:
     schema = '{"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}'
     output = run("-p", "A dog", "-j", schema, "--lossy", "0.5", "--stats")

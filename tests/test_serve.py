@@ -281,6 +281,7 @@ def llm(served: Serving, folder: Path, *words: str) -> Iterator[subprocess.Popen
         yield process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [pytest.param(("--no-stream",), marks=pytest.mark.slow), ()])
 def test_llm_talks_to_it(served: Serving, tmp_path: Path, words: tuple[str, ...]) -> None:
     with llm(served, tmp_path, *words, "-o", "max_tokens", "8") as process:
@@ -289,6 +290,7 @@ def test_llm_talks_to_it(served: Serving, tmp_path: Path, words: tuple[str, ...]
     assert out.startswith("Once upon a time")
 
 
+@pytest.mark.slow
 def test_llm_gives_up(served: Serving, tmp_path: Path) -> None:
     endless = json.dumps({"2": -100})  # no end of turn
     with llm(served, tmp_path, "-o", "max_tokens", "900", "-o", "logit_bias", endless) as process:
@@ -460,6 +462,7 @@ def test_another_address_needs_a_key() -> None:
     assert "--api-key-file" in done.stderr
 
 
+@pytest.mark.slow
 def test_keys_origins_and_names_that_are_allowed(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("# mine\nabcdefghijklmnopqrst\n\nbbbbbbbbbbbbbbbbbbbbb\n")
@@ -517,6 +520,7 @@ def test_who_goes_away_ends_the_work(served: Serving) -> None:
         assert served.until_free(5) < 0.5
 
 
+@pytest.mark.slow
 def test_a_full_queue_says_when_to_come_again() -> None:
     with Serving("--queue", "1") as one:
         running = begun(one, LONG)
@@ -582,6 +586,7 @@ def test_malformed_requests_get_an_answer_and_do_no_harm(served: Serving) -> Non
     assert b"Traceback" not in served.log()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_the_engines_death_is_told_and_the_next_request_succeeds() -> None:
     with Serving() as one:

@@ -155,6 +155,7 @@ def test_an_engine_that_does_not_stop_is_ended(monkeypatch: pytest.MonkeyPatch) 
 ENDLESS = 'root ::= x{0,1000}\nx ::= ("a" | "b" | "") ("a" | "b" | "")'
 
 
+@pytest.mark.slow
 def test_a_grammar_without_end_does_not_keep_the_engine() -> None:
     program = SLOW.replace("from localspec.cli", "from localspec.serve import desk\n"
                            "desk._STOP_S = 0.5\nfrom localspec.cli")  # fmt: skip
@@ -674,6 +675,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_slow_headers_and_slow_bodies_are_given_up() -> None:
     with Serving(program=("-c", SLOW)) as one:
         for sent, status in (
@@ -751,6 +753,7 @@ def test_the_endpoints_process_imports_neither_llama_cpp_nor_numpy() -> None:
     assert done.stdout.strip() == b"[]"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_an_end_that_is_asked_for_comes_soon_also_during_a_stream() -> None:
     with Serving() as one:

@@ -72,6 +72,7 @@ def test_going_on_with_nothing_is_explained(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing was asked yet\n")
 
 
+@pytest.mark.slow
 def test_what_a_model_said_cannot_steer_the_terminal_that_shows_it(tmp_path: Path) -> None:
     asked = shell(tmp_path, "run", "Say \x1b[31m this.", *SHORT)
     assert asked.returncode == 0
@@ -125,6 +126,7 @@ def test_a_file_with_a_space_in_its_name_is_no_question(tmp_path: Path) -> None:
     assert is_question("What is in /etc/fstab?")
 
 
+@pytest.mark.slow
 def test_what_runs_is_shown_with_its_memory(tmp_path: Path) -> None:
     toy.install(tmp_path)
     endless = ("run", "toy", "-p", "Tell me a story.", "--grammar", ENDLESS, "--threads", "1")
@@ -151,6 +153,7 @@ def test_what_runs_is_shown_with_its_memory(tmp_path: Path) -> None:
     assert str(runs.pid) not in shell(tmp_path, "ps").stdout
 
 
+@pytest.mark.slow
 def test_where_a_worker_listens_is_shown(tmp_path: Path) -> None:
     worker = subprocess.Popen(
         [sys.executable, "-m", "localspec", "worker", "--port", "0"],

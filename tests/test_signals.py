@@ -82,6 +82,7 @@ def test_a_signal_before_anything_is_loaded_ends_it_as_well(number: int, chat: T
     chat.until(chat.restored, "the terminal as it was")
 
 
+@pytest.mark.slow
 def test_the_chat_ends_with_its_terminal_also_where_nobody_is_told(
     toy_target: Path, toy_draft: Path, tmp_path: Path
 ) -> None:
@@ -100,6 +101,7 @@ def test_the_chat_ends_with_its_terminal_also_where_nobody_is_told(
     assert written(tmp_path) >= before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [SIGNALS[0], *(pytest.param(it, marks=pytest.mark.slow) for it in SIGNALS[1:])]
 )

@@ -252,6 +252,7 @@ def test_a_cache_that_cannot_be_written_costs_the_copy_alone(
     assert resolver.resolve(None).target == starter_file
 
 
+@pytest.mark.slow
 def test_both_forms_are_timed_in_turns(toy_target: Path, toy_draft: Path) -> None:
     target, draft = form.times(toy_target, toy_draft)
     assert 0 < draft < target
@@ -358,6 +359,7 @@ def corrected(text: str) -> int:
     return sum(word in text.lower() for word in ("library", "borrow", "gardening"))
 
 
+@pytest.mark.slow
 def test_greedy_it_answers_as_an_assistant(starter_session: Session) -> None:
     assert an_assistant(said(starter_session, "hi"))
     assert an_assistant(said(starter_session, "who are you?"))

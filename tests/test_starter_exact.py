@@ -100,7 +100,7 @@ def expected(starter_session: Session, prompts: Sequence[str]) -> list[str]:
         return [reference.greedy(prompt) for prompt in prompts]
 
 
-@pytest.fixture(scope="module", params=["plain", "drafting"])
+@pytest.fixture(scope="module", params=["drafting", pytest.param("plain", marks=pytest.mark.slow)])
 def session(request: pytest.FixtureRequest, starter_session: Session) -> Iterator[Session]:
     how = {"gamma": 0} if request.param == "plain" else {"gamma": 4, "exact": True}
     wanted = LoadRequest(

@@ -61,6 +61,7 @@ async def test_text_appears_while_it_is_written_and_escape_stops_within_one_roun
         assert chat.session.messages[-1].finish is FinishReason.CANCELLED
 
 
+@pytest.mark.slow
 async def test_figures_are_drawn_with_the_text_and_alone_only_where_none_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -99,6 +100,7 @@ async def test_figures_are_drawn_with_the_text_and_alone_only_where_none_comes(
         await chat.until(chat.ready, "the end")
 
 
+@pytest.mark.slow
 async def test_a_growing_answer_scrolls_by_several_lines_and_draws_what_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -398,6 +400,7 @@ async def test_regenerate_replaces_the_last_answer() -> None:
         assert len(chat.session.messages) == 2
 
 
+@pytest.mark.slow
 async def test_an_answer_that_is_given_again_grows_where_it_is_seen() -> None:
     async with chatting(answers=["Old answer.", "New answer."]) as chat:
         await chat.ask("the question")
@@ -511,6 +514,7 @@ async def test_help_lists_every_key_and_command_and_the_palette_offers_them() ->
         await chat.press("escape", "escape")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("size", [(20, 5), (40, 10), (80, 24), (120, 40), (200, 50)])
 async def test_every_size_is_usable(size: tuple[int, int]) -> None:
     async with chatting(size=size, answers=["Short answer."]) as chat:
@@ -540,6 +544,7 @@ async def test_the_panel_shows_the_figures_with_their_units() -> None:
             assert text in screen, text
 
 
+@pytest.mark.slow
 async def test_the_panel_takes_more_of_a_wide_screen() -> None:
     async with chatting(size=(120, 40)) as chat:
         full = chat.app.query_one("#full")
@@ -612,6 +617,7 @@ async def test_hostile_output_is_shown_harmlessly() -> None:
         assert "\x1b" not in chat.screen()
 
 
+@pytest.mark.slow
 async def test_keys_mashed_and_sizes_changed_while_generating() -> None:
     async with chatting(answers=[LONG * 3], round_s=0.001) as chat:
         await chat.send("go")
@@ -668,6 +674,7 @@ async def pauses_of_the_app() -> tuple[float, float]:
     return percentile_99(pauses), percentile_99(computing)
 
 
+@pytest.mark.slow
 def test_the_event_loop_hardly_pauses_during_a_generation() -> None:
     for _ in range(3):
         pauses, computing = asyncio.run(pauses_of_the_app())
@@ -688,6 +695,7 @@ async def test_what_is_proposed_unasked_leaves_the_beginning_in_sight() -> None:
         await chat.until(lambda: "temperature: " in chat.screen(), "what was asked for")
 
 
+@pytest.mark.slow
 async def test_why_drafting_does_not_help_is_said_where_no_column_says_it() -> None:
     session = ScriptedSession(answers=["An answer of some words."])
     note, slow = GammaNote(GammaReason.TOO_DEAR), "other programs keep 1.4 of 2 threads busy"

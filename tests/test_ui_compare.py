@@ -72,6 +72,7 @@ async def test_what_cannot_be_answered_is_said_where_it_is_seen() -> None:
         assert chat.app.prompt.text == "Too long."
 
 
+@pytest.mark.slow
 async def test_files_that_are_mentioned_are_answered_too(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("inside")
 

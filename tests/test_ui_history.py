@@ -201,6 +201,7 @@ async def test_the_title_follows_the_first_question_until_somebody_gives_another
         assert listed.header.title == "Music"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["json", "md"])
 async def test_an_exported_conversation_comes_back_with_import(
     form: str, archive: Path, tmp_path: Path
@@ -332,6 +333,7 @@ async def test_an_edit_that_fails_leaves_everything_as_it_was() -> None:
         assert "▌ second" in chat.transcript()
 
 
+@pytest.mark.slow
 async def test_turns_that_are_left_out_are_told() -> None:
     async with chatting() as chat:
         await chat.ask("one")
@@ -528,6 +530,7 @@ async def test_two_thousand_messages_are_scrolled_without_a_jerk(archive: Path) 
         assert spent[95] < 0.1  # a tenth of a second of this thread's own work
 
 
+@pytest.mark.slow
 async def test_older_messages_are_added_where_they_are_scrolled_to(archive: Path) -> None:
     conversation = long_conversation(archive, 130)
 

@@ -12,13 +12,14 @@ from localspec.ui.conversation.extracts import code_blocks
 from localspec.ui.conversation.growing import GrowingMarkdown
 from localspec.ui.conversation.items import Answer
 from tests.support.hostile_texts import Shown, hostile, show
+from tests.support.pairwise import usually
 
 LONGEST_S = 0.25
 BATCH = 12
 
 
 @pytest.mark.parametrize(
-    "batch", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 21))]
+    "batch", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 21))]
 )
 def test_a_hostile_text_never_holds_up_the_screen(batch: int) -> None:
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
@@ -27,30 +28,22 @@ def test_a_hostile_text_never_holds_up_the_screen(batch: int) -> None:
         assert shown.slowest[0] < LONGEST_S, (seed, shown.slowest)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "".join(f"[name {i}]: http://a.b/{i}\n" for i in range(20_000)),
-        "[a]: b\n" * 20_000,
-        '```json{"list":[' + '{"key":"value"},' * 60_000,
-        "|" + "a|" * 2000 + "\n|" + "-|" * 2000 + "\n" + "|\n" * 20_000,
-        "<think>" + "a thought\n" * 30_000 + "</think>done",
-        "`" * 300_000,
-        "[" * 60_000,
-        ">" * 30 + "a\n=\n" * 10_000,
-    ],
-    ids=[
-        "definitions",
-        "one definition",
-        "minified",
-        "table",
-        "thoughts",
-        "ticks",
-        "brackets",
-        "quotes",
-    ],
-)
-def test_a_large_import_is_shown_step_by_step(text: str) -> None:
+LARGE = {
+    "definitions": "".join(f"[name {i}]: http://a.b/{i}\n" for i in range(20_000)),
+    "one definition": "[a]: b\n" * 20_000,
+    "minified": '```json{"list":[' + '{"key":"value"},' * 60_000,
+    "table": "|" + "a|" * 2000 + "\n|" + "-|" * 2000 + "\n" + "|\n" * 20_000,
+    "thoughts": "<think>" + "a thought\n" * 30_000 + "</think>done",
+    "ticks": "`" * 300_000,
+    "brackets": "[" * 60_000,
+    "quotes": ">" * 30 + "a\n=\n" * 10_000,
+}
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("kind", usually(LARGE, "minified", "ticks", "quotes"))
+def test_a_large_import_is_shown_step_by_step(kind: str) -> None:
+    text = LARGE[kind]
     shown = Shown()
     answer = Answer([Span(text, Origin.TARGET)])
     answer.show_thoughts(True)

@@ -25,6 +25,7 @@ from localspec.ui.lines import KeyLine
 from localspec.ui.screens.help import WORDS, help_lines
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
+from tests.support.pairwise import usually
 from tests.support.scripted_session import Gate, ScriptedSession
 
 PASTE = "\n".join(f"line {n} of a log" for n in range(500))
@@ -70,7 +71,9 @@ async def test_a_command_typed_behind_a_paste_is_no_part_of_it() -> None:
         assert chat.session.messages[-2].content == "Where?\n/usr/bin"
 
 
-@pytest.mark.parametrize("text", [PASTE, f"{PASTE}\n", "/var/log: " + "one long line " * 20])
+@pytest.mark.parametrize(
+    "text", usually([PASTE, f"{PASTE}\n", "/var/log: " + "one long line " * 20], f"{PASTE}\n")
+)
 async def test_a_command_with_words_behind_a_paste_is_one_and_another_may_follow(text: str) -> None:
     async with chatting() as chat:
         prompt = chat.app.prompt
@@ -84,6 +87,7 @@ async def test_a_command_with_words_behind_a_paste_is_one_and_another_may_follow
         assert chat.session.messages == []
 
 
+@pytest.mark.slow
 async def test_a_path_behind_a_paste_is_no_command() -> None:
     async with chatting() as chat:
         long = "https://example.org/" + "a" * 100  # more than a line of the screen
@@ -227,6 +231,7 @@ async def test_a_prompt_that_is_too_long_is_helped_with_what_the_chat_has() -> N
         assert "--ctx-size" not in chat.transcript()
 
 
+@pytest.mark.slow
 async def test_the_palette_offers_what_can_run_and_finds_it_by_its_meaning() -> None:
     async def found(chat: Chat, typed: str) -> str:
         await chat.press("ctrl+p")
@@ -448,6 +453,7 @@ def test_a_mark_that_somebody_typed_stands_for_itself() -> None:
     assert pastes.mark("short", "") == "short"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("text", ["می‌خواهم", "👩‍👩‍👧", "a\u00adb", "no\u00a0break", "漢\u3000字"])
 async def test_what_has_no_glyph_of_its_own_is_typed_as_it_is_pasted(text: str) -> None:
     async with chatting() as chat:

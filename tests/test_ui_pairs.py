@@ -223,6 +223,7 @@ async def test_quitting_in_the_middle_of_a_pull_ends_its_thread(
     assert installed.find(NAME) is None
 
 
+@pytest.mark.slow
 async def test_what_cannot_work_is_explained_and_nothing_is_fetched(hub_world: World) -> None:
     entry = catalogue.pairs()[NAME]
     hub_world.server.add(entry.target.repo, {entry.target.file: ggufs.model(n_bytes=BIG)})
@@ -241,6 +242,7 @@ async def test_what_cannot_work_is_explained_and_nothing_is_fetched(hub_world: W
     assert installed.all_pairs() == []
 
 
+@pytest.mark.slow
 async def test_an_offline_hub_is_named(hub_world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
@@ -278,7 +280,9 @@ async def test_removing_asks_twice_and_spares_the_pair_in_use(
     assert installed.find("first") is not None
 
 
-@pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 50)])
+@pytest.mark.parametrize(
+    "size", [(40, 10), *(pytest.param(it, marks=pytest.mark.slow) for it in ((80, 24), (200, 50)))]
+)
 async def test_the_screen_is_usable_at_every_size(hub_world: World, size: tuple[int, int]) -> None:
     async with chatting(Rooms(), size=size) as chat:
         await browse(chat, list(catalogue.pairs())[-1])
@@ -295,6 +299,7 @@ async def test_the_screen_is_usable_at_every_size(hub_world: World, size: tuple[
         await chat.until(lambda: chat.app.focused is chat.app.prompt, "the end again")
 
 
+@pytest.mark.slow
 async def test_the_keys_of_the_app_that_make_sense_work_on_the_screen_and_are_named(
     hub_world: World,
 ) -> None:
@@ -379,6 +384,7 @@ def test_what_others_measured_is_said_in_words_and_seen_on_a_small_screen(width:
     assert "(published in llama.cpp PR 19164)" in said
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(80, 24), (130, 40)])
 async def test_a_changed_pair_or_draft_shows_no_figures_of_the_one_before(
     size: tuple[int, int],
@@ -479,6 +485,7 @@ async def test_the_first_load_can_be_cancelled_and_another_pair_chosen() -> None
         assert rooms.log == ["load first", "load other"]
 
 
+@pytest.mark.slow
 async def test_quitting_while_switching_ends_the_thread() -> None:
     rooms = Rooms()
     rooms.slow.add("other")
@@ -559,6 +566,7 @@ async def test_a_reference_is_typed_checked_pulled_and_used(
         assert rooms.log[-1] == "load cqx"
 
 
+@pytest.mark.slow
 async def test_what_is_typed_wrongly_is_said_and_can_be_mended(
     hub_world: World, strangers: Repo
 ) -> None:
@@ -585,6 +593,7 @@ async def test_what_is_typed_wrongly_is_said_and_can_be_mended(
         assert installed.all_pairs() == []
 
 
+@pytest.mark.slow
 async def test_a_typed_pair_is_left_again_and_what_is_installed_is_not_pulled_twice(
     hub_world: World, strangers: Repo
 ) -> None:
@@ -606,6 +615,7 @@ async def test_a_typed_pair_is_left_again_and_what_is_installed_is_not_pulled_tw
         await chat.until(lambda: chat.app.focused is chat.app.prompt, "closed")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(40, 10), (80, 24)])
 async def test_typing_fits_on_small_screens(
     hub_world: World, strangers: Repo, size: tuple[int, int]
@@ -637,6 +647,7 @@ async def test_a_name_that_means_nothing_is_all_that_is_said() -> None:
         await chat.ask("Still there?")
 
 
+@pytest.mark.slow
 async def test_what_is_said_of_a_pair_stays_with_it(hub_world: World, target: Repo) -> None:
     async with chatting(Rooms()) as chat:
         await browse(chat)
@@ -669,6 +680,7 @@ def test_what_is_said_before_the_list_is_there_stays_with_its_pair_too() -> None
         assert ("starter is installed" in lines) is (row.name == "starter")
 
 
+@pytest.mark.slow
 async def test_a_reference_that_failed_stands_in_its_line_again(
     hub_world: World, strangers: Repo
 ) -> None:
@@ -685,6 +697,7 @@ async def test_a_reference_that_failed_stands_in_its_line_again(
         await chat.until(lambda: "Enter fetches" in chat.screen(), "the check")
 
 
+@pytest.mark.slow
 async def test_what_went_wrong_with_a_reference_is_gone_when_a_pair_is_chosen(
     hub_world: World, strangers: Repo
 ) -> None:
@@ -732,6 +745,7 @@ async def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
     assert app.engine.join(10)
 
 
+@pytest.mark.slow
 async def test_what_another_program_has_is_looked_at_and_used_where_it_is(
     hub_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -759,6 +773,7 @@ async def test_what_another_program_has_is_looked_at_and_used_where_it_is(
         assert installed.all_pairs() == []
 
 
+@pytest.mark.slow
 async def test_a_pair_that_is_fetched_to_be_used_waits_for_the_answers_end_and_says_how_far_it_is(
     hub_world: World, target: Repo
 ) -> None:
@@ -786,6 +801,7 @@ async def test_a_pair_that_is_fetched_to_be_used_waits_for_the_answers_end_and_s
         assert rooms.sessions[-1].messages[0].content == "Tell me something."
 
 
+@pytest.mark.slow
 async def test_a_pair_that_is_here_is_changed_to_without_a_network(
     hub_world: World, target: Repo
 ) -> None:
@@ -880,6 +896,7 @@ async def test_a_look_at_drafts_that_fails_is_told_and_shown_in_the_status_line(
         await chat.until(lambda: "drafting now" in chat.transcript(), "the drafts")
 
 
+@pytest.mark.slow
 async def test_what_has_to_wait_for_other_work_says_so_in_the_conversation(
     hub_world: World, target: Repo
 ) -> None:
@@ -897,6 +914,7 @@ async def test_what_has_to_wait_for_other_work_says_so_in_the_conversation(
         await chat.until(lambda: installed.find(NAME) is not None, "the pair")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typed", [False, True])
 async def test_what_was_fetched_and_opened_by_other_means_is_wanted_no_more(
     hub_world: World, typed: bool
@@ -919,6 +937,7 @@ async def test_another_interrupted_pair_is_still_wanted_and_offered(hub_world: W
         assert pull.recall_wanted() == PullRequest("first", "user/other")
 
 
+@pytest.mark.slow
 async def test_what_was_interrupted_is_offered_though_the_pairs_were_looked_at_first(
     hub_world: World,
 ) -> None:
@@ -932,6 +951,7 @@ async def test_what_was_interrupted_is_offered_though_the_pairs_were_looked_at_f
         await chat.until(lambda: "user/other was being fetched" in chat.transcript(), "the offer")
 
 
+@pytest.mark.slow
 async def test_nothing_is_proposed_over_what_is_fetched_before_the_first_pair_is_there(
     hub_world: World, target: Repo
 ) -> None:
@@ -948,6 +968,7 @@ async def test_nothing_is_proposed_over_what_is_fetched_before_the_first_pair_is
         assert "was being fetched" not in chat.transcript()
 
 
+@pytest.mark.slow
 async def test_nobody_looks_for_other_programs_models_where_that_is_not_wanted(
     hub_world: World, strangers: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -963,6 +984,7 @@ async def test_nobody_looks_for_other_programs_models_where_that_is_not_wanted(
     assert looked == []
 
 
+@pytest.mark.slow
 async def test_cancelling_a_look_at_another_pair_keeps_what_was_interrupted(
     hub_world: World, target: Repo
 ) -> None:

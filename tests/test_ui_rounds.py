@@ -242,6 +242,7 @@ async def test_a_running_answers_next_round_comes_as_it_is_made() -> None:
         await chat.press("escape")
 
 
+@pytest.mark.slow
 async def test_where_nothing_is_known_it_says_so_and_what_to_do() -> None:
     async with chatting() as chat:
         await chat.press("ctrl+s")
@@ -254,6 +255,7 @@ async def test_where_nothing_is_known_it_says_so_and_what_to_do() -> None:
         await chat.until(lambda: chat.transcript().count("there is no such answer") == 2)
 
 
+@pytest.mark.slow
 async def test_a_real_answer_is_looked_into_while_it_is_written_and_afterwards() -> None:
     request = LoadRequest(
         pair="toy", temp=0.8, seed=3, gamma=3, grammar=ENDLESS, n_predict=1500, threads=1

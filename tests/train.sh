@@ -19,4 +19,4 @@ if ! "$where/bin/python" -c 'import torch' 2>/dev/null; then
 fi
 purelib='import sysconfig; print(sysconfig.get_path("purelib"))'
 { uv run python -c "$purelib"; pwd; } >"$("$where/bin/python" -c "$purelib")/localspec.pth"
-LOCALSPEC_TORCH=1 "$where/bin/python" -m pytest -q tests/test_train.py "$@"
+LOCALSPEC_TORCH=1 "$where/bin/python" -m pytest -q -n logical --dist worksteal tests/test_train.py "$@"

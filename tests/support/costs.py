@@ -42,7 +42,7 @@ def _keep(path: Path, points: Points, *, draft: bool = False) -> None:
     store = profile_store()
     with (
         Model.load(path, n_gpu_layers=0) as model,
-        Context(model, ContextOptions(n_ctx=64)) as context,
+        Context(model, ContextOptions(n_ctx=64, threads=1)) as context,
     ):
         for threads, more in itertools.product({1, default_threads()}, _FLASH):
             known = identity(context, threads=threads, draft=draft)
