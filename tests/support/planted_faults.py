@@ -13,7 +13,6 @@ there exactly once any more: then the list has to follow the code.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -23,6 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from tests.support.two_parts import surroundings
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -278,10 +279,11 @@ def copied() -> Iterator[Path]:
 def tested(folder: Path, tests: Iterable[str]) -> int:
     """The exit code of these tests on the copy."""
     words = ["-m", "pytest", "-q", "-x", "-m", "not slow and not timed", "--tb=no"]
+    kept = {"PYTHONPYCACHEPREFIX": str(folder / ".bytecode")}  # all that no fault is in
     return subprocess.call(
         [sys.executable, *words, *(f"tests/{name}" for name in tests)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**surroundings(ROOT), "PYTHONPATH": str(folder), **kept},
         stdout=subprocess.DEVNULL,
     )
 
