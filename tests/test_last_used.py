@@ -64,10 +64,9 @@ def test_a_pair_that_is_gone_is_named_in_one_line(
     gone.unlink()
     name, _, notices = opened()
     assert name == "starter"
-    assert len(notices) == 1
-    assert str(gone) in notices[0]
-    assert "does not exist" in notices[0]
-    assert "\n" not in notices[0]
+    (said,) = (notice for notice in notices if str(gone) in notice)  # it may be converted, too
+    assert "does not exist" in said
+    assert "\n" not in said
     gone.symlink_to(toy_target)
     assert opened()[0] == "gone"  # what may come back is not forgotten
 
