@@ -277,6 +277,23 @@ def test_without_tools_nothing_is_a_call() -> None:
 
 
 @needs_templates
+@pytest.mark.parametrize(
+    ("name", "gap"),
+    [
+        ("Qwen-Qwen3-0.6B", "\n\n"),
+        ("Bielik-11B-v3.0-Instruct", "\n"),
+        ("google-gemma-4-31B-it", ""),
+        ("Kimi-K3", ""),
+        (OSS, ""),
+    ],
+)
+def test_a_thought_that_is_closed_is_followed_by_the_templates_own_blanks(
+    name: str, gap: str
+) -> None:
+    assert dialect_of(name).marks.gap == gap
+
+
+@needs_templates
 def test_raw_answers_keep_their_thoughts_and_calls_are_still_read() -> None:
     dialect = dialect_of("Qwen3-Coder").raw()
     raw = f"<think>hm</think>Well.\n{QWEN}"

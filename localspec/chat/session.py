@@ -511,9 +511,10 @@ class Session:
             return None
         pairs = marks.thoughts
         begin, close = next((pair for pair in pairs if pair[0] == prefill), pairs[0])
-        gap = "\n\n" if marks.speech == "marks" else ""  # a header follows at once elsewhere
         model = self.pair.target.model
-        ids = model.tokenize(f"{THOUGHT_ENDS}{close}{gap}", add_special=False, parse_special=True)
+        ids = model.tokenize(
+            f"{THOUGHT_ENDS}{close}{marks.gap}", add_special=False, parse_special=True
+        )
         return "" if prefill else begin, close, tuple(ids)
 
     def _told(self, message: Message) -> Message:

@@ -6,6 +6,7 @@ from localspec.chat.dialects.shapes import AnswerMarks, CallShape
 
 MARKS = AnswerMarks(
     thoughts=(("<|open|>think<|sep|>", "<|close|>think<|sep|>"),),
+    gap="",
     content=("<|open|>response<|sep|>",),
     closers=("<|close|>response<|sep|>",),
     ends=("<|close|>message<|sep|>", "<|end_of_msg|>"),

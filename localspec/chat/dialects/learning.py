@@ -12,7 +12,14 @@ from msgspec import structs
 from localspec.chat.dialects import functionary, granite, harmony, kept, kimi, muse
 from localspec.chat.dialects.dialect import Dialect
 from localspec.chat.dialects.learning_calls import learnt_calls, usual_calls
-from localspec.chat.dialects.marks import common, common_end, is_mark, split_marks, trimmed_end
+from localspec.chat.dialects.marks import (
+    blanks,
+    common,
+    common_end,
+    is_mark,
+    split_marks,
+    trimmed_end,
+)
 from localspec.chat.dialects.reading import Call
 from localspec.chat.dialects.shapes import AnswerMarks, Speech, ThinkingOptions
 from localspec.chat.dialects.writing import (
@@ -179,12 +186,14 @@ class _Learner:
             pair = found
         elif before.strip() not in opened:
             content = before.strip()
+        rest = (thought or "").partition(FIRST.thought)[2].partition(pair[1] if pair else "\0")[2]
         closers, ends = _tails(tail, pair, head)
         pairs = (pair,) if pair and _fit(*pair) else ()
         if (thought is not None and not pairs) or FIRST.content in tail:
             return None
         return AnswerMarks(
             thoughts=pairs or self._spoken_of(opened),
+            gap=blanks(rest, at_end=False) if rest else AnswerMarks().gap,
             content=(content,) if is_mark(content) else (),
             fillers=tuple(filter(is_mark, fillers)),
             closers=closers,

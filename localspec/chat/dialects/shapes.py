@@ -106,6 +106,7 @@ class AnswerMarks(Struct, frozen=True):
     Attributes:
         speech: whether it is text with marks, or messages with headers.
         thoughts: pairs of marks around thoughts, those of the template first.
+        gap: the blanks that the template writes after a thought.
         content: marks that lead to what is said to the user.
         closers: marks that end it.
         fillers: what stands between two parts and means nothing.
@@ -120,6 +121,7 @@ class AnswerMarks(Struct, frozen=True):
 
     speech: Speech = "marks"
     thoughts: tuple[tuple[str, str], ...] = (("<think>", "</think>"),)
+    gap: str = "\n\n"
     content: tuple[str, ...] = ()
     closers: tuple[str, ...] = ()
     fillers: tuple[str, ...] = ()
