@@ -244,6 +244,44 @@ def test_a_copy_is_there_whole_or_not_at_all(
     assert not form.is_settled()
 
 
+def test_a_start_that_was_killed_leaves_nothing_for_good(
+    starter_file: Path, places: Path, quiet: None, copied: None
+) -> None:
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom localspec.loading import form\n"
+        "def half(_source, out, _name):\n"
+        "    out.write_bytes(bytes(1000))\n    print(out, flush=True)\n    time.sleep(60)\n"
+        "form.write_q8_0 = half\nform.settle(Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", script, str(starter_file)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as start:
+        assert start.stdout is not None
+        half = Path(start.stdout.readline().strip())
+        try:
+            form.settle(starter_file)
+            assert copy_is_used()
+            assert half.exists()  # of another start that goes on
+        finally:
+            start.kill()
+    starter.converted().unlink()
+    form.settle(starter_file)
+    assert {path.name for path in starter.folder().iterdir()} == {
+        starter.converted().name,
+        "form.json",
+    }
+
+
+def test_a_full_disk_is_said_to_be_full(
+    starter_file: Path, places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(starter_file)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=10_000_000))
+    said = form.settle(starter_file)
+    assert said == (
+        "starter stays in Q4_1, as it came: converting it failed (No space left on device)"
+    )
+
+
 def test_a_cache_that_cannot_be_written_costs_the_copy_alone(
     starter_file: Path, places: Path
 ) -> None:

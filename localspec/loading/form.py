@@ -8,10 +8,15 @@ look good.
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from localspec import formats, private
 from localspec.engine.length.profile import measure
@@ -36,6 +41,7 @@ _TURNS: Final = 5  # of each form: what disturbs the one disturbs the other
 _DECODES: Final = (1,) * 8
 _TURN_S: Final = 0.2  # in which a slow machine decodes less often
 _N_CTX: Final = 256
+_ASIDE: Final = ".unfinished-"  # in the name of a folder, after the process that writes in it
 
 
 def is_settled() -> bool:
@@ -80,12 +86,30 @@ def _taking(copy_bytes: int) -> str:
 
 
 def _convert(source: Path, copy: Path) -> int:
-    """Write the copy, which appears whole or not at all; its size in bytes."""
+    """Write the copy, which appears whole or not at all; its size in bytes.
+
+    Raises:
+        OSError: there is no room for it, or the folder cannot be written.
+        ModelLoadError: llama.cpp cannot convert `source`.
+    """
     private.make_folder(copy.parent)
-    with tempfile.TemporaryDirectory(dir=copy.parent) as aside:
+    _sweep(copy.parent)
+    # llama.cpp names no cause when the disk is full. Eight bits take less than twice Q4_1's five.
+    if shutil.disk_usage(copy.parent).free < 2 * source.stat().st_size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    prefix = f"{os.getpid()}{_ASIDE}"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=copy.parent) as aside:
         trial = Path(aside) / copy.name
         write_q8_0(source, trial, starter.NAME)
         return trial.replace(copy).stat().st_size
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what starts left that were killed while they converted, and nothing of a live one."""
+    for left in folder.glob(f"*{_ASIDE}*"):
+        pid, _, _ = left.name.partition(_ASIDE)
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def times(*files: Path) -> tuple[float, ...]:
