@@ -15,6 +15,8 @@ from localspec.chat.dialects import Dialect, Reading, Says, Thinks
 from localspec.chat.dialects.shapes import AnswerMarks, ThinkingOptions
 from localspec.chat.events import RoundText
 from localspec.engine.cancel import Cancel
+from localspec.ui.commands import COMMANDS
+from localspec.ui.screens.help import WORDS
 from tests.fakes import CHATML, FakeModel, ended, fake_session, rounds_of
 from tests.support.chat_pilot import chatting
 from tests.support.scripted_session import Gate
@@ -180,3 +182,11 @@ async def test_one_key_shows_answers_as_they_were_written() -> None:
         assert raw in "".join(line.removeprefix("  ") for line in chat.transcript().split("\n"))
         await chat.send("/raw")
         await chat.until(lambda: "<|" not in chat.transcript())
+
+
+async def test_the_palette_finds_how_to_ask_for_thoughts() -> None:
+    assert set(WORDS) == {one.name for one in COMMANDS}
+    async with chatting((120, 40)) as chat:
+        await chat.press("ctrl+p", *"reasoning")
+        await chat.until(lambda: "Think" in chat.screen())
+        await chat.press("escape")

@@ -36,7 +36,7 @@ _OTHER_KEYS = (
 WORDS = {
     "help": "keys shortcuts commands manual",
     "speculation": "speculative decoding drafting draft faster on off",
-    "origin": "colours who wrote draft target underline",
+    "origin": "raw marks colours who wrote draft target underline",
     "panel": "figures statistics stats speed tokens dashboard sidebar",
     "regen": "regenerate again redo reroll answer",
     "history": "conversations chats sessions previous find delete",
