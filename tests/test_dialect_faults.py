@@ -142,6 +142,7 @@ def request(messages: list[Any], **more: Any) -> ChatRequest:
     return parsed(json.dumps({"messages": plain, **more}).encode(), ChatRequest)
 
 
+@pytest.mark.slow
 @needs_templates
 def test_f5_no_template_refuses_what_an_earlier_call_holds() -> None:
     """Nor tools without any description, which OpenAI's protocol leaves to the client."""

@@ -76,6 +76,7 @@ def test_what_a_real_template_writes_is_read_back(name: str, renderer: Renderer)
             assert read == case.want, case.kind
 
 
+@pytest.mark.slow
 @needs_templates
 def test_most_templates_can_teach(renderer: Renderer) -> None:
     """The count that the case above goes through: of 70 templates, and what is left out of it."""
