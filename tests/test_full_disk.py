@@ -15,7 +15,7 @@ import pytest
 
 from localspec.pairs import pull
 from localspec.pairs.hub import download
-from tests.support import ggufs
+from tests.support import ggufs, toy
 from tests.support.hub_server import wait_for
 from tests.support.hub_world import world
 from tests.test_history import Desk, said
@@ -131,6 +131,7 @@ def test_a_bench_is_printed_where_it_cannot_be_written(disk: Disk, toy_target: P
     prompts.write_text(json.dumps({"prompt": "Tell me a story.", "kind": "story"}) + "\n")
     bench = ("bench", "toy", "--prompts", str(prompts), "-n", "8", "--repeat", "1")
     arguments = (*bench, "-t", "1", "-o", str(report))
+    toy.install(disk.folder / "data")
     done = run(*arguments, DATA=disk.folder / "data", CACHE=disk.folder / "cache")
     assert done.returncode == 0, done.stderr
     before = report.read_bytes()
@@ -147,6 +148,7 @@ def test_a_bench_is_printed_where_it_cannot_be_written(disk: Disk, toy_target: P
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_a_tune_is_printed_where_it_cannot_be_stored(disk: Disk, toy_target: Path) -> None:
     cache = disk.folder / "cache"
     disk.fill()
