@@ -62,7 +62,10 @@ def required(client: OpenAI, model: str) -> tuple[int, int]:
 
 def loop(client: OpenAI, model: str) -> str:
     """What the model answers at last, once it has called what it wanted; empty without an end."""
-    question = "What is 17 + 25? Then add 8 to that, then 100 to that. Use the tool for each step."
+    question = (
+        "What is 17 + 25? Add 8 to that, then 100, then 3, then 50. Use the tool for each step,"
+        " one after the other. At the end tell me the last sum in a sentence."
+    )
     messages: list[Any] = [{"role": "user", "content": question}]
     for _ in range(TURNS + 1):
         said = client.chat.completions.create(
