@@ -126,6 +126,7 @@ def test_all_parameters_survive_and_wrong_ones_are_left_out() -> None:
     )
     impossible = {"sampling": {"temperature": -1}}
     assert settings_of(impossible, settings).sampling == sampling
+    assert settings_of(document, ChatSettings(repeat_stop=True)).repeat_stop  # the program's own
 
 
 def test_the_list_is_searched_by_words_and_their_beginnings(desk: Callable[[], Desk]) -> None:
@@ -143,6 +144,16 @@ def test_the_list_is_searched_by_words_and_their_beginnings(desk: Callable[[], D
     hit = one.keeper.ask(lambda s: s.listed("danube")).result(10)[0]
     assert "Danube" in hit.found
     assert hit.messages == 2
+
+
+def test_a_message_that_came_to_nothing_is_found_by_no_search(desk: Callable[[], Desk]) -> None:
+    one = desk()
+    one.turn("Rivers of Europe", "The Danube.")
+    conversation, (asked, answered) = one.record.header.id, one.record.nodes()
+    assert one.titles("danube") == ["Rivers of Europe"]
+    one.keeper.ask(lambda s: s.drop(conversation, [answered.id], asked.id)).result(10)
+    assert one.titles("danube") == []
+    assert one.titles("rivers") == ["Rivers of Europe"]
 
 
 def test_rename_delete_and_undo(desk: Callable[[], Desk]) -> None:

@@ -127,6 +127,7 @@ def _document(value: Any) -> Any:
 def document_of(settings: ChatSettings) -> dict[str, Any]:
     """All that makes the same answers possible again, for `json.dumps`."""
     document = asdict(settings) | {"stop": list(settings.stop), "chosen": sorted(settings.chosen)}
+    del document["repeat_stop"]  # it belongs to the program that writes, not to what it wrote
     # JSON knows neither numbers as keys nor infinity.
     document["sampling"]["logit_bias"] = {
         str(token): None if math.isinf(bias) else bias
