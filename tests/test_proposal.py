@@ -123,12 +123,14 @@ def test_whatever_interrupts_it_the_next_start_offers_to_go_on(
     kill(chat)
     checking.release.set()
 
-    chat = start(size, "starter")
-    chat.sees(f"{name} was being fetched")
+    chat = start(size, name)  # no byte of it came, so that nothing was begun
+    chat.sees("is not on this disk yet")
+    assert "was being fetched" not in chat.text()
     fetching = hub.fault(file, whole=True, hold_after=5_000_000)
     chat.child.send(GET)
     wait_for(fetching.reached.is_set)
     chat.sees(f"fetching {name}")
+    wait_for((tmp_path / "wanted.json").exists)  # with the first bytes
     kill(chat)
     fetching.release.set()
     before = len(hub.bodies(file))

@@ -496,7 +496,8 @@ def test_a_model_without_a_template_warns_and_answers(run: Run, tmp_path: Path) 
 @pytest.mark.slow
 def test_standard_input_is_the_prompt_without_p_and_with_a_dash() -> None:
     for arguments in ([], ["-p", "-"]):
-        running = process(*arguments, "-n", "4", "--temp", "0", "--json", stdin=subprocess.PIPE)
+        how = (*arguments, "-n", "4", "--temp", "0", "--json")
+        running = process("toy", *how, stdin=subprocess.PIPE)
         document = finished(running, f"{STORY}\n".encode()).document
         assert document["text"].startswith("Once")
 
