@@ -175,9 +175,15 @@ def _microseconds(step: Callable[[], object], times: int = 200) -> float:
     return min(median(once() for _ in range(times)) for _ in range(5))
 
 
+def _slowness() -> float:
+    """How many times as long a slow core takes as one that adds up 1,000 numbers in 16 us."""
+    return max(1.0, _microseconds(lambda: sum(range(1000))) / 16)
+
+
 @pytest.mark.timed
 def test_it_takes_little_time() -> None:
     """20 us a round without a match, 50 with one, over a conversation of 100,000 tokens."""
+    slow = _slowness()
     chance = random.Random(1)
     text = [chance.randrange(30_000) for _ in range(100_000)]
     found = lookup(1 << 17)
@@ -188,7 +194,7 @@ def test_it_takes_little_time() -> None:
         text.append(token)
         return found.guess(text)
 
-    assert _microseconds(lambda: says(chance.randrange(30_000))) < 20
+    assert _microseconds(lambda: says(chance.randrange(30_000))) < 20 * slow
     page = text[5000:5200]
     for _ in range(8):  # as many places as are ever compared
         for token in page:
@@ -198,7 +204,7 @@ def test_it_takes_little_time() -> None:
     def goes_on() -> None:
         copied.append(says(page[len(copied) % len(page)]).tokens)
 
-    assert _microseconds(goes_on) < 50
+    assert _microseconds(goes_on) < 50 * slow
     assert {len(each) for each in copied[30:]} == {LONGEST}
 
 

@@ -186,7 +186,7 @@ class _Learner:
             pair = found
         elif before.strip() not in opened:
             content = before.strip()
-        rest = (thought or "").partition(FIRST.thought)[2].partition(pair[1] if pair else "\0")[2]
+        rest = (thought or "").partition(FIRST.thought)[2].partition((pair and pair[1]) or "\0")[2]
         closers, ends = _tails(tail, pair, head)
         pairs = (pair,) if pair and _fit(*pair) else ()
         if (thought is not None and not pairs) or FIRST.content in tail:
