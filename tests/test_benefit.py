@@ -18,6 +18,7 @@ from localspec.engine.stats import (
     Round,
     Speedup,
 )
+from tests.fakes import round_of
 
 BUSY = "other programs keep 1.5 of 2 threads busy"
 LONG = Figures(
@@ -31,16 +32,7 @@ LONG = Figures(
 
 
 def done(drafted: int, accepted: int, seconds: float = 0.1) -> Round:
-    return Round(
-        tokens=(7,) * (accepted + 1),
-        gamma=drafted,
-        drafted=drafted,
-        accepted=accepted,
-        draft_s=0.0,
-        verify_s=seconds,
-        total_s=seconds,
-        drafter=LOOKUP if drafted else "",
-    )
+    return round_of(drafted, accepted, seconds=seconds, drafter=LOOKUP if drafted else "")
 
 
 def answer(

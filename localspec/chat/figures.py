@@ -62,7 +62,7 @@ class Figures:
         flash_attn: how attention is computed: ``on``, ``off`` or ``auto``.
         slow: why it is slower than it could be, in a sentence; empty where nothing was found.
         busy: that other programs take the threads that the answer needs, in a clause; else empty.
-        check: seconds of a pass over four tokens in those over one; None where nobody measured.
+        check: seconds of a pass over four tokens in those over one; None if not measured.
         spare: whether a core is left over beside the model and other programs.
     """
 

@@ -24,7 +24,7 @@ class Slow:
 
     Args:
         target: the context that decides every token.
-        costs: what passes take here; None where nobody measured.
+        costs: what passes take here; None if not measured.
     """
 
     def __init__(self, target: Context, costs: Costs | None) -> None:

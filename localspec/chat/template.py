@@ -288,7 +288,7 @@ def _whole_tools(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whole_tool(tool: Any) -> Any:
-    """A tool with a description, and each of its arguments with one; what is no tool stays."""
+    """A tool with a description, and each of its arguments with one; others are returned as is."""
     if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping):
         return tool
     function = {"description": "", **tool["function"]}

@@ -31,7 +31,7 @@ class Writer:
         pair: the loaded models.
         engine: over the same models.
         drafting: decides on drafts.
-        costs: what passes take here; None where nobody measured.
+        costs: what passes take here; None if not measured.
 
     Attributes:
         stored: brings the caches to where a stored conversation was left; None for nowhere.
@@ -165,7 +165,7 @@ class Writer:
             figures,
             slow=self._slow.sentence(figures) if told else "",
             busy=self._slow.busy() if told else "",
-            check=self._slow.check(figures.context_used),
+            check=self._slow.check(figures.context_used) if told else None,
             spare=self._pair.spare(),
             flash_attn=self._pair.loaded.flash_attn,
         )

@@ -292,7 +292,7 @@ class PythonArguments(PythonRules):
         return lark.literal(f"{quote}{text}{quote}") if plain else super().known_text(text)
 
     def key(self, name: str) -> str:
-        """The name and a sign; nothing for what is no name in Python."""
+        """The name and `=`; empty where Python does not allow the name."""
         return lark.literal(f"{name}=") if re.fullmatch(r"[A-Za-z_]\w*", name) else ""
 
     def any_key(self) -> str:

@@ -104,7 +104,7 @@ class TurnWriter:
             sample: the values.
             answer: the message, without its role.
             tools: whether the template sees tools.
-            more: variables; those that are None stay undefined.
+            more: variables; a value of None leaves its variable undefined.
 
         Returns:
             None where the template refuses it, or writes something else ahead of it.
