@@ -41,6 +41,7 @@ GOOD = MachineFacts(
     others=0.3,
     features=("avx2", "fma"),
     built_for=("avx2", "fma", "f16c"),
+    compiler="Clang 16.0.6",
     amx_left_out=False,
     backends=("CPU",),
     devices=(),
@@ -104,6 +105,7 @@ def test_a_good_machine_has_no_findings() -> None:
         ({"translated": True, "project": False}, "Rosetta", "Install Python for Apple silicon"),
         ({"features": ("avx2", "avx512f")}, "has avx512f, llama.cpp was built without", "NATIVE"),
         ({"amx_left_out": True}, "AMX", ""),
+        ({"compiler": "GCC 12.2.0"}, "compiled by GCC 12.2.0", "-DCMAKE_CXX_COMPILER=clang++"),
         ({"swap_used": 3 * 10**9, "memory_free": 10**9}, "3.0 GB are swapped out", "smaller pair"),
         ({"address_space": 4 * 10**9}, "leaves 4.0 GB", "ulimit -v unlimited"),
         ({"others": 12.0}, "12.0 of 16 threads busy", "Close them"),
@@ -202,6 +204,28 @@ def test_what_the_system_does_not_say_is_left_out(
     assert (seen.swap_used, seen.clock, seen.cores, seen.logical) == (0, None, 1, 1)
     assert seen.processor
     assert all(finding.what for finding in findings(seen))
+
+
+@pytest.mark.parametrize(
+    ("held", "named"),
+    [
+        (b"\0GCC: (Debian 12.2.0-14+deb12u1) 12.2.0\0", "GCC 12.2.0"),
+        (
+            b"\0GCC: (GNU) 14.2.1 20250110\0Debian clang version 16.0.6 (15~deb12u1)\0",
+            "Clang 16.0.6",
+        ),
+        (b"nothing", ""),
+        (None, ""),
+    ],
+)
+def test_the_compiler_is_read_from_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bytes | None, named: str
+) -> None:
+    (tmp_path / "lib").mkdir()
+    if held is not None:
+        (tmp_path / "lib/libggml-cpu.so").write_bytes(held)
+    monkeypatch.setattr(hardware, "llama_cpp", SimpleNamespace(__file__=str(tmp_path / "x.py")))
+    assert hardware.compiler() == named
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")

@@ -68,6 +68,7 @@ def test_the_machine_s_reasons_are_in_doctor_s_words(monkeypatch: pytest.MonkeyP
         clock_most=3000.0,
         cards=("nvidia",),
         devices=(1,),
+        compiler="",
         amx_left_out=False,
         address_space=None,
         allowed=8,

@@ -26,6 +26,7 @@ from localspec.engine.llama import (
     backends,
     build,
     busy_cores,
+    compiler,
     default_threads,
     devices,
     repacking_works,
@@ -76,6 +77,7 @@ class MachineFacts:
         threads_asked: what the settings file asks for, 0 for nothing.
         others: cores that other programs keep busy, 0 if it was not measured.
         features, built_for: instruction sets that the processor has, and llama.cpp's build.
+        compiler: what compiled llama.cpp's kernels for the processor, empty if unknown.
         amx_left_out: whether llama.cpp's kernels for AMX crash in this build.
         backends: those compiled into llama.cpp.
         cards: makers of all graphics cards, even if llama.cpp cannot use them.
@@ -105,6 +107,7 @@ class MachineFacts:
     others: float
     features: tuple[str, ...]
     built_for: tuple[str, ...]
+    compiler: str
     amx_left_out: bool
     backends: tuple[str, ...]
     devices: tuple[DeviceMemory, ...]
@@ -160,6 +163,7 @@ def machine_facts(
         others=others,
         features=tuple(name for name in _WANTED if name in flags),
         built_for=_built_for(system_info),
+        compiler=compiler(),
         amx_left_out=not repacking_works(),
         backends=backends(),
         devices=tuple(each for each in devices() if not each.label.startswith(RPC)),

@@ -117,6 +117,16 @@ def _instructions(facts: MachineFacts) -> Remarks:
         )
 
 
+def _compiled(facts: MachineFacts) -> Remarks:
+    """Clang's kernels check drafts faster: measured with GCC 12 against Clang 16 and 22."""
+    if facts.compiler.startswith("GCC") and not facts.devices:
+        yield (
+            f"llama.cpp was compiled by {facts.compiler}: compiled by Clang it checks four tokens"
+            " in about five sixths of the time",
+            rebuild(facts, "-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++"),
+        )
+
+
 def _busy(facts: MachineFacts) -> Remarks:
     for said in formats.swapped(facts.swap_used, facts.memory_free, facts.memory_total):
         yield said, "Close other programs, or choose a smaller pair (localspec list)."
@@ -173,6 +183,7 @@ def _of_makers(facts: MachineFacts) -> Remarks:
 
 def _notes(facts: MachineFacts) -> Remarks:
     yield from _of_makers(facts)
+    yield from _compiled(facts)
     if facts.amx_left_out:
         yield (
             "the processor's matrix unit (AMX) is left out: llama.cpp's kernels for it crash in"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import struct
 import sys
 from collections.abc import Sequence
@@ -148,6 +149,21 @@ def build() -> str:
     """The library's version, its backends and what they were compiled for."""
     start_backend()
     return f"{llama_cpp.__version__} {_said(lib.llama_print_system_info())}"
+
+
+def compiler() -> str:
+    """What compiled the kernels for the processor, such as ``GCC 12.2.0``; empty if unknown.
+
+    GCC and Clang write their names into a library's section ``.comment``. Clang's libraries may
+    hold GCC's too, in the start-up files they are linked with.
+    """
+    folder = Path(llama_cpp.__file__).parent / "lib"
+    library = next(folder.glob("libggml-cpu*.so"), None)
+    held = library.read_bytes() if library else b""
+    for name, mark in (("Clang", rb"clang version ([\d.]+)"), ("GCC", rb"GCC: \(.*?\) ([\d.]+)")):
+        if found := re.search(mark, held):
+            return f"{name} {found[1].decode()}"
+    return ""
 
 
 def machine() -> str:
