@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from localspec import machine
@@ -93,6 +93,24 @@ class LoadedPair:
         """The first draft model's context; None without any."""
         return next(iter(self.drafts.values()), None)
 
+    def without(self, names: Collection[str], why: str) -> LoadedPair:
+        """This pair with some draft models freed, and told why by a notice."""
+        for name in names:
+            self._close_draft(self.drafts[name])
+        kept = {name: each for name, each in self.drafts.items() if name not in names}
+        first = next(iter(kept.values()), None)
+        return replace(
+            self,
+            drafts=kept,
+            draft_note="" if kept or self.lookup else why,
+            notices=(*self.notices, why),
+            loaded=replace(
+                self.loaded,
+                draft_threads=first.threads.most if first else 0,
+                draft_n_gpu_layers=first.model.gpu_layers if first else 0,
+            ),
+        )
+
     def spare(self) -> bool:
         """Whether the target's threads and other programs leave a core, or most of one."""
         return (os.cpu_count() or 1) - self.target.threads.now - self.target.threads.others >= BUSY
@@ -138,6 +156,9 @@ class LoadedPair:
     def close_drafts(self) -> None:
         """Free those of the drafts alone."""
         for draft in self.drafts.values():
-            draft.close()
-            if draft.model is not self.target.model:  # as that of a head inside it is
-                draft.model.close()
+            self._close_draft(draft)
+
+    def _close_draft(self, draft: Context) -> None:
+        draft.close()
+        if draft.model is not self.target.model:  # as that of a head inside it is
+            draft.model.close()

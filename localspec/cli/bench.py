@@ -128,6 +128,7 @@ def command(
         pair=pair,
         draft=prompts.drafters_of(how.drafts[0]) if how.drafts else given["draft"],
         gamma=how.gamma,
+        draft_anyway=bool(how.sweep or how.drafts),  # who compares wants to see it
         temp=how.temperature,
         **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers", "exact", "scan")},
     )

@@ -233,6 +233,11 @@ _DRAFTING: tuple[Option, ...] = (
         " it knows of them.",
     ),
     _set("--gamma", types.gamma, "Tokens drafted per round; 0 is plain decoding.", "N|auto"),
+    click.option(
+        "--draft-anyway",
+        is_flag=True,
+        help="Keep a draft model that takes too long a step to save time on this machine.",
+    ),
     option(
         "--accept",
         click.Choice(["match", "coupled", "token", "block"]),

@@ -24,13 +24,13 @@ from localspec.engine.length.beside import Beside
 from localspec.engine.llama import Context, Head, default_threads, devices
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams, check_lenience
-from localspec.engine.stats import TRANSLATED
+from localspec.engine.stats import DRAFT, TRANSLATED
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
 from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.loading import exactness, form, former
-from localspec.loading.expected import note
-from localspec.loading.measuring import made_by, measured
+from localspec.loading.expected import BEHIND, note
+from localspec.loading.measuring import Measured, made_by, measured
 from localspec.loading.models import LoadedDrafts, ModelLoader, Progress
 from localspec.loading.planning import LoadPlan, check_files, drafts_plan, load_plan, uses_mtp
 from localspec.loading.request import LoadRequest
@@ -160,7 +160,8 @@ def load_session(
         check_bias(settings, target.model.n_vocab)
         drafts = loader.load_drafts(plan.drafts, target)
         pair = _pair(loader, plan, target, drafts, notices)
-        session = _session(replace(pair, devices_before=before), settings, progress, renderer)
+        pair = replace(pair, devices_before=before)
+        session = _session(pair, plan.options, settings, progress, renderer)
         undo.pop_all()
     return session
 
@@ -281,24 +282,28 @@ def load_beside(
                 draft_n_gpu_layers=drafts.gpu_layers,
             ),
         )
-        beside = _session(pair, settings, progress, renderer)
+        beside = _session(pair, options, settings, progress, renderer)
         undo.pop_all()
     return beside
 
 
 def _session(
-    pair: LoadedPair, settings: ChatSettings, progress: Progress, renderer: Renderer
+    pair: LoadedPair,
+    options: LoadRequest,
+    settings: ChatSettings,
+    progress: Progress,
+    renderer: Renderer,
 ) -> Session:
     """A session over loaded models, with the automatic gamma that their costs give."""
     target = pair.target
-    costs = measured(
-        pair,
-        repeatable=settings.repeatable,
-        measure=settings.gamma == "auto",
-        announce=lambda: progress("Measuring this machine", None),
-    )
+    costs = _costs(pair, settings, progress)
     if costs:
         note(pair, costs.auto.costs, doubtful=costs.doubtful)
+    if costs and not costs.doubtful and settings.gamma == "auto" and not options.draft_anyway:
+        dear = [name for name in _models(pair) if costs.auto.too_dear(name, BEHIND)]
+        if dear:
+            pair = pair.without(dear, _too_dear(pair, dear))
+            costs = _costs(pair, settings, progress)
 
     def rest(cancel: Cancel) -> None:
         if costs and costs.again(cancel):
@@ -316,6 +321,25 @@ def _session(
         renderer=renderer,
         dialects=folders.cache_folder() / DIALECTS,
     )
+
+
+def _costs(pair: LoadedPair, settings: ChatSettings, progress: Progress) -> Measured | None:
+    return measured(
+        pair,
+        repeatable=settings.repeatable,
+        measure=settings.gamma == "auto",
+        announce=lambda: progress("Measuring this machine", None),
+    )
+
+
+def _models(pair: LoadedPair) -> list[str]:
+    """The drafters that are models of their own: a head costs little memory, and no step alone."""
+    return [name for name in pair.drafts if name.split()[0] in (DRAFT, TRANSLATED)]
+
+
+def _too_dear(pair: LoadedPair, names: Sequence[str]) -> str:
+    files = " and ".join(pair.drafts[name].model.path.name for name in names)
+    return f"{files}: too big to save time here, and not kept (--draft-anyway keeps it)"
 
 
 def _note_stored(pair: LoadedPair) -> None:

@@ -44,6 +44,7 @@ class LoadRequest:
         n_predict: tokens to generate at most, -1 for no limit.
         reasoning, reasoning_effort, reasoning_budget, reasoning_format: as in `ChatSettings`.
         gamma: draft length, or ``"auto"``.
+        draft_anyway: keep a draft model that takes too long a step to save time here.
         system_prompt: empty for none.
         chat_template: in place of the target's own, None for that.
         stop: strings that end an answer.
@@ -87,6 +88,7 @@ class LoadRequest:
     reasoning_budget: int = -1
     reasoning_format: Literal["auto", "none"] = "auto"
     gamma: int | Literal["auto"] = "auto"
+    draft_anyway: bool = False
     system_prompt: str = ""
     chat_template: str | None = None
     stop: tuple[str, ...] = ()
@@ -175,6 +177,7 @@ class LoadOptions(TypedDict, total=False):
     seed: int | None
     n_predict: int
     gamma: int | Literal["auto"]
+    draft_anyway: bool
     system_prompt: str
     chat_template: str | None
     stop: str | Sequence[str]

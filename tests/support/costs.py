@@ -33,6 +33,11 @@ def keep_toy() -> None:
     _keep(toy.DRAFT, _DRAFT, draft=True)
 
 
+def keep_draft(step: float) -> None:
+    """Store that a token takes the toy's draft so many seconds."""
+    _keep(toy.DRAFT, {n: step / _DRAFT[1] * seconds for n, seconds in _DRAFT.items()}, draft=True)
+
+
 def keep_starter(path: Path) -> None:
     """Store those of the starter."""
     _keep(path, _STARTER)

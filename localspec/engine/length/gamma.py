@@ -226,6 +226,19 @@ class AutoGamma:
         finally:
             vars(self).update(before, _table=table)
 
+    def too_dear(self, name: str, context: int) -> bool:
+        """Whether a draft model saves no time after `context` tokens, whatever is accepted.
+
+        A tenth is the least that counts, as for probes.
+        """
+        times = self._table.target.at(context).times(LONGEST + 1)
+        step = self._table.drafts[name].at(context).seconds(1)
+        return self._best_gain(times, step) < _WORTH
+
+    def _best_gain(self, times: Sequence[float], step: float) -> float:
+        """The speed-up of a draft that is as good as always right."""
+        return gamma_for(MOST, times, step, rereads=self._table.rereads)[1]
+
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
         """All: where plain decoding is best they are still tried now and then."""
         return drafters
@@ -412,7 +425,7 @@ class AutoGamma:
         asked, step = self._tracks[plan.drafter].rounds, plan.step
         if not asked:  # its measurement may be wrong by any factor
             step = min(step, USUAL * times[1])
-        if gamma_for(MOST, times, step, rereads=self._table.rereads)[1] < _WORTH:
+        if self._best_gain(times, step) < _WORTH:
             return False
         self._probes += 1
         self._wait = _PAUSE * self._probes
