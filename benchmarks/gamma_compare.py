@@ -303,9 +303,10 @@ def main() -> None:
     print(text)
 
 
-def measured(target: Context, draft: Context) -> AutoGamma:
+def measured(target: Context, draft: Context | None = None) -> AutoGamma:
     """Automatic gamma as it starts where nothing is known; it is kept nowhere."""
-    return AutoGamma(Costs(costs_of(target, draft=False), {DRAFT: costs_of(draft, draft=True)}))
+    drafts = {} if draft is None else {DRAFT: costs_of(draft, draft=True)}
+    return AutoGamma(Costs(costs_of(target, draft=False), drafts))
 
 
 def costs_of(context: Context, *, draft: bool) -> ModelCosts:

@@ -2,10 +2,11 @@
 
 Four situations: nothing else runs; another process keeps one core busy; it does so in bursts of 0.5
 to 3 s; every other 20 s this process is stopped half of the time (SIGSTOP and SIGCONT, 10 ms each).
-In each 40 answers of 128 tokens, at temperature 0 and 0.8 in turn, by the starter or any
-other. Plain decoding and automatic gamma write the same text side by side, a round at a time: their
-ratio is the reference of what automatic gamma claims of the answer. In every third answer the
-lengths 1 to 4 go along, and choose the best fixed length, which the others score.
+In each 40 answers of 128 tokens, at temperature 0 and 0.8 in turn, to questions of which half hold
+a text to copy from, by the starter with prompt lookup or by another pair. Plain decoding and
+automatic gamma write the same text side by side, a round at a time: their ratio is the reference of
+what automatic gamma claims of the answer. In every third answer fixed lengths go along, and choose
+the best fixed length, which the others score.
 
 Prints what has to hold as a table. Every answer is kept in the JSON beside --output: called again,
 it goes on where it was stopped. Takes about 13 minutes a situation, 53 in all, at 25 tokens/s;
@@ -13,7 +14,7 @@ it goes on where it was stopped. Takes about 13 minutes a situation, 53 in all, 
 a second, in which a burst meets both sides unevenly: --tokens 384 tells more there. The machine has
 to be idle otherwise.
 
-    uv run python benchmarks/situations.py --output situations.md [--minutes 8] [--only bursts]
+    uv run python -m benchmarks.situations --output situations.md [--minutes 8] [--only bursts]
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from gamma_compare import AUTO, KINDS, PLAIN, TEMPERATURES, Lane, interval, measured, race
-
+from benchmarks.gamma_compare import AUTO, PLAIN, TEMPERATURES, Lane, interval, measured, race
+from benchmarks.real_prompts import questions
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.llama import Context, ContextOptions, machine
@@ -39,7 +40,8 @@ from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
 
 ANSWERS, TOKENS, EARLY = 40, 128, 64
-FIXED = ("1", "2", "3", "4")
+SHORT = 900  # characters of a question: every setting reads it for itself
+FIXED = ("1", "2", "4", "8")
 BUSY = "while True: pass"
 BURSTS = """
 import random, time
@@ -61,6 +63,8 @@ while True:
 """
 SITUATIONS = {"quiet": "", "a busy neighbour": BUSY, "bursts": BURSTS, "halving": HALVING}
 
+Lanes = dict[str, tuple[Context, Sequence[Context]]]
+"""For every setting its target's context and those of what drafts: none where lookup alone does."""
 Answer = dict[str, Any]
 """Of one answer: `speeds` by setting, the `claim` (estimate, low, high) at its end and `early`."""
 
@@ -82,9 +86,10 @@ def main() -> None:
             answers = done.setdefault(name, [])
             if arguments.only not in name or len(answers) >= ANSWERS:
                 continue
-            for context in lanes[AUTO]:
+            target, drafts = lanes[AUTO]
+            for context in (target, *drafts):
                 context.clear()
-            auto = measured(*lanes[AUTO])
+            auto = measured(target, *drafts)
             with disturbed(script):
                 while len(answers) < ANSWERS and time.monotonic() < until:
                     fixed = best(answers)
@@ -96,23 +101,23 @@ def main() -> None:
     print(text)
 
 
-def opened(stack: ExitStack, pair: str | None) -> dict[str, tuple[Context, Context]]:
+def opened(stack: ExitStack, pair: str | None) -> Lanes:
     """For every setting contexts of its own, which make way for other programs, on one load."""
     session = load_session(LoadRequest(pair=pair), progress=lambda *_: None, cancel=Cancel())
     loaded = stack.enter_context(closing(session)).pair
-    assert loaded.draft is not None
     flash = None if loaded.loaded.flash_attn == "auto" else loaded.loaded.flash_attn == "on"
-    options = ContextOptions(n_ctx=1024, flash_attention=flash)
-    found = {}
+    options = ContextOptions(n_ctx=2048, flash_attention=flash)
+    found: Lanes = {}
     for name in (PLAIN, AUTO, *FIXED):
         both = [
             stack.enter_context(Context(each.model, options))
             for each in (loaded.target, loaded.draft)
+            if each is not None
         ]
         for context in both:
             context.threads.use(loaded.loaded.threads, at_most=True)
             context.threads.hold(False)
-        found[name] = both[0], both[1]
+        found[name] = both[0], both[1:]
     return found
 
 
@@ -130,19 +135,17 @@ def disturbed(script: str) -> Iterator[None]:
         process.wait()
 
 
-def asked(
-    lanes: dict[str, tuple[Context, Context]], auto: AutoGamma, at: int, fixed: str, tokens: int
-) -> Answer:
+def asked(lanes: Lanes, auto: AutoGamma, at: int, fixed: str, tokens: int) -> Answer:
     """One answer by plain decoding, automatic gamma and some fixed lengths, side by side."""
     names = [PLAIN, AUTO, *(FIXED if at % 3 == 0 else (fixed,))]
     policies: dict[str, GammaPolicy] = {name: FixedGamma(int(name)) for name in (PLAIN, *FIXED)}
     going = [
-        Lane(name, target, (draft,), policies.get(name, auto), same_text=True)
+        Lane(name, target, drafts, policies.get(name, auto), lookup=not drafts, same_text=True)
         for name in dict.fromkeys(names)
-        for target, draft in [lanes[name]]
+        for target, drafts in [lanes[name]]
     ]
-    kind = list(KINDS)[at // 2 % len(KINDS)]
-    question = KINDS[kind][at // 8 % len(KINDS[kind])]
+    short = [each.turns[0] for each in questions(8, seed=7) if len(each.turns[0]) < SHORT]
+    question = short[at // 2]
     early: list[Any] = []
     own = next(lane for lane in going if lane.name == AUTO)
     go_on = own.go_on

@@ -1,0 +1,122 @@
+"""Prompt lookup on recorded answers of real models: what the automatic choice makes of it.
+
+Replays every recorded turn (`benchmarks/real_record.py`, temperature 0) with the real `Lookup` and
+the real policy over cost curves of real kernels, and prints tokens per plain round by kind: the
+policy, the best fixed length of each kind, an oracle that knows what lookup's confidences are worth
+in this very answer, and one that knows where every copy ends. No model is loaded; some minutes:
+
+    uv run python -m benchmarks.real_lookup benchmarks/data/NAME.jsonl.gz
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks.real_prompts import COPYING, KINDS
+from benchmarks.real_record import lines
+from benchmarks.several import Always, Answer, Copies, Place, Prices, speed
+from localspec.engine.length.cost import Curve, Points
+from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.lookup import LONGEST, Lookup
+from localspec.engine.stats import LOOKUP
+
+CURVES: Mapping[str, Points] = {
+    "EPYC, 1.5B Q4_K_M": {1: 1, 2: 1.8, 4: 3.0, 8: 7.0, 16: 8.1, 64: 24.0},
+    "EPYC, 135M Q8_0": {1: 1, 2: 1.8, 4: 2.15, 8: 2.83, 16: 4.6, 64: 13.0},
+    "RTX 3090, 8B Q4_0": {1: 1.0, 2: 1.12, 3: 1.19, 4: 1.32, 5: 1.51, 8: 2.17},
+    "M2 Ultra, 7B Q8_0": {1: 1, 2: 1.18, 4: 1.43, 8: 2.45, 16: 3.90, 32: 4.09},
+}
+"""T(n)/T(1): the first two measured on two cores of an AMD EPYC, the others published
+(docs/measurements/simulator.md)."""
+
+
+def answers(path: Path) -> Iterator[tuple[str, Answer]]:
+    """Kind and places of every turn: what lookup would copy there, and how much of it came."""
+    for line in lines(path):
+        for turn in line["turns"]:
+            yield line["kind"], places(turn["prompt"], turn["answer"])
+
+
+def places(prompt: Sequence[int], answer: Sequence[int]) -> Answer:
+    """One turn, its first token left out: nothing is drafted before it."""
+    lookup = Lookup(4096, lambda _: False)
+    lookup.begin(prompt)
+    own = [*prompt, *answer]
+    found = [Place({})]
+    for at in range(len(prompt) + 1, len(own)):
+        guess = lookup.guess(own[:at], limit=LONGEST)
+        came = own[at : at + len(guess.tokens)]
+        pairs = enumerate(zip(guess.tokens, came, strict=False))
+        right = next((i for i, (a, b) in pairs if a != b), len(came))
+        chances = (1.0,) * right + (0.0,) * (right < len(came))
+        found.append(Place({}, Copies(tuple(guess.confidences), chances, right)))
+    return found
+
+
+class EndsKnown:
+    """Drafts just what will be accepted, where that pays: nobody can know as much."""
+
+    def __init__(self, text: Answer, prices: Prices) -> None:
+        times = Curve(prices.target).times(LONGEST + 2)
+        self.rounds = 0.0
+        rest = [0.0] * (len(text) + LONGEST + 2)
+        for at in reversed(range(len(text))):
+            most = min(text[at].copies.right, len(text) - at - 1)
+            rest[at] = min(times[m + 1] + rest[at + m + 1] for m in range(most + 1))
+        self.rate = len(text) / rest[0] * times[1]
+
+
+def table(found: Sequence[tuple[str, Answer]], points: Points) -> None:
+    prices = Prices.of(points, {})
+    rows: Mapping[str, Callable[[Answer], float]] = {
+        "auto": lambda text: speed(AutoGamma(prices.costs()), [text], prices),
+        **{
+            f"always {n}": lambda text, n=n: speed(Always(LOOKUP, n), [text], prices)
+            for n in (1, 3, 7, 15, 63)
+        },
+        "ends known": lambda text: EndsKnown(text, prices).rate,
+    }
+    print(f"| | {' | '.join(KINDS)} | least answer |\n|{'---|' * (len(KINDS) + 2)}")
+    for name, rate in rows.items():
+        by_kind: dict[str, list[tuple[int, float]]] = {kind: [] for kind in KINDS}
+        for kind, text in found:
+            if len(text) > 1:
+                by_kind[kind].append((len(text), rate(text)))
+        cells = []
+        for each in by_kind.values():
+            tokens, rounds = sum(n for n, _ in each), sum(n / r for n, r in each)
+            cells.append(f"{tokens / rounds:.2f}" if each else "")
+        least = min((r for each in by_kind.values() for n, r in each if n >= 80), default=0)
+        print(f"| {name} | {' | '.join(cells)} | {least:.2f} |", flush=True)
+
+
+def copied_share(found: Sequence[tuple[str, Answer]]) -> None:
+    """How many copied tokens were right, by how many of the copy had been right before."""
+    for kinds in (COPYING, tuple(set(KINDS) - set(COPYING))):
+        judged: dict[int, list[float]] = {}
+        for kind, text in found:
+            at = 0
+            while kind in kinds and at < len(text):
+                copies = text[at].copies
+                for i, chance in enumerate(copies.chances):
+                    judged.setdefault(min(i.bit_length(), 6), []).append(chance)
+                at += copies.right + 1
+        shares = {k: f"{fmean(v):.3f} of {len(v)}" for k, v in sorted(judged.items())}
+        print(kinds, shares)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("recorded", type=Path)
+    found = list(answers(parser.parse_args().recorded))
+    copied_share(found)
+    for name, points in CURVES.items():
+        print(f"\n{name}\n")
+        table(found, points)
+
+
+if __name__ == "__main__":
+    main()
