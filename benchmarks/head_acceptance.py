@@ -26,7 +26,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.engine.cancel import Cancel
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
-from localspec.train.judging import Accepted, judge
+from localspec.train.judging import AcceptedDrafts, judge
 from localspec.train.reading import prompt_ids
 
 KINDS = ("chitchat", "python_algorithms", "tinystories", "facts")
@@ -45,7 +45,7 @@ def prompts(corpora: Path) -> list[str]:
     return found
 
 
-def line(temperature: float, found: Accepted) -> str:
+def line(temperature: float, found: AcceptedDrafts) -> str:
     first, all_ = GOALS[temperature]
     by_position = " ".join(f"{share:.3f}" for share in found.positions)
     return (

@@ -47,7 +47,7 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs import resolver
 from localspec.process.engine_client import EngineClient
 from localspec.ui.app import ChatApp
-from localspec.ui.conversation.stream import Inbox, Pace
+from localspec.ui.conversation.stream import EventInbox, FramePacer
 from localspec.ui.screens.rounds import RoundScreen
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Stretch:
         return (self.ended - self.began) / self.rounds
 
 
-class Alternating(Inbox):
+class Alternating(EventInbox):
     """Turn events on their way to a screen that hears of them every other stretch.
 
     Args:
@@ -201,7 +201,7 @@ class Played(Alternating):
                 self._stop()
 
 
-class Counted(Pace):
+class Counted(FramePacer):
     """Counts frames."""
 
     frames = 0
@@ -254,7 +254,7 @@ class Driven(ChatApp):
             await asyncio.sleep(0.05)
         for number in range(self._answers + 1):
             await self._measure(number > 0)  # the first warms up
-        self.turns.stream.inbox = Inbox(lambda: self.soon(self.turns.stream.news))
+        self.turns.stream.inbox = EventInbox(lambda: self.soon(self.turns.stream.news))
         for _ in range(self.probes):
             await self._probe()
         self._path.write_text(json.dumps(self._found), encoding="utf-8")

@@ -24,7 +24,7 @@ from localspec.errors import HubOffline, LocalspecError
 from localspec.pairs import catalogue, folders, sources, vocabulary
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.gguf import heads
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from localspec.pairs.memory.need import draft_facts, facts
 from localspec.pairs.memory.outlook import counted
 from localspec.pairs.references import Reference
@@ -42,13 +42,13 @@ class Verified:
     remarks: tuple[str, ...]
 
 
-def verify(entry: CuratedPair, patience: Patience) -> Verified:
+def verify(entry: CuratedPair, retries: RetryPolicy) -> Verified:
     """Check one entry.
 
     Raises:
         LocalspecError: it does not hold.
     """
-    models = tuple(_look_at(file, patience) for file in entry.files)
+    models = tuple(_look_at(file, retries) for file in entry.files)
     target, *drafts = models
     for draft in drafts:
         vocabulary.check(target.header, draft.header)
@@ -72,8 +72,8 @@ def verify(entry: CuratedPair, patience: Patience) -> Verified:
     return Verified(models, tuple(remarks))
 
 
-def _look_at(side: CuratedFile, patience: Patience) -> ModelSource:
-    source = sources.from_hub(Reference(side.repo, file=side.file), patience)
+def _look_at(side: CuratedFile, retries: RetryPolicy) -> ModelSource:
+    source = sources.from_hub(Reference(side.repo, file=side.file), retries)
     if source.files[0].name != side.file:  # `pull` knows a curated pair by these very names
         raise LocalspecError(f"{side.file} is named {source.files[0].name} in {side.repo}")
     if len(source.files) != 1 or not source.files[0].sha256:
@@ -119,7 +119,7 @@ def main(arguments: list[str]) -> int:
     failed = 0
     for name in options.names or entries:
         try:
-            verified = verify(entries[name], Patience())
+            verified = verify(entries[name], RetryPolicy())
         except HubOffline as error:
             print(f"error: {error.message}\n  {error.remedy}", file=sys.stderr)
             return 1

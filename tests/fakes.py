@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.chat.pair import LoadedPair, LoadRecord
-from localspec.chat.renderer import Renderer
+from localspec.chat.renderer import TemplateRenderer
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
@@ -246,6 +246,6 @@ def fake_session(
 
 
 @cache
-def renderer() -> Renderer:
+def renderer() -> TemplateRenderer:
     """One for all: its process takes a tenth of a second to start."""
-    return Renderer()
+    return TemplateRenderer()

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from llama_cpp import llama_cpp as lib
 
-from localspec.chat.advice import ADVISABLE, Advice, Source, advise
+from localspec.chat.advice import ADVISABLE, SamplingAdvice, SettingSource, advise
 from localspec.chat.history.fields import document_of, settings_of
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
@@ -58,18 +58,20 @@ def test_the_file_comes_before_the_catalogue_and_the_user_before_both(
             temperature=0.6, top_k=20, top_p=0.9, min_p=0.3
         )
         sources = session.advice.sources(session.settings)
-    assert {name: source for name, source in sources.items() if source is not Source.DEFAULT} == {
-        "temperature": Source.FILE,
-        "top_k": Source.FILE,
-        "top_p": Source.CATALOGUE,
-        "min_p": Source.USER,
+    assert {
+        name: source for name, source in sources.items() if source is not SettingSource.DEFAULT
+    } == {
+        "temperature": SettingSource.FILE,
+        "top_k": SettingSource.FILE,
+        "top_p": SettingSource.CATALOGUE,
+        "min_p": SettingSource.USER,
     }
 
 
 def test_without_advice_the_defaults_are_llama_cpps(tmp_path: Path) -> None:
     with loaded(write_other_vocabulary(tmp_path / "plain.gguf")) as session:
         assert session.settings.sampling == SamplingParams()
-        assert set(session.advice.sources(session.settings).values()) == {Source.DEFAULT}
+        assert set(session.advice.sources(session.settings).values()) == {SettingSource.DEFAULT}
         assert session.notices == []
 
 
@@ -163,7 +165,7 @@ def test_another_model_brings_its_own_advice_and_what_the_user_set_stays(tmp_pat
 def test_a_value_that_a_program_put_in_force_is_its_own() -> None:
     advice = advise("One", {}, {"temperature": 0.2})
     settings = ChatSettings(sampling=SamplingParams(temperature=0.3))
-    assert advice.sources(settings)["temperature"] is Source.USER
+    assert advice.sources(settings)["temperature"] is SettingSource.USER
 
 
 def test_a_stored_conversation_keeps_what_was_chosen_and_nothing_else() -> None:
@@ -239,7 +241,7 @@ def test_advice_is_found_by_the_file_in_any_quant_and_by_the_pairs_name(
 def test_the_catalogue_advises_nothing_that_cannot_be_followed() -> None:
     for pair in catalogue.pairs().values():
         assert set(pair.sampling) <= set(ADVISABLE), pair.name
-        assert advise(pair.name, {}, pair.sampling) == Advice(pair.name, {}, pair.sampling)
+        assert advise(pair.name, {}, pair.sampling) == SamplingAdvice(pair.name, {}, pair.sampling)
 
 
 @pytest.mark.parametrize("command", ["run", "chat", "serve"])

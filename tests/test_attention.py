@@ -22,7 +22,7 @@ from localspec.loading import attention
 from localspec.loading.attention import (
     QUICK,
     THOROUGH,
-    Attention,
+    AttentionTiming,
     choose,
     key,
     measured_here,
@@ -31,7 +31,7 @@ from localspec.loading.attention import (
 from localspec.loading.measuring import profile_store
 from localspec.loading.planning import load_plan
 from localspec.loading.request import LoadRequest
-from localspec.pairs.memory.need import Setup
+from localspec.pairs.memory.need import ModelSetup
 from localspec.pairs.memory.placement import PROGRAM
 from tests.support.gguf_models import (
     write_random_gemma3,
@@ -39,7 +39,7 @@ from tests.support.gguf_models import (
     write_random_qwen35,
 )
 
-SETUP = Setup(n_ctx=1024)
+SETUP = ModelSetup(n_ctx=1024)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_the_faster_way_is_chosen_and_the_default_where_both_are_alike(
     store = ProfileStore(tmp_path)
     asked = scripted(monkeypatch, on=1.0, off=off)
     found = choice(model, store)
-    assert found == Attention(flash, 992, pytest.approx(off if flash else 1 / off))
+    assert found == AttentionTiming(flash, 992, pytest.approx(off if flash else 1 / off))
     assert len(asked) == 2 * 3
     assert choice(model, store) == stored(key(model.path, SETUP, 1), store) == found
     assert len(asked) == 6  # what is stored is not measured again
@@ -98,7 +98,7 @@ def test_a_turn_in_which_the_program_was_stopped_counts_for_nothing(
 
     monkeypatch.setattr(attention, "measure", measure)
     found = choice(model, ProfileStore(tmp_path))
-    assert found == Attention(False, 992, pytest.approx(2.0))
+    assert found == AttentionTiming(False, 992, pytest.approx(2.0))
     assert next(calls) == 2 * 4
 
 

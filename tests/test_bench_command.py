@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.bench import benchmark
-from localspec.bench.result import Report
+from localspec.bench.result import BenchReport
 from localspec.cli.app import cli
 from localspec.errors import LocalspecError, UsageError
 from tests.support import bench_reports, toy
@@ -124,7 +124,7 @@ def test_a_file_that_cannot_be_written_any_more_loses_nothing_else(
     gone, kept = tmp_path / "gone" / "report.md", tmp_path / "report.md"
     gone.parent.mkdir()
 
-    def measured(*_: object, **__: object) -> Report:
+    def measured(*_: object, **__: object) -> BenchReport:
         gone.parent.rmdir()
         return bench_reports.report()
 

@@ -21,7 +21,14 @@ from localspec.bench import files as output
 from localspec.bench.comparison import compare, load
 from localspec.bench.files import document
 from localspec.bench.picture import Drawing
-from localspec.bench.result import AnswersAgree, Interval, Parting, Report, Run, Shares
+from localspec.bench.result import (
+    AnswerDifference,
+    AnswersAgree,
+    BenchReport,
+    BenchRun,
+    MeanInterval,
+    TimeShares,
+)
 from localspec.bench.runner import in_turn
 from localspec.bench.summarise import rows, shares, speedups
 from localspec.bench.tables import brief, markdown, text
@@ -31,7 +38,11 @@ from localspec.engine.stats import Round
 from localspec.errors import LocalspecError, UsageError
 from tests.support.bench_reports import arm, report, run, stats, sweep
 
-GOOD, BAD, SAME = Interval(1.6, 1.5, 1.7), Interval(0.7, 0.65, 0.75), Interval(1.0, 0.97, 1.03)
+GOOD, BAD, SAME = (
+    MeanInterval(1.6, 1.5, 1.7),
+    MeanInterval(0.7, 0.65, 0.75),
+    MeanInterval(1.0, 0.97, 1.03),
+)
 SIZE = ("width", "height")
 SECONDS = st.floats(1e-6, 1.0)
 
@@ -56,11 +67,11 @@ def rounds(draw: st.DrawFn) -> Round:
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> Run:
+def runs(draw: st.DrawFn) -> BenchRun:
     chosen = tuple(draw(st.lists(rounds(), min_size=1, max_size=30)))
     prompt_s, around_s = draw(SECONDS), draw(SECONDS)
     wall = prompt_s + around_s + sum(each.total_s + each.between_s for each in chosen)
-    return Run(
+    return BenchRun(
         prompt=draw(st.sampled_from(["a", "b", "c"])),
         kind=draw(st.sampled_from(["code", "talk"])),
         arm=draw(st.sampled_from(["off", "on"])),
@@ -73,7 +84,7 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 @given(st.lists(runs(), min_size=1, max_size=5))
-def test_the_numbers_of_every_run_add_up(made: list[Run]) -> None:
+def test_the_numbers_of_every_run_add_up(made: list[BenchRun]) -> None:
     found = document(report(runs=tuple(made)))["runs"]
     for each, made_from in zip(found, made, strict=True):
         assert each["drafted"] == each["accepted"] + each["rejected"]
@@ -143,14 +154,19 @@ def test_settings_take_turns() -> None:
         (report(arm("on", GOOD)), "Speculation helps: 1.60x as fast over all (95 % interval 1.50"),
         (report(arm("on", BAD)), "Speculation makes it slower: 0.70x"),
         (report(arm("on", SAME)), "Speculation makes no difference here: 1.00x"),
-        (report(arm("on", Interval(1.2, 0.8, 1.7))), "It cannot be told whether speculation helps"),
-        (report(arm("on", Interval(1.4))), "in a single question: too little to tell"),
+        (
+            report(arm("on", MeanInterval(1.2, 0.8, 1.7))),
+            "It cannot be told whether speculation helps",
+        ),
+        (report(arm("on", MeanInterval(1.4))), "in a single question: too little to tell"),
         (
             report(draft_note="there is no draft: none"),
             "was not measured: there is no draft: none.",
         ),
         (
-            report(arm("on", GOOD, {"code": Interval(2.1, 2, 2.2), "edit": GOOD, "story": BAD})),
+            report(
+                arm("on", GOOD, {"code": MeanInterval(2.1, 2, 2.2), "edit": GOOD, "story": BAD})
+            ),
             "Use it for code and edit, not for story.",
         ),
         (
@@ -159,13 +175,13 @@ def test_settings_take_turns() -> None:
         ),
         (report(arm("on", SAME, {"code": SAME, "story": BAD})), "It is no use for story."),
         (
-            report(arm("small", GOOD), arm("tiny", Interval(1.2, 1.1, 1.3))),
+            report(arm("small", GOOD), arm("tiny", MeanInterval(1.2, 1.1, 1.3))),
             "Of the drafts, small is the fastest; the others: tiny 1.20x.",
         ),
         (report(arm("on", GOOD), draft_step_s=4e-3), "A smaller draft would pay"),
         (report(arm("on", BAD, acceptance=0.1)), "The draft is rarely right (10 % accepted)"),
         (
-            report(arm("on", GOOD, shares=Shares(0.3, 0.5, 0.2))),
+            report(arm("on", GOOD, shares=TimeShares(0.3, 0.5, 0.2))),
             "Python takes 20 % of the time",
         ),
         (
@@ -198,7 +214,7 @@ def test_settings_take_turns() -> None:
             report(
                 arm("on", GOOD),
                 agreement=AnswersAgree(
-                    12, 11, greedy=True, partings=(Parting("a", "on", 9, 0.01),)
+                    12, 11, greedy=True, partings=(AnswerDifference("a", "on", 9, 0.01),)
                 ),
             ),
             "1 of 12 pairs of answers part somewhere, where the target's two best tokens were all",
@@ -206,7 +222,9 @@ def test_settings_take_turns() -> None:
         (
             report(
                 arm("on", GOOD),
-                agreement=AnswersAgree(12, 11, greedy=True, partings=(Parting("a", "on", 9, 3.0),)),
+                agreement=AnswersAgree(
+                    12, 11, greedy=True, partings=(AnswerDifference("a", "on", 9, 3.0),)
+                ),
             ),
             "led by 3.00: that is more than rounding",
         ),
@@ -219,7 +237,7 @@ def test_settings_take_turns() -> None:
         ),
     ],
 )
-def test_each_verdict_has_its_words(made: Report, said: str) -> None:
+def test_each_verdict_has_its_words(made: BenchReport, said: str) -> None:
     assert said in " ".join(verdict(made))
 
 
@@ -229,7 +247,7 @@ def test_a_good_run_gets_no_complaints() -> None:
     assert len(verdict(made)) == 2  # it helps, and the answers are the same
 
 
-def full() -> Report:
+def full() -> BenchReport:
     """A report with something in every part."""
     made = [
         run(f"code-{n}", name, speed + n, repeat=repeat)
@@ -240,10 +258,14 @@ def full() -> Report:
     found = report(
         arm("on", GOOD, {"code": GOOD, "story": BAD}),
         sweep=sweep({0: 1, 1: 1.9, 2: 2.7}, {0: 1, 1: 1.4, 2: 1.2}),
-        agreement=AnswersAgree(12, 11, greedy=True, partings=(Parting("code-1", "on", 9, 0.01),)),
+        agreement=AnswersAgree(
+            12, 11, greedy=True, partings=(AnswerDifference("code-1", "on", 9, 0.01),)
+        ),
         runs=tuple(made),
     )
-    return Report(**{n: getattr(found, n) for n in Report.__slots__} | {"verdict": verdict(found)})
+    return BenchReport(
+        **{n: getattr(found, n) for n in BenchReport.__slots__} | {"verdict": verdict(found)}
+    )
 
 
 def test_text_and_markdown_say_the_same() -> None:

@@ -17,7 +17,7 @@ from localspec.bench.benchmark import arms_of, bench
 from localspec.bench.files import document
 from localspec.bench.picture import draw
 from localspec.bench.prompt_sets import BenchPrompt, BenchRequest, PromptSet
-from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, Report
+from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, BenchReport
 from localspec.bench.runner import BeforeAsking, Runner, part
 from localspec.bench.tables import text
 from localspec.chat.session import Session
@@ -70,7 +70,7 @@ def run(
     *,
     cancel: Cancel | None = None,
     asking: BeforeAsking = ignore,
-) -> Report:
+) -> BenchReport:
     return bench([session], wanted, cancel or Cancel(), asking=asking, progress=ignore)
 
 
@@ -78,13 +78,13 @@ Asked = list[tuple[str, int, int, float | None]]
 
 
 @pytest.fixture(scope="module")
-def usual(session: Session) -> tuple[Report, Asked]:
+def usual(session: Session) -> tuple[BenchReport, Asked]:
     """A bench as it is asked for most of the time, and what was asked in it."""
     asked: Asked = []
     return run(session, request(), asking=lambda *at: asked.append(at)), asked
 
 
-def test_every_question_is_answered_off_and_on_in_turns(usual: tuple[Report, Asked]) -> None:
+def test_every_question_is_answered_off_and_on_in_turns(usual: tuple[BenchReport, Asked]) -> None:
     report, asked = usual
     order = [(each.prompt, each.arm) for each in report.runs]
     names = [prompt.name for prompt in THREE.prompts]
@@ -100,7 +100,7 @@ def test_every_question_is_answered_off_and_on_in_turns(usual: tuple[Report, Ask
     assert report.agreement.compared == report.agreement.same == 3
 
 
-def test_the_parts_of_the_time_are_the_wall_time(usual: tuple[Report, Asked]) -> None:
+def test_the_parts_of_the_time_are_the_wall_time(usual: tuple[BenchReport, Asked]) -> None:
     runs = document(usual[0])["runs"]
     parts = ("prompt_s", "draft_s", "verify_s", "python_s")
     wall = sum(each["wall_s"] for each in runs)
@@ -109,7 +109,7 @@ def test_the_parts_of_the_time_are_the_wall_time(usual: tuple[Report, Asked]) ->
     assert all(each["prompt_s"] > 0 for each in runs)
 
 
-def test_both_sides_read_the_whole_prompt_every_time(usual: tuple[Report, Asked]) -> None:
+def test_both_sides_read_the_whole_prompt_every_time(usual: tuple[BenchReport, Asked]) -> None:
     for each in usual[0].runs:
         rest = each.stats.rounds[1:]
         asked = [done for done in rest if done.draft_passes]
@@ -240,7 +240,7 @@ def test_several_drafts_share_a_target(session: Session, toy_draft: Path) -> Non
 
 
 def test_where_answers_part_is_found_with_the_margin(
-    session: Session, usual: tuple[Report, Asked]
+    session: Session, usual: tuple[BenchReport, Asked]
 ) -> None:
     plain = usual[0].runs[0]
     changed = list(plain.stats.rounds)
@@ -257,7 +257,7 @@ def test_where_answers_part_is_found_with_the_margin(
 
 
 def test_nothing_private_stands_in_a_report(
-    session: Session, usual: tuple[Report, Asked], tmp_path: Path
+    session: Session, usual: tuple[BenchReport, Asked], tmp_path: Path
 ) -> None:
     said = json.dumps(document(usual[0]))
     model = session.pair.target.model.path
@@ -268,7 +268,7 @@ def test_nothing_private_stands_in_a_report(
         assert told in said
 
 
-def forced(draft: Path) -> Report:
+def forced(draft: Path) -> BenchReport:
     """Gamma 4 with this draft, over a part of the toy's questions."""
     options = LoadRequest(pair="toy", draft=str(draft), threads=1, gamma=4)
     session = load_session(options, progress=ignore, cancel=Cancel())

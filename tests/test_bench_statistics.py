@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from benchmarks.simulator import Position, World, replay
 from localspec.bench.predict import (
     LONGEST,
-    Overhead,
+    PythonOverhead,
     RoundCosts,
     outcomes,
     overhead,
     predictions,
 )
-from localspec.bench.result import Interval
+from localspec.bench.result import MeanInterval
 from localspec.bench.summarise import interval
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.gamma import FixedGamma
@@ -75,7 +75,7 @@ def test_kinds_that_differ_do_not_widen_the_interval_over_all() -> None:
 
 
 def test_a_single_question_has_no_interval_and_nothing_has_no_value() -> None:
-    assert interval({"a": [1.5]}) == Interval(pytest.approx(1.5))
+    assert interval({"a": [1.5]}) == MeanInterval(pytest.approx(1.5))
     assert interval({"a": [], "b": []}) is None
     together = interval({"a": [1.0], "b": [2.0]})
     assert together is not None
@@ -94,12 +94,12 @@ def test_pythons_share_is_a_line_over_the_draft_length() -> None:
     found = overhead(rounds)
     assert found.of(0) == pytest.approx(1e-3)
     assert found.of(4) == pytest.approx(5e-3)
-    assert overhead(rounds[:1]) == Overhead(pytest.approx(1e-3), 0.0)
-    assert overhead([]) == Overhead(0.0, 0.0)
+    assert overhead(rounds[:1]) == PythonOverhead(pytest.approx(1e-3), 0.0)
+    assert overhead([]) == PythonOverhead(0.0, 0.0)
 
 
 def test_predictions_add_up() -> None:
-    costs = RoundCosts(Curve(CHEAP), Curve({1: 1e-3, 2: 1e-3}), Overhead(0.0, 0.0))
+    costs = RoundCosts(Curve(CHEAP), Curve({1: 1e-3, 2: 1e-3}), PythonOverhead(0.0, 0.0))
     found = predictions(costs, [done(3, 3)] * 60)[:3]  # right, right, wrong, ...
     assert [p.gamma for p in found] == [0, 1, 2]
     assert found[0].tokens_per_second == pytest.approx(100)
@@ -117,7 +117,7 @@ def test_a_draft_length_that_was_not_run_is_predicted(measured_at: int) -> None:
     luck = random.Random(1)
     chances = [0.95 if i // 40 % 2 else 0.4 for i in range(4000)]
     text = [Position(1.0, float(luck.random() < chance)) for chance in chances]
-    costs = RoundCosts(Curve(CHEAP), Curve({1: 1e-3, 2: 1e-3}), Overhead(1e-3, 1e-4))
+    costs = RoundCosts(Curve(CHEAP), Curve({1: 1e-3, 2: 1e-3}), PythonOverhead(1e-3, 1e-4))
     world = World(costs.target, Curve({1: 1e-3, 2: 1e-3}))
     policy = _Recording(measured_at)
     replay(policy, text, world)
@@ -140,13 +140,13 @@ class _Recording(FixedGamma):
 
 
 def test_long_recordings_are_thinned_out_evenly() -> None:
-    costs = RoundCosts(Curve(CHEAP), Curve({1: 1e-3}), Overhead(0.0, 0.0))
+    costs = RoundCosts(Curve(CHEAP), Curve({1: 1e-3}), PythonOverhead(0.0, 0.0))
     rounds = [done(1, 2)] * 20_000 + [done(3, 2)] * 6_667
     found = predictions(costs, rounds)[2]  # half of the positions in either part
     assert found.tokens_per_round == pytest.approx(1.5, rel=0.03)
 
 
 def test_a_draft_that_is_never_right_adds_no_token() -> None:
-    hopeless = predictions(RoundCosts(Curve(CHEAP), Curve({1: 1e-3}), Overhead(0.0, 0.0)), [])
+    hopeless = predictions(RoundCosts(Curve(CHEAP), Curve({1: 1e-3}), PythonOverhead(0.0, 0.0)), [])
     assert len(hopeless) == LONGEST + 1
     assert all(p.tokens_per_round == pytest.approx(1) for p in hopeless)

@@ -9,7 +9,7 @@ import gguf
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects import Reading
+from localspec.chat.dialects import AnswerReading
 from localspec.chat.dialects.learning import learnt
 from localspec.chat.renderer import TemplateSource
 from localspec.engine.cancel import Cancel
@@ -69,7 +69,9 @@ def test_a_conversation_goes_on_and_its_thoughts_are_known(name: str, template: 
     for _ in range(2):
         list(session.turn("Which colour?", Cancel()))
         said = session.messages[-1].content
-        assert session.dialect.said(said) == Reading("Hm." if name in THINKS else None, "Blue.")
+        assert session.dialect.said(said) == AnswerReading(
+            "Hm." if name in THINKS else None, "Blue."
+        )
     assert session.notices == []
     assert session.template.dialect.known
     assert session.dialect.thinking.budget is (name in THINKS)

@@ -22,11 +22,11 @@ import pytest
 from localspec.chat.conversation import Message, Role
 from localspec.chat.history import exchange, schema
 from localspec.chat.history.fields import settings_of
-from localspec.chat.history.keeper import Keeper
+from localspec.chat.history.keeper import StoreThread
 from localspec.chat.history.markdown import to_markdown
-from localspec.chat.history.record import Record
+from localspec.chat.history.record import ConversationRecord
 from localspec.chat.history.store import Store
-from localspec.chat.history.tree import PairReference, Stored
+from localspec.chat.history.tree import PairReference, StoredConversation
 from localspec.chat.settings import ChatSettings
 from localspec.engine.stats import FinishReason
 from localspec.errors import ConversationError, LocalspecError
@@ -77,21 +77,23 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
 def written(folder: Path) -> Sound:
     """A store of twelve conversations that is as it should be."""
     path = folder / "conversations.db"
-    keeper = Keeper(path, lambda error: pytest.fail(error.message))
-    keeper.start()
+    store_thread = StoreThread(path, lambda error: pytest.fail(error.message))
+    store_thread.start()
     said: dict[str, list[str]] = {}
     rng = random.Random(0)
     monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.setattr(f"{Record.__module__}.fresh_id", lambda: f"{rng.getrandbits(128):032x}")
+    monkeypatch.setattr(
+        f"{ConversationRecord.__module__}.fresh_id", lambda: f"{rng.getrandbits(128):032x}"
+    )
     for number in range(12):
-        record = Record(keeper, PairReference("demo", "demo"))
+        record = ConversationRecord(store_thread, PairReference("demo", "demo"))
         for turn in range(4):
             record.begin(f"question {number}.{turn}", ChatSettings())
             text = " ".join(f"{rng.random()}" for _ in range(30))
             record.end(Message(Role.ASSISTANT, text, FinishReason.STOP), {"generated_tokens": 3})
         said[record.header.id] = [message.content for message in record.messages()]
-    keeper.write(lambda store: store.save_draft("", "not sent"))
-    assert keeper.close(30)
+    store_thread.write(lambda store: store.save_draft("", "not sent"))
+    assert store_thread.close(30)
     monkeypatch.undo()
     return Sound(path, said)
 
@@ -173,31 +175,31 @@ def attack(number: int, sound: Sound, folder: Path) -> None:
 def seen(path: Path) -> tuple[list[LocalspecError], dict[str, list[str]]]:
     """What somebody sees who opens every conversation, and says something new."""
     told: list[LocalspecError] = []
-    keeper = Keeper(path, told.append)
-    keeper.start()
+    store_thread = StoreThread(path, told.append)
+    store_thread.start()
     shown = {}
     try:
-        listed = keeper.ask(lambda store: store.listed()).result(20)
+        listed = store_thread.ask(lambda store: store.listed()).result(20)
     except ConversationError as error:
         told.append(error)
         listed = []
     for one in listed:
         try:
-            stored = keeper.ask(lambda store, name=one.header.id: store.load(name)).result(20)
+            stored = store_thread.ask(lambda store, name=one.header.id: store.load(name)).result(20)
         except ConversationError as error:
             told.append(error)
             continue
         used(stored)
         shown[one.header.id] = [node.message.content for node in stored.tree.path()]
-    ask_the_rest(keeper, told)
-    record = Record(keeper, PairReference("demo", "demo"))
+    ask_the_rest(store_thread, told)
+    record = ConversationRecord(store_thread, PairReference("demo", "demo"))
     record.begin("something new", ChatSettings())
     record.end(Message(Role.ASSISTANT, "answered", FinishReason.STOP), {})
-    assert keeper.close(20) or told
+    assert store_thread.close(20) or told
     return told, shown
 
 
-def used(stored: Stored) -> None:
+def used(stored: StoredConversation) -> None:
     """What the screen does with a conversation."""
     settings_of(stored.header.parameters, ChatSettings())
     time.localtime(stored.header.updated)
@@ -205,14 +207,14 @@ def used(stored: Stored) -> None:
     to_markdown(stored)
 
 
-def ask_the_rest(keeper: Keeper, told: list[LocalspecError]) -> None:
+def ask_the_rest(store_thread: StoreThread, told: list[LocalspecError]) -> None:
     jobs: list[Callable[[Store], object]] = [
         *(lambda store: store.questions(10), lambda store: store.draft("")),
         *(lambda store: store.listed("question"), lambda store: store.undelete()),
     ]
     for job in jobs:
         try:
-            keeper.ask(job).result(20)
+            store_thread.ask(job).result(20)
         except ConversationError as error:
             told.append(error)
 
@@ -276,10 +278,10 @@ def test_who_had_a_damaged_file_open_goes_on_in_the_one_that_another_program_sav
     path = tmp_path / "conversations.db"
     damaged.close()
     told: list[LocalspecError] = []
-    keeper = Keeper(path, told.append)
-    keeper.start()
-    record = Record(keeper, PairReference("demo", "demo"))
-    keeper.ask(lambda store: store.draft("")).result(10)
+    store_thread = StoreThread(path, told.append)
+    store_thread.start()
+    record = ConversationRecord(store_thread, PairReference("demo", "demo"))
+    store_thread.ask(lambda store: store.draft("")).result(10)
     hit = max(sound.pages(next(iter(sound.said))) - sound.inner_pages())
     with path.open("r+b") as file:
         file.seek(hit * PAGE)
@@ -287,7 +289,7 @@ def test_who_had_a_damaged_file_open_goes_on_in_the_one_that_another_program_sav
     seen(path)  # another program, which puts the file aside
     record.begin("said afterwards", ChatSettings())
     record.end(Message(Role.ASSISTANT, "and kept", FinishReason.STOP), {})
-    assert keeper.close(10)
+    assert store_thread.close(10)
     assert not told
     with closing(Store(path)) as store:
         assert "said afterwards" in [one.header.title for one in store.listed()]
@@ -342,15 +344,15 @@ def test_a_conversation_begun_with_a_full_disk_is_kept_once_there_is_room(
     monkeypatch.setattr("localspec.chat.history.keeper.Store", opened)
     told: list[LocalspecError] = []
     path = tmp_path / "conversations.db"
-    keeper = Keeper(path, told.append)
-    keeper.start()
-    record = Record(keeper, PairReference("demo", "demo"))
+    store_thread = StoreThread(path, told.append)
+    store_thread.start()
+    record = ConversationRecord(store_thread, PairReference("demo", "demo"))
     for question in ("first", "second"):
         record.begin(question, ChatSettings())
         record.end(Message(Role.ASSISTANT, "yes", FinishReason.STOP), {})
-        keeper.ask(lambda _: None).exception(10)
+        store_thread.ask(lambda _: None).exception(10)
         room[0] = True
-    assert keeper.close(10)
+    assert store_thread.close(10)
     assert len(told) == 1
     with closing(Store(path)) as store:
         path_in_force = store.load(record.header.id).tree.path()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects import Call, Dialect, Reading
+from localspec.chat.dialects import AnswerReading, Call, Dialect
 from localspec.chat.dialects.learning import learnt
 from localspec.chat.renderer import TemplateSource
 from localspec.chat.settings import ChatSettings
@@ -18,7 +18,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import require_grammar
 from localspec.errors import LocalspecError
 from localspec.serve.requests import ChatRequest, parsed
-from localspec.serve.tools import Toolbox
+from localspec.serve.tools import RequestTools
 from tests.fakes import FakeModel, ended, fake_session, renderer, rounds_of
 from tests.support.golden_answers import BOS, EOS
 from tests.support.llama_source import templates
@@ -65,7 +65,7 @@ def test_f2_gpt_oss_shows_no_channels_and_its_second_turn_is_taken() -> None:
     model = FakeModel(chat_template=TEMPLATES["openai-gpt-oss-120b"])
     session, _ = fake_session(answer, answer, model=model)
     list(session.turn("What is a jib?", Cancel()))
-    assert session.dialect.said(session.messages[-1].content) == Reading("A jib?", "A sail.")
+    assert session.dialect.said(session.messages[-1].content) == AnswerReading("A jib?", "A sail.")
     list(session.turn("And a boom?", Cancel()))  # its template refused this
     assert len(session.messages) == 4
 
@@ -94,7 +94,7 @@ def test_f3_marks_that_are_control_tokens_do_not_vanish() -> None:
     list(session.turn("What is a jib?", Cancel()))
     content = session.messages[-1].content
     assert content == "[THINK]A jib?[/THINK]A sail."
-    assert session.dialect.said(content) == Reading("A jib?", "A sail.")
+    assert session.dialect.said(content) == AnswerReading("A jib?", "A sail.")
 
 
 @needs_templates
@@ -115,17 +115,17 @@ def test_f4_not_every_template_with_tool_call_is_hermes() -> None:
     }
     for name, raw in calls.items():
         read = dialect_of(name).read(raw, [WEATHER])
-        assert read == Reading(None, None, [Call("get_weather", {"city": "Oslo"})]), name
+        assert read == AnswerReading(None, None, [Call("get_weather", {"city": "Oslo"})]), name
         hermes = '<tool_call>\n{"name": '
         assert dialect_of(name).marks.calls[0].style == "tags"
         assert hermes not in box(name, tool_choice="required").grammar
 
 
-def box(name: str, **more: Any) -> Toolbox:
+def box(name: str, **more: Any) -> RequestTools:
     """What a request with a tool comes to, for the model of a template."""
     asked = request([USER], tools=[WEATHER], **more)
     marks = dialect_of(name).marks
-    return Toolbox.of(
+    return RequestTools.of(
         asked.tools or (),
         asked.tool_choice,
         native=marks.explained,
@@ -240,7 +240,7 @@ def test_f8_a_tools_schema_that_cannot_be_enforced_does_not_end_the_request(sche
     tools = [{"type": "function", "function": {"name": "odd", "parameters": schema}}, WEATHER]
     form = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
     asked = request([USER], tools=tools, response_format=form)
-    toolbox = Toolbox.of(asked.tools or (), None, native=True, parallel=True)
+    toolbox = RequestTools.of(asked.tools or (), None, native=True, parallel=True)
     found = asked.asked(ChatSettings(), toolbox)
     require_grammar(found.settings.grammar)
     assert found.variables["tools"][0]["function"]["parameters"] == schema

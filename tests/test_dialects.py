@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects import Call, Dialect, Reading, kept, learn, learning
+from localspec.chat.dialects import AnswerReading, Call, Dialect, kept, learn, learning
 from localspec.chat.dialects.learning import learnt
-from localspec.chat.renderer import Budget, Renderer, TemplateSource
+from localspec.chat.renderer import RenderBudget, TemplateRenderer, TemplateSource
 from tests.support.golden_answers import BOS, EOS, golden, in_pieces
 from tests.support.llama_source import templates
 
@@ -46,12 +46,12 @@ TOOL = {
 
 
 @cache
-def process() -> Renderer:
-    return Renderer()
+def process() -> TemplateRenderer:
+    return TemplateRenderer()
 
 
 @pytest.fixture(scope="module")
-def renderer() -> Iterator[Renderer]:
+def renderer() -> Iterator[TemplateRenderer]:
     yield process()
     process().close()
 
@@ -64,7 +64,7 @@ def dialect_of(name: str) -> Dialect:
 
 @needs_templates
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
-def test_what_a_real_template_writes_is_read_back(name: str, renderer: Renderer) -> None:
+def test_what_a_real_template_writes_is_read_back(name: str, renderer: TemplateRenderer) -> None:
     rng = random.Random(f"{name} 7")
     dialect = dialect_of(name)
     for case in golden(renderer, TEMPLATES[name], rng):
@@ -78,7 +78,7 @@ def test_what_a_real_template_writes_is_read_back(name: str, renderer: Renderer)
 
 @pytest.mark.slow
 @needs_templates
-def test_most_templates_can_teach(renderer: Renderer) -> None:
+def test_most_templates_can_teach(renderer: TemplateRenderer) -> None:
     """The count that the case above goes through: of 70 templates, and what is left out of it."""
     found = [
         (name, case.kind)
@@ -111,7 +111,7 @@ REPLACED = {
 @pytest.mark.parametrize("shape", ["<{}>", "[{}]", "<|{}|>", "◁{}▷"])
 @pytest.mark.parametrize("name", sorted(REPLACED))
 def test_a_template_with_other_marks_is_read_as_well(
-    name: str, shape: str, renderer: Renderer
+    name: str, shape: str, renderer: TemplateRenderer
 ) -> None:
     rng = random.Random(name + shape)
     marks: dict[str, str] = {}
@@ -135,7 +135,7 @@ def test_what_models_wrote_is_read_as_it_was_meant(case: dict[str, Any]) -> None
         assert case["soft"]
         return
     dialect = dialect_of(case["template"])
-    want = Reading(
+    want = AnswerReading(
         case["want"]["thought"],
         case["want"]["content"],
         [Call(one["name"], one["arguments"]) for one in case["want"]["calls"]],
@@ -161,46 +161,48 @@ OSS = "openai-gpt-oss-120b"
     ("name", "prompt", "raw", "want"),
     [
         # A draft of a call is none, a call that nothing follows was meant.
-        ("Qwen3.5-4B", "<think>", f"Hm {QWEN} no.</think>Done.", Reading(f"Hm {QWEN} no.", "Done.")),
-        ("Qwen3.5-4B", "<think>", f"Hm {QWEN}\n</think>", Reading("Hm", None, [LS])),
+        ("Qwen3.5-4B", "<think>", f"Hm {QWEN} no.</think>Done.", AnswerReading(f"Hm {QWEN} no.", "Done.")),
+        ("Qwen3.5-4B", "<think>", f"Hm {QWEN}\n</think>", AnswerReading("Hm", None, [LS])),
         # The end of a thought.
-        ("Qwen3.5-4B", "<think>", "A `</think>` b</think>c", Reading("A `</think>` b", "c")),
-        ("Qwen3.5-4B", "<think>", "A <think>x</think> b</think>c", Reading("A <think>x</think> b", "c")),
-        ("Qwen3.5-4B", "<think>", "A <think> b</think>c", Reading("A <think> b", "c")),
-        ("Qwen3.5-4B", "<think>", "<think>a</think>b", Reading("a", "b")),
-        ("Qwen3-0.6B", "", "Answer </think> here", Reading(None, "Answer </think> here")),
+        ("Qwen3.5-4B", "<think>", "A `</think>` b</think>c", AnswerReading("A `</think>` b", "c")),
+        ("Qwen3.5-4B", "<think>", "A <think>x</think> b</think>c", AnswerReading("A <think>x</think> b", "c")),
+        ("Qwen3.5-4B", "<think>", "A <think> b</think>c", AnswerReading("A <think> b", "c")),
+        ("Qwen3.5-4B", "<think>", "<think>a</think>b", AnswerReading("a", "b")),
+        ("Qwen3-0.6B", "", "Answer </think> here", AnswerReading(None, "Answer </think> here")),
         # Calls that lack something.
-        ("Qwen3-Coder", "", "Use <function=bash> so.", Reading(None, "Use <function=bash> so.")),
-        ("Qwen3-Coder", "", "<function=bash>\n</function>", Reading(None, "<function=bash>\n</function>")),
-        ("Qwen3-Coder", "", QWEN.removesuffix("\n</function>\n</tool_call>"), Reading(None, None, [LS])),
-        ("Qwen3-0.6B", "", HERMES.removesuffix("\n</tool_call>"), Reading(None, None, [LS])),
-        ("Qwen3-0.6B", "", HERMES.replace("}}", "}"), Reading(None, None, [LS])),
-        ("Qwen3-0.6B", "", HERMES.replace("}}", "}}}"), Reading(None, None, [LS])),
-        ("Qwen3-0.6B", "", f"a\n{HERMES}\n{HERMES}\nb", Reading(None, "a\n\nb", [LS, LS])),
+        ("Qwen3-Coder", "", "Use <function=bash> so.", AnswerReading(None, "Use <function=bash> so.")),
+        ("Qwen3-Coder", "", "<function=bash>\n</function>", AnswerReading(None, "<function=bash>\n</function>")),
+        ("Qwen3-Coder", "", QWEN.removesuffix("\n</function>\n</tool_call>"), AnswerReading(None, None, [LS])),
+        ("Qwen3-0.6B", "", HERMES.removesuffix("\n</tool_call>"), AnswerReading(None, None, [LS])),
+        ("Qwen3-0.6B", "", HERMES.replace("}}", "}"), AnswerReading(None, None, [LS])),
+        ("Qwen3-0.6B", "", HERMES.replace("}}", "}}}"), AnswerReading(None, None, [LS])),
+        ("Qwen3-0.6B", "", f"a\n{HERMES}\n{HERMES}\nb", AnswerReading(None, "a\n\nb", [LS, LS])),
         # Types are the schema's.
         (
             "Qwen3-Coder",
             "",
             QWEN.replace("ls", "00123").replace("</fun", "<parameter=count>\nmany\n</parameter>\n</fun"),
-            Reading(None, None, [Call("bash", {"command": "00123", "count": "many"})]),
+            AnswerReading(None, None, [Call("bash", {"command": "00123", "count": "many"})]),
         ),
         # JSON alone.
-        ("Qwen2.5-7B", "", '{"name": "bash", "arguments": {"command": "ls"}}', Reading(None, None, [LS])),
-        ("Qwen2.5-7B", "", '{"name": "other", "arguments": {}}', Reading(None, '{"name": "other", "arguments": {}}')),
-        ("Qwen2.5-7B", "", '{"name": "bash", "version": 3}', Reading(None, '{"name": "bash", "version": 3}')),
+        ("Qwen2.5-7B", "", '{"name": "bash", "arguments": {"command": "ls"}}', AnswerReading(None, None, [LS])),
+        ("Qwen2.5-7B", "", '{"name": "other", "arguments": {}}', AnswerReading(None, '{"name": "other", "arguments": {}}')),
+        ("Qwen2.5-7B", "", '{"name": "bash", "version": 3}', AnswerReading(None, '{"name": "bash", "version": 3}')),
         # Gemma.
-        ("gemma-4-31B-it", "", GEMMA.format("call:", "{", "}"), Reading(None, None, [LS])),
-        ("gemma-4-31B-it", "", GEMMA.format("call:", "(", ")"), Reading(None, None, [LS])),
-        ("gemma-4-31B-it", "", GEMMA.format("-", "{", "}"), Reading(None, None, [LS])),
-        ("gemma-4-31B-it", "", GEMMA.format("", "{", "}"), Reading(None, None, [LS])),
+        ("gemma-4-31B-it", "", GEMMA.format("call:", "{", "}"), AnswerReading(None, None, [LS])),
+        ("gemma-4-31B-it", "", GEMMA.format("call:", "(", ")"), AnswerReading(None, None, [LS])),
+        ("gemma-4-31B-it", "", GEMMA.format("-", "{", "}"), AnswerReading(None, None, [LS])),
+        ("gemma-4-31B-it", "", GEMMA.format("", "{", "}"), AnswerReading(None, None, [LS])),
         # Harmony.
-        (OSS, "", '<|channel|>analysis to=functions.bash<|message|>{"command":"ls"}<|call|>', Reading(None, None, [LS])),
-        (OSS, "", ' to=functions.bash<|channel|>commentary<|message|>{"command":"ls"}', Reading(None, None, [LS])),
-        (OSS, "", "<|channel|>analysis<|message|>a<|end|>b", Reading("a", "b")),
-        (OSS, "", "analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b", Reading("a", "b")),
+        (OSS, "", '<|channel|>analysis to=functions.bash<|message|>{"command":"ls"}<|call|>', AnswerReading(None, None, [LS])),
+        (OSS, "", ' to=functions.bash<|channel|>commentary<|message|>{"command":"ls"}', AnswerReading(None, None, [LS])),
+        (OSS, "", "<|channel|>analysis<|message|>a<|end|>b", AnswerReading("a", "b")),
+        (OSS, "", "analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b", AnswerReading("a", "b")),
     ],
 )  # fmt: skip
-def test_deviations_of_the_same_kinds(name: str, prompt: str, raw: str, want: Reading) -> None:
+def test_deviations_of_the_same_kinds(
+    name: str, prompt: str, raw: str, want: AnswerReading
+) -> None:
     full = min((one for one in TEMPLATES if name in one), key=len)
     dialect = dialect_of(full)
     assert dialect.read(raw, [TOOL], prompt=prompt) == want
@@ -217,7 +219,7 @@ def test_a_name_may_begin_or_end_like_the_mark_that_follows_it() -> None:
         "<|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>"
     )
     tools = [{"type": "function", "function": {"name": "i_wifi"}}]
-    want = Reading(None, None, [Call("i_wifi", {"i": "i"})])
+    want = AnswerReading(None, None, [Call("i_wifi", {"i": "i"})])
     dialect, prompt = dialect_of("Kimi-K3"), "<|open|>think<|sep|>"
     assert dialect.read(raw, tools, prompt=prompt) == want
     for seed in range(20):
@@ -248,7 +250,10 @@ ALL = ("low", "medium", "high")
     ],
 )
 def test_what_can_be_asked_of_thoughts_is_learnt(
-    name: str, can: tuple[bool, tuple[str, ...], bool], opens: dict[str, str], renderer: Renderer
+    name: str,
+    can: tuple[bool, tuple[str, ...], bool],
+    opens: dict[str, str],
+    renderer: TemplateRenderer,
 ) -> None:
     dialect = dialect_of(name)
     thinking = dialect.thinking
@@ -260,7 +265,7 @@ def test_what_can_be_asked_of_thoughts_is_learnt(
     def prompt(reasoning: str, effort: str = "") -> str:
         source, talk = TemplateSource(TEMPLATES[name], BOS, EOS), [Message(Role.USER, "Q?")]
         return renderer.render(
-            source, talk, Budget(20), None, thinking.variables(reasoning, effort)
+            source, talk, RenderBudget(20), None, thinking.variables(reasoning, effort)
         )
 
     assert (prompt("on") != prompt("off")) is switch
@@ -273,8 +278,8 @@ def test_what_can_be_asked_of_thoughts_is_learnt(
 @needs_templates
 def test_without_tools_nothing_is_a_call() -> None:
     dialect = dialect_of("Qwen3-Coder")
-    assert dialect.read(QWEN, []) == Reading(None, QWEN)
-    assert dialect.read(QWEN) == Reading(None, None, [LS])
+    assert dialect.read(QWEN, []) == AnswerReading(None, QWEN)
+    assert dialect.read(QWEN) == AnswerReading(None, None, [LS])
 
 
 @needs_templates
@@ -298,11 +303,11 @@ def test_a_thought_that_is_closed_is_followed_by_the_templates_own_blanks(
 def test_raw_answers_keep_their_thoughts_and_calls_are_still_read() -> None:
     dialect = dialect_of("Qwen3-Coder").raw()
     raw = f"<think>hm</think>Well.\n{QWEN}"
-    assert dialect.read(raw, [TOOL]) == Reading(None, "<think>hm</think>Well.", [LS])
-    assert dialect.said(raw) == Reading(None, raw)
+    assert dialect.read(raw, [TOOL]) == AnswerReading(None, "<think>hm</think>Well.", [LS])
+    assert dialect.said(raw) == AnswerReading(None, raw)
     assert dialect.thinking == dialect_of("Qwen3-Coder").thinking
     harmony = "<|channel|>analysis<|message|>a<|end|>b"
-    assert dialect_of(OSS).raw().read(harmony) == Reading(None, harmony)
+    assert dialect_of(OSS).raw().read(harmony) == AnswerReading(None, harmony)
 
 
 @needs_templates
@@ -352,7 +357,7 @@ def test_a_hostile_template_teaches_nothing_and_ends_in_time(kind: str) -> None:
     assert time.monotonic() - begun < 8  # two seconds of rendering, and a process on a busy machine
     assert not dialect.known
     for text in ("the cat and the dog", "<5>the</5> cat", "a"):
-        assert dialect.read(text, [TOOL]) == Reading(None, text)
+        assert dialect.read(text, [TOOL]) == AnswerReading(None, text)
 
 
 def test_a_template_is_learnt_once_and_kept(
@@ -361,7 +366,7 @@ def test_a_template_is_learnt_once_and_kept(
     source = TemplateSource(PLAIN + "{# kept #}", BOS, EOS)
     rendered: list[object] = []
 
-    class Counting(Renderer):
+    class Counting(TemplateRenderer):
         def render(self, *args: Any, **named: Any) -> str:
             rendered.append(args)
             return super().render(*args, **named)

@@ -16,8 +16,8 @@ from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.enforced_values import CallableTool
 from localspec.chat.dialects.enforcing import CallGrammar, call_grammar
 from localspec.chat.dialects.learning import learnt
-from localspec.chat.events import Begun, Origin, RoundText, Span, TurnEnd
-from localspec.chat.renderer import Renderer, TemplateSource
+from localspec.chat.events import Origin, PromptMade, RoundText, Span, TurnEnd
+from localspec.chat.renderer import TemplateRenderer, TemplateSource
 from localspec.engine import lark
 from localspec.engine.constraints import Grammars
 from localspec.engine.grammar import Constraint
@@ -42,8 +42,8 @@ MARK = re.compile(r"<[^\s<>\"'=]+>|\[[A-Z_/]+\]|\]<\]\w+\[>\[|<\|\"\|>|</?｜\w+
 
 
 @pytest.fixture(scope="module")
-def renderer() -> Iterator[Renderer]:
-    renderer = Renderer()
+def renderer() -> Iterator[TemplateRenderer]:
+    renderer = TemplateRenderer()
     yield renderer
     renderer.close()
 
@@ -133,7 +133,7 @@ def answered(case: Golden, dialect: Dialect) -> str:
 @cache
 def learnt_of(name: str) -> tuple[Dialect, tuple[Golden, ...]]:
     """A template's dialect, and what it writes for calls."""
-    renderer = Renderer()
+    renderer = TemplateRenderer()
     try:
         dialect = learnt(renderer, TemplateSource(TEMPLATES[name], BOS, EOS), seconds=30)
         cases = golden(renderer, TEMPLATES[name], random.Random(3))
@@ -305,7 +305,7 @@ def told(
 ) -> list[Any]:
     """The pieces of calls that a client gets, which a grammar holds."""
     reply = Reply("x", dialect, tools=case.tools or (), held=True)
-    deltas = list(reply.take([Begun(1, 100, case.prompt)]))
+    deltas = list(reply.take([PromptMade(1, 100, case.prompt)]))
     for piece in pieces:
         deltas += reply.take([RoundText((Span(piece, Origin.TARGET),), rounds_of([0])[0])])
     deltas += reply.take([TurnEnd("", reason, GenerationStats())])

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from localspec.errors import OutOfMemory, UsageError
-from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free
-from localspec.pairs.memory.need import ModelFacts, Need, Setup, need
-from localspec.pairs.memory.placement import MemoryPlan, Wishes, plan
+from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
+from localspec.pairs.memory.need import MemoryNeed, ModelFacts, ModelSetup, need
+from localspec.pairs.memory.placement import MemoryPlan, UserLimits, plan
 from tests.test_memory_plan import model
 
 GB = 10**9
-LAYER = need(model(), Setup(n_ctx=4096, gpu_layers=-1)).device / 33  # bytes, roughly, in all
+LAYER = need(model(), ModelSetup(n_ctx=4096, gpu_layers=-1)).device / 33  # bytes, roughly, in all
 
 
 def lent(number: int, layers: float) -> Device:
@@ -27,8 +27,8 @@ def lent(number: int, layers: float) -> Device:
     )
 
 
-def planned(free: Free, **wishes: object) -> MemoryPlan:
-    return plan(model(), None, free, Wishes(n_ctx=4096, **wishes))  # type: ignore[arg-type]
+def planned(free: FreeMemory, **limits: object) -> MemoryPlan:
+    return plan(model(), None, free, UserLimits(n_ctx=4096, **limits))  # type: ignore[arg-type]
 
 
 def layers(found: MemoryPlan) -> list[int]:
@@ -37,7 +37,7 @@ def layers(found: MemoryPlan) -> list[int]:
     return [33 - sum(lent), *lent]
 
 
-LARGE = Free(ram=20 * GB)
+LARGE = FreeMemory(ram=20 * GB)
 
 
 def test_workers_share_by_memory() -> None:
@@ -63,10 +63,10 @@ def test_layers_that_were_asked_for_are_lent() -> None:
 
 def test_a_small_device_beside_a_large_one_gets_no_more_than_it_has_room_for() -> None:
     """In proportion to what is free it would get three or four layers: without its buffers."""
-    found = planned(Free(20 * GB, (lent(0, 40), lent(1, 1.5))))
+    found = planned(FreeMemory(20 * GB, (lent(0, 40), lent(1, 1.5))))
     assert layers(found) == [0, 33, 0]
     assert (found.target.gpu_layers, found.gave_up) == (-1, ())
-    found = planned(Free(20 * GB, (lent(0, 24), lent(1, 2))))
+    found = planned(FreeMemory(20 * GB, (lent(0, 24), lent(1, 2))))
     assert layers(found) == [7, 25, 1]
     assert found.gave_up == ("26 of 33 layers of the target on the accelerator",)
     with pytest.raises(OutOfMemory, match=r"the target's layers asked for need .* on RPC1, .* are"):
@@ -78,8 +78,8 @@ def test_a_draft_goes_where_it_has_room() -> None:
     large, small = (replace(lent(i, n), target=False) for i, n in enumerate((20, 1)))
 
     def drafted(*devices: Device, asked: int | None = None) -> MemoryPlan:
-        wishes = Wishes(n_ctx=4096, draft_gpu_layers=asked)
-        return plan(model(), draft, Free(40 * GB, devices), wishes)
+        limits = UserLimits(n_ctx=4096, draft_gpu_layers=asked)
+        return plan(model(), draft, FreeMemory(40 * GB, devices), limits)
 
     alike = drafted(large, replace(large, label="RPC1")).draft
     assert alike is not None
@@ -130,29 +130,29 @@ def test_a_device_too_small_for_the_share_that_was_asked_for_is_named() -> None:
 def test_the_draft_leaves_less_for_a_share() -> None:
     draft = replace(model(layers=16), other_weights=0, output_weights=0)
     free = replace(LARGE, devices=(lent(0, 60), replace(lent(1, 24), draft=False)))
-    wishes = Wishes(n_ctx=4096, split=(1.0, 1.0), gpu_layers=-1, draft_gpu_layers=-1)
-    assert layers(plan(model(), draft, free, wishes))[1:] == [17, 16]
+    limits = UserLimits(n_ctx=4096, split=(1.0, 1.0), gpu_layers=-1, draft_gpu_layers=-1)
+    assert layers(plan(model(), draft, free, limits))[1:] == [17, 16]
     free = replace(free, devices=(lent(0, 24), replace(lent(1, 60), draft=False)))
     with pytest.raises(OutOfMemory, match=r"target's layers asked for need .* on RPC0"):
-        plan(model(), draft, free, wishes)
-    open_ = plan(model(), draft, free, replace(wishes, gpu_layers=None))
+        plan(model(), draft, free, limits)
+    open_ = plan(model(), draft, free, replace(limits, gpu_layers=None))
     assert 7 <= layers(open_)[1] <= 10
-    assert layers(plan(model(), None, free, replace(wishes, gpu_layers=None)))[1] == 17
+    assert layers(plan(model(), None, free, replace(limits, gpu_layers=None)))[1] == 17
 
 
 def test_where_all_places_are_too_small_together_the_rest_is_read_from_disk() -> None:
-    free = Free(GB, (lent(0, 3), lent(1, 1.5)))
+    free = FreeMemory(GB, (lent(0, 3), lent(1, 1.5)))
     found = planned(free)
     assert found.from_disk > GB
     assert layers(found)[1:] == [3, 1]
 
 
-def _sizes(small: ModelFacts) -> list[Need]:
+def _sizes(small: ModelFacts) -> list[MemoryNeed]:
     """By the number of layers on devices."""
-    return [need(small, Setup(n_ctx=1024, gpu_layers=n)) for n in range(small.layers + 2)]
+    return [need(small, ModelSetup(n_ctx=1024, gpu_layers=n)) for n in range(small.layers + 2)]
 
 
-def _held(sizes: list[Need], first: int, last: int) -> int:
+def _held(sizes: list[MemoryNeed], first: int, last: int) -> int:
     """Bytes of the layers from the first to the last, counted from the end, on a device."""
     held = sizes[first].device_weights + sizes[first].device_cache
     return held - sizes[last].device_weights - sizes[last].device_cache
@@ -161,17 +161,19 @@ def _held(sizes: list[Need], first: int, last: int) -> int:
 def _buffers(small: ModelFacts, devices: tuple[Device, ...], layers: int = -1) -> int:
     """Bytes besides on each of the devices, which together have room for so many layers."""
     split = tuple((each.label, 1) for each in devices)
-    shared = need(small, Setup(n_ctx=1024, gpu_layers=layers or 1, split=split))
+    shared = need(small, ModelSetup(n_ctx=1024, gpu_layers=layers or 1, split=split))
     return shared.device_buffers // len(devices)
 
 
 def _together(small: ModelFacts, devices: tuple[Device, ...]) -> int:
     """How many layers there is room for in what all devices have, as if they were one."""
     room = DEVICE_RESERVE + sum(max(0, each.free - DEVICE_RESERVE) for each in devices)
-    return plan(small, None, Free(20 * GB, (Device(room),)), Wishes(n_ctx=1024)).target.gpu_layers
+    return plan(
+        small, None, FreeMemory(20 * GB, (Device(room),)), UserLimits(n_ctx=1024)
+    ).target.gpu_layers
 
 
-def _all_ways(small: ModelFacts, free: Free, layers: int = -1) -> set[tuple[int, ...]]:
+def _all_ways(small: ModelFacts, free: FreeMemory, layers: int = -1) -> set[tuple[int, ...]]:
     """Every division that has room: counted from the definition."""
     found, buffers = set(), DEVICE_RESERVE + _buffers(small, free.devices, layers)
     sizes = _sizes(small)
@@ -214,8 +216,8 @@ def test_no_share_that_has_room_is_larger() -> None:
             if not any(counts[i] and _held(sizes, after[i], after[i + 1]) + buffers > each.free
                        for i, each in enumerate(devices)):  # fmt: skip
                 fitting.append(counts)
-        free = Free(20 * GB, devices)
-        chosen = plan(small, None, free, Wishes(n_ctx=1024, split=tuple(parts))).target
+        free = FreeMemory(20 * GB, devices)
+        chosen = plan(small, None, free, UserLimits(n_ctx=1024, split=tuple(parts))).target
         assert tuple(n for _, n in chosen.split) == fitting[-1]
         found.append(sum(fitting[-1]))
     assert {*found} == {*range(8)}
@@ -226,11 +228,11 @@ def test_no_division_that_has_room_lends_more() -> None:
     rng, own_has_none = random.Random(7), 0
     for _ in range(300):
         small, devices = _machine(rng)
-        free = Free(20 * GB, devices)
+        free = FreeMemory(20 * GB, devices)
         together = _together(small, devices)
         ways = _all_ways(small, free, together)
         most = max(map(sum, ways))
-        found = plan(small, None, free, Wishes(n_ctx=1024)).target
+        found = plan(small, None, free, UserLimits(n_ctx=1024)).target
         counts = tuple(n for _, n in found.split)
         if len(devices) == 1:
             assert (counts, found.gpu_layers % 8) == ((), most)

@@ -31,8 +31,8 @@ from localspec.loading import models
 from localspec.loading.load import load_session
 from localspec.loading.measuring import identity_of
 from localspec.loading.planning import load_plan
-from localspec.loading.request import Drafters, LoadRequest
-from localspec.pairs.memory.free import Free
+from localspec.loading.request import AllowedDrafters, LoadRequest
+from localspec.pairs.memory.free import FreeMemory
 from tests.support import toy
 
 from .fakes import ended, fake_session
@@ -350,17 +350,17 @@ def test_a_draft_that_is_often_right_comes_to_read_it_all(contexts: dict[str, Co
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (None, Drafters(own=True, lookup=True)),
-        ("auto", Drafters(own=True, lookup=True)),
-        ("AUTO,lookup", Drafters(own=True, lookup=True)),
-        ("lookup", Drafters(lookup=True)),
-        ("none", Drafters()),
-        ("a.gguf", Drafters(named=("a.gguf",))),
-        ("a.gguf, b.gguf,lookup", Drafters(lookup=True, named=("a.gguf", "b.gguf"))),
-        ("auto,b.gguf", Drafters(own=True, lookup=True, named=("b.gguf",))),
+        (None, AllowedDrafters(own=True, lookup=True)),
+        ("auto", AllowedDrafters(own=True, lookup=True)),
+        ("AUTO,lookup", AllowedDrafters(own=True, lookup=True)),
+        ("lookup", AllowedDrafters(lookup=True)),
+        ("none", AllowedDrafters()),
+        ("a.gguf", AllowedDrafters(named=("a.gguf",))),
+        ("a.gguf, b.gguf,lookup", AllowedDrafters(lookup=True, named=("a.gguf", "b.gguf"))),
+        ("auto,b.gguf", AllowedDrafters(own=True, lookup=True, named=("b.gguf",))),
     ],
 )
-def test_the_words_of_draft(text: str | None, expected: Drafters) -> None:
+def test_the_words_of_draft(text: str | None, expected: AllowedDrafters) -> None:
     assert LoadRequest(draft=text).drafters == expected
 
 
@@ -395,7 +395,7 @@ def test_more_drafters_than_memory_are_refused(
     toy_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drafts = [shutil.copy(toy_target, tmp_path / f"d{i}.gguf") for i in range(8)]
-    free = Free(ram=150 << 20)
+    free = FreeMemory(ram=150 << 20)
     monkeypatch.setattr("localspec.loading.planning.free_memory", lambda *_, **__: free)
 
     def planned(number: int) -> int:

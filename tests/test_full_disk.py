@@ -106,11 +106,11 @@ def test_what_was_said_meanwhile_is_kept_once_there_is_room(disk: Disk) -> None:
     ]
     disk.make_room()
     one.turn("after", "there is room")
-    assert one.keeper.close(10)
+    assert one.store_thread.close(10)
     again = Desk(path)
     found = said(again.load("before"))
     assert found == ["before", "it was full", "while it is full", long, "after", "there is room"]
-    assert again.keeper.close(10)
+    assert again.store_thread.close(10)
 
 
 def run(*arguments: str, **places: Path) -> subprocess.CompletedProcess[str]:

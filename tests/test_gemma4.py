@@ -44,7 +44,7 @@ from localspec.loading.planning import load_plan
 from localspec.loading.request import LoadRequest
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads
-from localspec.pairs.memory.need import Setup, draft_facts, need
+from localspec.pairs.memory.need import ModelSetup, draft_facts, need
 from tests.support import toy
 
 from .support.gemma4 import USUAL, Assistant, Attention, write_assistant, write_gemma4
@@ -275,7 +275,7 @@ def test_what_a_pass_costs_is_measured_without_the_target_s_cells(made: SharedHe
 def test_it_takes_what_was_planned(models: tuple[Model, Model], n_ctx: int, flash: bool) -> None:
     how = replace(OPTIONS, n_ctx=n_ctx, flash_attention=flash)
     sizes = draft_facts(gguf.read_header(models[1].path))
-    planned = need(sizes, Setup(n_ctx=n_ctx, flash=flash))
+    planned = need(sizes, ModelSetup(n_ctx=n_ctx, flash=flash))
     with Context(models[0], how) as target, head_of(models[1], target, how) as head:
         assert planned.host_cache == head.cache_bytes == 0
         assert planned.host_weights == pytest.approx(head.model.weights_bytes, rel=0.05)

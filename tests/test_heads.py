@@ -27,7 +27,7 @@ from localspec.bench import benchmark
 from localspec.bench.benchmark import bench_pair
 from localspec.bench.prompt_sets import BenchRequest, PromptSet
 from localspec.chat.pair import LoadRecord
-from localspec.chat.prefixes import Prefixes
+from localspec.chat.prefixes import CachedPrefixes
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import GAP, LOOK, Drafted
 from localspec.engine.generate import Engine, GenerateSettings
@@ -45,7 +45,7 @@ from localspec.engine.llama import (
     head_of,
 )
 from localspec.engine.llama.checkpoint import Rollback
-from localspec.engine.llama.crew import Crew
+from localspec.engine.llama.crew import ThreadController
 from localspec.engine.llama.head import Rows, TargetStates
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import DFLASH, DRAFT, EAGLE3, MTP, FinishReason, Round
@@ -58,9 +58,9 @@ from localspec.pairs import catalogue, installed, resolver
 from localspec.pairs.examine import examine
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.memory.need import Setup, draft_facts, facts, mtp_facts, need
+from localspec.pairs.memory.need import ModelSetup, draft_facts, facts, mtp_facts, need
 from localspec.pairs.memory.outlook import counted
 from localspec.pairs.memory.placement import PROGRAM
 
@@ -541,7 +541,7 @@ def test_with_a_seed_a_text_does_not_depend_on_what_a_head_read_before(
 @pytest.mark.few(1)
 def test_a_head_goes_over_to_another_text_and_back(engine: Engine) -> None:
     made = drafter(engine).head
-    prefixes = Prefixes((engine.target, made), room=lambda: 1 << 30)
+    prefixes = CachedPrefixes((engine.target, made), room=lambda: 1 << 30)
     texts = [ids(engine, text) * 3 for text in (PROMPTS[0], PROMPTS[2])]
     for text in (*texts, *texts):
         prefixes.switch(text)
@@ -720,7 +720,7 @@ def test_a_further_layer_reads_what_was_drafted_and_all_before(chain: Engine) ->
 def test_several_layers_take_what_was_planned(chain: Engine) -> None:
     made = drafter(chain).head
     sizes = mtp_facts(gguf.read_header(made.model.path))
-    planned = need(sizes, Setup(n_ctx=OPTIONS.n_ctx))
+    planned = need(sizes, ModelSetup(n_ctx=OPTIONS.n_ctx))
     assert planned.host_cache == pytest.approx(made.cache_bytes, rel=0.01, abs=40_000)
     assert sum(1 for each in sizes.layer_weights if each) == made.layers == 3
 
@@ -760,7 +760,7 @@ def test_a_head_leaves_busy_cores_to_others(
     made = drafter(engine).head
     made.threads.use(2, at_most=True)
     made.threads.hold(False)
-    monkeypatch.setattr(Crew, "look", lambda self: 1)
+    monkeypatch.setattr(ThreadController, "look", lambda self: 1)
     run(engine, ids(engine, PROMPTS[0]), 3)
     assert made.threads.now == 1
 
@@ -829,11 +829,11 @@ def test_a_pair_may_have_a_draft_model_and_a_head(hub_world: World) -> None:
 def test_a_list_s_memory_counts_all_that_drafts(hub_world: World) -> None:
     target, draft, head = toy.TARGET, toy.DRAFT, toy.EAGLE3
     reports = [
-        examine(str(target), ",".join(map(str, drafts)), Patience(), n_ctx=512)
+        examine(str(target), ",".join(map(str, drafts)), RetryPolicy(), n_ctx=512)
         for drafts in ((draft,), (draft, head))
     ]
     one, both = (report.outlook.fit.needed for report in reports)
-    own = need(draft_facts(gguf.read_header(head)), Setup(n_ctx=512)).total
+    own = need(draft_facts(gguf.read_header(head)), ModelSetup(n_ctx=512)).total
     assert both - one == own > 0
 
 
@@ -1006,7 +1006,7 @@ def test_a_head_takes_what_was_planned(models: tuple[Model, Model], n_ctx: int) 
     how = replace(OPTIONS, n_ctx=n_ctx)
     header = gguf.read_header(models[1].path)
     sizes = mtp_facts(header) if models[0] is models[1] else draft_facts(header)
-    planned = need(sizes, Setup(n_ctx=n_ctx))
+    planned = need(sizes, ModelSetup(n_ctx=n_ctx))
     with Context(models[0], how) as target, head_of(models[1], target, how) as made:
         used = made.cache_bytes + made.buffer_bytes
         used += planned.host_weights if models[0] is models[1] else made.model.weights_bytes
@@ -1014,7 +1014,7 @@ def test_a_head_takes_what_was_planned(models: tuple[Model, Model], n_ctx: int) 
         later = 4 * sizes.shown * (sizes.held * min(n_ctx, 512) + 256) + sizes.table
         assert abs(planned.total - later - used) <= max(2_000_000, 0.05 * used)
     if models[0] is models[1]:
-        whole = need(facts(header), Setup(n_ctx=n_ctx)).host_weights + planned.host_weights
+        whole = need(facts(header), ModelSetup(n_ctx=n_ctx)).host_weights + planned.host_weights
         assert whole == pytest.approx(models[0].weights_bytes, rel=0.02)
 
 
@@ -1071,7 +1071,7 @@ def test_a_head_takes_no_more_than_was_planned_as_the_system_counts(
         cwd=Path(__file__).parents[1],
     )
     used = int(done.stdout)
-    planned = need(draft_facts(gguf.read_header(own)), Setup(n_ctx=8192)).total
+    planned = need(draft_facts(gguf.read_header(own)), ModelSetup(n_ctx=8192)).total
     assert abs(planned - used) <= max(8_000_000, 0.05 * used)
     assert used < 100_000_000
 
@@ -1195,7 +1195,7 @@ def test_before_loading_as_much_memory_is_counted_as_loading_plans(
     path = str(write(tmp_path / "target.gguf"))
     needed = {}
     for draft in (None, "lookup", "none"):
-        looked = examine(path, draft, Patience(), n_ctx=256, scan=False)
+        looked = examine(path, draft, RetryPolicy(), n_ctx=256, scan=False)
         needed[draft] = looked.outlook.fit.needed
         planned = load_plan(LoadRequest(pair=path, draft=draft, ctx_size=256, scan=False))
         assert needed[draft] - PROGRAM == planned.total
@@ -1204,6 +1204,6 @@ def test_before_loading_as_much_memory_is_counted_as_loading_plans(
 
 def test_a_head_inside_the_target_can_be_asked_for_by_its_name(tmp_path: Path) -> None:
     path = str(write_mtp(tmp_path / "target.gguf"))
-    assert examine(path, "mtp", Patience(), scan=False).draft is None
+    assert examine(path, "mtp", RetryPolicy(), scan=False).draft is None
     with pytest.raises(UnsupportedModel, match="cannot draft for itself"):
-        examine(str(toy.TARGET), "mtp", Patience(), scan=False)
+        examine(str(toy.TARGET), "mtp", RetryPolicy(), scan=False)

@@ -26,13 +26,13 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Origin, RoundText, Span, TurnEvent
 from localspec.chat.history import exchange, schema
 from localspec.chat.history.fields import document_of, pack, settings_of, unpack
-from localspec.chat.history.keeper import Keeper
-from localspec.chat.history.record import Record
+from localspec.chat.history.keeper import StoreThread
+from localspec.chat.history.record import ConversationRecord
 from localspec.chat.history.store import KEEP_DELETED_S, Store
-from localspec.chat.history.tree import Node, PairReference, Stored, Tree
+from localspec.chat.history.tree import MessageNode, MessageTree, PairReference, StoredConversation
 from localspec.chat.past import PAST
 from localspec.chat.settings import ChatSettings
-from localspec.chat.states import STATES, States
+from localspec.chat.states import STATES, StateFiles
 from localspec.engine.acceptance import Accept
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import FinishReason, Round
@@ -49,13 +49,13 @@ def path(tmp_path: Path) -> Path:
 
 
 class Desk:
-    """A keeper and the record of one running program."""
+    """A store thread and the record of one running program."""
 
     def __init__(self, path: Path) -> None:
         self.told: list[LocalspecError] = []
-        self.keeper = Keeper(path, self.told.append)
-        self.keeper.start()
-        self.record = Record(self.keeper, PAIR)
+        self.store_thread = StoreThread(path, self.told.append)
+        self.store_thread.start()
+        self.record = ConversationRecord(self.store_thread, PAIR)
 
     def turn(self, question: str | None, answer: str, instead_of: str | None = None) -> str:
         ids = self.record.begin(question, SETTINGS, instead_of=instead_of)
@@ -65,15 +65,17 @@ class Desk:
         return ids[-1]
 
     def flush(self) -> None:
-        self.keeper.ask(lambda _: None).exception(10)
+        self.store_thread.ask(lambda _: None).exception(10)
 
     def titles(self, search: str = "") -> list[str]:
-        return [one.header.title for one in self.keeper.ask(lambda s: s.listed(search)).result(10)]
+        return [
+            one.header.title for one in self.store_thread.ask(lambda s: s.listed(search)).result(10)
+        ]
 
-    def load(self, title: str) -> Record:
-        found = self.keeper.ask(lambda s: s.listed(title)).result(10)[0].header.id
-        record = Record(self.keeper, PAIR)
-        record.open(self.keeper.ask(lambda s: s.load(found)).result(10))
+    def load(self, title: str) -> ConversationRecord:
+        found = self.store_thread.ask(lambda s: s.listed(title)).result(10)[0].header.id
+        record = ConversationRecord(self.store_thread, PAIR)
+        record.open(self.store_thread.ask(lambda s: s.load(found)).result(10))
         return record
 
 
@@ -89,10 +91,10 @@ def desk(path: Path) -> Iterator[Callable[[], Desk]]:
 
     yield make
     for one in desks:
-        assert one.keeper.close(10)
+        assert one.store_thread.close(10)
 
 
-def said(record: Record) -> list[str]:
+def said(record: ConversationRecord) -> list[str]:
     return [message.content for message in record.messages()]
 
 
@@ -141,7 +143,7 @@ def test_the_list_is_searched_by_words_and_their_beginnings(desk: Callable[[], D
     assert one.titles("mount") == ["Mountains"]
     assert one.titles("rhine alps") == []
     assert one.titles("\"'*()^") == ["Mountains", "Rivers of Europe"]
-    hit = one.keeper.ask(lambda s: s.listed("danube")).result(10)[0]
+    hit = one.store_thread.ask(lambda s: s.listed("danube")).result(10)[0]
     assert "Danube" in hit.found
     assert hit.messages == 2
 
@@ -151,7 +153,7 @@ def test_a_message_that_came_to_nothing_is_found_by_no_search(desk: Callable[[],
     one.turn("Rivers of Europe", "The Danube.")
     conversation, (asked, answered) = one.record.header.id, one.record.nodes()
     assert one.titles("danube") == ["Rivers of Europe"]
-    one.keeper.ask(lambda s: s.drop(conversation, [answered.id], asked.id)).result(10)
+    one.store_thread.ask(lambda s: s.drop(conversation, [answered.id], asked.id)).result(10)
     assert one.titles("danube") == []
     assert one.titles("rivers") == ["Rivers of Europe"]
 
@@ -163,11 +165,11 @@ def test_rename_delete_and_undo(desk: Callable[[], Desk]) -> None:
     one.turn("More", "Yes")
     assert one.titles() == ["A better title"]
     conversation = one.record.header.id
-    one.keeper.ask(lambda s: s.delete(conversation)).result(10)
+    one.store_thread.ask(lambda s: s.delete(conversation)).result(10)
     assert one.titles() == []
     assert one.titles("question") == []
-    assert one.keeper.ask(lambda s: s.undelete()).result(10) == "A better title"
-    assert one.keeper.ask(lambda s: s.undelete()).result(10) is None
+    assert one.store_thread.ask(lambda s: s.undelete()).result(10) == "A better title"
+    assert one.store_thread.ask(lambda s: s.undelete()).result(10) is None
     assert one.titles("question") == ["A better title"]
 
 
@@ -181,10 +183,10 @@ def test_a_clock_that_is_put_back_changes_no_order(
         one.turn(question, "answer")
         clock[0] -= 3600
     assert one.titles() == ["third", "second", "first"]
-    for each in one.keeper.ask(lambda s: s.listed()).result(10):
-        one.keeper.ask(lambda s, name=each.header.id: s.delete(name)).result(10)
+    for each in one.store_thread.ask(lambda s: s.listed()).result(10):
+        one.store_thread.ask(lambda s, name=each.header.id: s.delete(name)).result(10)
         clock[0] -= 3600
-    undone = [one.keeper.ask(lambda s: s.undelete()).result(10) for _ in range(3)]
+    undone = [one.store_thread.ask(lambda s: s.undelete()).result(10) for _ in range(3)]
     assert undone == ["first", "second", "third"]
 
 
@@ -196,9 +198,9 @@ def test_what_was_deleted_long_ago_is_removed_for_good(
     kept = one.record.header.id
     one.record.fresh()
     one.turn("Older", "thing")
-    one.keeper.ask(lambda s: s.delete(one.record.header.id)).result(10)
+    one.store_thread.ask(lambda s: s.delete(one.record.header.id)).result(10)
     # Another program that had it open leaves it, and keeps what its caches held.
-    left = States(path.with_name(STATES), "models")
+    left = StateFiles(path.with_name(STATES), "models")
     path.with_name(PAST).mkdir()
     for name in (one.record.header.id, kept):
         left.save(name, b"", [[1]], [np.ones(9, np.uint8)])
@@ -350,7 +352,7 @@ def test_hearing_waits_for_no_disk_and_rounds_that_piled_up_are_written_together
     one = desk()
     one.record.begin("q", SETTINGS)
     busy, free = threading.Event(), threading.Event()
-    one.keeper.ask(lambda _: busy.set() or free.wait(30))
+    one.store_thread.ask(lambda _: busy.set() or free.wait(30))
     assert busy.wait(10)
     for n in range(100):  # with a slow disk: nothing of this returns before its time
         one.record.hear(released(f"{n} "))
@@ -382,7 +384,7 @@ def test_many_programs_write_at_once(path: Path) -> None:
         "import sys; from pathlib import Path; from tests.test_history import *\n"
         "desk = Desk(Path(sys.argv[1]))\n"
         "for n in range(15): desk.turn(f'{sys.argv[2]} {n}', 'answer')\n"
-        "assert desk.keeper.close(60) and not desk.told, desk.told\n"
+        "assert desk.store_thread.close(60) and not desk.told, desk.told\n"
     )
     children = [subprocess.Popen([sys.executable, "-c", program, str(path), name]) for name in "ab"]
     assert [child.wait() for child in children] == [0, 0]
@@ -471,10 +473,10 @@ def test_who_asks_can_go_away_or_fail_and_the_rest_is_written(desk: Callable[[],
     def broken(store: Store) -> None:
         raise KeyError("a fault of ours")
 
-    running = one.keeper.ask(slow)
+    running = one.store_thread.ask(slow)
     assert asked.wait(10)
-    waiting = one.keeper.ask(lambda _: pytest.fail("nobody wants to know any more"))
-    fault = one.keeper.ask(broken)
+    waiting = one.store_thread.ask(lambda _: pytest.fail("nobody wants to know any more"))
+    fault = one.store_thread.ask(broken)
     assert waiting.cancel()
     assert not running.cancel()  # it is being answered
     answered.set()
@@ -489,8 +491,8 @@ def test_a_change_is_made_though_nobody_waits_for_it_any_more(desk: Callable[[],
     one = desk()
     one.turn("q", "a")
     conversation, free = one.record.header.id, threading.Event()
-    one.keeper.ask(lambda _: free.wait(10))
-    change = one.keeper.ask(lambda store: store.rename(conversation, "renamed"), changes=True)
+    one.store_thread.ask(lambda _: free.wait(10))
+    change = one.store_thread.ask(lambda store: store.rename(conversation, "renamed"), changes=True)
     assert not change.cancel()
     free.set()
     assert one.titles() == ["renamed"]
@@ -503,7 +505,7 @@ def test_a_job_that_can_never_be_done_is_told_and_holds_up_nothing(
         raise TypeError("a fault of ours")
 
     one = desk()
-    one.keeper.write(broken)
+    one.store_thread.write(broken)
     one.turn("q", "a")
     assert one.titles() == ["q"]
     assert "TypeError: a fault of ours" in one.told[0].message
@@ -519,7 +521,7 @@ def test_what_could_not_be_written_is_tried_again_at_the_end(path: Path) -> None
         one.flush()
         assert "full" in one.told[0].message
         other.execute("DROP TRIGGER full")
-    assert one.keeper.close(30)
+    assert one.store_thread.close(30)
     with closing(Store(path)) as store:
         assert [one.messages for one in store.listed()] == [2]
 
@@ -540,7 +542,7 @@ def test_a_store_that_was_locked_at_the_beginning_is_written_once_it_is_free(
             one.titles()
     assert one.titles() == ["q"]
     assert len(one.told) == 1
-    assert one.keeper.close(30)
+    assert one.store_thread.close(30)
     with closing(Store(path)) as store:
         nodes = store.load(one.record.header.id).tree.path()
     assert [node.message.content for node in nodes] == ["q", "a", "q2", "half an answer"]
@@ -568,13 +570,13 @@ def test_an_export_is_imported_as_a_conversation_of_its_own(
     one = desk()
     one.turn("q", "a")
     one.turn(None, "again \x1b[2J")
-    stored = one.keeper.ask(lambda s: s.load(one.record.header.id)).result(10)
+    stored = one.store_thread.ask(lambda s: s.load(one.record.header.id)).result(10)
     file = exchange.write_file(stored, "json", tmp_path / "c.json")
     back = exchange.read_file(file)
     assert back.header.id != stored.header.id
     assert back.header.pair == PAIR
     assert not set(back.tree.nodes) & set(stored.tree.nodes)
-    record = Record(None)
+    record = ConversationRecord(None)
     record.open(back)
     assert record.messages() == one.record.messages()
     assert record.step(record.nodes()[-1].id, -1)
@@ -607,7 +609,7 @@ ODD = [
 def test_markdown_is_read_in_again_as_it_was_said(
     pair: str, prompt: str, converted: bool, tmp_path: Path
 ) -> None:
-    record = Record(None, PairReference(pair, "./t.gguf", "none"))
+    record = ConversationRecord(None, PairReference(pair, "./t.gguf", "none"))
     settings = replace(SETTINGS, system_prompt=prompt, stop=("-->",), grammar="root ::= [a>]\n")
     contents = [text.replace("\r", "") for text in ODD] if converted else ODD
     record.fresh()
@@ -616,7 +618,7 @@ def test_markdown_is_read_in_again_as_it_was_said(
         finish = FinishReason.CANCELLED if number % 2 else FinishReason.LENGTH
         record.end(Message(Role.ASSISTANT, contents[-1 - number], finish), {})
     record.rename("A # title of ## You")
-    stored = Stored(record.header, record.tree)
+    stored = StoredConversation(record.header, record.tree)
     file = exchange.write_file(stored, "md", tmp_path / "c.md")
     if converted:  # as an editor or git on Windows does
         file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
@@ -631,7 +633,7 @@ def test_markdown_is_read_in_again_as_it_was_said(
 def test_markdown_that_somebody_has_changed_is_read_as_it_is_now(desk: Callable[[], Desk]) -> None:
     one = desk()
     one.turn("q", "a")
-    text = exchange.to_markdown(Stored(one.record.header, one.record.tree))
+    text = exchange.to_markdown(StoredConversation(one.record.header, one.record.tree))
     text = text.replace("# q", "# Another").replace("\n\na\n\n", "\n\nb\n\n## You\n\nmore\n\n")
     stored = exchange.from_text(text + "\n")
     assert stored.header.title == "Another"
@@ -679,10 +681,10 @@ def test_figures_and_times_that_cannot_be_are_left_out(
     assert isinstance(kept.get("tokens_per_second", ""), str)
     # Earlier versions have stored what they were given.
     before = json.loads(figures.replace("VALUE", value))
-    node = Node("b", None, stored.tree.path()[0].message, before)
-    keeper = desk().keeper
-    keeper.write(lambda store: store.save(stored.header, [node], "b"))
-    loaded = keeper.ask(lambda store: store.load(stored.header.id)).result(10)
+    node = MessageNode("b", None, stored.tree.path()[0].message, before)
+    store_thread = desk().store_thread
+    store_thread.write(lambda store: store.save(stored.header, [node], "b"))
+    loaded = store_thread.ask(lambda store: store.load(stored.header.id)).result(10)
     assert loaded.tree.path()[0].figures == kept
 
 
@@ -719,8 +721,10 @@ def test_origins_are_kept_in_a_few_characters() -> None:
 
 
 def test_half_a_tree_is_shown_as_far_as_it_goes() -> None:
-    nodes = [Node(c, p, Message(Role.USER, c)) for c, p in [("b", "lost"), ("c", "b"), ("d", "d")]]
-    tree = Tree(nodes, "c")
+    nodes = [
+        MessageNode(c, p, Message(Role.USER, c)) for c, p in [("b", "lost"), ("c", "b"), ("d", "d")]
+    ]
+    tree = MessageTree(nodes, "c")
     assert [node.id for node in tree.path()] == ["b", "c"]
     tree.choose("d")
     assert [node.id for node in tree.path()] == ["d"]
@@ -736,11 +740,11 @@ def test_two_thousand_messages_load_in_well_under_a_second(path: Path) -> None:
     best = math.inf
     for _ in range(3):
         started = time.perf_counter()
-        stored = desk.keeper.ask(lambda s: s.load(conversation)).result(30)
+        stored = desk.store_thread.ask(lambda s: s.load(conversation)).result(30)
         best = min(best, time.perf_counter() - started)
     assert len(stored.tree.path()) == 2000
     assert best < 0.3
-    assert desk.keeper.close(30)
+    assert desk.store_thread.close(30)
 
 
 def test_what_streams_waits_for_the_question_that_the_disk_did_not_take(
@@ -764,9 +768,9 @@ def test_what_streams_waits_for_the_question_that_the_disk_did_not_take(
     for text in ("a", "b", "c"):
         one.record.hear(released(text))
         one.flush()
-    assert one.keeper.close(10)
+    assert one.store_thread.close(10)
     with closing(Store(path)) as store:
-        record = Record()
+        record = ConversationRecord()
         record.open(store.load(store.listed()[0].header.id))
     assert said(record)[-1] == "abc"
 

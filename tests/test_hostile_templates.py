@@ -20,7 +20,7 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Noticed, TurnEnd
-from localspec.chat.renderer import Budget, Renderer, TemplateSource
+from localspec.chat.renderer import RenderBudget, TemplateRenderer, TemplateSource
 from localspec.chat.template import PLAIN_STOPS, ChatTemplate
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import FinishReason
@@ -186,7 +186,7 @@ def test_a_refusal_brings_no_escape_sequence() -> None:
 @pytest.mark.parametrize("template", [ENDLESS, loops(random.Random(1)), "{{ 'x' * 10 ** 8 }}" * 99])
 def test_a_wish_to_stop_ends_a_running_template(template: str) -> None:
     ours, cancel = renderer(), Cancel()
-    ours.render(TemplateSource(CHATML, "", ""), TALK, Budget())  # the process is there
+    ours.render(TemplateSource(CHATML, "", ""), TALK, RenderBudget())  # the process is there
     set_at: list[float] = []
 
     def stop() -> None:
@@ -195,7 +195,7 @@ def test_a_wish_to_stop_ends_a_running_template(template: str) -> None:
 
     threading.Timer(0.1, stop).start()
     with pytest.raises(Cancelled):
-        ours.render(TemplateSource("{{ x }}" + template * 50, "", ""), TALK, Budget(), cancel)
+        ours.render(TemplateSource("{{ x }}" + template * 50, "", ""), TALK, RenderBudget(), cancel)
     assert time.monotonic() - set_at[0] < 0.2
 
 
@@ -220,11 +220,11 @@ def test_a_template_that_is_given_up_in_a_turn_is_told_in_that_turn() -> None:
 
 
 def test_a_child_that_somebody_ends_is_started_again() -> None:
-    ours = Renderer()
+    ours = TemplateRenderer()
     source = TemplateSource(CHATML, "", "")
     try:
         for _ in range(3):
-            assert ours.render(source, TALK, Budget()).startswith("<|im_start|>system")
+            assert ours.render(source, TALK, RenderBudget()).startswith("<|im_start|>system")
             child = max(psutil.Process().children(), key=lambda process: process.create_time())
             child.kill()
             child.wait(5)
@@ -237,8 +237,8 @@ def test_the_child_ignores_the_terminals_interrupt_and_ends_with_its_parent() ->
     program = (
         "import os, psutil, time\n"
         "from localspec.chat.renderer import *\n"
-        "ours = Renderer()\n"
-        "ours.render(TemplateSource('x', '', ''), [], Budget())\n"
+        "ours = TemplateRenderer()\n"
+        "ours.render(TemplateSource('x', '', ''), [], RenderBudget())\n"
         "print(psutil.Process().children()[0].pid, flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -273,7 +273,9 @@ def test_templates_mean_what_they_mean_to_llama_cpp_python(template: str) -> Non
     usual = Jinja2ChatFormatter(template=template, bos_token="<s>", eos_token="</s>")
     plain = [{"role": m.role.value, "content": m.content} for m in talk]
     expected = usual(messages=plain).prompt  # type: ignore[arg-type]
-    assert renderer().render(TemplateSource(template, "<s>", "</s>"), talk, Budget()) == expected
+    assert (
+        renderer().render(TemplateSource(template, "<s>", "</s>"), talk, RenderBudget()) == expected
+    )
 
 
 @pytest.fixture

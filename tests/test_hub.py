@@ -13,11 +13,11 @@ from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub import cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub.client import RemoteFile
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from tests.support import ggufs, toy
 from tests.support.hub_world import World
 
-QUICK = Patience(pauses=(0.0, 0.0))
+QUICK = RetryPolicy(pauses=(0.0, 0.0))
 ONE = references.parse("ann/One-GGUF")
 
 

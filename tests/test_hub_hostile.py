@@ -22,13 +22,13 @@ from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub.client import RemoteFile
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from tests.support import ggufs, hostile_hub
 from tests.support.hub_world import World
 
 ONE = references.parse("ann/One-GGUF")
 NAME = "one-Q8_0.gguf"
-QUICK = Patience(pauses=(0.0,))
+QUICK = RetryPolicy(pauses=(0.0,))
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_who_asks_to_wait_for_hours_is_not_waited_for(hub_world: World, one: Rem
     hub_world.server.fault("/cdn/", status=429, headers={"Retry-After": "7200"}, times=9)
     began = time.monotonic()
     with pytest.raises(HubUnavailable, match="429"):
-        download.fetch(one, "main", Patience(), lambda _: None)
+        download.fetch(one, "main", RetryPolicy(), lambda _: None)
     assert time.monotonic() - began < 5
 
 

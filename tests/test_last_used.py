@@ -11,7 +11,7 @@ from localspec.errors import ModelFileError, UsageError
 from localspec.loading.load import open_session
 from localspec.loading.request import LoadRequest
 from localspec.pairs import remove
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from localspec.pairs.installed import (
     InstalledModel,
     InstalledPair,
@@ -120,6 +120,6 @@ def test_a_folder_that_cannot_be_written_does_no_harm(data: Path) -> None:
 def test_a_removed_pair_is_forgotten(toy_target: Path) -> None:
     save(InstalledPair("mine", InstalledModel((str(toy_target),)), None))
     remember_last("Mine")
-    remove.remove("mine", Patience())
+    remove.remove("mine", RetryPolicy())
     assert recall_last() is None
     assert toy_target.exists()

@@ -16,7 +16,7 @@ import gguf
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.marks import Marks
+from localspec.chat.marks import ControlTokens
 from localspec.chat.template import ChatTemplate
 from localspec.engine.llama import Model
 from localspec.errors import LocalspecError
@@ -223,16 +223,16 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
 
 
 def test_ordinary_text_keeps_its_ids(by_hand: Model) -> None:
-    marks = Marks(by_hand, CHATML + "\n\n    <em> ж")
+    marks = ControlTokens(by_hand, CHATML + "\n\n    <em> ж")
     plain = "<table>\n\n    \n    жаба <em"
     assert marks.spell(plain) == by_hand.tokenize(plain, add_special=False, parse_special=False)
     assert marks.within(plain) == set()
     assert marks.within("<em><table><|ask|>") == {"<em>", "<|ask|>"}  # the template says <em>
-    assert Marks(by_hand, CHATML).within("<em>") == set()
+    assert ControlTokens(by_hand, CHATML).within("<em>") == set()
 
 
 def test_a_mark_is_spelled_in_two_parts(by_hand: Model) -> None:
-    marks = Marks(by_hand, None)
+    marks = ControlTokens(by_hand, None)
     call = by_hand.tokenize("<|ask|>", add_special=False, parse_special=False)
     assert len(call) == 1
     for text in ("<|ask|>", "a<|ask|>b", "<|ask|><|ask|>", "<|a<|ask|>sk|>", "<<|ask|>"):

@@ -21,11 +21,11 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs import pull
 from localspec.pairs.installed import remember_last
 from localspec.process.engine_client import EngineClient
-from localspec.process.messages import Asking
-from localspec.process.server import Server, loader
+from localspec.process.messages import BenchProgress
+from localspec.process.server import EngineServer, loader
 from localspec.ui.app import ChatApp
-from localspec.ui.conversation.gate import Phase
-from localspec.ui.measuring import Measuring
+from localspec.ui.conversation.gate import EnginePhase
+from localspec.ui.measuring import MeasuringJobs
 from tests.support import toy
 from tests.support.chat_pilot import Chat
 from tests.support.heads import write_mtp
@@ -36,10 +36,10 @@ from tests.support.scripted_session import ScriptedSession
 @asynccontextmanager
 async def chatting(pair: str | None = "toy", draft: str | None = None) -> AsyncIterator[Chat]:
     wanted = LoadRequest(pair=pair, draft=draft, threads=1, temp=0.0, n_predict=12)
-    app = ChatApp(EngineClient(wanted, lambda: Server(loader)))
+    app = ChatApp(EngineClient(wanted, lambda: EngineServer(loader)))
     async with app.run_test(size=(120, 60)) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
-        await chat.until(lambda: app.turns.phase is not Phase.LOADING, "loading")
+        await chat.until(lambda: app.turns.phase is not EnginePhase.LOADING, "loading")
         yield chat
     app.engine.shut_down()
     assert await asyncio.to_thread(app.engine.join, 10)
@@ -126,10 +126,10 @@ def test_tuning_can_be_ended_and_the_pair_is_there_again(monkeypatch: pytest.Mon
 def test_the_bar_of_a_bench_is_of_its_time() -> None:
     told: list[tuple[str, float | None]] = []
     status = SimpleNamespace(lasting=lambda said, share, hint: told.append((said, share)))
-    bench = Measuring(None, None, status)  # type: ignore[arg-type]
-    bench.hear(Asking("stories-1", 0, 1750, None))
+    bench = MeasuringJobs(None, None, status)  # type: ignore[arg-type]
+    bench.hear(BenchProgress("stories-1", 0, 1750, None))
     bench._began -= 30.0  # type: ignore[operator]
-    bench.hear(Asking("stories-2", 6, 1750, 10.0))
+    bench.hear(BenchProgress("stories-2", 6, 1750, 10.0))
     (first, unknown), (second, share) = told
     assert (first, unknown) == ("question 1: stories-1", None)
     assert second == "question 7, about 10 s left: stories-2"

@@ -16,9 +16,9 @@ import pytest
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.planning import facts_of
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.memory.free import Device, Free
-from localspec.pairs.memory.need import ModelFacts, Setup, facts, need
-from localspec.pairs.memory.placement import PROGRAM, MemoryPlan, Wishes, plan
+from localspec.pairs.memory.free import Device, FreeMemory
+from localspec.pairs.memory.need import ModelFacts, ModelSetup, facts, need
+from localspec.pairs.memory.placement import PROGRAM, MemoryPlan, UserLimits, plan
 
 from .support import ggufs
 
@@ -162,12 +162,12 @@ def header(
 @pytest.mark.parametrize("name", KNOWN)
 def test_caches_and_states_are_those_that_llama_cpp_allocates(name: str) -> None:
     architecture, keys, n_bytes = KNOWN[name]
-    assert need(facts(header(architecture, keys)), Setup(n_ctx=CELLS)).host_cache == n_bytes
+    assert need(facts(header(architecture, keys)), ModelSetup(n_ctx=CELLS)).host_cache == n_bytes
 
 
 @pytest.mark.parametrize("keys", [{}, {"block_count": 4}, {"attention.head_count": [0, 0]}])
 def test_a_header_without_sizes_is_no_reason_to_fail(keys: Keys) -> None:
-    found = need(facts(header("llama", keys)), Setup(n_ctx=CELLS))
+    found = need(facts(header("llama", keys)), ModelSetup(n_ctx=CELLS))
     assert found.host_weights == found.host_cache == 0
 
 
@@ -176,7 +176,7 @@ def test_impossible_numbers_cost_nothing(key: str) -> None:
     shape: Keys = {"block_count": 4, "embedding_length": 64, "attention.head_count": 4}
     found = facts(header("llama", {**shape, key: 2**32 - 1}))
     assert found.layers <= 512
-    assert need(found, Setup(n_ctx=CELLS)).total < 10**9
+    assert need(found, ModelSetup(n_ctx=CELLS)).total < 10**9
 
 
 def test_arrays_that_are_too_short_leave_layers_without() -> None:
@@ -200,7 +200,7 @@ LAYERS = [("token_embd.weight", 8000), ("blk.0.w", 1000), ("blk.1.w", 2000)]
 
 
 def on_device(model: ModelFacts, layers: int) -> tuple[int, int]:
-    found = need(model, Setup(n_ctx=256, gpu_layers=layers))
+    found = need(model, ModelSetup(n_ctx=256, gpu_layers=layers))
     return found.host_weights, found.device_weights
 
 
@@ -241,15 +241,15 @@ def test_a_smaller_cache_is_chosen_only_where_llama_cpp_takes_it() -> None:
     )
     assert (narrow.head_widths, wide.head_widths) == ((80, 80), (64, 64))
     for model, kinds in ((narrow, {"f16"}), (wide, {"f16", "q8_0"})):
-        most = plan(model, None, Free(ram=10**11), Wishes()).host + PROGRAM
+        most = plan(model, None, FreeMemory(ram=10**11), UserLimits()).host + PROGRAM
         tried = range(most, most // 8, -most // 40)
-        limit = [Free(ram=ram, address_space=ram) for ram in tried]
+        limit = [FreeMemory(ram=ram, address_space=ram) for ram in tried]
         assert {found.target.cache_k for free in limit if (found := fitted(model, free))} == kinds
 
 
-def fitted(model: ModelFacts, free: Free) -> MemoryPlan | None:
+def fitted(model: ModelFacts, free: FreeMemory) -> MemoryPlan | None:
     try:
-        return plan(model, None, free, Wishes())
+        return plan(model, None, free, UserLimits())
     except OutOfMemory:
         return None
 
@@ -257,18 +257,22 @@ def fitted(model: ModelFacts, free: Free) -> MemoryPlan | None:
 def test_a_cache_type_that_llama_cpp_would_refuse_is_refused_before_the_load() -> None:
     narrow = facts(header("phi2", NARROW))
     wide = facts(header("phi2", {**NARROW, "embedding_length": 2048}))
-    free = Free(10**11, (Device(10**9),))
+    free = FreeMemory(10**11, (Device(10**9),))
     with pytest.raises(UsageError, match="target's heads are 80 wide: q8_0 holds blocks of 32"):
-        plan(narrow, None, free, Wishes(cache_k="q8_0", cache_v="f16"))
+        plan(narrow, None, free, UserLimits(cache_k="q8_0", cache_v="f16"))
     with pytest.raises(UsageError, match="the draft's heads") as refused:
-        plan(wide, narrow, free, Wishes(cache_k="f16", cache_v="q4_0"))
+        plan(wide, narrow, free, UserLimits(cache_k="f16", cache_v="q4_0"))
     assert "--cache-type-v" in refused.value.remedy
-    assert plan(narrow, None, free, Wishes(cache_k="bf16", cache_v="f32")).target.cache_v == "f32"
+    assert (
+        plan(narrow, None, free, UserLimits(cache_k="bf16", cache_v="f32")).target.cache_v == "f32"
+    )
 
 
 def test_keys_and_values_of_one_row_have_one_type() -> None:
     architecture, keys, _ = KNOWN["one row for keys and values"]
-    model, free = facts(header(architecture, keys)), Free(10**11)
+    model, free = facts(header(architecture, keys)), FreeMemory(10**11)
     with pytest.raises(UsageError, match="cached in the same type"):
-        plan(model, None, free, Wishes(cache_k="q8_0", cache_v="f16"))
-    assert plan(model, None, free, Wishes(cache_k="q8_0", cache_v="q8_0")).target.cache_k == "q8_0"
+        plan(model, None, free, UserLimits(cache_k="q8_0", cache_v="f16"))
+    assert (
+        plan(model, None, free, UserLimits(cache_k="q8_0", cache_v="q8_0")).target.cache_k == "q8_0"
+    )

@@ -23,17 +23,17 @@ from localspec.loading import planning
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free
-from localspec.pairs.memory.need import ModelFacts, Setup, facts, need
+from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
+from localspec.pairs.memory.need import ModelFacts, ModelSetup, facts, need
 from localspec.pairs.memory.outlook import counted, outlook_for, unread
-from localspec.pairs.memory.placement import DEFAULT_CTX, PROGRAM, MemoryPlan, Wishes, plan
+from localspec.pairs.memory.placement import DEFAULT_CTX, PROGRAM, MemoryPlan, UserLimits, plan
 
 from .support import gguf_models, ggufs
 
 GB = 10**9
 
 
-def assert_close(path: Path, setup: Setup) -> None:
+def assert_close(path: Path, setup: ModelSetup) -> None:
     """The plan is within 5 % or 8 MB of what llama.cpp reports."""
     planned = need(facts(gguf.read_header(path)), setup)
     options = ContextOptions(
@@ -57,24 +57,24 @@ def test_the_toy_takes_what_was_planned(
     toy_target: Path, toy_draft: Path, n_ctx: int, flash: bool
 ) -> None:
     for path in (toy_target, toy_draft):
-        assert_close(path, Setup(n_ctx=n_ctx, flash=flash))
+        assert_close(path, ModelSetup(n_ctx=n_ctx, flash=flash))
 
 
 @pytest.mark.parametrize("kind", gguf_models.ARCHITECTURES)
 def test_every_architecture_takes_what_was_planned(tmp_path: Path, kind: str) -> None:
     path = gguf_models.GENERATORS[kind](tmp_path / "it.gguf")
     for snapshots in (0, 8):
-        assert_close(path, Setup(n_ctx=8192, snapshots=snapshots))
+        assert_close(path, ModelSetup(n_ctx=8192, snapshots=snapshots))
 
 
 @pytest.mark.parametrize("cache", ["f32", "bf16", "q8_0", "q4_0", "iq4_nl", "q5_1"])
 def test_every_cache_type_takes_what_was_planned(toy_target: Path, cache: str) -> None:
-    assert_close(toy_target, Setup(n_ctx=4096, cache_k=cache, cache_v=cache))
+    assert_close(toy_target, ModelSetup(n_ctx=4096, cache_k=cache, cache_v=cache))
 
 
 @pytest.mark.parametrize("values", ["f32", "q4_0"])
 def test_what_flash_attention_converts_is_planned(toy_draft: Path, values: str) -> None:
-    assert_close(toy_draft, Setup(n_ctx=32768, cache_k="f32", cache_v=values))
+    assert_close(toy_draft, ModelSetup(n_ctx=32768, cache_k="f32", cache_v=values))
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_a_small_model_with_a_large_vocabulary_takes_what_was_planned(tmp_path: 
     vocabulary = gguf_models.vocabulary_of(150_000)
     sizes = gguf_models.Sizes(n_embd=256)
     path = gguf_models.write_llama(tmp_path / "it.gguf", vocabulary, sizes, seed=0, type="q8_0")
-    assert_close(path, Setup(n_ctx=1024))
+    assert_close(path, ModelSetup(n_ctx=1024))
 
 
 @pytest.mark.few(1)
@@ -90,7 +90,7 @@ def test_a_small_model_with_a_large_vocabulary_takes_what_was_planned(tmp_path: 
 def test_a_larger_model_takes_what_was_planned(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "large.gguf"
     gguf_models.write_random_llama(path, n_layer=10, n_embd=512, type=kind)
-    assert_close(path, Setup(n_ctx=4096))
+    assert_close(path, ModelSetup(n_ctx=4096))
 
 
 # --- choosing ---------------------------------------------------------------------------------
@@ -122,13 +122,13 @@ SMALL = replace(
 
 
 def chosen(
-    free: Free, wishes: Wishes | None = None, draft: ModelFacts | None = SMALL
+    free: FreeMemory, limits: UserLimits | None = None, draft: ModelFacts | None = SMALL
 ) -> MemoryPlan:
-    return plan(model(), draft, free, wishes or Wishes())
+    return plan(model(), draft, free, limits or UserLimits())
 
 
 def test_with_room_nothing_is_given_up() -> None:
-    found = chosen(Free(ram=20 * GB))
+    found = chosen(FreeMemory(ram=20 * GB))
     assert (found.target.n_ctx, found.target.cache_k) == (DEFAULT_CTX, "f16")
     assert found.gave_up == ()
     assert found.advice == ()
@@ -136,10 +136,10 @@ def test_with_room_nothing_is_given_up() -> None:
 
 
 def test_less_memory_gives_less_context_and_what_is_chosen_fits() -> None:
-    most = chosen(Free(ram=100 * GB))
+    most = chosen(FreeMemory(ram=100 * GB))
     contexts = []
     for ram in range(most.host + PROGRAM, most.host - 2 * GB, -100_000_000):
-        found = chosen(Free(ram=ram))
+        found = chosen(FreeMemory(ram=ram))
         if found.from_disk:
             break
         assert found.host + PROGRAM <= ram
@@ -151,22 +151,22 @@ def test_less_memory_gives_less_context_and_what_is_chosen_fits() -> None:
 
 
 def test_what_was_given_up_and_what_would_help_is_said() -> None:
-    full = chosen(Free(ram=100 * GB))
-    found = chosen(Free(ram=full.host))  # a little too little
+    full = chosen(FreeMemory(ram=100 * GB))
+    found = chosen(FreeMemory(ram=full.host))  # a little too little
     assert found.gave_up == ("4,096 instead of 8,192 tokens of context",)
     assert "without the draft 8,192 tokens of context would fit (--draft none)" in found.advice
 
 
 def test_weights_larger_than_the_memory_are_streamed_with_a_warning() -> None:
-    found = chosen(Free(ram=3 * GB))
+    found = chosen(FreeMemory(ram=3 * GB))
     assert found.target.n_ctx == DEFAULT_CTX  # a smaller context would not save the weights
     assert found.from_disk > GB
     assert any("read from disk again and again" in line for line in found.advice)
 
 
 def test_the_speed_of_reading_from_disk_is_measured_where_it_can_be() -> None:
-    measured = plan(model(), SMALL, Free(ram=3 * GB), Wishes(), lambda: 5e8)
-    assumed = plan(model(), SMALL, Free(ram=3 * GB), Wishes(), lambda: None)
+    measured = plan(model(), SMALL, FreeMemory(ram=3 * GB), UserLimits(), lambda: 5e8)
+    assumed = plan(model(), SMALL, FreeMemory(ram=3 * GB), UserLimits(), lambda: None)
     assert "some 9.5 s for every pass at 500 MB/s (as measured now)" in measured.advice[0]
     assert "0.11 tokens/s without drafting" in measured.advice[0]
     assert "some 2.4 s for every pass at 2 GB/s (assumed: an SSD" in assumed.advice[0]
@@ -176,39 +176,41 @@ def test_the_disk_is_left_alone_where_everything_fits() -> None:
     def must_not_be_asked() -> float:
         raise AssertionError
 
-    assert not plan(model(), SMALL, Free(ram=20 * GB), Wishes(), must_not_be_asked).from_disk
+    assert not plan(
+        model(), SMALL, FreeMemory(ram=20 * GB), UserLimits(), must_not_be_asked
+    ).from_disk
 
 
 def test_nothing_is_streamed_under_a_limit_on_the_address_space() -> None:
     with pytest.raises(OutOfMemory, match="this process may take 3") as refused:
-        chosen(Free(ram=64 * GB, address_space=3 * GB))
+        chosen(FreeMemory(ram=64 * GB, address_space=3 * GB))
     assert "ulimit -v" in refused.value.remedy
 
 
 def test_a_refusal_names_a_context_that_fits() -> None:
-    free = Free(ram=8 * GB, address_space=8 * GB)
+    free = FreeMemory(ram=8 * GB, address_space=8 * GB)
     with pytest.raises(OutOfMemory) as refused:
-        chosen(free, Wishes(n_ctx=32768))
+        chosen(free, UserLimits(n_ctx=32768))
     assert refused.value.remedy.startswith("With --ctx-size 16384 they would fit; with --draft")
-    assert chosen(free, Wishes(n_ctx=16384)).target.n_ctx == 16384
+    assert chosen(free, UserLimits(n_ctx=16384)).target.n_ctx == 16384
 
 
 def test_a_refusal_names_the_draft_where_that_is_what_does_not_fit() -> None:
-    alone = chosen(Free(ram=100 * GB), draft=None)
-    free = Free(ram=alone.host + PROGRAM, address_space=alone.host + PROGRAM)
+    alone = chosen(FreeMemory(ram=100 * GB), draft=None)
+    free = FreeMemory(ram=alone.host + PROGRAM, address_space=alone.host + PROGRAM)
     with pytest.raises(OutOfMemory) as refused:
-        chosen(free, Wishes(n_ctx=DEFAULT_CTX, cache_k="f16", cache_v="f16"))
+        chosen(free, UserLimits(n_ctx=DEFAULT_CTX, cache_k="f16", cache_v="f16"))
     assert "--draft none" in refused.value.remedy
 
 
 def test_what_the_user_decided_stays() -> None:
-    found = chosen(Free(ram=8 * GB), Wishes(n_ctx=2048, cache_k="q4_0", cache_v="q4_0"))
+    found = chosen(FreeMemory(ram=8 * GB), UserLimits(n_ctx=2048, cache_k="q4_0", cache_v="q4_0"))
     assert (found.target.n_ctx, found.target.cache_v) == (2048, "q4_0")
     assert found.gave_up == ()
 
 
 def test_a_large_accelerator_takes_everything() -> None:
-    found = chosen(Free(16 * GB, (Device(24 * GB),)))
+    found = chosen(FreeMemory(16 * GB, (Device(24 * GB),)))
     assert found.draft is not None
     assert (found.target.gpu_layers, found.draft.gpu_layers) == (-1, -1)
     assert found.gave_up == ()
@@ -217,7 +219,7 @@ def test_a_large_accelerator_takes_everything() -> None:
 
 @pytest.mark.parametrize("device", [2 * GB, 3 * GB, 4 * GB, 5 * GB])
 def test_a_small_accelerator_takes_the_draft_and_as_many_layers_as_it_holds(device: int) -> None:
-    found = chosen(Free(16 * GB, (Device(device),)))
+    found = chosen(FreeMemory(16 * GB, (Device(device),)))
     assert found.draft is not None
     assert found.draft.gpu_layers == -1
     assert 0 < found.target.gpu_layers < 32
@@ -229,7 +231,7 @@ def test_a_small_accelerator_takes_the_draft_and_as_many_layers_as_it_holds(devi
 
 
 def test_a_draft_without_room_on_the_accelerator_stays_on_the_cpu() -> None:
-    found = chosen(Free(16 * GB, (Device(900_000_000),)))
+    found = chosen(FreeMemory(16 * GB, (Device(900_000_000),)))
     assert found.draft is not None
     assert found.draft.gpu_layers == 0
     assert "the draft on the CPU" in found.gave_up
@@ -237,30 +239,30 @@ def test_a_draft_without_room_on_the_accelerator_stays_on_the_cpu() -> None:
 
 def test_layers_that_were_asked_for_and_do_not_fit_are_refused() -> None:
     with pytest.raises(OutOfMemory, match="on the accelerator") as refused:
-        chosen(Free(16 * GB, (Device(2 * GB),)), Wishes(gpu_layers=-1))
+        chosen(FreeMemory(16 * GB, (Device(2 * GB),)), UserLimits(gpu_layers=-1))
     assert "--n-gpu-layers" in refused.value.remedy
 
 
 def test_a_draft_with_a_device_of_its_own_takes_nothing_of_the_targets() -> None:
-    alone = chosen(Free(16 * GB, (Device(4 * GB),)), draft=None)
-    found = chosen(Free(16 * GB, (Device(4 * GB, draft=False), Device(2 * GB, target=False))))
+    alone = chosen(FreeMemory(16 * GB, (Device(4 * GB),)), draft=None)
+    found = chosen(FreeMemory(16 * GB, (Device(4 * GB, draft=False), Device(2 * GB, target=False))))
     assert found.draft is not None
     assert found.draft.gpu_layers == -1
     assert found.target.gpu_layers == alone.target.gpu_layers
-    together = chosen(Free(16 * GB, (Device(4 * GB),)))
+    together = chosen(FreeMemory(16 * GB, (Device(4 * GB),)))
     assert together.target.gpu_layers < found.target.gpu_layers
 
 
 def test_a_draft_whose_own_device_is_too_small_stays_on_the_cpu() -> None:
     devices = (Device(24 * GB, draft=False), Device(500_000_000, target=False))
-    found = chosen(Free(16 * GB, devices))
+    found = chosen(FreeMemory(16 * GB, devices))
     assert found.draft is not None
     assert (found.target.gpu_layers, found.draft.gpu_layers) == (-1, 0)
     assert found.gave_up == ("the draft on the CPU",)
 
 
 def test_only_the_draft_on_an_accelerator() -> None:
-    found = chosen(Free(16 * GB, (Device(24 * GB, target=False),)))
+    found = chosen(FreeMemory(16 * GB, (Device(24 * GB, target=False),)))
     assert found.draft is not None
     assert (found.target.gpu_layers, found.draft.gpu_layers) == (0, -1)
     assert found.gave_up == ()
@@ -268,7 +270,7 @@ def test_only_the_draft_on_an_accelerator() -> None:
 
 def test_a_device_of_both_is_shared_out_and_the_targets_other_one_is_not() -> None:
     both = (Device(3 * GB, label="CUDA0"), Device(3 * GB, draft=False, label="CUDA1"))
-    found = chosen(Free(16 * GB, both))
+    found = chosen(FreeMemory(16 * GB, both))
     assert found.draft_need is not None
     left = 2 * (3 * GB - DEVICE_RESERVE) - found.draft_need.device
     assert found.target_need.device <= left
@@ -277,27 +279,27 @@ def test_a_device_of_both_is_shared_out_and_the_targets_other_one_is_not() -> No
 
 
 def test_every_device_keeps_what_its_driver_takes() -> None:
-    one = chosen(Free(16 * GB, (Device(4 * GB),)), draft=None)
-    two = chosen(Free(16 * GB, (Device(2 * GB), Device(2 * GB))), draft=None)
+    one = chosen(FreeMemory(16 * GB, (Device(4 * GB),)), draft=None)
+    two = chosen(FreeMemory(16 * GB, (Device(2 * GB), Device(2 * GB))), draft=None)
     assert 0 < two.target.gpu_layers < one.target.gpu_layers
 
 
 def test_layers_of_the_draft_that_its_device_lacks_are_refused_by_its_option() -> None:
-    free = Free(16 * GB, (Device(24 * GB, draft=False), Device(600_000_000, target=False)))
+    free = FreeMemory(16 * GB, (Device(24 * GB, draft=False), Device(600_000_000, target=False)))
     with pytest.raises(OutOfMemory, match="the draft's layers") as refused:
-        chosen(free, Wishes(draft_gpu_layers=-1))
+        chosen(free, UserLimits(draft_gpu_layers=-1))
     assert "--draft-n-gpu-layers" in refused.value.remedy
 
 
 def test_only_what_lies_on_an_accelerator_with_the_main_memory_counts_there() -> None:
     draft_in_ram = (Device(24 * GB, draft=False), Device(24 * GB, shared=True, target=False))
-    apart = chosen(Free(16 * GB, draft_in_ram))
+    apart = chosen(FreeMemory(16 * GB, draft_in_ram))
     assert apart.draft_need is not None
     assert apart.shared == apart.draft_need.device
     assert apart.target_need.device > 4 * GB
     tight = apart.host + apart.shared + PROGRAM
-    assert chosen(Free(tight, draft_in_ram)).gave_up == ()
-    assert chosen(Free(tight - 1, draft_in_ram)).gave_up != ()
+    assert chosen(FreeMemory(tight, draft_in_ram)).gave_up == ()
+    assert chosen(FreeMemory(tight - 1, draft_in_ram)).gave_up != ()
 
 
 def test_the_devices_named_for_each_model_are_those_that_it_may_use(
@@ -326,24 +328,24 @@ def test_the_devices_named_for_each_model_are_those_that_it_may_use(
 
 
 def test_an_accelerator_that_shares_the_memory_adds_none() -> None:
-    whole = chosen(Free(100 * GB, (Device(100 * GB, shared=True),)))
-    found = chosen(Free(whole.total, (Device(whole.total, shared=True),)))
+    whole = chosen(FreeMemory(100 * GB, (Device(100 * GB, shared=True),)))
+    found = chosen(FreeMemory(whole.total, (Device(whole.total, shared=True),)))
     assert found.target.n_ctx < DEFAULT_CTX
 
 
 def test_snapshots_are_given_up_before_context() -> None:
     recurrent = replace(model(), architecture="qwen35", state=(2_000_000, 24))
-    wishes = Wishes(snapshots=8)
-    full = plan(recurrent, SMALL, Free(ram=100 * GB), wishes)
+    limits = UserLimits(snapshots=8)
+    full = plan(recurrent, SMALL, FreeMemory(ram=100 * GB), limits)
     assert (full.target.snapshots, full.gave_up) == (8, ())
-    less = plan(recurrent, SMALL, Free(ram=full.host), wishes)
+    less = plan(recurrent, SMALL, FreeMemory(ram=full.host), limits)
     assert (less.target.n_ctx, less.target.snapshots) == (DEFAULT_CTX, 0)
     assert "snapshots" in less.gave_up[0]
     assert full.host - less.host == 8 * 24 * 2_000_000 * 4
 
 
 def test_a_draft_as_large_as_the_target_is_said_to_cost_too_much() -> None:
-    found = chosen(Free(ram=64 * GB), draft=model())
+    found = chosen(FreeMemory(ram=64 * GB), draft=model())
     assert any("too big to save time" in line for line in found.advice)
 
 
@@ -357,14 +359,14 @@ def test_the_verdict_for_lists(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("free", "verdict"),
     [
-        (Free(ram=20 * GB), "fits"),
-        (Free(ram=3 * GB), "tight"),
-        (Free(ram=3 * GB, devices=(Device(24 * GB),)), "fits"),
-        (Free(ram=3 * GB, devices=(Device(24 * GB, shared=True),)), "tight"),
+        (FreeMemory(ram=20 * GB), "fits"),
+        (FreeMemory(ram=3 * GB), "tight"),
+        (FreeMemory(ram=3 * GB, devices=(Device(24 * GB),)), "fits"),
+        (FreeMemory(ram=3 * GB, devices=(Device(24 * GB, shared=True),)), "tight"),
     ],
 )
 def test_the_verdict_is_the_plans(
-    monkeypatch: pytest.MonkeyPatch, free: Free, verdict: str
+    monkeypatch: pytest.MonkeyPatch, free: FreeMemory, verdict: str
 ) -> None:
     monkeypatch.setattr("localspec.machine.total", lambda: 30 * GB)
     found = outlook_for(model(), SMALL, free)
@@ -388,8 +390,8 @@ def test_lists_count_with_no_more_context_than_was_trained_for() -> None:
 def test_later_parts_of_a_split_model_are_counted() -> None:
     data = ggufs.model(n_bytes=64_000)
     header = gguf.parse_header(lambda at, size: data[at : at + size], None, "it")
-    one = need(facts(header), Setup(n_ctx=100)).total
-    assert need(facts(header, 1000), Setup(n_ctx=100)).total == one + 1000
+    one = need(facts(header), ModelSetup(n_ctx=100)).total
+    assert need(facts(header, 1000), ModelSetup(n_ctx=100)).total == one + 1000
     both = outlook_for(facts(header), facts(header), n_ctx=100).fit
     assert both.needed == 2 * one + PROGRAM
 

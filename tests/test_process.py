@@ -20,7 +20,7 @@ import msgspec
 import psutil
 import pytest
 
-from localspec.chat.advice import Advice
+from localspec.chat.advice import SamplingAdvice
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Origin, PromptProgress, RoundText, Span, TurnEnd
 from localspec.chat.settings import ChatSettings
@@ -31,11 +31,11 @@ from localspec.errors import Cancelled, EngineDied, EngineError, OutOfMemory, Us
 from localspec.loading.request import LoadRequest
 from localspec.process import messages as m
 from localspec.process.engine_client import EngineClient
-from localspec.process.server import Loader, Server
-from localspec.process.transport import Child
+from localspec.process.server import EngineServer, Loader
+from localspec.process.transport import EngineProcess
 from localspec.ui import parameters
 from localspec.ui.app import ChatApp
-from localspec.ui.conversation.gate import Phase
+from localspec.ui.conversation.gate import EnginePhase
 from tests.fakes import rounds_of
 from tests.support import ENDLESS
 from tests.support.chat_pilot import Chat
@@ -55,13 +55,13 @@ class Heard:
     """
 
     def __init__(self, request: LoadRequest = TOY) -> None:
-        self.children: list[Child] = []
+        self.children: list[EngineProcess] = []
         self.engine = EngineClient(request, self._start)
-        self._said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
+        self._said: queue.Queue[m.Envelope[m.Event]] = queue.Queue()
         self.engine.listen(self._said.put)
 
-    def _start(self) -> Child:
-        self.children.append(Child())
+    def _start(self) -> EngineProcess:
+        self.children.append(EngineProcess())
         return self.children[-1]
 
     def until(self, kind: type) -> Any:
@@ -69,14 +69,14 @@ class Heard:
         heard: list[str] = []
         while True:
             try:
-                letter = self._said.get(timeout=60)
+                envelope = self._said.get(timeout=60)
             except queue.Empty:
                 engine = psutil.Process(self.children[-1].pid)
                 pytest.fail(f"no {kind.__name__}, but {heard[-9:]}; the process is {engine}")
-            heard.append(type(letter.body).__name__)
-            self.engine.settle(letter)
-            if isinstance(letter.body, kind):
-                return letter.body
+            heard.append(type(envelope.body).__name__)
+            self.engine.settle(envelope)
+            if isinstance(envelope.body, kind):
+                return envelope.body
 
     def ask(self, text: str) -> None:
         self.engine.reserve()
@@ -96,8 +96,8 @@ def toy() -> Iterator[Heard]:
 
 def through(body: Any, kind: Any) -> Any:
     """What arrives of a message."""
-    letter = m.Letter(3, 1, body)
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(letter), type=m.Letter[kind]).body
+    envelope = m.Envelope(3, 1, body)
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(envelope), type=m.Envelope[kind]).body
 
 
 def test_everything_that_is_said_arrives_as_it_was() -> None:
@@ -108,12 +108,12 @@ def test_everything_that_is_said_arrives_as_it_was() -> None:
     settings = ChatSettings("Be brief.", sampling, accept=Accept.BLOCK, gamma=2, stop=("x",))
     requests = [
         m.Load(LoadRequest(pair="a", gamma=3, device=("x",), logit_bias=((1, -2.0),))),
-        m.Load(TOY, m.Kept(said, settings, speculation=False)),
+        m.Load(TOY, m.CarriedConversation(said, settings, speculation=False)),
         m.Ask("text", said),
         m.Ask("text"),
         *(m.Regenerate(), m.Compact()),
-        m.Open(said, settings),
-        m.Compare("text", ()),
+        m.OpenConversation(said, settings),
+        m.CompareAnswers("text", ()),
         m.Configure(ChatSettings()),
         m.Configure(speculation=True),
         m.Stop(4),
@@ -124,20 +124,20 @@ def test_everything_that_is_said_arrives_as_it_was() -> None:
     session = ScriptedSession()
     events = [
         m.Loading("step", None),
-        m.LoadFailed(m.Fault("UsageError", "no", "Do."), None, m.Fault("OutOfMemory", "x")),
-        m.Turn(PromptProgress(1, 2, 3)),
-        m.Turn(RoundText((span,), done), speculation=True),
-        m.Turn(TurnEnd("text", FinishReason.LENGTH, stats)),
+        m.LoadFailed(m.SentError("UsageError", "no", "Do."), None, m.SentError("OutOfMemory", "x")),
+        m.TurnReported(PromptProgress(1, 2, 3)),
+        m.TurnReported(RoundText((span,), done), speculation=True),
+        m.TurnReported(TurnEnd("text", FinishReason.LENGTH, stats)),
         m.TurnOver(None, said),
         m.ChangeDone(None),
-        m.Status(session.figures(), session.memory()),
+        m.EngineStatus(session.figures(), session.memory()),
     ]
     assert [through(one, m.Event) for one in events] == events
 
 
 @pytest.mark.parametrize("error", [OutOfMemory("too much", "Less."), ValueError("what?")])
 def test_errors_arrive_as_what_they_were(error: Exception) -> None:
-    again = m.Fault.of(error).exception()
+    again = m.SentError.of(error).exception()
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert getattr(again, "remedy", "") == getattr(error, "remedy", "")
@@ -147,7 +147,7 @@ def test_an_error_that_nobody_knows_is_named() -> None:
     class StrangeError(Exception):
         pass
 
-    assert str(m.Fault.of(StrangeError("hm")).exception()) == "StrangeError: hm"
+    assert str(m.SentError.of(StrangeError("hm")).exception()) == "StrangeError: hm"
 
 
 class Pipe:
@@ -172,25 +172,25 @@ def pipes() -> Iterator[tuple[Pipe, Pipe]]:
 
 def test_letters_arrive_whole_however_they_are_cut(pipes: tuple[Pipe, Pipe]) -> None:
     there, back = pipes
-    near = m.Wire(back.source, there.sink, m.Letter[m.Event])
-    letters = m.Wire(there.source, back.sink, m.Letter[m.Request]).letters()
+    near = m.Channel(back.source, there.sink, m.Envelope[m.Event])
+    envelopes = m.Channel(there.source, back.sink, m.Envelope[m.Request]).envelopes()
     texts = ["a" * 200_000, "b", "", "c" * 70_000]  # a pipe holds less
 
     def send() -> None:
         for text in texts:
-            near.send(m.Letter(1, 1, m.Ask(text)))
+            near.send(m.Envelope(1, 1, m.Ask(text)))
         near.close()
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert [letter.body.text for found in letters for letter in found] == texts
+    assert [envelope.body.text for found in envelopes for envelope in found] == texts
     thread.join()
 
 
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (msgspec.msgpack.encode(m.Letter(0, 0, m.Hello(protocol=99))), "version 99"),
+        (msgspec.msgpack.encode(m.Envelope(0, 0, m.Hello(protocol=99))), "version 99"),
         (b"nonsense", "is not a message"),
     ],
 )
@@ -201,7 +201,7 @@ def test_another_version_and_nonsense_are_refused(
     there.sink.write(len(data).to_bytes(4, "little") + data)
     there.sink.flush()
     with pytest.raises(EngineError, match=said):
-        next(m.Wire(there.source, back.sink, m.Letter[m.Event]).letters())
+        next(m.Channel(there.source, back.sink, m.Envelope[m.Event]).envelopes())
 
 
 # --- the server, over scripted sessions -----------------------------------------------------
@@ -211,19 +211,19 @@ class Served:
     """A server in this process, and what it says."""
 
     def __init__(self, load: Callable[..., Any]) -> None:
-        self.said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
-        self.server = Server(lambda: Loader(load, check=print, perform=print))
+        self.said: queue.Queue[m.Envelope[m.Event]] = queue.Queue()
+        self.server = EngineServer(lambda: Loader(load, check=print, perform=print))
         self.server.listen(self.said.put)
 
     def ask(self, number: int, body: m.Request) -> None:
-        self.server.send(m.Letter(number, 1, body))
+        self.server.send(m.Envelope(number, 1, body))
 
     def until(self, kind: type, number: int) -> Any:
         while True:
-            letter = self.said.get(timeout=20)
-            if isinstance(letter.body, kind):
-                assert (letter.request, letter.conversation) == (number, 1)
-                return letter.body
+            envelope = self.said.get(timeout=20)
+            if isinstance(envelope.body, kind):
+                assert (envelope.request, envelope.conversation) == (number, 1)
+                return envelope.body
 
     def end(self) -> None:
         self.server.shut_down()
@@ -248,7 +248,7 @@ def test_a_stop_that_overtakes_its_request_counts_and_one_that_is_late_does_not(
 def test_what_is_kept_is_in_force_in_what_is_loaded() -> None:
     served = Served(lambda *_: ScriptedSession())
     said = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "ho"))
-    kept = m.Kept(said, ChatSettings(system_prompt="Be brief."), speculation=False)
+    kept = m.CarriedConversation(said, ChatSettings(system_prompt="Be brief."), speculation=False)
     served.ask(1, m.Load(TOY, kept))
     info = served.until(m.Loaded, 1).info
     assert info.settings.system_prompt == "Be brief."
@@ -260,8 +260,8 @@ def test_what_is_kept_is_in_force_in_what_is_loaded() -> None:
 
 def test_another_pair_brings_its_advice_and_what_was_set_stays() -> None:
     sessions = [
-        ScriptedSession(advice=Advice("One", {"temperature": 0.6, "top_k": 20})),
-        ScriptedSession(advice=Advice("Other", {"temperature": 0.2})),
+        ScriptedSession(advice=SamplingAdvice("One", {"temperature": 0.6, "top_k": 20})),
+        ScriptedSession(advice=SamplingAdvice("Other", {"temperature": 0.2})),
     ]
     served = Served(lambda *_: sessions.pop(0))
     served.ask(1, m.Load(TOY))
@@ -269,7 +269,7 @@ def test_another_pair_brings_its_advice_and_what_was_set_stays() -> None:
     assert one.advice.file == {"temperature": 0.6, "top_k": 20}
     settings = one.advice.settled(one.settings)
     mine = parameters.changed(settings, "min-p", "0.3", one.advice)
-    served.ask(2, m.Load(TOY, m.Kept((), mine, speculation=True)))
+    served.ask(2, m.Load(TOY, m.CarriedConversation((), mine, speculation=True)))
     other = served.until(m.Loaded, 2).info.settings
     assert other.sampling == SamplingParams(temperature=0.2, min_p=0.3)
     served.end()
@@ -281,10 +281,10 @@ def test_without_a_session_every_request_is_refused_in_words() -> None:
 
     served = Served(load)
     served.ask(1, m.Load(TOY))
-    assert served.until(m.LoadFailed, 1).error == m.Fault("UsageError", "no such pair")
+    assert served.until(m.LoadFailed, 1).error == m.SentError("UsageError", "no such pair")
     served.ask(2, m.Ask("hello"))
     assert served.until(m.TurnOver, 2).error.message == "no model is loaded"
-    served.ask(3, m.Open(()))
+    served.ask(3, m.OpenConversation(()))
     assert served.until(m.ChangeDone, 3).error.message == "no model is loaded"
     served.end()
 
@@ -297,7 +297,7 @@ def test_figures_come_while_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -
     served.until(m.Loaded, 1)
     served.ask(2, m.Ask("hello"))
     for _ in range(3):
-        assert served.until(m.Status, 2).memory.process > 0
+        assert served.until(m.EngineStatus, 2).memory.process > 0
     session.gate.open()
     served.until(m.TurnOver, 2)
     served.end()
@@ -338,10 +338,12 @@ def test_it_answers_with_figures_and_ends_when_it_is_asked_to(toy: Heard) -> Non
     assert toy.until(m.Loaded).info.pair_name == "toy"
     toy.ask("Tell me a story.")
     pieces = []
-    while isinstance(turn := toy.until(m.Turn), m.Turn) and not isinstance(turn.event, TurnEnd):
+    while isinstance(turn := toy.until(m.TurnReported), m.TurnReported) and not isinstance(
+        turn.event, TurnEnd
+    ):
         pieces += [turn.event.text] if isinstance(turn.event, RoundText) else []
     assert "".join(pieces) == turn.event.text
-    memory = toy.until(m.Status).memory
+    memory = toy.until(m.EngineStatus).memory
     assert memory.peak_process > psutil.Process().memory_info().rss  # ours is counted too
     asked, answer = toy.until(m.TurnOver).said
     assert (asked.content, answer.content) == ("Tell me a story.", turn.event.text)
@@ -352,11 +354,11 @@ def test_a_running_answer_is_stopped_and_settings_change_in_its_middle(toy: Hear
     assert toy.engine.info is not None
     toy.engine.configure(replace(toy.engine.info.settings, n_predict=400))
     toy.ask("Tell me a long story.")
-    while not isinstance(toy.until(m.Turn).event, RoundText):
+    while not isinstance(toy.until(m.TurnReported).event, RoundText):
         pass
     toy.engine.speculate(False)
     assert toy.engine.info.speculation is False
-    assert toy.until(m.Changed).info.settings.n_predict == 400
+    assert toy.until(m.SettingsChanged).info.settings.n_predict == 400
     toy.engine.stop()
     assert toy.until(m.TurnOver).said[-1].finish is FinishReason.CANCELLED
 
@@ -382,9 +384,9 @@ def test_it_does_not_hear_ctrl_c_and_says_how_it_died(toy: Heard) -> None:
 
 
 def test_the_end_of_a_process_that_never_began_is_said_too() -> None:
-    said: queue.Queue[m.Letter[m.Event]] = queue.Queue()
-    child = Child(("-c", "import sys; sys.exit('no room on this machine')"))
-    child.send(m.Letter(1, 1, m.Load(TOY)))
+    said: queue.Queue[m.Envelope[m.Event]] = queue.Queue()
+    child = EngineProcess(("-c", "import sys; sys.exit('no room on this machine')"))
+    child.send(m.Envelope(1, 1, m.Load(TOY)))
     child.listen(said.put)
     died = said.get(timeout=20).body
     assert isinstance(died, m.Died)
@@ -394,7 +396,7 @@ def test_the_end_of_a_process_that_never_began_is_said_too() -> None:
 
 
 def test_a_process_that_does_not_end_is_killed() -> None:
-    child = Child(("-c", "import time; time.sleep(600)"))
+    child = EngineProcess(("-c", "import time; time.sleep(600)"))
     child.shut_down()
     assert child.join(0.1)
     assert not psutil.pid_exists(child.pid)
@@ -407,8 +409,8 @@ def test_no_process_outlives_the_one_that_started_it() -> None:
         "from localspec.process.engine_client import EngineClient\n"
         "from localspec.process.messages import Loaded\n"
         "engine = EngineClient(LoadRequest(pair='toy', threads=1, ctx_size=512))\n"
-        "engine.listen(lambda letter: print(engine._transport.pid, flush=True)"
-        " if isinstance(letter.body, Loaded) else None)\n"
+        "engine.listen(lambda envelope: print(engine._transport.pid, flush=True)"
+        " if isinstance(envelope.body, Loaded) else None)\n"
         "time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
@@ -429,9 +431,9 @@ def test_a_stopped_process_holds_nobody_up_and_gets_everything_in_order(toy: Hea
     settings = ChatSettings(n_predict=4)
 
     def send() -> None:
-        toy.engine.change(m.Open(long, settings))
+        toy.engine.change(m.OpenConversation(long, settings))
         settings.n_predict = 400  # too late: what is sent is what it was
-        toy.engine.change(m.Open(()))
+        toy.engine.change(m.OpenConversation(()))
         toy.ask("Hello!")
 
     thread = threading.Thread(target=send, daemon=True)
@@ -485,7 +487,7 @@ async def chatting(**changes: Any) -> AsyncIterator[tuple[Chat, Callable[[], Non
 
 
 def answers(chat: Chat) -> list[str]:
-    messages = chat.app.shelf.record.messages()
+    messages = chat.app.library.record.messages()
     return [one.content for one in messages if one.role is Role.ASSISTANT]
 
 
@@ -501,7 +503,7 @@ async def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) ->
         await chat.send(QUESTION)
         await chat.until(lambda: chat.app.turns.stream.heard, "some text")
         kill()
-        await chat.until(lambda: chat.app.turns.phase is Phase.DEAD, "the death")
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.DEAD, "the death")
         assert "was killed, perhaps because memory ran out" in " ".join(chat.transcript().split())
         assert "Enter loads them again" in chat.status()
         assert answers(chat)[1]
@@ -527,7 +529,7 @@ async def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) ->
 async def test_a_question_that_got_no_answer_is_asked_again() -> None:
     async with chatting() as (chat, kill):
         kill()
-        await chat.until(lambda: chat.app.turns.phase is Phase.DEAD)
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.DEAD)
         chat.app.prompt.insert(QUESTION)
         await chat.press("enter")
         await chat.until(lambda: answers(chat) and answers(chat)[0] and chat.ready())
@@ -560,13 +562,13 @@ async def test_a_death_while_models_are_loaded_leaves_the_choice_to_the_user(
     async with app.run_test(size=(100, 40)) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
         os.kill(spoken.children[0].pid, signal.SIGKILL)
-        await chat.until(lambda: app.turns.phase is Phase.DEAD)
+        await chat.until(lambda: app.turns.phase is EnginePhase.DEAD)
         await asyncio.sleep(0.1)
         assert len(spoken.children) == 1  # nothing is tried again by itself
-        assert isinstance(app.in_use.load_error, EngineDied)
+        assert isinstance(app.pair_loader.load_error, EngineDied)
         await chat.send("/pairs toy")
         await chat.until(chat.ready)
-        assert app.in_use.load_error is None
+        assert app.pair_loader.load_error is None
     spoken.engine.shut_down()
     assert await asyncio.to_thread(spoken.engine.join, 20)
 
@@ -580,7 +582,7 @@ async def test_a_stopped_engine_keeps_nobody_from_leaving() -> None:
         chat = Chat(app, pilot, ScriptedSession())
         await chat.until(chat.ready, "loading")
         os.kill(spoken.children[0].pid, signal.SIGSTOP)
-        chat.app.engine.change(m.Open((Message(Role.USER, "a" * 1_000_000),)))
+        chat.app.engine.change(m.OpenConversation((Message(Role.USER, "a" * 1_000_000),)))
         await chat.press("ctrl+q")
         await chat.until(lambda: not app.is_running, "the end")
     spoken.engine.shut_down()

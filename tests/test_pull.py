@@ -29,13 +29,13 @@ from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import download
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.download import FileProgress
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from tests.support import ggufs
 from tests.support.hub_server import CERTIFICATE, Repo, wait_for
 from tests.support.hub_world import World
 from tests.support.proxy import proxy
 
-QUICK = Patience(pauses=(0.0, 0.0, 0.0))
+QUICK = RetryPolicy(pauses=(0.0, 0.0, 0.0))
 BIG = 2_000_000 // 32 * 32
 
 
@@ -315,18 +315,18 @@ def test_a_cut_connection_is_tried_again_with_growing_pauses(
     file = remote(target, "big-Q4_K_M.gguf")
     for _ in range(3):
         hub_world.server.fault("/cdn/ann/Big-GGUF", cut_after=500_000)
-    patience = Recorded(pauses=(0.01, 0.02, 0.04, 0.08))
+    retries = Recorded(pauses=(0.01, 0.02, 0.04, 0.08))
     phases: list[str] = []
-    path = download.fetch(file, "main", patience, lambda one: phases.append(one.phase))
+    path = download.fetch(file, "main", retries, lambda one: phases.append(one.phase))
     assert sha256(path) == file.etag
-    assert patience.waited == [0.01, 0.02, 0.04]
+    assert retries.waited == [0.01, 0.02, 0.04]
     assert phases.count("pausing") == 3
     assert hub_world.server.sent() == file.size
     starts = [seen.range for seen in hub_world.server.bodies()]
     assert starts == ["", "bytes=500000-", "bytes=1000000-", "bytes=1500000-"]
 
 
-class Recorded(Patience):
+class Recorded(RetryPolicy):
     """Patience that writes down its pauses instead of making them."""
 
     def __init__(self, pauses: tuple[float, ...]) -> None:
@@ -354,9 +354,9 @@ def test_a_busy_server_is_asked_again(
 ) -> None:
     file = remote(pair[0], "big-Q4_K_M.gguf")
     hub_world.server.fault("/cdn/", status=status, headers={"Retry-After": "7"}, times=2)
-    patience = Recorded(pauses=(0.5, 1.0, 2.0))
-    assert sha256(download.fetch(file, "main", patience, ignore)) == file.etag
-    assert patience.waited == [7.0, 7.0]
+    retries = Recorded(pauses=(0.5, 1.0, 2.0))
+    assert sha256(download.fetch(file, "main", retries, ignore)) == file.etag
+    assert retries.waited == [7.0, 7.0]
 
 
 def test_a_server_without_ranges_starts_from_the_beginning(
@@ -405,17 +405,17 @@ def test_a_slow_server_is_a_cut_connection(
 
 def test_cancelling_keeps_what_came(hub_world: World, pair: tuple[Repo, Repo]) -> None:
     file = remote(pair[0], "big-Q4_K_M.gguf")
-    patience = Patience(pauses=(0.0,))
+    retries = RetryPolicy(pauses=(0.0,))
     fault = hub_world.server.fault("/cdn/", hold_after=900_000)
 
     def stop() -> None:
         wait_for(lambda: download.part_size(file) > 400_000)
-        patience.cancel.set()
+        retries.cancel.set()
 
     stopper = threading.Thread(target=stop)
     stopper.start()
     with pytest.raises(Cancelled):  # while nothing comes any more
-        download.fetch(file, "main", patience, ignore)
+        download.fetch(file, "main", retries, ignore)
     stopper.join()
     fault.release.set()
     assert not hub_cache.has_blob(file)

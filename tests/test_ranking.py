@@ -16,13 +16,13 @@ from localspec.engine.length.stopping import gamma_for
 from localspec.engine.llama import Model
 from localspec.loading import ranking
 from localspec.loading.expected import note
-from localspec.loading.ranking import PairCosts, Speed
+from localspec.loading.ranking import MachineSpeed, PairCosts
 from localspec.pairs import catalogue
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.examine import examine
 from localspec.pairs.gguf.header import read_model
-from localspec.pairs.hub.patience import Patience
-from localspec.pairs.memory.outlook import Fit
+from localspec.pairs.hub.patience import RetryPolicy
+from localspec.pairs.memory.outlook import MemoryFit
 from localspec.pairs.references import quant_bits, quant_of
 from tests.support import gguf_models
 from tests.support.hub_world import World
@@ -35,7 +35,7 @@ def row(
 ) -> ListedPair:
     n_bytes = int(gb * GB)
     known = {"n_bytes": n_bytes, "target_bytes": n_bytes, "memory_gb": round(1.3 * gb)}
-    fit = Fit(n_bytes, 16 * GB, 16 * GB, verdict)
+    fit = MemoryFit(n_bytes, 16 * GB, 16 * GB, verdict)
     given = {"kind": kind, "fit": fit, "licence": "MIT", "state": "available", "target": "t"}
     return ListedPair(**(known | given | {"name": name, "draft": "none", "verified": False} | more))
 
@@ -47,17 +47,17 @@ def costs(rate: float, weights: float = 0.3, *, flat: bool = True, **more: objec
     return PairCosts(int(weights * GB), times, **({"bits": 8.5} | more))
 
 
-def speed(rate: float = 20, **more: object) -> Speed:
-    return Speed("here", {"demo": costs(rate)}, **more)
+def speed(rate: float = 20, **more: object) -> MachineSpeed:
+    return MachineSpeed("here", {"demo": costs(rate)}, **more)
 
 
 def test_a_token_takes_as_long_as_its_weights_are_read() -> None:
     (one,) = ranking.ranked([row("a", 2)], speed(20))
-    assert one.plain == pytest.approx(10)
-    assert one.drafted == one.plain
+    assert one.baseline == pytest.approx(10)
+    assert one.drafted == one.baseline
     assert not one.measured
     (mixture,) = ranking.ranked([row("a", 2, active=0.1)], speed(20))
-    assert mixture.plain == pytest.approx(100)
+    assert mixture.baseline == pytest.approx(100)
 
 
 def noted(seconds: Callable[[float], float], *, mixture: bool = False) -> None:
@@ -95,9 +95,9 @@ def test_what_no_weights_explain_does_not_grow_with_them(
     for gb in (0.6, 1.2, 2.4):
         drafted = row("a", gb, drafter="draft", draft_bytes=int(gb * GB / 10))
         (one,) = ranking.ranked([drafted], found)
-        assert one.plain == pytest.approx(1 / seconds(gb), rel=1e-6)
+        assert one.baseline == pytest.approx(1 / seconds(gb), rel=1e-6)
         gain = gamma_for(0.7, [seconds(gb)] * 26, seconds(gb / 10))[1]
-        assert one.drafted == pytest.approx(one.plain * gain, rel=1e-6)
+        assert one.drafted == pytest.approx(one.baseline * gain, rel=1e-6)
 
 
 def test_what_was_disturbed_is_doubtful_and_gives_way_to_what_was_not(
@@ -136,13 +136,13 @@ def curve(points: tuple[float, ...], one: float = 0.01) -> tuple[float, ...]:
 
 
 def test_every_further_token_of_a_check_costs_by_its_weights_and_not_by_their_bytes() -> None:
-    known = Speed("here", {"demo": PairCosts(3 * GB // 10, curve(F16), bits=16.0)})
+    known = MachineSpeed("here", {"demo": PairCosts(3 * GB // 10, curve(F16), bits=16.0)})
     pair = row("a", 3, drafter="draft", draft_bytes=3 * GB // 10)
 
     def gain(bits: float) -> float:
         (one,) = ranking.ranked([replace(pair, bits=bits)], known)
-        assert one.plain == pytest.approx(10)
-        return one.drafted / one.plain
+        assert one.baseline == pytest.approx(10)
+        return one.drafted / one.baseline
 
     of_f16, of_q4_k_m = (gamma_for(0.7, curve(each, 0.1), 0.01)[1] for each in (F16, Q4_K_M))
     assert gain(16) == gain(0) == pytest.approx(of_f16)  # 0: nobody knows
@@ -154,10 +154,10 @@ def test_every_further_token_of_a_check_costs_by_its_weights_and_not_by_their_by
 
 def test_a_check_that_is_measured_faster_than_one_token_takes_as_long() -> None:
     faster = (0.0, 0.1, *(0.09,) * 24)
-    known = Speed("here", {"demo": PairCosts(GB, faster, bits=32.0)})
+    known = MachineSpeed("here", {"demo": PairCosts(GB, faster, bits=32.0)})
     pair = row("a", 1, drafter="draft", draft_bytes=GB // 10, bits=2.0)
     (one,) = ranking.ranked([pair], known)
-    assert one.drafted / one.plain == pytest.approx(gamma_for(0.7, (0.1,) * 26, 0.01)[1])
+    assert one.drafted / one.baseline == pytest.approx(gamma_for(0.7, (0.1,) * 26, 0.01)[1])
 
 
 def test_a_mixture_and_what_an_earlier_version_kept_tell_of_no_other_pair(
@@ -170,9 +170,9 @@ def test_a_mixture_and_what_an_earlier_version_kept_tell_of_no_other_pair(
         known = ranking.recall()
         assert known is not None
         mine, other = ranking.ranked(rows, known)
-        assert (mine.plain, mine.measured) == (pytest.approx(10), True)
-        assert (other.row.name, other.plain, other.short) == ("other", None, "fits")
-        assert ranking.ranked(rows[:1], known)[0].plain is None
+        assert (mine.baseline, mine.measured) == (pytest.approx(10), True)
+        assert (other.row.name, other.baseline, other.short) == ("other", None, "fits")
+        assert ranking.ranked(rows[:1], known)[0].baseline is None
         assert known.basis([other]) == ""
         return known.basis([mine, other])
 
@@ -187,7 +187,7 @@ def test_a_mixture_and_what_an_earlier_version_kept_tell_of_no_other_pair(
     noted(lambda gb: 0.2 * gb / 0.3)  # slower, and tells more
     kept = ranking.recall()
     assert kept is not None
-    assert ranking.ranked(rows, kept)[1].plain == pytest.approx(0.75)
+    assert ranking.ranked(rows, kept)[1].baseline == pytest.approx(0.75)
 
 
 def test_list_tells_what_its_speeds_rest_on_and_where_there_is_nothing(
@@ -230,7 +230,7 @@ def test_a_row_knows_its_bits_from_the_header_or_else_from_the_name(toy_target: 
     rows = {one.name: one for one in catalogue.rows()}
     assert rows["toy"].bits > 8
     assert all(one.bits > 0 for one in rows.values())
-    report = examine(str(toy_target), None, Patience(), scan=False)
+    report = examine(str(toy_target), None, RetryPolicy(), scan=False)
     assert report.listed.bits == read_model(toy_target).header.bits
 
 
@@ -243,15 +243,15 @@ def test_a_draft_that_is_no_faster_than_its_target_tells_nothing_of_weights() ->
 def test_a_draft_helps_where_checking_is_cheap_and_nowhere_else() -> None:
     pair = row("a", 2, drafter="draft", draft_bytes=GB // 10)
     (cheap,) = ranking.ranked([pair], speed(20))
-    assert cheap.drafted > 1.5 * cheap.plain
-    dear = Speed("here", {"demo": costs(20, flat=False)})
+    assert cheap.drafted > 1.5 * cheap.baseline
+    dear = MachineSpeed("here", {"demo": costs(20, flat=False)})
     assert ranking.ranked([pair], dear)[0].drafted == pytest.approx(10)
     (mixture,) = ranking.ranked([row("a", 2, active=0.2, drafter="mtp")], speed(20))
-    assert mixture.drafted == mixture.plain
+    assert mixture.drafted == mixture.baseline
 
 
 def test_what_is_taken_to_be_accepted_is_told_where_something_drafts_alone() -> None:
-    known = Speed("here", {"demo": costs(20), "mine": costs(10, 2.0, step=0.01)})
+    known = MachineSpeed("here", {"demo": costs(20), "mine": costs(10, 2.0, step=0.01)})
     alone, drafts, mine = (
         ranking.ranked([one], known)
         for one in (
@@ -265,7 +265,7 @@ def test_what_is_taken_to_be_accepted_is_told_where_something_drafts_alone() -> 
     assert known.basis(alone) == rate
     assert known.basis(drafts) == known.basis([*alone, *drafts]) == rate + accepted
     assert known.basis(mine) == "as measured" + accepted
-    assert Speed("here").basis(alone) == ""
+    assert MachineSpeed("here").basis(alone) == ""
 
 
 def test_the_best_is_the_largest_that_writes_as_fast_as_one_reads() -> None:
@@ -291,7 +291,7 @@ def test_the_best_is_the_largest_that_writes_as_fast_as_one_reads() -> None:
 def test_where_nothing_was_measured_nothing_is_expected_and_the_order_stays() -> None:
     rows = [row("b", 9), row("a", 1)]
     found = ranking.ranked(rows, None)
-    assert [(one.row.name, one.plain, one.short) for one in found] == [
+    assert [(one.row.name, one.baseline, one.short) for one in found] == [
         ("b", None, "fits"),
         ("a", None, "fits"),
     ]
@@ -299,32 +299,32 @@ def test_where_nothing_was_measured_nothing_is_expected_and_the_order_stays() ->
 
 
 def test_what_was_measured_itself_is_no_expectation() -> None:
-    known = Speed("here", {"demo": costs(20), "mine": costs(10, 2.0)})
+    known = MachineSpeed("here", {"demo": costs(20), "mine": costs(10, 2.0)})
     mine, other = ranking.ranked([row("other", 2), row("mine", 2, state="installed")], known)
     assert (mine.row.name, mine.measured) == ("mine", True)
-    assert mine.plain == pytest.approx(5)
-    assert other.plain == pytest.approx(5)  # by the larger one of those that were measured
+    assert mine.baseline == pytest.approx(5)
+    assert other.baseline == pytest.approx(5)  # by the larger one of those that were measured
 
 
 def test_a_model_that_a_card_does_not_hold_is_read_from_both() -> None:
     pairs = {"demo": costs(500, on_device=True)}
-    card = Speed("here", pairs, room=12 * GB)
+    card = MachineSpeed("here", pairs, room=12 * GB)
     (inside,) = ranking.ranked([row("a", 5)], card)
-    assert inside.plain == pytest.approx(100)
+    assert inside.baseline == pytest.approx(100)
     (beyond,) = ranking.ranked([row("a", 15)], card)
-    assert beyond.plain is None  # nobody knows how fast the processor reads the rest
-    both = Speed("here", {**pairs, "other": costs(20)}, room=12 * GB)
+    assert beyond.baseline is None  # nobody knows how fast the processor reads the rest
+    both = MachineSpeed("here", {**pairs, "other": costs(20)}, room=12 * GB)
     (known,) = ranking.ranked([row("a", 15)], both)
-    assert 15 / 500 < 1 / known.plain < 15 / 20
+    assert 15 / 500 < 1 / known.baseline < 15 / 20
 
 
 def test_what_the_memory_and_a_card_hold_together_fits_and_is_proposed() -> None:
     rows = [row("good", 17, verdict="too large"), row("beyond", 60, verdict="too large")]
-    card = Speed("here", {"demo": costs(500, on_device=True)}, room=24 * GB)
+    card = MachineSpeed("here", {"demo": costs(500, on_device=True)}, room=24 * GB)
     good, beyond = found = ranking.ranked(rows, card)
     assert (good.verdict, good.row.fit.available) == ("fits", 40 * GB)
-    assert good.plain == pytest.approx(500 / 17)
-    assert (beyond.verdict, beyond.plain) == ("too large", None)
+    assert good.baseline == pytest.approx(500 / 17)
+    assert (beyond.verdict, beyond.baseline) == ("too large", None)
     assert [one.row.name for one in ranking.proposed(found)] == ["good"]
     assert ranking.proposed(ranking.ranked(rows, replace(card, room=None))) == []
 
@@ -398,12 +398,12 @@ def test_what_a_damaged_file_says_of_one_pair_is_left_out(
         assert list(found.pairs) == ["demo"], (key, value)
     (tmp_path / "speed.json").write_text(json.dumps({**sound, "room": -(10**12)}))
     (on_a_card,) = ranking.ranked([row("a", 15)], ranking.recall())
-    assert (on_a_card.plain or 1) > 0
+    assert (on_a_card.baseline or 1) > 0
 
 
 def test_the_whole_catalogue_has_an_expectation_where_it_fits() -> None:
     found = ranking.ranked(catalogue.rows(), speed(50))
-    assert all(one.plain for one in found if one.verdict in ("fits", "slow"))
+    assert all(one.baseline for one in found if one.verdict in ("fits", "slow"))
     by_name = {one.row.name: one for one in found}
     assert by_name["lfm2.5-8b-a1b"].row.active < 0.3
     assert by_name["qwen3.5-4b"].row.drafter == "mtp"

@@ -498,7 +498,7 @@ def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat() -> None:
             chat = Heard(replace(both, ctx_size=2048, n_predict=-1, grammar=ENDLESS))
             assert not any("left out" in each for each in chat.until(m.Loaded).info.notices)
             chat.ask("Tell me a story.")
-            chat.until(m.Turn)
+            chat.until(m.TurnReported)
             time.sleep(rng.uniform(0, 1))
             running.kill()
             said = chat.until(m.Died).error.message

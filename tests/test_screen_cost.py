@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.events import RoundText
-from localspec.ui.conversation.stream import SHORTEST, SPARE_SHORTEST, Pace
+from localspec.ui.conversation.stream import SHORTEST, SPARE_SHORTEST, FramePacer
 from localspec.ui.panel.dashboard import Dashboard
 from tests.fakes import rounds_of
 from tests.support.inline import inline
@@ -58,7 +58,7 @@ def test_however_fast_the_pair_an_answer_lasts_until_a_round_has_played_often_en
 
 
 def test_with_a_core_to_spare_frames_come_as_fast_as_an_eye_follows() -> None:
-    pace = Pace()
+    pace = FramePacer()
     for spare, least in ((False, SHORTEST), (True, SPARE_SHORTEST), (False, SHORTEST)):
         pace.spare = spare
         for _ in range(20):

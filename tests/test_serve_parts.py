@@ -26,9 +26,17 @@ from uvicorn.server import ServerState
 from localspec.chat.completion import Completions
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
-from localspec.chat.events import Begun, Origin, RoundText, Scored, Span, TurnEnd, TurnEvent
-from localspec.chat.prefixes import Prefixes
-from localspec.chat.settings import Asked, ChatSettings
+from localspec.chat.events import (
+    Origin,
+    PromptMade,
+    RoundText,
+    Span,
+    TokensScored,
+    TurnEnd,
+    TurnEvent,
+)
+from localspec.chat.prefixes import CachedPrefixes
+from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.cli.serve import _keys
 from localspec.engine import guidance, lark
 from localspec.engine.cancel import Cancel
@@ -41,14 +49,14 @@ from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
 from localspec.errors import EngineError, SchemaError, UsageError
 from localspec.process import messages as m
 from localspec.serve import app
-from localspec.serve.desk import Desk, Job
+from localspec.serve.desk import QueuedRequest, RequestQueue
 from localspec.serve.errors import Refusal, refusal_of
-from localspec.serve.guard import Rules, digest
+from localspec.serve.guard import AccessRules, digest
 from localspec.serve.launch import PatientProtocol
 from localspec.serve.replies import Reply, timings
 from localspec.serve.requests import ChatRequest, CompletionRequest, parsed
-from localspec.serve.tally import Tally
-from localspec.serve.tools import BEGIN, END, HERMES, Toolbox
+from localspec.serve.tally import EndpointCounters
+from localspec.serve.tools import BEGIN, END, HERMES, RequestTools
 from tests.fakes import rounds_of
 from tests.support.endpoint import Serving, streaming
 from tests.support.gguf_models import write_random_gemma3
@@ -68,8 +76,8 @@ class ScriptedEngine:
     def listen(self, hear: Any) -> None:
         self.hear = hear
 
-    def settle(self, letter: m.Letter[m.Event]) -> None:
-        self.info = None if isinstance(letter.body, m.Died) else "loaded"
+    def settle(self, envelope: m.Envelope[m.Event]) -> None:
+        self.info = None if isinstance(envelope.body, m.Died) else "loaded"
 
     def reserve(self) -> None:
         pass
@@ -87,47 +95,47 @@ class ScriptedEngine:
         self.reloaded += 1
 
     async def says(self, body: m.Event) -> None:
-        self.hear(m.Letter(1, 1, body))
+        self.hear(m.Envelope(1, 1, body))
         await asyncio.sleep(0)
 
 
 OVER = m.TurnOver(None)
-DEAD = m.Died(m.Fault("EngineDied", "gone"))
+DEAD = m.Died(m.SentError("EngineDied", "gone"))
 
 
-def job(asker: str, text: str) -> Job:
-    return Job(asker, Asked(ChatSettings(), prompt=text))
+def job(asker: str, text: str) -> QueuedRequest:
+    return QueuedRequest(asker, AnswerRequest(ChatSettings(), prompt=text))
 
 
 async def test_askers_take_turns_and_the_queue_has_an_end() -> None:
     engine: Any = ScriptedEngine()
-    desk = Desk(engine, Tally(), most=4, limit_s=60)
+    request_queue = RequestQueue(engine, EndpointCounters(), most=4, limit_s=60)
     jobs = [job("a", f"a{i}") for i in range(4)] + [job("b", "b0")]
     for one in jobs:
-        desk.submit(one)
+        request_queue.submit(one)
     with pytest.raises(Refusal) as caught:
-        desk.submit(job("a", "a4"))
+        request_queue.submit(job("a", "a4"))
     assert caught.value.status == 503
     assert caught.value.retry_after
     newcomer = job("c", "c0")
-    desk.submit(newcomer)
+    request_queue.submit(newcomer)
     refused = jobs[3].said.get_nowait()  # the latest of the longest line
     assert isinstance(refused, Refusal)
     assert refused.retry_after
-    desk.withdraw(jobs[2])
-    desk.withdraw(jobs[2])  # a second time changes nothing
+    request_queue.withdraw(jobs[2])
+    request_queue.withdraw(jobs[2])  # a second time changes nothing
     for _ in range(3):
         await engine.says(OVER)
     assert engine.asked == ["a0", "a1", "b0", "c0"]
-    desk.withdraw(newcomer)
+    request_queue.withdraw(newcomer)
     assert engine.stopped == 1
 
 
 async def test_what_takes_too_long_is_stopped_and_told() -> None:
     engine: Any = ScriptedEngine()
-    desk = Desk(engine, Tally(), most=4, limit_s=0.01)
+    request_queue = RequestQueue(engine, EndpointCounters(), most=4, limit_s=0.01)
     one = job("a", "x")
-    desk.submit(one)
+    request_queue.submit(one)
     found = await asyncio.wait_for(one.said.get(), 5)
     assert isinstance(found, Refusal)
     assert (found.status, engine.stopped) == (504, 1)
@@ -138,13 +146,13 @@ def test_an_engine_that_does_not_stop_is_ended(monkeypatch: pytest.MonkeyPatch) 
 
     async def go() -> None:
         engine: Any = ScriptedEngine()
-        desk = Desk(engine, Tally(), most=4, limit_s=60)
+        request_queue = RequestQueue(engine, EndpointCounters(), most=4, limit_s=60)
         stuck, other = job("a", "x"), job("a", "y")
-        desk.submit(other)
-        desk.withdraw(other)
+        request_queue.submit(other)
+        request_queue.withdraw(other)
         await engine.says(OVER)  # it stops: nothing happens to it
-        desk.submit(stuck)
-        desk.withdraw(stuck)
+        request_queue.submit(stuck)
+        request_queue.withdraw(stuck)
         while not engine.killed:
             await asyncio.sleep(0.01)
         assert engine.killed == 1
@@ -192,19 +200,19 @@ def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:
     assert not completions._known  # what it went on from had become the long one
 
 
-async def one_runs_and_one_waits() -> tuple[Any, Desk, Job, Job]:
-    """An engine with a desk before it, at work on one job while another one waits."""
+async def one_runs_and_one_waits() -> tuple[Any, RequestQueue, QueuedRequest, QueuedRequest]:
+    """An engine with a queue before it, at work on one job while another one waits."""
     engine: Any = ScriptedEngine()
-    desk = Desk(engine, Tally(), most=4, limit_s=60)
+    request_queue = RequestQueue(engine, EndpointCounters(), most=4, limit_s=60)
     await engine.says(m.Loaded(None))  # type: ignore[arg-type]
     running, waiting = job("a", "x"), job("b", "y")
-    desk.submit(running)
-    desk.submit(waiting)
-    return engine, desk, running, waiting
+    request_queue.submit(running)
+    request_queue.submit(waiting)
+    return engine, request_queue, running, waiting
 
 
 async def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
-    engine, desk, running, waiting = await one_runs_and_one_waits()
+    engine, request_queue, running, waiting = await one_runs_and_one_waits()
     await engine.says(DEAD)
     refused = running.said.get_nowait()
     assert isinstance(refused, Refusal)
@@ -218,14 +226,14 @@ async def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
     assert found.status == 503
     assert str(found).endswith(": gone")
     with pytest.raises(Refusal):
-        desk.submit(job("a", "z"))
+        request_queue.submit(job("a", "z"))
 
 
 async def test_an_engine_that_cannot_be_started_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("localspec.serve.desk._PATIENCE_S", 0)
-    engine, desk, _, waiting = await one_runs_and_one_waits()
+    engine, request_queue, _, waiting = await one_runs_and_one_waits()
     works = engine.reload
     engine.reload = Mock(side_effect=OSError(12, "no memory"))
     await engine.says(DEAD)
@@ -237,7 +245,7 @@ async def test_an_engine_that_cannot_be_started_is_tried_again(
     while not engine.reloaded:
         await asyncio.sleep(0.01)
     await engine.says(m.Loaded(None))  # type: ignore[arg-type]
-    desk.submit(job("a", "z"))
+    request_queue.submit(job("a", "z"))
     assert engine.asked[-1] == "z"
 
 
@@ -270,7 +278,7 @@ async def test_who_stops_reading_is_left_and_who_goes_on_is_not(
 # --- what the caches held ---------------------------------------------------------------------
 
 
-def read(contexts: list[Context], prefixes: Prefixes, prompt: list[int]) -> int:
+def read(contexts: list[Context], prefixes: CachedPrefixes, prompt: list[int]) -> int:
     """Read a prompt into all caches; how many tokens the target had to read."""
     prefixes.switch(prompt)
     missing = 0
@@ -285,7 +293,7 @@ def test_a_prefix_that_was_left_is_gone_back_to(
     target_context: Context, draft_context: Context
 ) -> None:
     both = [target_context, draft_context]
-    prefixes = Prefixes(both)
+    prefixes = CachedPrefixes(both)
     texts = [[10 * i + j for j in range(1, 60)] for i in range(4)]
     assert [read(both, prefixes, text) for text in texts] == [59] * 4
     assert [read(both, prefixes, [*text, 7, 8]) for text in texts] == [2] * 4
@@ -307,7 +315,7 @@ def test_of_a_window_a_copy_is_gone_back_to_whole(tmp_path: Path) -> None:
         Context(model, options) as context,
         Context(model, options) as alone,
     ):
-        prefixes = Prefixes([context])
+        prefixes = CachedPrefixes([context])
         one, other = [*range(300, 420)], [*range(420, 540)]
         for prompt, missing in (
             (one, 120),
@@ -333,7 +341,7 @@ def test_of_a_window_a_copy_is_gone_back_to_whole(tmp_path: Path) -> None:
 
 
 def test_what_is_on_the_disk_is_not_written_again(target_context: Context, tmp_path: Path) -> None:
-    prefixes = Prefixes([target_context], tmp_path, room=lambda: 0)
+    prefixes = CachedPrefixes([target_context], tmp_path, room=lambda: 0)
     texts = [[10 * i + j for j in range(1, 60)] for i in range(4)]
     read([target_context], prefixes, texts[0])
     read([target_context], prefixes, texts[1])
@@ -345,7 +353,7 @@ def test_what_is_on_the_disk_is_not_written_again(target_context: Context, tmp_p
 
 
 def test_without_room_nothing_is_kept(target_context: Context) -> None:
-    prefixes = Prefixes([target_context], room=lambda: 0)
+    prefixes = CachedPrefixes([target_context], room=lambda: 0)
     texts = [[10 * i + j for j in range(1, 60)] for i in range(2)]
     assert [read([target_context], prefixes, text) for text in (*texts, *texts)] == [59] * 4
     assert prefixes.n_bytes == 0
@@ -429,7 +437,7 @@ def test_a_call_within_a_thought_is_none(target_model: Model) -> None:
 def test_a_wrong_schema_is_told_with_its_place(schema: dict[str, Any], place: str) -> None:
     with pytest.raises(SchemaError) as caught:
         guidance.check(lark.grammar(lark.json_value(schema, "s")))
-    again = m.Fault.of(caught.value).exception()  # as it comes from the engine's process
+    again = m.SentError.of(caught.value).exception()  # as it comes from the engine's process
     error = refusal_of(again).document["error"]
     assert (error["param"], error["code"]) == (place, "invalid_schema")
 
@@ -448,8 +456,8 @@ def test_what_of_a_tools_schema_cannot_be_enforced_is_a_hint(strict: bool | None
     body["tools"] = [{"type": "function", "function": function}]
     asked = parsed(json.dumps(body).encode(), ChatRequest)
 
-    def box() -> Toolbox:
-        return Toolbox.of(asked.tools or (), None, native=True, parallel=False)
+    def box() -> RequestTools:
+        return RequestTools.of(asked.tools or (), None, native=True, parallel=False)
 
     if strict:
         with pytest.raises(SchemaError, match="cannot be enforced"):
@@ -475,7 +483,7 @@ def test_schemas_that_take_for_ever_are_refused() -> None:
         body = {"messages": [{"role": "user", "content": "x"}], "response_format": form}
         asked = parsed(json.dumps(body).encode(), ChatRequest)
         with pytest.raises(Refusal):
-            asked.asked(ChatSettings(), Toolbox())
+            asked.asked(ChatSettings(), RequestTools())
     begun = time.monotonic()
     with suppress(UsageError):
         guidance.check(lark.grammar(lark.json_value({"$defs": defs, "$ref": "#/$defs/a29"})))
@@ -496,7 +504,7 @@ def test_tools_with_references_of_their_own_make_one_grammar(target_model: Model
     messages = [{"role": "user", "content": "x"}]
     body = {"messages": messages, "tools": tools, "tool_choice": "required"}
     asked = parsed(json.dumps(body).encode(), ChatRequest)
-    box = Toolbox.of(asked.tools or (), asked.tool_choice, native=False, parallel=False)
+    box = RequestTools.of(asked.tools or (), asked.tool_choice, native=False, parallel=False)
     state: Any = Grammars(target_model).begin(box.grammar)
     text = f'{BEGIN}\n{{"name": "b", "arguments": {{"v": null}}}}\n{END}'
     tokens = target_model.tokenize(text, add_special=False, parse_special=False)
@@ -522,7 +530,7 @@ def test_an_editor_may_bring_a_hundred_large_tools() -> None:
     ]
     body = {"messages": [{"role": "user", "content": "x"}], "tools": tools}
     asked = parsed(json.dumps(body).encode(), ChatRequest)
-    box = Toolbox.of(asked.tools or (), None, native=True, parallel=True)
+    box = RequestTools.of(asked.tools or (), None, native=True, parallel=True)
     assert all(f'\\"f{i}\\"' in box.grammar for i in range(100))
     begun = time.monotonic()
     require_grammar(box.grammar)
@@ -532,13 +540,13 @@ def test_an_editor_may_bring_a_hundred_large_tools() -> None:
 
 def test_templates_see_calls_and_results_or_read_them_as_text() -> None:
     calls = [("id", "f", '{"a": 1}')]
-    native = Toolbox(native=True).called("", "hm", calls)
+    native = RequestTools(native=True).called("", "hm", calls)
     assert native.more["tool_calls"][0]["function"]["arguments"] == {"a": 1}
     assert native.more["reasoning_content"] == "hm"
-    assert Toolbox(native=True).returned("7", "id", "f").more["role"] == "tool"
-    plain = Toolbox().called("ok", None, calls)
+    assert RequestTools(native=True).returned("7", "id", "f").more["role"] == "tool"
+    plain = RequestTools().called("ok", None, calls)
     assert plain.content == f'ok\n{BEGIN}\n{{"name": "f", "arguments": {{"a": 1}}}}\n{END}'
-    assert Toolbox().returned("7", "id", None) == Message(
+    assert RequestTools().returned("7", "id", None) == Message(
         Role.USER, "<tool_response>\n7\n</tool_response>"
     )
 
@@ -549,7 +557,7 @@ def test_a_call_that_is_cut_off_is_none() -> None:
     reply = Reply("x", Dialect(marks=HERMES), tools=[tool])
     end = TurnEnd("", FinishReason.LENGTH, GenerationStats())
     text = f'Well. {BEGIN}{{"name": "f", "arguments": {{"a": "b'
-    choice = reply.document(list(reply.take([Begun(3, 10), said(text), end])))["choices"][0]
+    choice = reply.document(list(reply.take([PromptMade(3, 10), said(text), end])))["choices"][0]
     assert choice["finish_reason"] == "length"
     assert choice["message"]["content"] == "Well."
     assert "tool_calls" not in choice["message"]
@@ -561,7 +569,7 @@ def test_calls_are_told_from_text_however_it_is_cut(data: st.DataObject) -> None
     call = f'{BEGIN}\n{{"name": "f", "arguments": {json.dumps(arguments)}}}\n{END}'
     text = f"I look < it up.\n{call}{call}"
     reply = Reply("x", Dialect(marks=HERMES), tools=[{"function": {"name": "f"}}])
-    events: list[TurnEvent] = [Begun(3, 10)]
+    events: list[TurnEvent] = [PromptMade(3, 10)]
     while text:
         n = data.draw(st.integers(1, 12))
         events.append(said(text[:n]))
@@ -583,7 +591,7 @@ def test_the_places_of_tokens_go_on_from_chunk_to_chunk() -> None:
     reply = Reply("x", None, logprobs=True)
     offsets: list[int] = []
     for text in ("One", "ce", " up"):
-        scored = Scored(((text.encode(), -1.0, ()), (b"!", -2.0, ())))
+        scored = TokensScored(((text.encode(), -1.0, ()), (b"!", -2.0, ())))
         for chunk in reply.chunks([scored, said(f"{text}!")]):
             offsets += chunk["choices"][0]["logprobs"]["text_offset"]
     assert offsets == [0, 3, 4, 6, 7, 10]
@@ -591,7 +599,7 @@ def test_the_places_of_tokens_go_on_from_chunk_to_chunk() -> None:
 
 def completion_scores(*tokens: bytes, best: tuple[tuple[bytes, float], ...]) -> dict[str, Any]:
     reply = Reply("x", None, logprobs=True)
-    scored = Scored(tuple((token, -1.0, best) for token in tokens))
+    scored = TokensScored(tuple((token, -1.0, best) for token in tokens))
     found = reply.document(list(reply.take([scored, said("x")])))["choices"][0]["logprobs"]
     assert isinstance(found, dict)
     return found
@@ -645,7 +653,7 @@ def test_a_chats_whole_number_too_and_what_templates_get_stays(field: str) -> No
 def test_thoughts_come_apart_from_the_answer(thinks: bool) -> None:
     reply = Reply("x", Dialect())
     text = "hm, well</think>Yes" if thinks else "<think>hm, well</think>Yes"
-    events = [Begun(3, 10, "<think>" if thinks else ""), *(said(one) for one in text)]
+    events = [PromptMade(3, 10, "<think>" if thinks else ""), *(said(one) for one in text)]
     end = TurnEnd(text, FinishReason.STOP, GenerationStats())
     message = reply.document(list(reply.take([*events, end])))["choices"][0]["message"]
     assert message == {"role": "assistant", "content": "Yes", "reasoning_content": "hm, well"}
@@ -661,7 +669,7 @@ def test_a_file_of_keys_may_be_written_by_any_editor(tmp_path: Path) -> None:
 
 
 def test_all_keys_are_compared_whole() -> None:
-    rules = Rules(keys=(digest("one key"), digest("an other")))
+    rules = AccessRules(keys=(digest("one key"), digest("an other")))
     assert len({len(key) for key in rules.keys}) == 1
 
 
@@ -794,7 +802,7 @@ def test_earlier_arguments_are_made_an_object(given: Any) -> None:
         ]
     }
     asked = parsed(json.dumps(body).encode(), ChatRequest)
-    said = asked.asked(ChatSettings(), Toolbox(native=True)).messages
+    said = asked.asked(ChatSettings(), RequestTools(native=True)).messages
     (told,) = said[1].more["tool_calls"]
     assert isinstance(told["function"]["arguments"], dict)
     assert said[2].more["tool_call_id"] == told["id"]

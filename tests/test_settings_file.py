@@ -19,7 +19,7 @@ from localspec.cli.options import shared_options
 from localspec.cli.settings_file import read, settings_of
 from localspec.loading.request import LoadRequest
 from localspec.ui import commands
-from localspec.ui.app import ChatApp, Looks
+from localspec.ui.app import Appearance, ChatApp
 from localspec.ui.launch import remember
 from localspec.ui.screens.themes import themes
 from tests.support.chat_pilot import Chat
@@ -214,13 +214,13 @@ def test_keys_and_looks_are_checked(tmp_path: Path) -> None:
 
 async def test_other_keys_work_and_are_shown_and_problems_are_on_the_screen() -> None:
     session = ScriptedSession()
-    looks = Looks(
+    appearance = Appearance(
         {"origin": "ctrl+y", "thoughts": "f3", "title": "ctrl+n"},
         "nord",
         "off",
         ("line 3: wrong",),
     )
-    app = ChatApp(inline(lambda progress, cancel: session), looks=looks)
+    app = ChatApp(inline(lambda progress, cancel: session), appearance=appearance)
     async with app.run_test(size=(120, 40)) as pilot:
         chat = Chat(app, pilot, session)
         await chat.until(lambda: "line 3: wrong" in chat.transcript())
@@ -246,11 +246,11 @@ def test_what_is_chosen_in_the_app_stays_until_the_settings_are_changed(
     settings = tmp_path / "settings.toml"
     settings.write_text('[screen]\ntheme = "nord"\n')
 
-    def looks() -> Looks:
-        return chat._looks(settings_file.read(settings))
+    def appearance() -> Appearance:
+        return chat._appearance(settings_file.read(settings))
 
     async def choose() -> None:
-        app = ChatApp(inline(lambda _progress, _cancel: ScriptedSession()), looks=looks())
+        app = ChatApp(inline(lambda _progress, _cancel: ScriptedSession()), appearance=appearance())
         async with app.run_test(size=(120, 40)) as pilot:
             await pilot.pause()
             assert app.theme == "nord"
@@ -264,9 +264,9 @@ def test_what_is_chosen_in_the_app_stays_until_the_settings_are_changed(
         assert app.engine.join(10)
 
     asyncio.run(choose())
-    assert (looks().theme, looks().panel) == ("dracula", "compact")
+    assert (appearance().theme, appearance().panel) == ("dracula", "compact")
     os.utime(settings, (time.time() + 10,) * 2)
-    assert (looks().theme, looks().panel) == ("nord", None)
+    assert (appearance().theme, appearance().panel) == ("nord", None)
     (tmp_path / "data" / "screen.json").write_text('{"theme": 3')
     os.utime(settings, (1, 1))
-    assert looks().theme == "nord"
+    assert appearance().theme == "nord"

@@ -10,7 +10,7 @@ import pytest
 
 from localspec import formats, machine
 from localspec.chat.figures import Figures
-from localspec.chat.slow import Slow
+from localspec.chat.slow import SlownessCheck
 from localspec.doctor import findings
 from localspec.engine.length.cost import Costs, ModelCosts
 
@@ -38,7 +38,7 @@ def sentence(
         monkeypatch.setattr(machine, name, lambda value=value: value)
     crowded = others > 0.5 if crowded is None else crowded
     target = SimpleNamespace(threads=SimpleNamespace(others=others, crowded=crowded))
-    return Slow(cast(Any, target), costs or Costs({0: USUAL}, {})).sentence(now)
+    return SlownessCheck(cast(Any, target), costs or Costs({0: USUAL}, {})).sentence(now)
 
 
 def test_where_nothing_is_wrong_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

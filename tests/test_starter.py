@@ -18,7 +18,7 @@ from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
 from localspec.chat.session import Session
-from localspec.chat.states import STATES, States
+from localspec.chat.states import STATES, StateFiles
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import of_file
 from localspec.errors import ModelLoadError, NotFetched
@@ -319,7 +319,7 @@ def former_left(places: Path) -> int:
     mark = of_file(toy.TARGET, draft=False)["header_sha256"]
     for made_by, name in ((f'[{{"header_sha256": "{mark}"}}]', "a" * 32), ("[{}]", "b" * 32)):
         state = np.zeros(1_000_000, np.uint8)
-        States(places / "data" / STATES, made_by).save(name, b"", [[1]], [state])
+        StateFiles(places / "data" / STATES, made_by).save(name, b"", [[1]], [state])
     ranking.remember(FORMER_STARTER, PairCosts(10**8, (0.0, 0.01)), None, None)
     (places / "data" / "last-pair.json").write_text('{"pair": "demo", "draft": null, "format": 1}')
     (gone,) = (places / "data" / STATES).glob(f"{'a' * 32}.*")

@@ -17,9 +17,9 @@ import pytest
 from localspec.chat import prefixes, states
 from localspec.chat.conversation import Message
 from localspec.chat.history.store import Store
-from localspec.chat.prefixes import Prefixes
+from localspec.chat.prefixes import CachedPrefixes
 from localspec.chat.session import Session
-from localspec.chat.states import States, forget
+from localspec.chat.states import StateFiles, forget
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context
 from localspec.engine.stats import GenerationStats
@@ -145,10 +145,10 @@ def test_a_conversation_is_forgotten_and_none_whose_file_ends_alike(tmp_path: Pa
 
 
 def test_what_others_made_is_not_used(tmp_path: Path) -> None:
-    States(tmp_path, "one").save("c1", b"", TOKENS, BYTES)
-    assert States(tmp_path, "other").find("c1") is None
+    StateFiles(tmp_path, "one").save("c1", b"", TOKENS, BYTES)
+    assert StateFiles(tmp_path, "other").find("c1") is None
     (path,) = tmp_path.iterdir()
-    other = States(tmp_path, "other")
+    other = StateFiles(tmp_path, "other")
     path.replace(other._path("c1"))
     assert other.find("c1") is None
     assert [one.suffix for one in tmp_path.iterdir()] == [".damaged"]
@@ -166,7 +166,7 @@ def test_models_that_were_changed_are_others(tmp_path: Path) -> None:
 
 def test_there_is_a_most_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "_MOST", 3500)
-    store = States(tmp_path, "one")
+    store = StateFiles(tmp_path, "one")
     for i in range(4):
         store.save(f"c{i}", b"x" * 300, TOKENS, [np.zeros(500, np.uint8)] * 2)
     assert [i for i in range(4) if store.find(f"c{i}")] == [2, 3]
@@ -178,7 +178,7 @@ def test_there_is_a_most_that_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_finds_no_room_takes_none_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = States(tmp_path, "one")
+    store = StateFiles(tmp_path, "one")
     store.save("c1", b"", TOKENS, BYTES)
     monkeypatch.setattr(states, "_MOST", 5000)
     store.save("c2", b"", TOKENS, [np.zeros(6000, np.uint8)])
@@ -187,7 +187,7 @@ def test_what_finds_no_room_takes_none_from_others(
 
 
 def test_a_header_that_tells_of_more_than_there_is_is_put_aside(tmp_path: Path) -> None:
-    store = States(tmp_path, "one")
+    store = StateFiles(tmp_path, "one")
     monster = np.zeros(8, np.uint8)
     store.save("c1", b"", TOKENS[:1], [monster])
     path = store._path("c1")
@@ -200,7 +200,7 @@ def test_a_header_that_tells_of_more_than_there_is_is_put_aside(tmp_path: Path) 
 
 
 def test_a_deleted_conversation_has_no_state(tmp_path: Path) -> None:
-    store = States(tmp_path / "states", "one")
+    store = StateFiles(tmp_path / "states", "one")
     for name in ("c1", "c2", "../c3", "*", ""):
         store.save(name, b"", TOKENS, BYTES)
     (tmp_path / "states" / ".c1.x.state.part").touch()  # of a program that was killed
@@ -220,7 +220,7 @@ def test_a_deleted_conversation_has_no_state(tmp_path: Path) -> None:
 def test_copies_without_room_in_memory_go_to_files_without_names(
     target_context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = Prefixes([target_context], tmp_path, room=lambda: 0)
+    kept = CachedPrefixes([target_context], tmp_path, room=lambda: 0)
     texts = [[10 * i + j for j in range(1, 60)] for i in range(3)]
     assert [read([target_context], kept, text) for text in texts] == [59] * 3
     assert [read([target_context], kept, [*text, 7]) for text in texts] == [1] * 3

@@ -305,7 +305,7 @@ def test_the_path_of_a_mirror_is_no_repository(
 )
 def test_an_error_of_the_system_names_its_path_also_over_the_pipe(number: int, way: str) -> None:
     error = OSError(number, os.strerror(number), "/some/file")
-    fault = msgspec.msgpack.decode(msgspec.msgpack.encode(m.Fault.of(error)), type=m.Fault)
+    fault = msgspec.msgpack.decode(msgspec.msgpack.encode(m.SentError.of(error)), type=m.SentError)
     for one in (error, fault.exception()):
         assert isinstance(one, OSError)
         said = of_system(one)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.chat.conversation import Role
-from localspec.chat.dialects import Dialect, Reading, Says, Thinks
+from localspec.chat.dialects import AnswerReading, ContentPiece, Dialect, ThoughtPiece
 from localspec.chat.dialects.shapes import AnswerMarks, ThinkingOptions
 from localspec.chat.events import RoundText
 from localspec.engine.cancel import Cancel
@@ -27,8 +27,8 @@ def split(text: str, cuts: list[int], prompt: str) -> tuple[str, str]:
     places = sorted({min(cut, len(text)) for cut in cuts})
     pieces = [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
     found = [one for piece in pieces for one in reader.feed(piece)] + [*reader.end()]
-    thought = "".join(one.text for one in found if isinstance(one, Thinks))
-    return thought, "".join(one.text for one in found if isinstance(one, Says))
+    thought = "".join(one.text for one in found if isinstance(one, ThoughtPiece))
+    return thought, "".join(one.text for one in found if isinstance(one, ContentPiece))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ async def test_thoughts_are_folded_while_they_stream_and_open_on_demand(tmp_path
         assert "<think>First I wonder" in chat.transcript()
         await chat.press("f3")
         head = next(line for line in chat.transcript().split("\n") if "▸ thought" in line)
-        conversation = chat.app.shelf.record.header.id
+        conversation = chat.app.library.record.header.id
     async with chatting(archive=archive, resume=conversation) as chat:
         await chat.until(lambda: "▌ why?" in chat.transcript())
         assert head in chat.transcript()
@@ -111,7 +111,7 @@ def test_an_answer_that_begins_inside_a_thought_is_kept_with_its_mark() -> None:
     text = "".join(event.text for event in events if isinstance(event, RoundText))
     assert text == events[-1].text == "<think>why</think>It is blue."  # type: ignore[union-attr]
     assert session.messages[-1].content == text
-    assert session.dialect.said(text) == Reading("why", "It is blue.")
+    assert session.dialect.said(text) == AnswerReading("why", "It is blue.")
 
 
 def test_earlier_answers_are_read_as_they_were_written() -> None:

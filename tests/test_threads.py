@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from localspec.engine.llama import LOOK_S, Context, busy_cores, crew
-from localspec.engine.llama.crew import Crew
+from localspec.engine.llama import LOOK_S, Context, busy_cores
+from localspec.engine.llama.crew import ThreadController, busy_seconds
 
 
 class Machine:
@@ -17,8 +17,8 @@ class Machine:
     def __init__(self) -> None:
         self.now = self.busy = self.own = 0.0
 
-    def crew(self, most: int = 4) -> Crew:
-        return Crew(
+    def controller(self, most: int = 4) -> ThreadController:
+        return ThreadController(
             most,
             cores=4,
             clock=lambda: self.now,
@@ -26,76 +26,78 @@ class Machine:
             own=lambda: self.own,
         )
 
-    def run(self, crew: Crew, others: float, seconds: float, *, step: float = 0.05) -> list[int]:
+    def run(
+        self, controller: ThreadController, others: float, seconds: float, *, step: float = 0.05
+    ) -> list[int]:
         """What each decode runs with."""
         found = []
         for _ in range(round(seconds / step)):
-            mine = min(crew.threads, 4 - others)
+            mine = min(controller.threads, 4 - others)
             self.now += step
             self.busy += (mine + others) * step
             self.own += mine * step
-            found.append(crew.look())
+            found.append(controller.look())
         return found
 
 
 def test_a_busy_core_is_left_alone_within_a_second_and_taken_again() -> None:
     machine = Machine()
-    crew = machine.crew()
-    assert set(machine.run(crew, 0.1, 3)) == {4}
-    busy = machine.run(crew, 1.0, 3)
+    controller = machine.controller()
+    assert set(machine.run(controller, 0.1, 3)) == {4}
+    busy = machine.run(controller, 1.0, 3)
     assert busy[:6] != [3] * 6
     assert set(busy[10:]) == {3}
-    assert set(machine.run(crew, 2.6, 3)[10:]) == {1}
-    free = machine.run(crew, 0.0, 3)
+    assert set(machine.run(controller, 2.6, 3)[10:]) == {1}
+    free = machine.run(controller, 0.0, 3)
     assert set(free[:5]) == {1}  # a pause is no end
     assert set(free[20:]) == {4}
 
 
 def test_one_thread_is_left_however_busy_it_is_and_no_more_than_asked_for() -> None:
     machine = Machine()
-    assert set(machine.run(machine.crew(), 4.0, 3)[10:]) == {1}
+    assert set(machine.run(machine.controller(), 4.0, 3)[10:]) == {1}
     few = Machine()
-    assert set(few.run(few.crew(2), 1.2, 3)) == {2}  # they find a core each
+    assert set(few.run(few.controller(2), 1.2, 3)) == {2}  # they find a core each
 
 
 def test_what_takes_no_core_that_a_thread_needs_is_no_reason_for_anything() -> None:
     machine = Machine()
-    crew = machine.crew(2)
-    machine.run(crew, 1.9, 3)
-    assert not crew.crowded
-    machine.run(crew, 2.8, 3)
-    assert (crew.crowded, crew.threads) == (True, 1)
+    controller = machine.controller(2)
+    machine.run(controller, 1.9, 3)
+    assert not controller.crowded
+    machine.run(controller, 2.8, 3)
+    assert (controller.crowded, controller.threads) == (True, 1)
     alone = Machine()
-    single = alone.crew(1)
+    single = alone.controller(1)
     alone.run(single, 4.0, 3)
     assert (single.crowded, single.threads) == (True, 1)
 
 
 def test_what_ran_in_a_pause_takes_no_thread_and_what_ended_in_it_gives_its_own_back() -> None:
     machine = Machine()
-    crew = machine.crew()
-    machine.run(crew, 0.0, 3)
+    controller = machine.controller()
+    machine.run(controller, 0.0, 3)
     machine.now, machine.busy = machine.now + 60, machine.busy + 90.0
-    crew.begin()
-    assert (crew.threads, crew.crowded) == (4, False)
-    assert set(machine.run(crew, 1.0, 3)[10:]) == {3}  # it goes on
+    controller.begin()
+    assert (controller.threads, controller.crowded) == (4, False)
+    assert set(machine.run(controller, 1.0, 3)[10:]) == {3}  # it goes on
     machine.now += 60
-    crew.begin()
-    assert (crew.threads, crew.crowded) == (4, False)
+    controller.begin()
+    assert (controller.threads, controller.crowded) == (4, False)
 
 
 def test_what_just_about_takes_a_core_is_no_reason_to_change_all_the_time() -> None:
     machine = Machine()
-    crew = machine.crew()
-    machine.run(crew, 1.0, 2)
+    controller = machine.controller()
+    machine.run(controller, 1.0, 2)
     for others in (0.4, 0.6, 0.3, 0.5, 0.4):
-        assert set(machine.run(crew, others, 0.6)) == {3}
+        assert set(machine.run(controller, others, 0.6)) == {3}
 
 
 def test_the_system_counts_what_this_program_does() -> None:
-    before = crew.busy_seconds()
+    before = busy_seconds()
     assert before > 0
-    assert crew.busy_seconds() >= before
+    assert busy_seconds() >= before
 
 
 def test_what_another_process_takes_is_seen() -> None:
@@ -111,7 +113,9 @@ def test_a_context_follows_unless_its_threads_are_held(
     target_context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = 4
-    monkeypatch.setattr(Crew, "look", lambda self: setattr(self, "threads", wanted) or wanted)
+    monkeypatch.setattr(
+        ThreadController, "look", lambda self: setattr(self, "threads", wanted) or wanted
+    )
 
     def threads() -> int:
         target_context.decode([1], 0)

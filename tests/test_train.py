@@ -38,9 +38,9 @@ from localspec.train import answers, files, lessons, prompts, run, training, ver
 from localspec.train.answers import AnsweredText
 from localspec.train.lessons import Lessons
 from localspec.train.request import TrainRequest
-from localspec.train.run import Hearer
+from localspec.train.run import TrainingListener
 from localspec.train.shape import candidates
-from localspec.train.told import Trained
+from localspec.train.told import TrainingResult
 
 from .support.gemma4 import write_gemma4
 from .support.gguf_models import write_random_llama, write_random_qwen3
@@ -78,8 +78,10 @@ def request(target: Path, asked: Path, **more: object) -> TrainRequest:
     return TrainRequest(**{**usual, **more})  # type: ignore[arg-type]
 
 
-def hearer(cancel: Cancel | None = None, between: Callable[[], None] = lambda: None) -> Hearer:
-    return Hearer(lambda _: None, lambda *_: None, cancel or Cancel(), between)
+def hearer(
+    cancel: Cancel | None = None, between: Callable[[], None] = lambda: None
+) -> TrainingListener:
+    return TrainingListener(lambda _: None, lambda *_: None, cancel or Cancel(), between)
 
 
 @pytest.fixture(autouse=True)
@@ -90,12 +92,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "gather", lambda *_: few)
 
 
-def exact(name: str, array: np.ndarray) -> writing.Packed:
+def exact(name: str, array: np.ndarray) -> writing.PackedTensor:
     """Pack a tensor without rounding it."""
     if array.dtype == np.int64:
         return writing.packed(name, array)
     floats = np.ascontiguousarray(array, np.float32)
-    return writing.Packed(name, "F32", floats.shape[::-1], floats.tobytes())
+    return writing.PackedTensor(name, "F32", floats.shape[::-1], floats.tobytes())
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -158,7 +160,7 @@ def test_a_training_ends_and_its_head_drafts_what_plain_decoding_says(
     started = time.process_time()  # of one thread: other programs have no part in it
     done = run.train(request(target, asked), hearer())
     assert time.process_time() - started < 60
-    assert isinstance(done, Trained)
+    assert isinstance(done, TrainingResult)
     assert done.head == home / "data" / "heads" / "target.head.gguf"
     heads.require_head(read_model(done.head), read_model(target).header)
     made = trained.made_for(read_model(done.head).header)
@@ -219,13 +221,13 @@ def test_interrupted_at_ten_random_moments_it_ends_as_an_unbroken_one(
 ) -> None:
     target = write_random_llama(home / "target.gguf")
     found: list[tuple[float, ...]] = []
-    real = run._Whole._end
+    real = run._TrainingRun._end
 
-    def end(self: object, samples: list[AnsweredText]) -> Trained:
+    def end(self: object, samples: list[AnsweredText]) -> TrainingResult:
         found.append(accepted_in(home))
         return real(self, samples)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(run._Whole, "_end", end)
+    monkeypatch.setattr(run._TrainingRun, "_end", end)
     monkeypatch.setattr(lessons, "ROWS", 160)  # a text a step
     monkeypatch.setattr(training, "_SAVE_S", 0.0)
     run.train(request(target, asked), hearer())
@@ -334,7 +336,7 @@ def test_a_head_no_better_than_the_control_is_not_used(home: Path, asked: Path) 
     for pair in installed.all_pairs():
         installed.forget(pair.name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run._Whole, "_require_sense", lambda *_: None)
+        patch.setattr(run._TrainingRun, "_require_sense", lambda *_: None)
         with pytest.raises(LocalspecError, match="no better than the control"):
             run.train(request(target, asked, force=False), hearer())
     assert not head.exists()

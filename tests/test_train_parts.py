@@ -22,13 +22,13 @@ from localspec.pairs.fingerprint import fingerprint
 from localspec.pairs.gguf import heads
 from localspec.pairs.gguf.header import read_model
 from localspec.pairs.gguf.writing import packed, rewritten, write
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from localspec.train import prompts, reading, run, verdict
 from localspec.train.answers import (
     LONGEST,
     AnsweredText,
     AnswerFile,
-    Prompted,
+    TargetPrompt,
     finished,
     loop,
     write_answers,
@@ -38,9 +38,9 @@ from localspec.train.files import NORMS, ModelWeights, beginning, read_head, wri
 from localspec.train.lessons import ROWS, Lessons, batches
 from localspec.train.recording import place, record
 from localspec.train.request import TrainRequest
-from localspec.train.run import Hearer
+from localspec.train.run import TrainingListener
 from localspec.train.shape import HeadShape, candidates, require_trainable, taps_of
-from localspec.train.work import Decided, Terms, Workplace, alone
+from localspec.train.work import TrainingChoices, TrainingFolder, TrainingTerms, alone
 
 from .support.gemma4 import write_gemma4
 from .support.gguf_models import (
@@ -58,8 +58,8 @@ TARGETS = {
 }
 
 
-def quiet(cancel: Cancel | None = None) -> Hearer:
-    return Hearer(lambda _: None, lambda *_: None, cancel or Cancel())
+def quiet(cancel: Cancel | None = None) -> TrainingListener:
+    return TrainingListener(lambda _: None, lambda *_: None, cancel or Cancel())
 
 
 def untrained(path: Path, target: Path, shape: HeadShape) -> dict[str, np.ndarray]:
@@ -244,7 +244,7 @@ def test_a_loop_at_the_end_is_found(ids: list[int], said_again: int) -> None:
 
 
 def test_loops_are_cut_out_of_answers() -> None:
-    asked = Prompted(3, (1, 2, 3), 0.0)
+    asked = TargetPrompt(3, (1, 2, 3), 0.0)
     sample = finished(asked, [1, 2, 3, 10, 11, *[7, 8, 9] * 10])
     assert sample == AnsweredText(3, (1, 2, 3, 10, 11, 7, 8, 9), 3, 0.0)
     assert sample.written == 5
@@ -266,7 +266,7 @@ def test_answers_are_kept_line_by_line(tmp_path: Path) -> None:
 
 def test_answers_written_together_are_those_written_alone(tmp_path: Path) -> None:
     path = write_random_llama(tmp_path / "target.gguf")
-    asked = [Prompted(n, tuple(range(20 + 7 * n, 30 + 9 * n)), 0.8 * (n % 2)) for n in range(5)]
+    asked = [TargetPrompt(n, tuple(range(20 + 7 * n, 30 + 9 * n)), 0.8 * (n % 2)) for n in range(5)]
     with Model.load(path) as model:
         found = []
         for texts in (1, 3):
@@ -375,21 +375,21 @@ def test_own_prompts_and_too_few_of_them(tmp_path: Path) -> None:
         prompts.gather([path], ())
 
 
-def terms(**more: object) -> Terms:
+def terms(**more: object) -> TrainingTerms:
     usual = {"target": "x", "prompts": (), "answers": (), "history": False, "tokens": 5}
     rest = {"passes": 1, "hours": None, "init": ""}
-    return Terms(**{**usual, **rest, **more})  # type: ignore[arg-type]
+    return TrainingTerms(**{**usual, **rest, **more})  # type: ignore[arg-type]
 
 
 def test_a_training_goes_on_only_as_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
-    place_ = Workplace("f" * 64)
+    place_ = TrainingFolder("f" * 64)
     with pytest.raises(UsageError, match="no training of this target"):
         place_.enter(terms(), resume=True, anew=False)
     assert place_.enter(terms(), resume=False, anew=False) is None
-    begun = Decided(terms=terms(), tokens=5, feed_forward=32, drafted=64, step_s=0.1)
+    begun = TrainingChoices(terms=terms(), tokens=5, feed_forward=32, drafted=64, step_s=0.1)
     place_.begin(begun)
     assert place_.enter(terms(), resume=True, anew=False) == begun
     with pytest.raises(UsageError, match="stopped before its end"):
@@ -448,7 +448,7 @@ def test_the_target_drafts_with_its_head_and_rm_takes_it_away(
     found = installed.find(name)
     assert found is not None
     assert [each.path for each in found.models] == [target, head]
-    removal = remove.remove(name, Patience())
+    removal = remove.remove(name, RetryPolicy())
     assert not head.exists()
     assert target.exists()
     assert removal.freed > 0

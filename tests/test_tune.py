@@ -24,7 +24,7 @@ from localspec.engine.stats import DRAFT, Round
 from localspec.errors import Cancelled, ModelFileError, UsageError
 from localspec.loading import measuring, ranking, tuning
 from localspec.loading.load import load_session
-from localspec.loading.measuring import Measured, chosen_threads, measured, profile_store
+from localspec.loading.measuring import MeasuredPair, chosen_threads, measured, profile_store
 from localspec.loading.request import LoadRequest
 
 from .fakes import round_of
@@ -279,13 +279,13 @@ def timed(drafted: int, seconds: float, context: int = 0) -> Round:
     return round_of(drafted, drafted, seconds=seconds, passes=0, context=context, drafter=who)
 
 
-def start(target: Context, draft: Context) -> Measured:
+def start(target: Context, draft: Context) -> MeasuredPair:
     found = measured(loaded(target, draft), repeatable=False, measure=True, announce=str)
     assert found is not None
     return found
 
 
-def teach(one: Measured, drafted: int, seconds: float) -> None:
+def teach(one: MeasuredPair, drafted: int, seconds: float) -> None:
     """Three stretches, with a plain round each, in which drafting takes so long."""
     for _ in range(3):
         one.auto.observe(timed(0, 20e-3))  # the machine is half as fast as when measured
@@ -304,7 +304,7 @@ def test_what_rounds_teach_is_kept_but_a_repeatable_answer_goes_by_what_was_meas
     assert back.auto.costs.target.at(0).seconds(4) == pytest.approx(20e-3)
     assert back.auto.costs.target.at(0).seconds(1) == pytest.approx(10e-3)
 
-    def plans(one: Measured) -> list[list[float]]:
+    def plans(one: MeasuredPair) -> list[list[float]]:
         one.auto.begin(follow_clock=False)
         shapes = []
         for _ in range(3):

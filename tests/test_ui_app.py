@@ -19,7 +19,7 @@ from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLo
 from localspec.ui import able
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
-from localspec.ui.conversation.gate import Phase
+from localspec.ui.conversation.gate import EnginePhase
 from localspec.ui.conversation.input import LONGEST_PASTE
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.panel import layout as panel_layout
@@ -52,7 +52,7 @@ async def test_text_appears_while_it_is_written_and_escape_stops_within_one_roun
         chat.session.gate.allow(8)
         await chat.until(lambda: "Paragraph 0" in chat.transcript(), "the first words")
         await chat.until(lambda: chat.session.rounds_made == 8, "eight rounds")
-        assert chat.app.turns.phase is Phase.ANSWERING
+        assert chat.app.turns.phase is EnginePhase.ANSWERING
         chat.app.action_stop()
         assert "stopping" in chat.status()  # at once, before the engine has noticed
         await chat.until(chat.ready, "the end")
@@ -84,7 +84,7 @@ async def test_figures_are_drawn_with_the_text_and_alone_only_where_none_comes(
 
     async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:
         await chat.send("Go on.")
-        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING, "the answer")
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING, "the answer")
         taken[:] = [0, 0]
         for _ in range(100):
             chat.session.gate.allow(1)
@@ -325,7 +325,7 @@ async def test_a_failed_load_is_shown_in_place_and_kept_for_the_exit() -> None:
         assert "no model is loaded" in chat.status()
         assert app.prompt.text == "hello?"
         await chat.press("f2", "f5", "f6", "f3")
-    assert isinstance(app.in_use.load_error, ModelFileError)
+    assert isinstance(app.pair_loader.load_error, ModelFileError)
 
 
 async def test_what_is_said_before_the_first_frame_is_seen() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.advice import Advice, advise
+from localspec.chat.advice import SamplingAdvice, advise
 from localspec.chat.settings import ChatSettings
 from localspec.errors import SamplingError, UsageError
 from localspec.ui import parameters
@@ -17,7 +17,7 @@ from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation import extracts
 from localspec.ui.conversation.completion import candidates
 from localspec.ui.conversation.extracts import code_blocks
-from localspec.ui.conversation.gate import Phase
+from localspec.ui.conversation.gate import EnginePhase
 from localspec.ui.screens.pairs import PairsScreen
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
@@ -236,7 +236,7 @@ def test_code_blocks_of_all_kinds() -> None:
 
 def test_parameters_are_shown_changed_and_checked() -> None:
     settings = ChatSettings()
-    none = Advice()
+    none = SamplingAdvice()
     settings = parameters.changed(settings, "top-k", "5", none)
     settings = parameters.changed(settings, "min_p", "0.1", none)
     settings = parameters.changed(settings, "seed", "7", none)
@@ -266,7 +266,7 @@ def test_where_a_parameter_comes_from_is_said_and_it_can_be_given_back() -> None
     mine = parameters.changed(settings, "temp", "0.2", advice)
     assert parameters.temperature(mine, advice) == "0.2 (yours)"
     assert parameters.changed(mine, "temp", "default", advice) == settings
-    usual = Advice()
+    usual = SamplingAdvice()
     assert parameters.temperature(ChatSettings(), usual) == "0.8 (llama.cpp's default)"
     for name in ("seed", "n-predict"):
         with pytest.raises(UsageError):
@@ -289,7 +289,7 @@ async def test_a_command_that_has_to_wait_stays_in_the_input(
     gate = Gate(is_open=False)
     async with chatting(gate=gate) as chat:
         await chat.send("q")
-        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
         await chat.send(text)
         assert chat.app.prompt.text == text
         await chat.until(lambda: "Esc stops it" in chat.status())
@@ -303,7 +303,7 @@ async def test_commands_that_need_no_free_engine_run_in_the_middle_of_an_answer(
     gate = Gate(is_open=False)
     async with chatting(gate=gate) as chat:
         await chat.send("q")
-        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
         await chat.send("/temp 0.5")
         await chat.until(lambda: chat.session.settings.sampling.temperature == 0.5)
         await chat.send("/pairs")
@@ -314,7 +314,7 @@ async def test_commands_that_need_no_free_engine_run_in_the_middle_of_an_answer(
 async def test_keys_and_the_palette_wait_as_commands_do() -> None:
     async with chatting(gate=Gate(is_open=False)) as chat:
         await chat.send("q")
-        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
         chat.app.action_command("export")  # as the palette does
         await chat.until(lambda: "Esc stops it" in chat.status())
         assert "nothing to export" not in chat.transcript()
@@ -381,14 +381,14 @@ async def test_a_draft_and_what_was_sent_outlive_the_program(tmp_path: Path) -> 
 
     async def typed(chat: Chat, text: str) -> None:
         chat.app.prompt.insert(text)
-        await chat.until(lambda: (chat.app.shelf._draft or ("", ""))[1] == text)
+        await chat.until(lambda: (chat.app.library._draft or ("", ""))[1] == text)
 
     async with chatting(archive=archive) as chat:
         await chat.ask("first")
         await chat.send("/set top-k 5")
         await chat.until(lambda: "top-k 5" in chat.transcript())
         await chat.ask("second")
-        conversation = chat.app.shelf.record.header.id
+        conversation = chat.app.library.record.header.id
         await typed(chat, "half a th")
     async with chatting(archive=archive) as chat:
         await chat.until(lambda: chat.app.prompt.sent.older("") is not None, "what was sent")

@@ -16,10 +16,10 @@ from localspec.engine.stats import GenerationStats
 from localspec.errors import PromptTooLong
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
-from localspec.ui.conversation.gate import Phase
+from localspec.ui.conversation.gate import EnginePhase
 from localspec.ui.screens.compare import (
+    AnswerSide,
     CompareScreen,
-    Side,
     body,
     heading,
     question,
@@ -98,7 +98,7 @@ async def test_escape_stops_it_and_the_input_works_again() -> None:
         await chat.press("ctrl+b")
         chat.session.gate.allow(4)
         await chat.until(lambda: chat.session.rounds_made == 4, "four rounds")
-        assert chat.app.turns.phase is Phase.CHANGING
+        assert chat.app.turns.phase is EnginePhase.CHANGING
         await chat.press("escape")
         await chat.until(chat.ready, "the end")
         assert not isinstance(chat.app.screen, CompareScreen)
@@ -125,19 +125,22 @@ def test_the_last_question_is_asked_again_where_nothing_is_typed() -> None:
 
 
 def test_what_only_one_side_says_stands_out_once_it_is_certain() -> None:
-    off, on = Side(speculation=False, text="one two three"), Side(speculation=True, text="one")
+    off, on = (
+        AnswerSide(speculation=False, text="one two three"),
+        AnswerSide(speculation=True, text="one"),
+    )
     off.stats = GenerationStats()
     assert not body(off, on).spans  # the other is still being written
     on.stats = GenerationStats()
     assert body(off, on).spans
     assert body(off, on).plain == "one two three"
     assert verdict(off, on) == "nothing was drafted; the texts part after 3 characters"
-    assert "waiting" in heading(Side(speculation=True)).plain
+    assert "waiting" in heading(AnswerSide(speculation=True)).plain
 
 
 def test_control_characters_do_not_reach_the_screen() -> None:
-    side = Side(speculation=False, text="\x1b[2Jhello")
-    assert "\x1b" not in body(side, Side(speculation=True, text="x")).plain
+    side = AnswerSide(speculation=False, text="\x1b[2Jhello")
+    assert "\x1b" not in body(side, AnswerSide(speculation=True, text="x")).plain
 
 
 @pytest.mark.parametrize("gamma", [3, "auto"])
@@ -149,7 +152,7 @@ def test_the_toy_pair_says_the_same_twice_and_goes_on_as_before(gamma: Gamma) ->
         before, settings = list(session.messages), session.settings
         figures = session.figures()
         assert figures.generated
-        sides = Side(speculation=False), Side(speculation=True)
+        sides = AnswerSide(speculation=False), AnswerSide(speculation=True)
         for speculation, event in answer_twice(session, ASKED, before, Cancel()):
             sides[speculation].hear(event)
         off, on = sides
@@ -174,7 +177,7 @@ def test_a_real_answer_that_is_stopped_leaves_the_session_usable() -> None:
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     try:
         cancel = Cancel()
-        sides = Side(speculation=False), Side(speculation=True)
+        sides = AnswerSide(speculation=False), AnswerSide(speculation=True)
         for speculation, event in answer_twice(session, ASKED, [], cancel):
             sides[speculation].hear(event)
             if sides[0].text:

@@ -18,7 +18,7 @@ from textual.pilot import Pilot
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import TurnEnd, TurnEvent
 from localspec.chat.history import exchange
-from localspec.chat.history.record import Record
+from localspec.chat.history.record import ConversationRecord
 from localspec.chat.history.store import Store
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
@@ -94,12 +94,12 @@ async def test_what_was_said_is_there_the_next_time(archive: Path) -> None:
 async def test_the_engine_knows_which_conversation_is_open(archive: Path) -> None:
     async with chatting(archive=archive) as chat:
         await chat.ask("one")
-        conversation = chat.app.shelf.record.header.id
+        conversation = chat.app.library.record.header.id
         assert chat.session.entered[-1] == conversation
         await chat.send("/clear")
         await chat.until(lambda: "▌ one" not in chat.transcript() and chat.ready())
         await chat.ask("two")
-        assert chat.session.entered[-1] == chat.app.shelf.record.header.id != conversation
+        assert chat.session.entered[-1] == chat.app.library.record.header.id != conversation
     async with chatting(archive=archive, resume=conversation) as chat:
         await chat.until(lambda: "▌ one" in chat.transcript())
         assert chat.session.entered == [conversation]
@@ -111,7 +111,7 @@ async def test_the_engine_knows_which_conversation_is_open(archive: Path) -> Non
 async def test_it_begins_with_the_conversation_that_is_to_be_resumed(archive: Path) -> None:
     async with chatting(archive=archive) as chat:
         await chat.ask("one")
-        conversation = chat.app.shelf.record.header.id
+        conversation = chat.app.library.record.header.id
     async with chatting(archive=archive, resume=conversation) as chat:
         await chat.until(lambda: "▌ one" in chat.transcript())
         assert len(chat.session.messages) == 2
@@ -167,7 +167,7 @@ async def test_every_letter_is_searched_for_and_a_title_goes_on_at_its_end(archi
         for question in ("a quiet river", "a quick river", "a quiet lake"):
             await chat.ask(question)
             await chat.send("/clear")
-            await chat.until(lambda: not chat.app.shelf.record.nodes() and chat.ready())
+            await chat.until(lambda: not chat.app.library.record.nodes() and chat.ready())
         await history(chat)
         await chat.until(lambda: "▸ a quiet lake" in chat.screen())
         await chat.press("q", "u", "i", "e")
@@ -192,12 +192,12 @@ async def test_the_title_follows_the_first_question_until_somebody_gives_another
         await chat.press("f8", *" On a piano.", "enter")
         await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
         titled = "What is a key? On a piano."
-        await chat.until(lambda: chat.app.shelf.record.header.title == titled, "the title")
+        await chat.until(lambda: chat.app.library.record.header.title == titled, "the title")
         await chat.send("/title Music")
         await chat.press("f8", *"?", "enter")
         await chat.until(lambda: "‹ 3/3 ›" in chat.transcript() and chat.ready())
-        assert chat.app.shelf.record.header.title == "Music"
-        (listed,) = await chat.app.shelf.ask(lambda store: store.listed())
+        assert chat.app.library.record.header.title == "Music"
+        (listed,) = await chat.app.library.ask(lambda store: store.listed())
         assert listed.header.title == "Music"
 
 
@@ -302,7 +302,7 @@ async def test_an_answer_is_new_wherever_python_puts_it(archive: Path) -> None:
         await chat.press("f8", "f8", "!", "enter")
         await chat.until(lambda: "B1." in chat.transcript() and chat.ready())
         assert "‹ 2/2 ›" in chat.transcript()
-        nodes = chat.app.shelf.record.nodes()
+        nodes = chat.app.library.record.nodes()
         assert [one.message.content for one in nodes] == ["first!", "B1."]
 
 
@@ -392,7 +392,7 @@ async def test_what_is_chosen_while_a_pair_is_loaded_says_why_it_does_not_open(
         loaded.set()
         await chat.until(chat.ready)
     assert app.engine.join(10)
-    assert app.shelf.shut_down()
+    assert app.library.shut_down()
 
 
 async def test_what_is_deleted_stays_so_when_the_list_is_closed_at_once(archive: Path) -> None:
@@ -402,7 +402,7 @@ async def test_what_is_deleted_stays_so_when_the_list_is_closed_at_once(archive:
         await history(chat)
         await chat.until(lambda: "2 messages" in chat.screen())
         busy, free = threading.Event(), threading.Event()
-        chat.app.shelf.ask(lambda _: busy.set() or free.wait(30))
+        chat.app.library.ask(lambda _: busy.set() or free.wait(30))
         await chat.until(busy.is_set)
         await chat.press("ctrl+d")
         await chat.until(lambda: "deleted “" in chat.screen())
@@ -461,7 +461,7 @@ async def test_an_answer_is_stored_while_it_is_written(archive: Path) -> None:
 
 def long_conversation(archive: Path, messages: int) -> str:
     store = Store(archive)
-    record = Record()
+    record = ConversationRecord()
     markdown = "A **paragraph** with `code`.\n\n- a list\n- of two\n\n```python\nx = 1\n```\n" * 3
     record.graft(
         [
@@ -505,7 +505,7 @@ async def test_two_thousand_messages_open_in_less_than_a_second(archive: Path) -
     for _ in range(3):
         async with chatting(archive=archive) as chat:
             started = time.perf_counter()
-            chat.app.shelf.open(conversation)
+            chat.app.library.open(conversation)
             while "1999 A paragraph" not in chat.transcript():
                 await asyncio.sleep(0.005)
             best = min(best, time.perf_counter() - started)

@@ -19,8 +19,8 @@ from localspec.pairs.pull import PullRequest
 from localspec.ui.app import ChatApp
 from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation.extracts import attached
-from localspec.ui.conversation.gate import Phase
-from localspec.ui.conversation.pastes import Pastes
+from localspec.ui.conversation.gate import EnginePhase
+from localspec.ui.conversation.pastes import FoldedPastes
 from localspec.ui.lines import KeyLine
 from localspec.ui.screens.help import WORDS, help_lines
 from tests.support.chat_pilot import Chat, chatting
@@ -107,7 +107,7 @@ async def test_what_is_sent_during_an_answer_waits_for_its_end() -> None:
     gate = Gate(is_open=False)
     async with chatting(answers=["One.", "Two.", "Three."], gate=gate) as chat:
         await chat.send("first")
-        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
         await chat.send("second")
         await chat.send("third")
         assert chat.app.prompt.text == ""
@@ -125,7 +125,7 @@ async def test_what_waits_stands_in_the_input_again_where_the_answer_is_none(end
     fails = 1 if end == "fault" else None
     async with chatting(answers=["One two."], gate=gate, fail_after_rounds=fails) as chat:
         await chat.send("first")
-        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
         await chat.send("second")
         chat.app.prompt.insert("third")
         if end == "fault":
@@ -141,9 +141,9 @@ async def test_what_waits_outlives_the_program(tmp_path: Path) -> None:
     archive = tmp_path / "c.db"
     async with chatting(gate=Gate(is_open=False), archive=archive) as chat:
         await chat.send("first")
-        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
         await chat.send("second")
-        resume = chat.app.shelf.record.header.id
+        resume = chat.app.library.record.header.id
     async with chatting(archive=archive, resume=resume) as chat:
         await chat.until(lambda: chat.app.prompt.text == "second", "the draft")
 
@@ -173,7 +173,7 @@ async def test_attached_files_are_folded_until_they_are_wanted(tmp_path: Path) -
         assert "note 17" in chat.transcript()
         await chat.press("f11")
         assert "note 17" not in chat.transcript()
-        assert chat.app.shelf.record.header.title == f"Sum up @{file}, please."[:59] + "…"
+        assert chat.app.library.record.header.title == f"Sum up @{file}, please."[:59] + "…"
 
 
 def test_a_title_has_no_attached_file_in_it(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ async def test_the_palette_offers_what_can_run_and_finds_it_by_its_meaning() -> 
         assert "Pairs" in await found(chat, "switch model")
         chat.session.gate.close()
         await chat.send("q")
-        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
         assert not {"Regen", "Clear", "Twice", "Export"} & palette(chat)
         assert {"Pairs", "Help", "Temp"} <= palette(chat)
 
@@ -337,7 +337,7 @@ async def test_a_draft_of_an_earlier_run_survives_what_is_typed_at_once(tmp_path
         assert app.prompt.text == "new"
     app.engine.shut_down()
     assert app.engine.join(10)
-    assert app.shelf.shut_down()
+    assert app.library.shut_down()
 
 
 async def test_what_was_sent_is_no_draft_of_the_next_conversation(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ async def test_messages_behind_one_that_cannot_be_sent_come_back(
 ) -> None:
     async with chatting(gate=Gate(is_open=False)) as chat:
         await chat.send("first")
-        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
         await chat.send("wrong")
         await chat.send("second")
         refused = LocalspecError("this file is no text")
@@ -372,9 +372,9 @@ async def test_messages_behind_one_that_cannot_be_sent_come_back(
 
 async def test_what_is_typed_while_models_are_loaded_again_is_not_sent() -> None:
     async with chatting() as chat:
-        sending, reloaded = chat.app._sending, Mock()
-        sending.in_use = Mock(reload=reloaded)
-        sending.gate = Mock(phase=Phase.DEAD)
+        sending, reloaded = chat.app._sender, Mock()
+        sending.pair_loader = Mock(reload=reloaded)
+        sending.gate = Mock(phase=EnginePhase.DEAD)
         sending.prompt = Mock(text="half a sen")
         sending._send("", "")
         reloaded.call_args.args[0]()
@@ -445,7 +445,7 @@ async def test_a_long_question_is_folded_on_the_screen() -> None:
 
 
 def test_a_mark_that_somebody_typed_stands_for_itself() -> None:
-    pastes = Pastes()
+    pastes = FoldedPastes()
     mark = pastes.mark(PASTE, "I type [pasted 500 lines] myself: ")
     assert mark == "[pasted 500 lines, 2]"
     assert pastes.unfolded(f"[pasted 500 lines] {mark}") == f"[pasted 500 lines] {PASTE}"

@@ -18,7 +18,7 @@ from localspec import formats
 from localspec.chat.conversation import Message, Role
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory, UsageError
 from localspec.loading import ranking
-from localspec.loading.ranking import PairCosts, RankedPair, Speed
+from localspec.loading.ranking import MachineSpeed, PairCosts, RankedPair
 from localspec.loading.request import LoadRequest
 from localspec.pairs import catalogue, found, installed, pull
 from localspec.pairs.catalogue import CuratedPair
@@ -28,14 +28,14 @@ from localspec.pairs.hub import download
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.pull import PullRequest
 from localspec.process.engine_client import EngineClient
-from localspec.process.server import Loader, Server
+from localspec.process.server import EngineServer, Loader
 from localspec.ui import proposing
-from localspec.ui.app import ChatApp, Looks
-from localspec.ui.conversation.gate import Phase
+from localspec.ui.app import Appearance, ChatApp
+from localspec.ui.conversation.gate import EnginePhase
 from localspec.ui.screens.help import HelpScreen
 from localspec.ui.screens.pair_lines import (
     PairsState,
-    Work,
+    PairWork,
     detail_lines,
     head_line,
     pull_lines,
@@ -113,10 +113,10 @@ async def chatting(
     proposes: bool = False,
 ) -> AsyncIterator[Chat]:
     engine = inline(rooms.load, rooms.check, first, scan=scan)
-    app = ChatApp(engine, looks=Looks(proposes=proposes))
+    app = ChatApp(engine, appearance=Appearance(proposes=proposes))
     async with app.run_test(size=size, notifications=True) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
-        await chat.until(lambda: app.turns.phase is not Phase.LOADING or first in rooms.slow)
+        await chat.until(lambda: app.turns.phase is not EnginePhase.LOADING or first in rooms.slow)
         if rooms.sessions:
             chat.session = rooms.sessions[0]
         yield chat
@@ -235,7 +235,7 @@ async def test_what_cannot_work_is_explained_and_nothing_is_fetched(hub_world: W
         await chat.press("enter")
         await chat.until(lambda: "✗" in chat.screen(), "the refusal")
         assert "odd" in chat.screen()
-        assert chat.app.pairs.state.work is Work.NONE
+        assert chat.app.pairs.state.work is PairWork.NONE
         await select(chat, "qwen2.5-coder-14b")
         await chat.press("enter")
         await chat.until(lambda: "no repository" in chat.screen(), "another refusal")
@@ -307,7 +307,7 @@ async def test_the_keys_of_the_app_that_make_sense_work_on_the_screen_and_are_na
     async with chatting(rooms, size=(120, 30)) as chat:
         chat.session.gate.close()
         await chat.send("Go on.")
-        await chat.until(lambda: chat.app.turns.phase is Phase.ANSWERING)
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
         await browse(chat, "starter")
         named = "Esc close  P pull another  Ctrl+C stop the answer  F1 help  Ctrl+Q quit"
         await chat.until(lambda: named in chat.screen())
@@ -377,7 +377,7 @@ async def test_what_is_refused_by_its_files_frees_nothing() -> None:
 def test_what_others_measured_is_said_in_words_and_seen_on_a_small_screen(width: int) -> None:
     (entry,) = (row for row in catalogue.rows() if row.name == "gpt-oss-20b")
     state = PairsState(
-        ranked=ranking.ranked([entry], Speed("here", {"demo": PairCosts(10**9, (0.0, 1.0))}))
+        ranked=ranking.ranked([entry], MachineSpeed("here", {"demo": PairCosts(10**9, (0.0, 1.0))}))
     )
     said = " ".join(" ".join(line.plain for line in detail_lines(state, entry, width, 10)).split())
     assert "drafting elsewhere, of gpt-oss-120b with lookup: 181 to 446 tokens/s" in said
@@ -398,11 +398,11 @@ async def test_a_changed_pair_or_draft_shows_no_figures_of_the_one_before(
         async def loaded(what: str) -> None:
             known = len(rooms.sessions)
             if what == "another draft":
-                chat.app.in_use.reload(draft="none")
+                chat.app.pair_loader.reload(draft="none")
             elif what == "the same":
-                chat.app.in_use.reload()
+                chat.app.pair_loader.reload()
             else:
-                chat.app.in_use.switch(what)
+                chat.app.pair_loader.switch(what)
             await chat.until(lambda: len(rooms.sessions) > known and chat.ready(), what)
             await chat.pilot.pause()
             chat.session = rooms.sessions[-1]
@@ -451,7 +451,7 @@ async def test_when_the_old_pair_fails_as_well_the_conversation_waits_for_a_thir
         await chat.until(chat.ready)
         assert "▌ Hello?" in chat.transcript()
         assert [m.role for m in rooms.sessions[-1].messages] == [Role.USER, Role.ASSISTANT]
-        assert chat.app.in_use.load_error is None
+        assert chat.app.pair_loader.load_error is None
 
 
 async def test_escape_cancels_a_switch_and_its_progress_was_shown() -> None:
@@ -662,7 +662,7 @@ async def test_what_is_said_of_a_pair_stays_with_it(hub_world: World, target: Re
 def test_a_pull_says_how_long_it_takes_on_as_soon_as_that_can_be_told() -> None:
     file = download.FileProgress("a.gguf", "e", "fetching", 250, 1000, 250)
     told = pull.PullProgress(file, (file,), 250, 1000, 100.0, 95.0)
-    state = PairsState(work=Work.PULLING, name="small", progress=told)
+    state = PairsState(work=PairWork.PULLING, name="small", progress=told)
     assert state.doing() == "fetching small 25%, 1 min 35 s left"
     assert "1 min 35 s left" in pull_lines(state, 80, 24)[0].plain
     state.progress = replace(told, seconds_left=None)
@@ -724,7 +724,9 @@ async def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
         raise AssertionError
 
     app = ChatApp(
-        EngineClient(LoadRequest(pair="demo"), lambda: Server(lambda: Loader(load, print, perform)))
+        EngineClient(
+            LoadRequest(pair="demo"), lambda: EngineServer(lambda: Loader(load, print, perform))
+        )
     )
     async with app.run_test() as pilot:
         chat = Chat(app, pilot, ScriptedSession())
@@ -874,7 +876,7 @@ def test_what_the_key_does_is_said_with_the_size_or_that_it_is_here_already() ->
 
 def test_a_pair_that_nothing_drafts_for_is_shown_without_an_assumed_acceptance() -> None:
     row = catalogue.rows()[0]
-    measured = Speed("here", {"demo": PairCosts(10**9, (0.1, 0.1, 0.1), bits=8.5)})
+    measured = MachineSpeed("here", {"demo": PairCosts(10**9, (0.1, 0.1, 0.1), bits=8.5)})
     for drafted, told in ((10.0, False), (15.0, True)):
         pairs = [RankedPair(row, "fits", 10.0, drafted)]
         state = PairsState(ranked=pairs, speed=measured)
@@ -973,7 +975,7 @@ async def test_nobody_looks_for_other_programs_models_where_that_is_not_wanted(
     hub_world: World, strangers: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[object] = []
-    monkeypatch.setattr(found, "scan", lambda: looked.append(1) or found.Scan(()))
+    monkeypatch.setattr(found, "scan", lambda: looked.append(1) or found.FoundModels(()))
     async with chatting(Rooms(), scan=False) as chat:
         await browse(chat)
         await type_in(chat, "ann/Big-GGUF:Q2_K")  # for which drafts are searched

@@ -217,7 +217,7 @@ def test_a_plain_answer_claims_no_speed_up() -> None:
     session, _ = fake_session(plain, plain, settings=ChatSettings(gamma=0, lenience=0.5))
     list(session.turn("hi", Cancel()))
     assert session.figures().speedup is None
-    assert session.figures().plain_speed is None  # the average is what it is
+    assert session.figures().baseline_speed is None  # the average is what it is
     assert session.figures().lossy == "lossy 0.5"
 
 

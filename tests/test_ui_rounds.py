@@ -14,8 +14,8 @@ from localspec.loading.request import LoadRequest
 from localspec.process.engine_client import EngineClient
 from localspec.ui.app import ChatApp
 from localspec.ui.screens.round_lines import (
-    Kind,
-    Picture,
+    PictureKind,
+    RoundPicture,
     bars,
     cells,
     detail,
@@ -24,7 +24,7 @@ from localspec.ui.screens.round_lines import (
     token_lines,
     visible,
 )
-from localspec.ui.screens.rounds import Player, RoundScreen
+from localspec.ui.screens.rounds import RoundPlayer, RoundScreen
 from tests.support import ENDLESS
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.scripted_session import Gate
@@ -56,7 +56,7 @@ def inside(accepted: int = 1, *, drafter: str = "draft", **more: Any) -> Inside:
     return Inside(**(about | more))
 
 
-def said(now: Picture, one: Inside, width: int = 76, height: int = 24) -> str:
+def said(now: RoundPicture, one: Inside, width: int = 76, height: int = 24) -> str:
     lines = round_lines(one, now, width, height)
     assert len(lines) <= height
     assert all(line.cell_length <= width for line in lines)
@@ -64,32 +64,38 @@ def said(now: Picture, one: Inside, width: int = 76, height: int = 24) -> str:
 
 
 def test_a_round_is_guessed_checked_judged_and_counted() -> None:
-    kinds = [Kind.BEFORE, *[Kind.GUESS] * 3, Kind.CHECK, *[Kind.JUDGE] * 2, Kind.END]
+    kinds = [
+        PictureKind.BEFORE,
+        *[PictureKind.GUESS] * 3,
+        PictureKind.CHECK,
+        *[PictureKind.JUDGE] * 2,
+        PictureKind.END,
+    ]
     assert [one.kind for one in pictures(inside())] == kinds
     assert len(pictures(inside(3))) == len(kinds) + 1
     assert [one.kind for one in pictures(inside(0, guesses=()))] == [
-        Kind.BEFORE,
-        Kind.CHECK,
-        Kind.END,
+        PictureKind.BEFORE,
+        PictureKind.CHECK,
+        PictureKind.END,
     ]
 
 
 def test_marks_say_what_styles_say() -> None:
-    def marks(now: Picture, accepted: int = 1) -> str:
+    def marks(now: RoundPicture, accepted: int = 1) -> str:
         return "".join(mark for _, mark in cells(inside(accepted), now))
 
-    assert marks(Picture(Kind.BEFORE)) == ""
-    assert marks(Picture(Kind.GUESS, 1)) == "??"
-    assert marks(Picture(Kind.CHECK)) == "???"
-    assert marks(Picture(Kind.JUDGE, 0)) == "■??"
-    assert marks(Picture(Kind.JUDGE, 1)) == "■✗▲·"
-    assert marks(Picture(Kind.END)) == "■✗▲·"
-    assert marks(Picture(Kind.END), 3) == "■■■◆"
-    assert marks(Picture(Kind.END), 0) == "✗▲··"
+    assert marks(RoundPicture(PictureKind.BEFORE)) == ""
+    assert marks(RoundPicture(PictureKind.GUESS, 1)) == "??"
+    assert marks(RoundPicture(PictureKind.CHECK)) == "???"
+    assert marks(RoundPicture(PictureKind.JUDGE, 0)) == "■??"
+    assert marks(RoundPicture(PictureKind.JUDGE, 1)) == "■✗▲·"
+    assert marks(RoundPicture(PictureKind.END)) == "■✗▲·"
+    assert marks(RoundPicture(PictureKind.END), 3) == "■■■◆"
+    assert marks(RoundPicture(PictureKind.END), 0) == "✗▲··"
 
 
 def test_every_mark_stands_below_its_token_however_narrow() -> None:
-    tokens = cells(inside(), Picture(Kind.END))
+    tokens = cells(inside(), RoundPicture(PictureKind.END))
     for width in (8, 12, 20, 60):
         lines = [line.plain for line in token_lines(tokens, width)]
         assert max(map(len, lines)) <= width
@@ -116,11 +122,14 @@ def test_every_picture_fits_and_explains_its_words(width: int, accepted: int) ->
 
 def test_what_has_no_probabilities_says_so() -> None:
     one = inside(drafter=LOOKUP)
-    text = said(Picture(Kind.GUESS, 0), one)
+    text = said(RoundPicture(PictureKind.GUESS, 0), one)
     assert "It copies: it has no probabilities." in text
     assert "Copied from where the same tokens stood before" in text
     for name in ("mtp", "eagle3"):
-        assert "guessed by a head" in said(Picture(Kind.GUESS, 0), inside(drafter=name)).lower()
+        assert (
+            "guessed by a head"
+            in said(RoundPicture(PictureKind.GUESS, 0), inside(drafter=name)).lower()
+        )
 
 
 def test_a_guess_that_is_not_among_the_best_is_shown_with_them() -> None:
@@ -138,14 +147,14 @@ def test_tokens_of_nothing_but_blanks_and_breaks_can_be_seen() -> None:
 
 
 def test_the_cost_is_told_beside_that_of_plain_decoding() -> None:
-    text = "\n".join(line.plain for line in detail(inside(2), Picture(Kind.END), 76))
+    text = "\n".join(line.plain for line in detail(inside(2), RoundPicture(PictureKind.END), 76))
     assert "9 ms" in text
     assert "21 ms" in text  # three passes of 7
     assert "2.3× as fast as plain decoding" in text
 
 
 def test_a_round_that_would_be_decided_otherwise_today_is_told() -> None:
-    now = Picture(Kind.BEFORE)
+    now = RoundPicture(PictureKind.BEFORE)
     assert "Decoded again" not in said(now, inside())
     assert "last digits may differ" in said(now, inside(again=True))
     text = " ".join(said(now, inside(again=True, same=False)).split())
@@ -153,7 +162,7 @@ def test_a_round_that_would_be_decided_otherwise_today_is_told() -> None:
 
 
 def test_a_player_steps_and_stops_at_both_ends() -> None:
-    player = Player()
+    player = RoundPlayer()
     assert not player.step(1)
     player.show(inside())
     assert not player.step(-1)
@@ -291,9 +300,9 @@ async def test_a_real_answer_is_looked_into_while_it_is_written_and_afterwards()
 
 
 def test_content_has_no_markup() -> None:
-    assert isinstance(token_lines(cells(inside(), Picture(Kind.END)), 40)[0], Content)
+    assert isinstance(token_lines(cells(inside(), RoundPicture(PictureKind.END)), 40)[0], Content)
     assert replace(inside(), token="[b]x[/b]").token in said(
-        Picture(Kind.END), replace(inside(), token="[b]x[/b]")
+        RoundPicture(PictureKind.END), replace(inside(), token="[b]x[/b]")
     )
 
 

@@ -20,9 +20,9 @@ from localspec.chat.events import Origin, Span
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, safe
 from localspec.ui import commands, launch
-from localspec.ui.conversation.blocks import Block, Code, lay_out
+from localspec.ui.conversation.blocks import Block, CodeBlock, lay_out
 from localspec.ui.conversation.growing import STYLES, GrowingMarkdown, GrowingOrigins, cut
-from localspec.ui.conversation.input import History
+from localspec.ui.conversation.input import InputHistory
 from localspec.ui.conversation.items import Answer, Question
 from localspec.ui.panel import drawing
 
@@ -253,7 +253,7 @@ def test_a_question_is_shown_as_typed_and_cut_when_it_is_huge() -> None:
 
 
 def test_history() -> None:
-    history = History()
+    history = InputHistory()
     assert history.older("draft") is None
     for text in ("one", "two", "two"):
         history.add(text)
@@ -266,7 +266,7 @@ def test_history() -> None:
 
 
 def test_an_entry_that_was_changed_is_kept_too() -> None:
-    history = History()
+    history = InputHistory()
     for text in ("one", "two"):
         history.add(text)
     assert history.older("draft") == "two"
@@ -344,13 +344,13 @@ def test_a_long_question_is_laid_out_in_steps_and_whole() -> None:
 
 def test_code_is_broken_between_words_and_inside_one_that_is_too_long() -> None:
     line = "    result = compute_something(first_argument, second_argument, third_argument)"
-    lines = [one.plain.strip() for one in lay_out([Block(Code((Content(line),)))], 42)]
+    lines = [one.plain.strip() for one in lay_out([Block(CodeBlock((Content(line),)))], 42)]
     assert lines == [
         "result =", "compute_something(first_argument,", "second_argument, third_argument)",
     ]  # fmt: skip
-    word = lay_out([Block(Code((Content("x" * 99),)))], 42)
+    word = lay_out([Block(CodeBlock((Content("x" * 99),)))], 42)
     assert "".join(one.plain.strip() for one in word) == "x" * 99
     wide = "漢字 " * 30
-    shown = lay_out([Block(Code((Content(wide),)))], 20)
+    shown = lay_out([Block(CodeBlock((Content(wide),)))], 20)
     assert all(one.cell_length == 20 for one in shown)
     assert "".join(one.plain for one in shown).replace(" ", "") == wide.replace(" ", "")

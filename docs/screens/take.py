@@ -13,7 +13,7 @@ from typing import Any
 
 from localspec.loading.request import LoadRequest
 from localspec.process.engine_client import EngineClient
-from localspec.ui.app import ChatApp, Looks
+from localspec.ui.app import Appearance, ChatApp
 from localspec.ui.screens.rounds import RoundScreen
 
 HERE = Path(__file__).parent
@@ -28,7 +28,7 @@ async def take(
 ) -> None:  # fmt: skip
     """One picture: ask, press keys, export."""
     options = LoadRequest(**{"pair": "starter", "temp": 0.0, "n_predict": 160} | how)
-    app = ChatApp(EngineClient(options), looks=Looks(theme=theme) if theme else None)
+    app = ChatApp(EngineClient(options), appearance=Appearance(theme=theme) if theme else None)
     async with app.run_test(size=size) as pilot:
         while app.session is None:
             await pilot.pause(0.05)

@@ -14,7 +14,7 @@ from typing import Any
 from localspec import __version__
 from localspec.bench.predict import RoundCosts, overhead, predictions
 from localspec.bench.prompt_sets import BenchRequest, drafters_of
-from localspec.bench.result import OFF, AnswersAgree, ArmReport, Report, Run, SweepPoint
+from localspec.bench.result import OFF, AnswersAgree, ArmReport, BenchReport, BenchRun, SweepPoint
 from localspec.bench.runner import Arm, BeforeAsking, BenchOutcome, Runner
 from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short
 from localspec.bench.verdict import verdict
@@ -46,7 +46,7 @@ def bench_pair(
     progress: Progress,
     asking: BeforeAsking,
     warn: Callable[[str], None],
-) -> Report:
+) -> BenchReport:
     """Load the models, measure, free them.
 
     Args:
@@ -88,7 +88,7 @@ def bench(
     *,
     progress: Progress,
     asking: BeforeAsking,
-) -> Report:
+) -> BenchReport:
     """Measure on loaded models; an interrupted bench reports what it has.
 
     Args:
@@ -176,10 +176,10 @@ def _report(
     *,
     points: tuple[Points, Points],
     where: Mapping[str, Any],
-) -> Report:
+) -> BenchReport:
     runs, partings = outcome.runs, outcome.partings
     reports = [_arm(arm, runs) for arm in arms]
-    return Report(
+    return BenchReport(
         environment=where,
         settings=request.document(),
         draft_note=sessions[0].speculation_note or ("gamma is 0" if request.gamma == 0 else ""),
@@ -232,7 +232,7 @@ def _model(context: Context) -> dict[str, Any]:
     return {"name": name, "file_bytes": size, kind: digest.hexdigest()}
 
 
-def _arm(arm: Arm, runs: Sequence[Run]) -> ArmReport:
+def _arm(arm: Arm, runs: Sequence[BenchRun]) -> ArmReport:
     kinds, overall = rows(runs, arm.name)
     draft = "+".join(arm.session.drafters) if arm.gamma != 0 else None
     return ArmReport(
@@ -248,7 +248,7 @@ def _arm(arm: Arm, runs: Sequence[Run]) -> ArmReport:
 def _sweep(
     arms: Sequence[Arm],
     reports: Sequence[ArmReport],
-    runs: Sequence[Run],
+    runs: Sequence[BenchRun],
     target: Points,
     draft: Points,
 ) -> tuple[SweepPoint, ...]:
@@ -261,14 +261,14 @@ def _sweep(
     fixed = {arm.gamma: arm.name for arm in first if arm.gamma != "auto"}
     drafting = _rounds(runs, set(fixed.values()) or {arm.name for arm in first})
     seen = _rounds(runs, {fixed[max(fixed)]}) if fixed else drafting
-    plain = _rounds(runs, {OFF})
+    baseline = _rounds(runs, {OFF})
     # The measured costs are those of the best moment; over minutes a machine is slower.
-    usual = middle([done.verify_s for done in plain])
+    usual = middle([done.verify_s for done in baseline])
     slower = usual / target[1] if usual else 1.0
     costs = RoundCosts(
         Curve({n: slower * seconds for n, seconds in target.items()}),
         Curve({n: slower * seconds for n, seconds in draft.items()}),
-        overhead([*plain, *drafting]),
+        overhead([*baseline, *drafting]),
     )
     ran = {0: reports[0]} | {
         arm.gamma: report for arm, report in zip(arms, reports, strict=True) if arm in first
@@ -281,6 +281,6 @@ def _sweep(
     return tuple(points)
 
 
-def _rounds(runs: Sequence[Run], names: set[str]) -> list[Round]:
+def _rounds(runs: Sequence[BenchRun], names: set[str]) -> list[Round]:
     """The rounds of these settings without the first of each answer, which never drafts."""
     return [done for run in runs if run.arm in names for done in run.stats.rounds[1:]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from localspec.bench.result import ALL, FORMAT, LEAST_TOKENS, OFF, Interval
+from localspec.bench.result import ALL, FORMAT, LEAST_TOKENS, OFF, MeanInterval
 from localspec.bench.summarise import interval
 from localspec.errors import LocalspecError
 from localspec.safe_text import decoded
@@ -31,8 +31,8 @@ class ReportChange:
 
     arm: str
     kind: str
-    speed: Interval
-    speedup: Interval | None
+    speed: MeanInterval
+    speedup: MeanInterval | None
 
 
 @dataclass(frozen=True, slots=True)

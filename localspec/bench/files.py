@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.bench.result import FORMAT, Report, Run
+from localspec.bench.result import FORMAT, BenchReport, BenchRun
 from localspec.bench.tables import csv, markdown
 from localspec.errors import LocalspecError, UsageError
 from localspec.pairs import folders
@@ -39,7 +39,7 @@ def check(paths: Sequence[Path]) -> None:
             raise _unwritable(path, error) from None
 
 
-def write(report: Report, path: Path) -> None:
+def write(report: BenchReport, path: Path) -> None:
     """Write `report` to `path`, in the format of its ending.
 
     Raises:
@@ -64,7 +64,7 @@ def _unwritable(path: Path, error: OSError) -> LocalspecError:
     return LocalspecError(f"cannot write {path}: {error.strerror}", "Choose another file.")
 
 
-def _content(report: Report, ending: str) -> bytes:
+def _content(report: BenchReport, ending: str) -> bytes:
     """The file's bytes."""
     if ending in ("png", "svg"):
         from localspec.bench.picture import draw  # noqa: PLC0415 - text reports need no Pillow
@@ -73,18 +73,18 @@ def _content(report: Report, ending: str) -> bytes:
     return {"json": to_json, "csv": csv, "md": markdown}[ending](report).encode()
 
 
-def to_json(report: Report) -> str:
+def to_json(report: BenchReport) -> str:
     """The whole report as one JSON document."""
     return json.dumps(document(report), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: BenchReport) -> dict[str, Any]:
     """The report with every run, but without the texts of prompts and answers."""
     found = asdict(replace(report, runs=()))
     return {"format": FORMAT, **found, "runs": [_run(run) for run in report.runs]}
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: BenchRun) -> dict[str, Any]:
     """One run's sums; drafted = accepted + rejected, and the parts add up to the wall time."""
     stats = run.stats
     return {

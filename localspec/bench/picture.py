@@ -10,7 +10,7 @@ from textwrap import wrap
 
 from PIL import Image, ImageDraw, ImageFont
 
-from localspec.bench.result import ArmReport, Interval, Report, SweepPoint
+from localspec.bench.result import ArmReport, BenchReport, MeanInterval, SweepPoint
 from localspec.formats import known
 
 _SCALE = 2  # pixels of the PNG for one of the drawing
@@ -95,7 +95,7 @@ class Drawing:
         return out.getvalue()
 
 
-def draw(report: Report) -> Drawing:
+def draw(report: BenchReport) -> Drawing:
     """Draw a report from the top down."""
     drawing = Drawing(_WIDTH)
     _heading(report, drawing)
@@ -112,7 +112,7 @@ def draw(report: Report) -> Drawing:
     return drawing
 
 
-def _heading(report: Report, drawing: Drawing) -> None:
+def _heading(report: BenchReport, drawing: Drawing) -> None:
     where = report.environment
     drafts = ", ".join(str(draft["name"]) for draft in where["drafts"]) or "no draft"
     drawing.text(20, 30, f"{where['target']['name']} with {drafts}"[:80], _BIG)
@@ -139,12 +139,15 @@ def _speedups(arm: ArmReport, drawing: Drawing) -> None:
 def _speeds(off: ArmReport, drawing: Drawing) -> None:
     """Draw bars of the speed without drafting, for a report that has nothing else."""
     speeds = [(row.kind, row.tokens_per_second) for row in off.rows]
-    rows = [(kind, Interval(speed)) for kind, speed in speeds if speed is not None]
+    rows = [(kind, MeanInterval(speed)) for kind, speed in speeds if speed is not None]
     _bars("Plain decoding, tokens/s", rows, drawing)
 
 
 def _bars(
-    title: str, rows: Sequence[tuple[str, Interval]], drawing: Drawing, least: float | None = None
+    title: str,
+    rows: Sequence[tuple[str, MeanInterval]],
+    drawing: Drawing,
+    least: float | None = None,
 ) -> float:
     """Draw a bar for every row; returns pixels per unit.
 
@@ -170,7 +173,7 @@ def _bars(
     return scale
 
 
-def _curve(report: Report, drawing: Drawing) -> None:
+def _curve(report: BenchReport, drawing: Drawing) -> None:
     measured = [(float(p.n), 1e3 * p.seconds) for p in report.curve if p.seconds is not None]
     seen = [(float(p.n), 1e3 * p.in_runs) for p in report.curve if p.in_runs is not None]
     title = "T(n), milliseconds: measured beforehand (blue), in the runs (grey)"

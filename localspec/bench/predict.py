@@ -22,7 +22,7 @@ _LEAST, _MOST, _BLOCK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Overhead:
+class PythonOverhead:
     """Python's seconds in a round: `fixed`, plus `per_token` for every drafted token."""
 
     fixed: float
@@ -39,19 +39,19 @@ class RoundCosts:
 
     target: Curve
     draft: Curve
-    python: Overhead
+    python: PythonOverhead
 
 
-def overhead(rounds: Iterable[Round]) -> Overhead:
+def overhead(rounds: Iterable[Round]) -> PythonOverhead:
     """Fit Python's seconds to the number of drafted tokens, by least squares."""
     points = [(d.drafted, d.total_s - d.draft_s - d.verify_s + d.between_s) for d in rounds]
     if not points:
-        return Overhead(0.0, 0.0)
+        return PythonOverhead(0.0, 0.0)
     drafted, seconds = np.array(points, dtype=np.float64).T
     if drafted.min() == drafted.max():
-        return Overhead(max(0.0, float(seconds.mean())), 0.0)
+        return PythonOverhead(max(0.0, float(seconds.mean())), 0.0)
     slope, fixed = np.polyfit(drafted, seconds, 1)
-    return Overhead(max(0.0, float(fixed)), max(0.0, float(slope)))
+    return PythonOverhead(max(0.0, float(fixed)), max(0.0, float(slope)))
 
 
 def outcomes(rounds: Sequence[Round]) -> list[float]:
@@ -76,14 +76,14 @@ def outcomes(rounds: Sequence[Round]) -> list[float]:
 def predictions(costs: RoundCosts, rounds: Sequence[Round]) -> list[Prediction]:
     """Predict every draft length from 0 to `LONGEST` by a replay of the outcomes in `rounds`."""
     alone = costs.target.seconds(1)
-    plain = 1 / (alone + costs.python.of(0))
-    found = [Prediction(0, 1.0, plain, 1.0, 1.0)]
+    baseline = 1 / (alone + costs.python.of(0))
+    found = [Prediction(0, 1.0, baseline, 1.0, 1.0)]
     text = _typical(outcomes(rounds) or [0.0])
     for gamma in range(1, LONGEST + 1):
         n, seconds = _replayed(gamma, text, costs)
         speed = len(text) / seconds
         roof = (gamma + 1) * alone / costs.target.seconds(gamma + 1)
-        found.append(Prediction(gamma, len(text) / n, speed, speed / plain, roof))
+        found.append(Prediction(gamma, len(text) / n, speed, speed / baseline, roof))
     return found
 
 

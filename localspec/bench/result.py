@@ -23,7 +23,7 @@ LEAST_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class BenchRun:
     """One timed answer.
 
     Attributes:
@@ -68,7 +68,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class TimeShares:
     """Shares of the time without the prompt; they add up to 1."""
 
     draft: float
@@ -77,7 +77,7 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class MeanInterval:
     """A geometric mean and its 95 % interval, None if there are too few values."""
 
     value: float
@@ -121,13 +121,13 @@ class KindRow:
     kind: str
     prompts: int
     tokens_per_second: float | None
-    speedup: Interval | None
+    speedup: MeanInterval | None
     acceptance: float | None
     tokens_per_round: float | None
     gamma: float | None
     drafting: float
     time_to_first_token_s: float | None
-    shares: Shares | None
+    shares: TimeShares | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,11 +197,11 @@ class SweepPoint:
 
     predicted: Prediction
     tokens_per_second: float | None
-    speedup: Interval | None
+    speedup: MeanInterval | None
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class AnswerDifference:
     """Two different answers to one question.
 
     Attributes:
@@ -232,11 +232,11 @@ class AnswersAgree:
     compared: int
     same: int
     greedy: bool
-    partings: tuple[Parting, ...]
+    partings: tuple[AnswerDifference, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class BenchReport:
     """A whole bench.
 
     Attributes:
@@ -269,7 +269,7 @@ class Report:
     ended: str
     peak_memory_bytes: int
     verdict: tuple[str, ...] = ()
-    runs: tuple[Run, ...] = ()
+    runs: tuple[BenchRun, ...] = ()
 
     @property
     def off(self) -> ArmReport:

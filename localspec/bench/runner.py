@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from localspec.bench.prompt_sets import BenchPrompt
-from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, Parting, Run
+from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, AnswerDifference, BenchRun
 from localspec.chat.events import PromptProgress, RoundText, TurnEnd
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, Gamma
@@ -70,8 +70,8 @@ class BenchOutcome:
         ended: `INTERRUPTED` or `OUT_OF_TIME` if it ended early; else empty.
     """
 
-    runs: list[Run] = field(default_factory=list)
-    partings: list[Parting] = field(default_factory=list)
+    runs: list[BenchRun] = field(default_factory=list)
+    partings: list[AnswerDifference] = field(default_factory=list)
     compared: int = 0
     too_long: list[str] = field(default_factory=list)
     ended: str = ""
@@ -141,7 +141,7 @@ class Runner:
         self, prompt: BenchPrompt, repeat: int, order: Sequence[Arm], outcome: BenchOutcome
     ) -> None:
         """Ask one question under all settings; record all answers or none."""
-        found: dict[str, Run] = {}
+        found: dict[str, BenchRun] = {}
         try:
             for arm in order:
                 found[arm.name] = self._answer(arm, prompt, repeat, self.settings, outcome)
@@ -159,7 +159,7 @@ class Runner:
         repeat: int,
         settings: ChatSettings,
         outcome: BenchOutcome,
-    ) -> Run:
+    ) -> BenchRun:
         """Answer once, from empty caches."""
         session = arm.session
         session.reset()
@@ -185,7 +185,7 @@ class Runner:
                 raise AssertionError("the turn ended without a TurnEnd")
         if event.reason is FinishReason.CANCELLED:
             raise Cancelled
-        return Run(
+        return BenchRun(
             prompt=prompt.name,
             kind=prompt.kind,
             arm=arm.name,
@@ -196,24 +196,26 @@ class Runner:
             wall_s=latest + after - started,
         )
 
-    def _compare(self, found: dict[str, Run], outcome: BenchOutcome) -> None:
+    def _compare(self, found: dict[str, BenchRun], outcome: BenchOutcome) -> None:
         """Compare each answer with the one without drafting."""
-        plain, greedy = found[OFF], self.settings.sampling.temperature <= 0
+        baseline, greedy = found[OFF], self.settings.sampling.temperature <= 0
         for arm in self.arms[1:]:
             other = found[arm.name]
-            if plain.tokens != other.tokens:
-                outcome.partings.append(part(plain, other, arm.session.pair.target, greedy=greedy))
+            if baseline.tokens != other.tokens:
+                outcome.partings.append(
+                    part(baseline, other, arm.session.pair.target, greedy=greedy)
+                )
             outcome.compared += 1
 
 
-def part(plain: Run, other: Run, target: Context, *, greedy: bool) -> Parting:
+def part(baseline: BenchRun, other: BenchRun, target: Context, *, greedy: bool) -> AnswerDifference:
     """Find where two different answers part; `target`'s cache begins with their prompt."""
-    common = common_prefix(plain.tokens, other.tokens)
+    common = common_prefix(baseline.tokens, other.tokens)
     margin = None
     if greedy:
-        prompt = target.tokens[: plain.stats.prompt_tokens]
-        margin = _margin(target, [*prompt, *plain.tokens[:common]])
-    return Parting(plain.prompt, other.arm, common, margin)
+        prompt = target.tokens[: baseline.stats.prompt_tokens]
+        margin = _margin(target, [*prompt, *baseline.tokens[:common]])
+    return AnswerDifference(baseline.prompt, other.arm, common, margin)
 
 
 def _margin(target: Context, tokens: list[int]) -> float | None:

@@ -12,26 +12,26 @@ from statistics import geometric_mean, median
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.bench.result import ALL, OFF, CurvePoint, Interval, KindRow, Run, Shares
+from localspec.bench.result import ALL, OFF, BenchRun, CurvePoint, KindRow, MeanInterval, TimeShares
 
 _DRAWS = 4000  # samples of the bootstrap
 _LOW, _HIGH = 2.5, 97.5
 
 
-def _by_prompt(runs: Iterable[Run]) -> dict[str, list[Run]]:
+def _by_prompt(runs: Iterable[BenchRun]) -> dict[str, list[BenchRun]]:
     """Runs grouped by question."""
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[BenchRun]] = {}
     for run in runs:
         found.setdefault(run.prompt, []).append(run)
     return found
 
 
-def too_short(runs: Iterable[Run]) -> tuple[str, ...]:
+def too_short(runs: Iterable[BenchRun]) -> tuple[str, ...]:
     """Names of questions with an answer that is too short to time."""
     return tuple(dict.fromkeys(run.prompt for run in runs if not run.timed))
 
 
-def rows(runs: Sequence[Run], arm: str) -> tuple[tuple[KindRow, ...], KindRow]:
+def rows(runs: Sequence[BenchRun], arm: str) -> tuple[tuple[KindRow, ...], KindRow]:
     """A row for every kind, and one over all kinds.
 
     Answers that are too short to time count for acceptance and shares, but not for speed.
@@ -48,27 +48,27 @@ def rows(runs: Sequence[Run], arm: str) -> tuple[tuple[KindRow, ...], KindRow]:
     return tuple(found), _row(ALL, mine, short, means, ratios)
 
 
-def speedups(runs: Sequence[Run], arm: str) -> dict[str, list[float]]:
+def speedups(runs: Sequence[BenchRun], arm: str) -> dict[str, list[float]]:
     """The questions' speed-ups by kind, each the median of its repeats' paired ratios."""
-    plain = _by_prompt(run for run in runs if run.arm == OFF)
+    baseline = _by_prompt(run for run in runs if run.arm == OFF)
     short = set(too_short(runs))
     found: dict[str, list[float]] = {}
     for prompt, answered in _by_prompt(run for run in runs if run.arm == arm).items():
-        if prompt in plain and prompt not in short:
-            pairs = zip(answered, plain[prompt], strict=True)
+        if prompt in baseline and prompt not in short:
+            pairs = zip(answered, baseline[prompt], strict=True)
             ratios = [_speed(on) / _speed(off) for on, off in pairs]
             found.setdefault(answered[0].kind, []).append(median(ratios))
     return found
 
 
-def _speed(run: Run) -> float:
+def _speed(run: BenchRun) -> float:
     """Tokens per second of a run that is long enough to time."""
     return run.stats.tokens_per_second or 0.0
 
 
 def _row(
     kind: str,
-    runs: Sequence[Run],
+    runs: Sequence[BenchRun],
     short: set[str],
     speeds: Sequence[float],
     ratios: Mapping[str, Sequence[float]],
@@ -92,14 +92,14 @@ def _row(
     )
 
 
-def speed_over_all(runs: Iterable[Run]) -> float | None:
+def speed_over_all(runs: Iterable[BenchRun]) -> float | None:
     """All tokens per second over all runs, without their first rounds."""
     timed = [run.stats for run in runs if run.timed]
     later = sum(stats.generated_tokens - stats.tokens_in_first_round for stats in timed)
     return ratio(later, sum(stats.after_first_s for stats in timed))
 
 
-def curve(measured: Mapping[int, float], runs: Iterable[Run]) -> tuple[CurvePoint, ...]:
+def curve(measured: Mapping[int, float], runs: Iterable[BenchRun]) -> tuple[CurvePoint, ...]:
     """T(n) as measured before the runs, and as its median in the runs."""
     seen: dict[int, list[float]] = {}
     for run in runs:
@@ -112,13 +112,13 @@ def curve(measured: Mapping[int, float], runs: Iterable[Run]) -> tuple[CurvePoin
     )
 
 
-def shares(runs: Sequence[Run]) -> Shares | None:
+def shares(runs: Sequence[BenchRun]) -> TimeShares | None:
     """Shares of the summed time of these runs; None without any time."""
     draft = sum(run.draft_s for run in runs)
     verify = sum(run.stats.verify_s for run in runs)
     python = sum(run.python_s for run in runs)
     whole = draft + verify + python
-    return Shares(draft / whole, verify / whole, python / whole) if whole > 0 else None
+    return TimeShares(draft / whole, verify / whole, python / whole) if whole > 0 else None
 
 
 def ratio(above: float, below: float) -> float | None:
@@ -132,7 +132,7 @@ def middle(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def interval(groups: Mapping[str, Sequence[float]], *, seed: int = 1) -> Interval | None:
+def interval(groups: Mapping[str, Sequence[float]], *, seed: int = 1) -> MeanInterval | None:
     """The mean over kinds of the mean over each kind's prompts, with a bootstrap over prompts.
 
     Prompts are resampled within each kind, as the kinds are fixed; if a kind has a single prompt,
@@ -154,11 +154,11 @@ def interval(groups: Mapping[str, Sequence[float]], *, seed: int = 1) -> Interva
     if min(len(group) for group in logs) < 2:
         logs = [np.concatenate(logs)]
     if len(logs[0]) < 2:
-        return Interval(math.exp(mean))
+        return MeanInterval(math.exp(mean))
     random = np.random.default_rng(seed)
     drawn = np.mean([_draw(group, random) for group in logs], axis=0)
     low, high = np.percentile(drawn, (_LOW, _HIGH))
-    return Interval(math.exp(mean), math.exp(mean + float(low)), math.exp(mean + float(high)))
+    return MeanInterval(math.exp(mean), math.exp(mean + float(low)), math.exp(mean + float(high)))
 
 
 def _draw(logs: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float64]:

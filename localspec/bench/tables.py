@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from localspec.bench.result import ALL, ArmReport, Interval, KindRow, Report
+from localspec.bench.result import ALL, ArmReport, BenchReport, KindRow, MeanInterval
 from localspec.formats import columns, known, milliseconds, number, percent, times
 
 _GREEN, _RED, _BOLD, _DIM, _RESET = "\x1b[32m", "\x1b[31m", "\x1b[1m", "\x1b[2m", "\x1b[0m"
@@ -20,14 +20,14 @@ TitledRows: TypeAlias = tuple[str, list[dict[str, str]]]
 """A title, and rows: cells by the column's header, which are the same in every row."""
 
 
-def tables(report: Report) -> list[TitledRows]:
+def tables(report: BenchReport) -> list[TitledRows]:
     """The tables of a report, without empty ones, in reading order."""
-    found = [_speeds(report.off, arm) for arm in report.on] or [_plain_speeds(report.off)]
+    found = [_speeds(report.off, arm) for arm in report.on] or [_baseline_speeds(report.off)]
     found += [_shares(report), _sweep(report), _curve(report)]
     return [(title, rows) for title, rows in found if rows]
 
 
-def _plain_speeds(off: ArmReport) -> TitledRows:
+def _baseline_speeds(off: ArmReport) -> TitledRows:
     """Speeds without drafting."""
     rows = [
         {
@@ -60,7 +60,7 @@ def _speeds(off: ArmReport, on: ArmReport) -> TitledRows:
     return f"{on.name}: draft {on.draft}, gamma {on.gamma}", rows
 
 
-def _shares(report: Report) -> TitledRows:
+def _shares(report: BenchReport) -> TitledRows:
     """Where the time goes, without the prompt."""
     rows = [
         {
@@ -75,7 +75,7 @@ def _shares(report: Report) -> TitledRows:
     return "Where the time goes", rows
 
 
-def _sweep(report: Report) -> TitledRows:
+def _sweep(report: BenchReport) -> TitledRows:
     """Predicted and measured speeds by draft length."""
     rows = [
         {
@@ -94,7 +94,7 @@ def _sweep(report: Report) -> TitledRows:
     return "Predicted against measured, by draft length", rows
 
 
-def _curve(report: Report) -> TitledRows:
+def _curve(report: BenchReport) -> TitledRows:
     """T(n), measured before the runs and in them."""
     rows = [
         {
@@ -112,7 +112,7 @@ def _quotient(above: float | None, below: float | None) -> str:
     return number(above / below if above and below else None, 2)
 
 
-def _partings(report: Report) -> list[str]:
+def _partings(report: BenchReport) -> list[str]:
     """Where answers differ, one line for each pair."""
     return [
         f"{each.prompt}, {each.arm}: after {each.at} tokens, margin {number(each.margin, 3)}"
@@ -120,7 +120,7 @@ def _partings(report: Report) -> list[str]:
     ]
 
 
-def _facts(report: Report) -> list[tuple[str, str]]:
+def _facts(report: BenchReport) -> list[tuple[str, str]]:
     """Machine, models, versions and settings, as names and values."""
     where = report.environment
     models = [("target", where["target"]), *(("draft", draft) for draft in where["drafts"])]
@@ -148,7 +148,7 @@ def _listed(values: Mapping[str, Any]) -> str:
     )
 
 
-def text(report: Report, *, colour: bool) -> str:
+def text(report: BenchReport, *, colour: bool) -> str:
     """The report for a terminal; the verdict comes last, next to the prompt."""
     facts = _facts(report)
     width = max(len(name) for name, _ in facts)
@@ -165,10 +165,10 @@ def text(report: Report, *, colour: bool) -> str:
     return said if colour else _plain(said)
 
 
-def brief(report: Report) -> str:
+def brief(report: BenchReport) -> str:
     """The verdict and the figures that it rests on, in lines of at most 80 cells."""
     arms = report.on or ()
-    found = [_speeds(report.off, arm) for arm in arms] or [_plain_speeds(report.off)]
+    found = [_speeds(report.off, arm) for arm in arms] or [_baseline_speeds(report.off)]
     parts = ["\n".join(["Verdict", *report.verdict])]
     for title, rows in [*found, _shares(report)]:
         short = [{name: row[name] for name in row if name not in _WIDE} for row in rows]
@@ -200,7 +200,7 @@ def _speedups(arm: ArmReport) -> str:
     return "\n".join([_paint(f"Speed-up with {arm.name}; | is plain decoding", _BOLD), *lines])
 
 
-def _bar(kind: str, found: Interval, scale: float) -> str:
+def _bar(kind: str, found: MeanInterval, scale: float) -> str:
     one, length = round(scale), max(1, round(scale * found.value))
     marks = ["#" if i < length else " " for i in range(max(length, one))]
     marks[one - 1] = "|"
@@ -208,7 +208,7 @@ def _bar(kind: str, found: Interval, scale: float) -> str:
     return f"{_paint(''.join(marks).ljust(_WIDTH), style)} {'*' if kind == ALL else ' '}{found}"
 
 
-def _curve_bars(report: Report) -> str:
+def _curve_bars(report: BenchReport) -> str:
     """T(n) as bars."""
     points = [(point.n, point.seconds) for point in report.curve if point.seconds is not None]
     longest = max(seconds for _, seconds in points)
@@ -219,7 +219,7 @@ def _curve_bars(report: Report) -> str:
     return "\n".join(["T(n)", *lines])
 
 
-def markdown(report: Report) -> str:
+def markdown(report: BenchReport) -> str:
     """The report as Markdown: verdict, tables, settings."""
     parts = ["## localspec bench", _list(report.verdict), *map(_markdown_table, tables(report))]
     if report.agreement.partings:
@@ -244,7 +244,7 @@ def _cell(said: str) -> str:
     return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", " ".join(said.split()))
 
 
-def csv(report: Report) -> str:
+def csv(report: BenchReport) -> str:
     """The report as CSV: one line for every setting and kind, figures unrounded."""
     names = (
         *("arm", "draft", "gamma_setting", "kind", "prompts", "tokens_per_second", "speedup"),

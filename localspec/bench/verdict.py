@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from localspec.bench.result import INTERRUPTED, OUT_OF_TIME, ArmReport, Interval, Report
+from localspec.bench.result import INTERRUPTED, OUT_OF_TIME, ArmReport, BenchReport, MeanInterval
 from localspec.engine.stats import LOOKUP
 from localspec.formats import percent, times
 
@@ -17,7 +17,7 @@ _TIE = 0.5  # logits; rounding in another batch size may reverse a lead up to th
 _LOW_ROOF = 1.3
 
 
-def verdict(report: Report) -> tuple[str, ...]:
+def verdict(report: BenchReport) -> tuple[str, ...]:
     """The conclusions, one sentence each: the answer, what to do, and why."""
     best = report.best
     if best is None or best.overall.speedup is None:
@@ -34,7 +34,7 @@ def verdict(report: Report) -> tuple[str, ...]:
     )
 
 
-def _without(report: Report) -> str:
+def _without(report: BenchReport) -> str:
     """The sentence for a report in which nothing was drafted, or nothing could be timed."""
     speed = report.off.overall.tokens_per_second
     if speed is None:
@@ -43,7 +43,7 @@ def _without(report: Report) -> str:
     return f"Plain decoding gives {speed:.1f} tokens/s. Speculation was not measured: {why}."
 
 
-def _answer(report: Report, best: ArmReport, found: Interval) -> str:
+def _answer(report: BenchReport, best: ArmReport, found: MeanInterval) -> str:
     which = f" with {best.name}" if len(report.on) > 1 else ""
     value, low, high = found.value, found.low, found.high
     if low is None or high is None:
@@ -65,7 +65,7 @@ def _answer(report: Report, best: ArmReport, found: Interval) -> str:
     )
 
 
-def _choice(report: Report, best: ArmReport) -> Iterator[str]:
+def _choice(report: BenchReport, best: ArmReport) -> Iterator[str]:
     """Which of several drafts is the fastest."""
     others = [
         f"{arm.name} {times(arm.overall.speedup.value)}"
@@ -90,7 +90,7 @@ def _advice(best: ArmReport) -> Iterator[str]:
         yield f"It is no use for {_and(bad)}."
 
 
-def _forced(report: Report, best: ArmReport, found: Interval) -> Iterator[str]:
+def _forced(report: BenchReport, best: ArmReport, found: MeanInterval) -> Iterator[str]:
     """Whether another draft length than the fixed one is expected to be faster."""
     expected = max((p.predicted for p in report.sweep), key=lambda p: p.speedup, default=None)
     if expected is None or best is not report.on[0] or best.gamma in ("auto", str(expected.gamma)):
@@ -105,7 +105,7 @@ def _forced(report: Report, best: ArmReport, found: Interval) -> Iterator[str]:
         )
 
 
-def _verification(report: Report) -> Iterator[str]:
+def _verification(report: BenchReport) -> Iterator[str]:
     """Whether checking several tokens at once is cheap enough here."""
     drafted = [point.predicted for point in report.sweep if point.predicted.gamma > 0]
     top = max(drafted, key=lambda p: p.roofline, default=None)
@@ -123,7 +123,7 @@ def _verification(report: Report) -> Iterator[str]:
         )
 
 
-def _costs(report: Report, best: ArmReport) -> Iterator[str]:
+def _costs(report: BenchReport, best: ArmReport) -> Iterator[str]:
     """What else limits the speed: the draft's cost, acceptance, Python."""
     acceptance, step, alone = best.overall.acceptance, report.draft_step_s, report.step
     first = best is report.on[0]  # whose steps were timed
@@ -142,7 +142,7 @@ def _costs(report: Report, best: ArmReport) -> Iterator[str]:
         yield f"Python takes {percent(shares.python)} of the time: the models are so small."
 
 
-def _outputs(report: Report) -> Iterator[str]:
+def _outputs(report: BenchReport) -> Iterator[str]:
     """Whether speculation changed greedy answers."""
     found = report.agreement
     if not found.compared or not found.greedy:
@@ -162,7 +162,7 @@ def _outputs(report: Report) -> Iterator[str]:
         yield f"{said}, where the target's two best tokens were all but tied: that is rounding."
 
 
-def _limits(report: Report) -> Iterator[str]:
+def _limits(report: BenchReport) -> Iterator[str]:
     if report.too_long:
         yield f"{_count(report.too_long)} left out: longer than the context."
     if report.too_short:

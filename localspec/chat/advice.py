@@ -37,7 +37,7 @@ _OFF: Final = {"xtc_probability": 0, "mirostat": 0}
 _ORDER: Final = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
 
 
-class Source(StrEnum):
+class SettingSource(StrEnum):
     """Where a setting comes from."""
 
     USER = "user"
@@ -47,7 +47,7 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class SamplingAdvice:
     """What is advised for a model.
 
     Attributes:
@@ -74,16 +74,16 @@ class Advice:
         }
         return replace(settings, sampling=replace(settings.sampling, **values))
 
-    def sources(self, settings: ChatSettings) -> dict[str, Source]:
+    def sources(self, settings: ChatSettings) -> dict[str, SettingSource]:
         """Where each setting in force comes from, by the fields of `SamplingParams`."""
         return {name: self._source(name, settings) for name in ADVISABLE}
 
-    def _source(self, name: str, settings: ChatSettings) -> Source:
+    def _source(self, name: str, settings: ChatSettings) -> SettingSource:
         if name in settings.chosen or getattr(settings.sampling, name) != self.value(name):
-            return Source.USER
+            return SettingSource.USER
         if name in self.file:
-            return Source.FILE
-        return Source.CATALOGUE if name in self.catalogue else Source.DEFAULT
+            return SettingSource.FILE
+        return SettingSource.CATALOGUE if name in self.catalogue else SettingSource.DEFAULT
 
     def document(self) -> dict[str, dict[str, Any]]:
         """Every setting that the user leaves alone, with its source, by the options' names."""
@@ -99,19 +99,19 @@ class Advice:
         found = [
             f"{name.replace('_', '-')} {self.value(name):g} ({self.words(source)})"
             for name, source in self.sources(self.settled(ChatSettings())).items()
-            if source is not Source.DEFAULT
+            if source is not SettingSource.DEFAULT
         ]
         return ", ".join(
             [*found, "the rest as llama.cpp's defaults" if found else "llama.cpp's defaults"]
         )
 
-    def words(self, source: Source) -> str:
+    def words(self, source: SettingSource) -> str:
         """A source as people read it."""
         return {
-            Source.USER: "yours",
-            Source.FILE: "from the file",
-            Source.CATALOGUE: f"advised for {self.model}",
-            Source.DEFAULT: "llama.cpp's default",
+            SettingSource.USER: "yours",
+            SettingSource.FILE: "from the file",
+            SettingSource.CATALOGUE: f"advised for {self.model}",
+            SettingSource.DEFAULT: "llama.cpp's default",
         }[source]
 
     @property
@@ -127,7 +127,9 @@ def option(name: str) -> str:
     return "temp" if name == "temperature" else name
 
 
-def advise(model: str, metadata: Mapping[str, Any], catalogue: Mapping[str, Number]) -> Advice:
+def advise(
+    model: str, metadata: Mapping[str, Any], catalogue: Mapping[str, Number]
+) -> SamplingAdvice:
     """What is advised for a model; what makes no distribution is left out and noted.
 
     Args:
@@ -137,7 +139,7 @@ def advise(model: str, metadata: Mapping[str, Any], catalogue: Mapping[str, Numb
     """
     said = {name: metadata[_KEY + key] for key, name in _IN_FILES.items() if _KEY + key in metadata}
     ignored = [*_wrong(said), *_wrong(catalogue), *_unknown(metadata)]
-    return Advice(one_line(model, 60), _sound(said), _sound(catalogue), tuple(ignored))
+    return SamplingAdvice(one_line(model, 60), _sound(said), _sound(catalogue), tuple(ignored))
 
 
 def _sound(said: Mapping[str, Any]) -> dict[str, Number]:

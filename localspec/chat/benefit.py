@@ -78,13 +78,13 @@ def of_two(without: GenerationStats, drafted: GenerationStats) -> str:
         counts = drafted.drafted_tokens, drafted.accepted_tokens, drafted.generated_tokens
         its = tuple((name, one.drafted, one.accepted) for name, one in drafted.drafters.items())
         return f"{kept(its, *counts)}: too few to compare speeds"
-    rounds = [_plain_round_s(each) for each in (without, drafted)]
+    rounds = [_baseline_round_s(each) for each in (without, drafted)]
     if min(rounds) > 0 and max(rounds) > _BUSIER * min(rounds):
         return "can't tell what drafting brings: the machine was busier during one of the answers"
     return f"{compared(fast / slow)}, this once"
 
 
-def _plain_round_s(stats: GenerationStats) -> float:
+def _baseline_round_s(stats: GenerationStats) -> float:
     """The median seconds of a round without a draft, of those after the first; 0 for none."""
     times = [done.total_s for done in stats.rounds[1:] if not done.drafted]
     return median(times) if times else 0.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from localspec.chat.answer import AnswerText
-from localspec.chat.events import Begun, Noticed, RoundText, Scored
-from localspec.chat.prefixes import Prefixes
+from localspec.chat.events import Noticed, PromptMade, RoundText, TokensScored
+from localspec.chat.prefixes import CachedPrefixes
 from localspec.chat.prompt import KnownIds
 from localspec.chat.session import Session, TurnEvents
-from localspec.chat.settings import Asked, check_bias
+from localspec.chat.settings import AnswerRequest, check_bias
 from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import require_grammar
 from localspec.engine.stats import LOOKUP
@@ -28,14 +28,14 @@ class Completions:
     def __init__(self, session: Session) -> None:
         pair = session.pair
         self._session = session
-        self._prefixes = Prefixes([pair.target, *pair.drafts.values()], session.folder)
+        self._prefixes = CachedPrefixes([pair.target, *pair.drafts.values()], session.folder)
         self._known: list[KnownIds] = []  # the latest last
 
-    def answer(self, asked: Asked, cancel: Cancel) -> TurnEvents:
+    def answer(self, asked: AnswerRequest, cancel: Cancel) -> TurnEvents:
         """Write the answer that `asked` wants.
 
         Yields:
-            perhaps `Noticed`, then `Begun` and what `Session.turn` yields after that.
+            perhaps `Noticed`, then `PromptMade` and what `Session.turn` yields after that.
 
         Raises:
             LocalspecError: as `Session.turn`; ids that the target does not have.
@@ -74,7 +74,7 @@ class Completions:
             top_logprobs=asked.top_logprobs,
             drafters=asked.drafters,
         )
-        yield Begun(len(prompt), session.pair.target.n_ctx, prefill)
+        yield PromptMade(len(prompt), session.pair.target.n_ctx, prefill)
         self._prefixes.switch(prompt[:-1])
         try:
             yield from turn if asked.top_logprobs is None else self._scored(turn)
@@ -101,7 +101,7 @@ class Completions:
         piece = self._session.pair.target.model.piece
         for event in turn:
             if isinstance(event, RoundText):
-                yield Scored(
+                yield TokensScored(
                     tuple(
                         (piece(one.token), one.logprob, tuple((piece(i), p) for i, p in one.best))
                         # without those behind a stop string

@@ -1,6 +1,6 @@
 """What a turn of the conversation reports while it runs: plain frozen values, in order.
 
-A turn yields `Begun` where the asker keeps the conversation, `Noticed` for what came up,
+A turn yields `PromptMade` where the asker keeps the conversation, `Noticed` for what came up,
 `TurnsLeftOut` where the context is full, `PromptProgress` (any number), then `RoundText` (one a
 round), then one `TurnEnd`.
 """
@@ -65,7 +65,7 @@ class Noticed(Struct, frozen=True, tag=True):
     text: str
 
 
-class Begun(Struct, frozen=True, tag=True):
+class PromptMade(Struct, frozen=True, tag=True):
     """An asker's prompt has been made.
 
     Attributes:
@@ -79,7 +79,7 @@ class Begun(Struct, frozen=True, tag=True):
     prefill: str = ""
 
 
-class Scored(Struct, frozen=True, tag=True):
+class TokensScored(Struct, frozen=True, tag=True):
     """How probable the model found the next round's tokens.
 
     Attributes:
@@ -119,5 +119,5 @@ class TurnEnd(Struct, frozen=True, tag=True):
 
 
 TurnEvent: TypeAlias = (
-    Begun | Scored | Noticed | TurnsLeftOut | PromptProgress | RoundText | TurnEnd
+    PromptMade | TokensScored | Noticed | TurnsLeftOut | PromptProgress | RoundText | TurnEnd
 )

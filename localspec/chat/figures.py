@@ -98,7 +98,7 @@ class Figures:
     spare: bool = False
 
     @property
-    def plain_speed(self) -> float | None:
+    def baseline_speed(self) -> float | None:
         """Tokens per second that this answer would have had without a draft, None if unknown."""
         if self.speedup is None or self.speed_average is None:
             return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from localspec.engine.llama import Model
 
 
-class Marks:
+class ControlTokens:
     """The marks of a vocabulary and a template.
 
     Ordinary text that a vocabulary's makers added by hand, and which is none of its marks

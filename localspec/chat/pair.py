@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from localspec import machine
-from localspec.chat.advice import Advice
+from localspec.chat.advice import SamplingAdvice
 from localspec.engine.llama import BUSY, Context, devices
 from localspec.engine.stats import DeviceMemory, MemoryUse
 
@@ -80,7 +80,7 @@ class LoadedPair:
     reference: tuple[str, str | None] = ("", None)
     target: Context
     chat_template: str | None = None
-    advice: Advice = Advice()  # noqa: RUF009 - frozen
+    advice: SamplingAdvice = SamplingAdvice()  # noqa: RUF009 - frozen
     loaded: LoadRecord
     drafts: Mapping[str, Context] = field(default_factory=dict)
     lookup: bool = False

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from localspec import machine, private
 from localspec.chat.prompt import KnownIds
-from localspec.chat.states import StateHeader, States
+from localspec.chat.states import StateFiles, StateHeader
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
 
@@ -25,7 +25,7 @@ _SHARE, _DISK_SHARE = 0.25, 0.1  # of the memory, and of the disk, that is left
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldCaches:
     """What the caches held, target first: their tokens, and the states to go back to."""
 
     tokens: tuple[tuple[int, ...], ...]
@@ -36,7 +36,7 @@ class _Held:
         sizes = (each.nbytes for each in self.states if isinstance(each, np.memmap) is on_disk)
         return sum(sizes)
 
-    def spilled(self, folder: Path) -> _Held:
+    def spilled(self, folder: Path) -> _HeldCaches:
         """These copies in files without names: nobody else opens them, no crash leaves them.
 
         Raises:
@@ -54,7 +54,7 @@ def _spilled(state: NDArray[np.uint8], folder: Path) -> NDArray[np.uint8]:
         return np.memmap(file, np.uint8, "r", shape=state.shape)  # lives on when it is closed
 
 
-class Prefixes:
+class CachedPrefixes:
     """Brings the caches to the longest known beginning of a prompt, and loses none by that.
 
     Args:
@@ -72,7 +72,7 @@ class Prefixes:
         self._contexts = tuple(contexts)
         self._folder = folder
         self._room = room or (lambda: int(_SHARE * (machine.available() + self.n_bytes)))
-        self._kept: list[_Held] = []  # the latest last
+        self._kept: list[_HeldCaches] = []  # the latest last
 
     @property
     def n_bytes(self) -> int:
@@ -100,7 +100,7 @@ class Prefixes:
         self._kept = [one for one in self._kept if tokens[0][: len(one.tokens[0])] != one.tokens[0]]
         if any(one.tokens[0][: len(tokens[0])] == tokens[0] for one in self._kept):
             return
-        self._kept.append(_Held(tokens, tuple(context.state() for context in self._contexts)))
+        self._kept.append(_HeldCaches(tokens, tuple(context.state() for context in self._contexts)))
         self._make_room()
 
     def _make_room(self) -> None:
@@ -118,13 +118,13 @@ class Prefixes:
             while on_disk > room:
                 on_disk -= self._kept.pop(0).n_bytes(on_disk=True)
 
-    def _spilled(self, one: _Held) -> _Held:
+    def _spilled(self, one: _HeldCaches) -> _HeldCaches:
         """A copy that takes no memory; an empty one where there is no room for it."""
         if self._folder is not None:
             with suppress(OSError):
                 private.make_folder(self._folder)
                 return one.spilled(self._folder)
-        return _Held(one.tokens, ())
+        return _HeldCaches(one.tokens, ())
 
 
 class StoredPrefix:
@@ -137,7 +137,7 @@ class StoredPrefix:
         states: the files.
     """
 
-    def __init__(self, contexts: Sequence[Context], states: States) -> None:
+    def __init__(self, contexts: Sequence[Context], states: StateFiles) -> None:
         self._contexts = tuple(contexts)
         self._states = states
         self._conversation = ""

@@ -16,7 +16,7 @@ from localspec.errors import PromptTooLong
 _FILLED = 0.75
 
 
-class Window:
+class MessageWindow:
     """Leaves the oldest turns out, whole, once an answer would have no room.
 
     Args:

@@ -27,16 +27,16 @@ _MEMORY = 300 << 20
 _LARGEST = 1 << 20  # characters of a template; real ones have some ten thousand
 
 
-class Refused(Exception):
+class TemplateRefused(Exception):
     """The template raises an error for this conversation; the text says which."""
 
 
-class Unusable(Exception):
+class TemplateUnusable(Exception):
     """The template cannot be used at all; the text says why, fit to follow its name."""
 
 
 @dataclass(slots=True)
-class Budget:
+class RenderBudget:
     """How many seconds a template may still take.
 
     They are counted in the steps of a wait, not by the clock: a program that was suspended
@@ -55,7 +55,7 @@ class TemplateSource:
     eos: str
 
 
-class Renderer:
+class TemplateRenderer:
     """Renders templates in a child process, which is ended where one takes too long.
 
     The child is started at once, lives as long as this object, and is started again where it was
@@ -75,7 +75,7 @@ class Renderer:
         self,
         source: TemplateSource,
         messages: Sequence[Message],
-        budget: Budget,
+        budget: RenderBudget,
         cancel: Cancel | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
@@ -89,20 +89,20 @@ class Renderer:
             variables: what the template sees besides: ``tools``, say.
 
         Raises:
-            Refused: the template raises an error.
-            Unusable: it is no template, or takes more time, memory or room than it may have.
+            TemplateRefused: the template raises an error.
+            TemplateUnusable: it is no template, or takes too much time, memory or room.
             Cancelled: `cancel` was set meanwhile.
         """
         if len(source.template) > _LARGEST:
-            raise Unusable("is too large")
+            raise TemplateUnusable("is too large")
         plain = [{"role": m.role.value, "content": m.content, **m.more} for m in messages]
         asked = {**asdict(source), "messages": plain, "variables": variables or {}}
         request = json.dumps(asked).encode() + b"\n"
         reply = self._reply(request, budget, cancel or self._cancel)
         if "refused" in reply:
-            raise Refused(reply["refused"])
+            raise TemplateRefused(reply["refused"])
         if "unusable" in reply:
-            raise Unusable(reply["unusable"])
+            raise TemplateUnusable(reply["unusable"])
         return reply["text"]
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class Renderer:
             self._child.end()
             self._child = None
 
-    def _reply(self, line: bytes, budget: Budget, cancel: Cancel) -> dict[str, str]:
+    def _reply(self, line: bytes, budget: RenderBudget, cancel: Cancel) -> dict[str, str]:
         for _ in range(2):  # a child that somebody has ended is no fault of the template
             child = self._running(cancel)
             answer = self._wait(lambda: child.exchange(line), budget, cancel)  # noqa: B023 - at once
@@ -119,18 +119,18 @@ class Renderer:
                 found: dict[str, str] = json.loads(answer)
                 return found
             self.close()
-        raise Unusable("ends the process that renders it")
+        raise TemplateUnusable("ends the process that renders it")
 
     def _running(self, cancel: Cancel) -> _RenderingProcess:
         """The child, ready for a request."""
         try:
             child = self._child or self._start()
         except OSError as error:
-            raise Unusable(f"cannot be rendered ({error.strerror})") from None
+            raise TemplateUnusable(f"cannot be rendered ({error.strerror})") from None
         if not child.ready:
-            if not self._wait(child.exchange, Budget(_START_S), cancel):
+            if not self._wait(child.exchange, RenderBudget(_START_S), cancel):
                 self.close()
-                raise Unusable("cannot be rendered (its process does not start)")
+                raise TemplateUnusable("cannot be rendered (its process does not start)")
             child.ready = True
         return child
 
@@ -139,7 +139,7 @@ class Renderer:
         weakref.finalize(self, child.end)
         return child
 
-    def _wait(self, work: Callable[[], bytes], budget: Budget, cancel: Cancel) -> bytes:
+    def _wait(self, work: Callable[[], bytes], budget: RenderBudget, cancel: Cancel) -> bytes:
         """What `work` with the child returns; the child is ended where that takes too much."""
         came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=lambda: came.put(work()), name="template", daemon=True).start()
@@ -153,7 +153,7 @@ class Renderer:
                 self.close()
                 if cancel.is_set():
                     raise Cancelled
-                raise Unusable("takes too much memory" if large else "takes too long")
+                raise TemplateUnusable("takes too much memory" if large else "takes too long")
 
 
 class _RenderingProcess:

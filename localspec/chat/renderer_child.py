@@ -40,7 +40,7 @@ TOO_MUCH_MEMORY = {"unusable": "takes too much memory"}
 _STATM = Path("/proc/self/statm")
 
 
-class Output(Exception):
+class TooMuchOutput(Exception):
     """The template writes more than any prompt could need."""
 
 
@@ -90,7 +90,7 @@ def reply(request: dict[str, Any]) -> dict[str, str]:
         return {"text": rendered(template, request)}
     except MemoryError:
         return TOO_MUCH_MEMORY
-    except Output:
+    except TooMuchOutput:
         return {"unusable": "writes too much"}
     except Exception as error:
         if template is None:
@@ -115,7 +115,7 @@ def rendered(template: jinja2.Template, request: dict[str, Any]) -> str:
     for part in template.generate(variables):
         room -= len(part)
         if room < 0:
-            raise Output
+            raise TooMuchOutput
         parts.append(part)
     return "".join(parts)
 

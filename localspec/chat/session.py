@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from localspec.chat.advice import Advice
+from localspec.chat.advice import SamplingAdvice
 from localspec.chat.answer import AnswerText
 from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.dialects import Dialect
@@ -19,11 +19,11 @@ from localspec.chat.figures import Figures
 from localspec.chat.pair import LoadedPair
 from localspec.chat.past import PastStore
 from localspec.chat.prefixes import StoredPrefix
-from localspec.chat.prompt import KnownIds, Window
-from localspec.chat.renderer import Renderer
+from localspec.chat.prompt import KnownIds, MessageWindow
+from localspec.chat.renderer import TemplateRenderer
 from localspec.chat.repetition import Repetition
 from localspec.chat.settings import ChatSettings
-from localspec.chat.states import States
+from localspec.chat.states import StateFiles
 from localspec.chat.template import ChatTemplate
 from localspec.chat.writer import Writer
 from localspec.engine.cancel import Cancel
@@ -70,7 +70,7 @@ class Session:
         auto: AutoGamma | None = None,
         closing: Callable[[], None] | None = None,
         resting: Callable[[Cancel], None] | None = None,
-        renderer: Renderer | None = None,
+        renderer: TemplateRenderer | None = None,
         dialects: Path | None = None,
     ) -> None:
         """Begin an empty conversation.
@@ -98,7 +98,7 @@ class Session:
         self._writer = Writer(pair, engine, self._drafting, auto.costs if auto else None)
         self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template, dialects)
         self._known_ids = KnownIds(self.template)
-        self._window = Window(pair.target.n_ctx)
+        self._window = MessageWindow(pair.target.n_ctx)
         self._busy = threading.Lock()
         self._closed = False
         self._running: Cancel | None = None
@@ -142,7 +142,7 @@ class Session:
         return [*self.pair.notices, *self.template.notices, *asked, *problems]
 
     @property
-    def advice(self) -> Advice:
+    def advice(self) -> SamplingAdvice:
         """Sampling settings that are advised for the target."""
         return self.pair.advice
 
@@ -307,7 +307,7 @@ class Session:
         """
         self.folder = folder
         contexts = [self.pair.target, *self.pair.drafts.values()]
-        self._writer.stored = StoredPrefix(contexts, States(folder, made_by))
+        self._writer.stored = StoredPrefix(contexts, StateFiles(folder, made_by))
 
     def enter(self, conversation: str) -> None:
         """What follows belongs to the stored conversation of this id; empty for none.

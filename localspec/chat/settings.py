@@ -70,7 +70,7 @@ class ChatSettings:
         return UNMEASURED_GAMMA if self.gamma == "auto" else self.gamma
 
 
-class Asked(Struct, frozen=True):
+class AnswerRequest(Struct, frozen=True):
     """One answer, where the asker keeps the conversation: plain values, which travel.
 
     Attributes:

@@ -19,7 +19,7 @@ _NO_SAVING = 0.8  # of the time that so many take one by one: drafts bring next 
 _WRONG, _ENOUGH = 0.3, 20  # share of drafted tokens accepted, and tokens after which it is known
 
 
-class Slow:
+class SlownessCheck:
     """Looks for reasons; what all programs on the machine feel comes before what is the pair's own.
 
     Args:

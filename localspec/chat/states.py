@@ -53,7 +53,7 @@ class StateHeader(Struct, frozen=True):
     digest: bytes
 
 
-class States:
+class StateFiles:
     """The files of one set of models.
 
     Args:

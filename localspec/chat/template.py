@@ -16,8 +16,14 @@ from localspec.chat.conversation import (
 )
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.learning import learnt
-from localspec.chat.marks import Marks
-from localspec.chat.renderer import Budget, Refused, Renderer, TemplateSource, Unusable
+from localspec.chat.marks import ControlTokens
+from localspec.chat.renderer import (
+    RenderBudget,
+    TemplateRefused,
+    TemplateRenderer,
+    TemplateSource,
+    TemplateUnusable,
+)
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
 from localspec.errors import LocalspecError
@@ -44,7 +50,7 @@ class ChatTemplate:
     def __init__(
         self,
         model: Model,
-        renderer: Renderer | None = None,
+        renderer: TemplateRenderer | None = None,
         written: str | None = None,
         dialects: Path | None = None,
     ) -> None:
@@ -61,7 +67,7 @@ class ChatTemplate:
         self._plain: dict[int, str] = {}  # the same, for `str.translate` back
         self.notices: list[str] = []
         self.stops: tuple[str, ...] = ()
-        self._renderer = renderer or Renderer()
+        self._renderer = renderer or TemplateRenderer()
         self._source: TemplateSource | None = None
         self._written = model.chat_template if written is None else written
         if self._written is None:
@@ -69,7 +75,7 @@ class ChatTemplate:
         else:
             bos, eos = self._special(model.bos), self._special(model.eos)
             self._source = TemplateSource(self._written, bos, eos)
-        self.marks = Marks(model, self._written)
+        self.marks = ControlTokens(model, self._written)
         self._dialect: Dialect | None = None
         self._pieces: dict[int, bytes] = {}
 
@@ -117,7 +123,7 @@ class ChatTemplate:
         if self._source is not None:
             try:
                 return self._arranged(self._source, guarded, cancel, self._guarded(variables or {}))
-            except Unusable as error:
+            except TemplateUnusable as error:
                 if not give_up:
                     raise LocalspecError(
                         f"the model's chat template {error} with this conversation", "Shorten it."
@@ -133,7 +139,7 @@ class ChatTemplate:
         variables: Mapping[str, Any],
     ) -> str:
         """The text of the first arrangement of the messages that the template takes."""
-        refusal, budget = "", Budget()
+        refusal, budget = "", RenderBudget()
         lost, folded = False, fold_system(guarded)
         ways = [guarded, folded, merge_neighbours(guarded), merge_neighbours(folded)]
         tries = [(arranged, variables) for arranged in (*ways, *map(in_parts, ways))]
@@ -141,7 +147,7 @@ class ChatTemplate:
         for arranged, seen in tries:
             try:
                 text = self._renderer.render(source, arranged, budget, cancel, seen)
-            except Refused as error:
+            except TemplateRefused as error:
                 refusal = refusal or str(error)
                 continue
             lost = lost or bool(text.strip())
@@ -160,7 +166,7 @@ class ChatTemplate:
                 "Give another template with --chat-template.",
             )
         if not refusal:
-            raise Unusable("writes nothing")
+            raise TemplateUnusable("writes nothing")
         raise LocalspecError(
             f"the model's chat template refuses this conversation: {refusal}",
             "Start a new conversation, or leave out the system prompt.",

@@ -15,7 +15,7 @@ from localspec.chat.pair import LoadedPair
 from localspec.chat.past import PastStore
 from localspec.chat.prefixes import StoredPrefix
 from localspec.chat.settings import ChatSettings
-from localspec.chat.slow import Slow
+from localspec.chat.slow import SlownessCheck
 from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import Grammars
 from localspec.engine.generate import Engine, GenerateSettings
@@ -47,7 +47,7 @@ class Writer:
         self._pair = pair
         self._engine = engine
         self._drafting = drafting
-        self._slow = Slow(pair.target, costs)
+        self._slow = SlownessCheck(pair.target, costs)
         self._grammars = Grammars(pair.target.model)
         self.counted: tuple[Meter, TextKind]
         self._before: tuple[Meter, TextKind]

@@ -14,13 +14,13 @@ from localspec.chat.events import Noticed, RoundText
 from localspec.chat.figures import gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import takes_all, warn, write, write_said
 from localspec.engine.stats import FinishReason, GenerationStats, Round
-from localspec.loading.results import Answered
-from localspec.process.messages import Event, Turn
+from localspec.loading.results import AnswerResult
+from localspec.process.messages import Event, TurnReported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from localspec.process.engine_client import Worker
+    from localspec.process.engine_client import JobClient
 
 
 _SUMS = (
@@ -36,7 +36,11 @@ _REPEATED = (
 
 
 def print_answer(
-    worker: Worker, *, stats: bool, as_json: bool, keep: Callable[[Answered], None] | None = None
+    worker: JobClient,
+    *,
+    stats: bool,
+    as_json: bool,
+    keep: Callable[[AnswerResult], None] | None = None,
 ) -> bool:
     """Print text, figures or a document of an `AnswerJob`; whether the user stopped it.
 
@@ -47,7 +51,7 @@ def print_answer(
         keep: told what came of it, once it is printed; None for nobody.
 
     Raises:
-        LocalspecError: as `Worker.result`.
+        LocalspecError: as `JobClient.result`.
         Cancelled: the user stopped it while it was loading.
     """
     try:
@@ -67,27 +71,27 @@ def print_answer(
     return found.end.reason is FinishReason.CANCELLED
 
 
-def _stream(worker: Worker, *, show: bool) -> Answered:
+def _stream(worker: JobClient, *, show: bool) -> AnswerResult:
     """Write the text as it comes; end the line even where the answer breaks off."""
     last = ""
 
     def hear(event: Event) -> None:
         nonlocal last
         match event:
-            case Turn(Noticed(text)):
+            case TurnReported(Noticed(text)):
                 warn(text)
-            case Turn(RoundText() as round_) if show and round_.text:
+            case TurnReported(RoundText() as round_) if show and round_.text:
                 last = round_.text
                 write_said(last)
 
     try:
-        return worker.result(Answered, hear)
+        return worker.result(AnswerResult, hear)
     finally:
         if last and not last.endswith("\n"):
             write("\n")
 
 
-def _document(found: Answered, memory: int) -> dict[str, Any]:
+def _document(found: AnswerResult, memory: int) -> dict[str, Any]:
     """The document that `--json` prints: times in seconds, sizes in bytes."""
     stats, speedup = found.end.stats, found.figures.speedup
     return {
@@ -109,7 +113,7 @@ def _document(found: Answered, memory: int) -> dict[str, Any]:
     }
 
 
-def _summary(found: Answered, memory: int) -> str:
+def _summary(found: AnswerResult, memory: int) -> str:
     """The figures for a person, one to a line."""
     stats, figures = found.end.stats, found.figures
     note = lossy_words(stats.lenience)

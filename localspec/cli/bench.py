@@ -21,7 +21,7 @@ from localspec.cli.options import (
     GPU_LAYERS,
     MAX_THREADS,
     PAIR,
-    Grouped,
+    GroupedCommand,
     option,
     pair_of,
     with_options,
@@ -40,7 +40,7 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
-@click.command(name="bench", cls=Grouped)
+@click.command(name="bench", cls=GroupedCommand)
 @with_options(*PAIR)
 @option(
     "--drafts",
@@ -116,7 +116,7 @@ def command(
     from localspec.bench.files import check  # noqa: PLC0415
     from localspec.cli import benching  # noqa: PLC0415
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
-    from localspec.process.engine_client import Worker  # noqa: PLC0415
+    from localspec.process.engine_client import JobClient  # noqa: PLC0415
     from localspec.process.jobs import BenchJob  # noqa: PLC0415
 
     if compare is not None:
@@ -132,7 +132,7 @@ def command(
         temp=how.temperature,
         **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers", "exact", "scan")},
     )
-    with closing(Worker()) as worker:
+    with closing(JobClient()) as worker:
         worker.begin(BenchJob(request, how))
         printed = partial(benching.print_bench, worker, as_json=as_json, outputs=outputs)
         if interruptible(printed, worker.stop):

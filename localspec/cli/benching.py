@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 from localspec import formats
 from localspec.bench import files
-from localspec.bench.result import ALL, INTERRUPTED, Report
+from localspec.bench.result import ALL, INTERRUPTED, BenchReport
 from localspec.bench.tables import text
 from localspec.chat.events import Noticed
 from localspec.cli.standard_streams import ProgressLine, warn, write
 from localspec.errors import LocalspecError
-from localspec.process.messages import Asking, Event, Loading, Turn
+from localspec.process.messages import BenchProgress, Event, Loading, TurnReported
 from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
     from localspec.bench.comparison import Comparison
-    from localspec.process.engine_client import Worker
+    from localspec.process.engine_client import JobClient
 
 
-def print_bench(worker: Worker, *, as_json: bool, outputs: Sequence[Path]) -> bool:
+def print_bench(worker: JobClient, *, as_json: bool, outputs: Sequence[Path]) -> bool:
     """Print and write what comes of a `BenchJob`, with progress; whether the user stopped it.
 
     Args:
@@ -34,7 +34,7 @@ def print_bench(worker: Worker, *, as_json: bool, outputs: Sequence[Path]) -> bo
         outputs: files that the report is written to.
 
     Raises:
-        LocalspecError: as `Worker.result`; files that cannot be written.
+        LocalspecError: as `JobClient.result`; files that cannot be written.
         Cancelled: it was stopped before there was anything to report.
     """
     line = ProgressLine()
@@ -43,14 +43,14 @@ def print_bench(worker: Worker, *, as_json: bool, outputs: Sequence[Path]) -> bo
         match event:
             case Loading(step):
                 line.step(step)
-            case Turn(Noticed(notice)):
+            case TurnReported(Noticed(notice)):
                 line.clear()
                 warn(notice)
-            case Asking():
+            case BenchProgress():
                 line.update(_progress(event))
 
     try:
-        report = worker.result(Report, hear)
+        report = worker.result(BenchReport, hear)
     finally:
         line.clear()
     memory = worker.peak_memory_bytes(report.peak_memory_bytes)
@@ -58,12 +58,12 @@ def print_bench(worker: Worker, *, as_json: bool, outputs: Sequence[Path]) -> bo
     return report.ended == INTERRUPTED
 
 
-def _progress(now: Asking) -> str:
+def _progress(now: BenchProgress) -> str:
     left = "" if now.left_s is None else f", about {formats.duration(now.left_s)} left"
     return f"{now.done + 1} of {now.total}: {one_line(now.prompt, 80)}{left}"
 
 
-def _hand_over(report: Report, *, as_json: bool, outputs: Sequence[Path]) -> None:
+def _hand_over(report: BenchReport, *, as_json: bool, outputs: Sequence[Path]) -> None:
     """Write every file that can be written, and print in any case: measuring took its time.
 
     Raises:

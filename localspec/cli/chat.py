@@ -10,16 +10,16 @@ import click
 from click.core import ParameterSource
 
 from localspec.cli.option_types import plain_text
-from localspec.cli.options import REPEAT_STOP, Grouped, option, shared_options
+from localspec.cli.options import REPEAT_STOP, GroupedCommand, option, shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
 from localspec.errors import UsageError
 from localspec.loading.request import LoadRequest
 
 if TYPE_CHECKING:
-    from localspec.ui.app import Looks
+    from localspec.ui.app import Appearance
 
 
-@click.command(name="chat", cls=Grouped)
+@click.command(name="chat", cls=GroupedCommand)
 @shared_options
 @click.option("--continue", "latest", is_flag=True, help="Go on with the latest conversation.")
 @option(
@@ -65,24 +65,26 @@ def command(options: LoadRequest, latest: bool, resume: str | None, *, repeat_st
     engine = EngineClient(options)  # it imports and loads while this process imports Textual
     from localspec.ui.launch import run_app  # noqa: PLC0415
 
-    looks = _looks(click.get_current_context().obj)
-    run_app(engine, archive=stored.archive(), resume=found.id if found else None, looks=looks)
+    appearance = _appearance(click.get_current_context().obj)
+    run_app(
+        engine, archive=stored.archive(), resume=found.id if found else None, appearance=appearance
+    )
 
 
-def _looks(settings: SettingsFile | None) -> Looks:
+def _appearance(settings: SettingsFile | None) -> Appearance:
     """What the settings file says about the screen, or the app since, and what is wrong in it."""
-    from localspec.ui.app import Looks  # noqa: PLC0415
+    from localspec.ui.app import Appearance  # noqa: PLC0415
     from localspec.ui.commands import COMMANDS  # noqa: PLC0415
     from localspec.ui.launch import recall  # noqa: PLC0415
     from localspec.ui.screens.themes import themes  # noqa: PLC0415
 
     if settings is None:
-        return Looks(proposes=True)
+        return Appearance(proposes=True)
     keys = settings.keys({one.name: one.keys for one in COMMANDS})
-    looks = {"theme": themes(), "panel": PANELS}
-    found = {name: settings.look(name, allowed) for name, allowed in looks.items()}
+    appearance = {"theme": themes(), "panel": PANELS}
+    found = {name: settings.look(name, allowed) for name, allowed in appearance.items()}
     chosen = recall(settings.path)
-    found |= {name: value for name, value in chosen.items() if value in looks.get(name, ())}
-    return Looks(
+    found |= {name: value for name, value in chosen.items() if value in appearance.get(name, ())}
+    return Appearance(
         keys, **found, problems=tuple(settings.problems), settings=settings.path, proposes=True
     )

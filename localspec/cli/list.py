@@ -12,10 +12,10 @@ import click
 from localspec import formats
 from localspec.cli.options import SCAN
 from localspec.loading import ranking
-from localspec.loading.ranking import RankedPair, Speed
+from localspec.loading.ranking import MachineSpeed, RankedPair
 from localspec.pairs import catalogue, describe, found, installed
-from localspec.pairs.found import FoundModel, Scan
-from localspec.pairs.memory.outlook import Fit, unread
+from localspec.pairs.found import FoundModel, FoundModels
+from localspec.pairs.memory.outlook import MemoryFit, unread
 from localspec.pairs.remove import used_bytes
 from localspec.safe_text import one_line
 
@@ -32,7 +32,7 @@ def command(scan: bool, as_json: bool) -> None:
     used, damaged = used_bytes(), installed.damaged()
     speed = ranking.recall()
     pairs = ranking.ranked(catalogue.rows(), speed)
-    others = found.scan() if scan else Scan(())
+    others = found.scan() if scan else FoundModels(())
     if as_json:
         data = {
             "pairs": [_data(pair) for pair in pairs],
@@ -60,7 +60,7 @@ def command(scan: bool, as_json: bool) -> None:
         )
 
 
-def _print_proposed(pairs: list[RankedPair], speed: Speed | None) -> None:
+def _print_proposed(pairs: list[RankedPair], speed: MachineSpeed | None) -> None:
     """What suits this machine, and what the speeds rest on."""
     if speed is None or not (basis := speed.basis(pairs)):
         click.echo("\nSpeeds can be expected once a pair was loaded here: localspec chat")
@@ -76,8 +76,8 @@ def _print_proposed(pairs: list[RankedPair], speed: Speed | None) -> None:
     click.echo(f"\nTokens/s are {basis}{both}.")
 
 
-def _print_found(others: Scan, room: int) -> None:
-    """What other programs have, and whether there is more; `room` as in `Fit.beside`."""
+def _print_found(others: FoundModels, room: int) -> None:
+    """What other programs have, and whether there is more; `room` as in `MemoryFit.beside`."""
     if others.models:
         click.echo("\nOf other programs, used where they are by these names:\n")
         shown = others.models[:_MOST_FOUND]
@@ -117,14 +117,14 @@ def _found_cells(model: FoundModel, room: int) -> tuple[str, ...]:
     )
 
 
-def _memory(fit: Fit) -> str:
+def _memory(fit: MemoryFit) -> str:
     return f"{formats.size(fit.needed)}: {fit.verdict}"
 
 
 def _data(pair: RankedPair) -> dict[str, Any]:
     data = asdict(pair.row)
     del data["fit"]
-    expected = {"plain": pair.plain, "drafted": pair.drafted, "measured": pair.measured}
+    expected = {"plain": pair.baseline, "drafted": pair.drafted, "measured": pair.measured}
     return data | {
         "bytes": data.pop("n_bytes"),
         "memory": describe.fit_data(pair.row.fit),

@@ -15,7 +15,7 @@ from localspec.cli.standard_streams import takes_all, write_said
 from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
-    from localspec.chat.history.tree import Told
+    from localspec.chat.history.tree import AnsweredQuestion
 
 
 @click.command("logs")
@@ -39,7 +39,7 @@ def command(number: int, as_json: bool) -> None:
         click.echo("nothing was asked yet", err=True)
 
 
-def _text(told: Told) -> str:
+def _text(told: AnsweredQuestion) -> str:
     """An answer below its question, under a line that says when and by what."""
     tokens = told.figures.get("generated_tokens")
     parts = [
@@ -52,9 +52,9 @@ def _text(told: Told) -> str:
     return f"── {' · '.join(filter(None, parts))}\n{asked}\n\n{told.answer.strip()}"
 
 
-def _data(told: Told) -> dict[str, Any]:
+def _data(told: AnsweredQuestion) -> dict[str, Any]:
     return asdict(told) | {"time": _when(told).isoformat(timespec="seconds")}
 
 
-def _when(told: Told) -> datetime:
+def _when(told: AnsweredQuestion) -> datetime:
     return datetime.fromtimestamp(told.time).astimezone()

@@ -310,7 +310,7 @@ _GROUPS = {
 }
 
 
-class Grouped(click.Command):
+class GroupedCommand(click.Command):
     """A command whose help shows its own options first, then those that others share, in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

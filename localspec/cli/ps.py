@@ -24,7 +24,7 @@ _HEADINGS = ("PID", "COMMAND", "PAIR", "SINCE", "MEMORY", "ADDRESS")
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningCommand:
     """A command of localspec that runs.
 
     Attributes:
@@ -58,7 +58,7 @@ def command(as_json: bool) -> None:
         click.echo("nothing of localspec runs", err=True)
 
 
-def running() -> list[Running]:
+def running() -> list[RunningCommand]:
     """What runs, the oldest first; of other users' processes nothing is told."""
     found = []
     for process in psutil.process_iter():
@@ -91,7 +91,7 @@ def _is_ours(process: psutil.Process) -> bool:
     return not hasattr(os, "getuid") or bool(process.uids().real == os.getuid())
 
 
-def _look(process: psutil.Process, name: str) -> Running:
+def _look(process: psutil.Process, name: str) -> RunningCommand:
     family = [process, *process.children(recursive=True)]
     memory, models = 0, dict[str, int]()
     for one in family:
@@ -99,7 +99,7 @@ def _look(process: psutil.Process, name: str) -> Running:
             memory += one.memory_info().rss
             models |= _models(one)
     target = max(models, key=models.__getitem__, default="")
-    return Running(
+    return RunningCommand(
         process.pid,
         name,
         _name_of(Path(target)) if target else "",
@@ -145,7 +145,7 @@ def _address(family: list[psutil.Process]) -> str:
     return ""
 
 
-def _cells(one: Running) -> tuple[Any, ...]:
+def _cells(one: RunningCommand) -> tuple[Any, ...]:
     began = datetime.fromtimestamp(one.since).astimezone()
     return (
         str(one.pid),

@@ -10,7 +10,7 @@ from localspec.cli.options import SCAN
 from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import Cancelled, Ended
 from localspec.pairs import describe
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from localspec.pairs.pull import PullProgress, execute, plan, require_room
 from localspec.safe_text import unbroken
 
@@ -32,10 +32,10 @@ def command(pair: str, draft: str | None, name: str | None, scan: bool, dry_run:
     A download that was stopped continues where it was.
     """
     line = ProgressLine()
-    patience = Patience(note=line.show)
+    retries = RetryPolicy(note=line.show)
     try:
         with raising():
-            found = plan(pair, draft, name, patience, scan=scan)
+            found = plan(pair, draft, name, retries, scan=scan)
             line.clear()
             for said in describe.lines(found.report):
                 click.echo(unbroken(said))
@@ -50,7 +50,7 @@ def command(pair: str, draft: str | None, name: str | None, scan: bool, dry_run:
             # Without a terminal a line for every phase of every file.
             record = execute(
                 found,
-                patience,
+                retries,
                 lambda at: line.update(_describe(at), (at.file.etag, at.file.phase)),
             )
     except KeyboardInterrupt as error:

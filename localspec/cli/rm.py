@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from localspec import formats
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from localspec.pairs.remove import remove
 from localspec.safe_text import unbroken
 
@@ -14,7 +14,7 @@ from localspec.safe_text import unbroken
 @click.argument("pair")
 def command(pair: str) -> None:
     """Remove a pair and those of its files that no other pair uses."""
-    removal = remove(pair, Patience())
+    removal = remove(pair, RetryPolicy())
     for line in removal.kept:
         click.echo(f"kept {unbroken(line)}")
     click.echo(f"removed {removal.name}: {formats.size(removal.freed)} freed")

@@ -13,17 +13,17 @@ from click.core import ParameterSource
 
 from localspec.cli.interrupt import interruptible
 from localspec.cli.option_types import plain_path, plain_text
-from localspec.cli.options import REPEAT_STOP, Grouped, option, shared_options
+from localspec.cli.options import REPEAT_STOP, GroupedCommand, option, shared_options
 from localspec.cli.questions import is_question
 from localspec.cli.standard_streams import read_prompt, with_input
 from localspec.errors import Cancelled, LocalspecError
 from localspec.loading.request import LoadRequest
 
 if TYPE_CHECKING:
-    from localspec.chat.history.tree import Stored
+    from localspec.chat.history.tree import StoredConversation
 
 
-class Questioned(Grouped):
+class QuestionCommand(GroupedCommand):
     """Takes a question in the place of PAIR for the prompt."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -37,7 +37,7 @@ class Questioned(Grouped):
         return rest
 
 
-@click.command(name="run", cls=Questioned)
+@click.command(name="run", cls=QuestionCommand)
 @shared_options
 @click.argument("question", required=False, type=plain_text, metavar="[PROMPT]")
 @option(
@@ -98,9 +98,9 @@ def command(
     if latest:
         before, options = _latest(options)
     # Late: `run --help` needs no engine. It imports and loads while this process imports the rest.
-    from localspec.process.engine_client import Worker  # noqa: PLC0415
+    from localspec.process.engine_client import JobClient  # noqa: PLC0415
 
-    with closing(Worker()) as worker:
+    with closing(JobClient()) as worker:
         from localspec.process.jobs import AnswerJob  # noqa: PLC0415
 
         said = [node.message for node in before.tree.path()] if before is not None else []
@@ -115,7 +115,7 @@ def command(
             raise Cancelled
 
 
-def _latest(options: LoadRequest) -> tuple[Stored, LoadRequest]:
+def _latest(options: LoadRequest) -> tuple[StoredConversation, LoadRequest]:
     """The latest conversation, and `options` with its pair and prompt where none are typed.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.option_types import no_nan, plain_text
-from localspec.cli.options import Grouped, option, shared_options
+from localspec.cli.options import GroupedCommand, option, shared_options
 from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.errors import LocalspecError, UsageError
 from localspec.safe_text import decoded
@@ -24,7 +24,7 @@ _LARGEST = 1 << 16
 _SHORTEST = 16
 
 
-@click.command(name="serve", cls=Grouped)
+@click.command(name="serve", cls=GroupedCommand)
 @shared_options
 @option("--host", plain_text, "Address to listen at.", "ADDRESS", default="127.0.0.1")
 @option(
@@ -87,7 +87,7 @@ def command(
             "Give --api-key-file, or leave out --host.",
         )
     hosts = guard.LOCAL | {host.lower()} | {name.lower() for name in allow_host}
-    rules = guard.Rules(tuple(map(guard.digest, keys)), hosts, allow_origin)
+    rules = guard.AccessRules(tuple(map(guard.digest, keys)), hosts, allow_origin)
     with launch.listening(host, port) as sock:
         line = ProgressLine()
         line.step("Loading")

@@ -13,7 +13,7 @@ from localspec.cli.options import SCAN, WORKERS
 from localspec.loading.request import AUTO
 from localspec.pairs import catalogue, describe
 from localspec.pairs.examine import PairReport, examine
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from localspec.safe_text import unbroken
 
 
@@ -50,7 +50,7 @@ def command(
 
     notices = planning.greet(rpc)
     found = examine(
-        pair, draft, Patience(), n_ctx=ctx_size, free=partial(planning.free_for, rpc), scan=scan
+        pair, draft, RetryPolicy(), n_ctx=ctx_size, free=partial(planning.free_for, rpc), scan=scan
     )
     named = [] if draft in (None, AUTO) else ["--draft", str(draft)]
     tune = shlex.join(["localspec", "tune", pair, *named])

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.figures import figures_of
-from localspec.chat.history.keeper import Keeper
-from localspec.chat.history.record import Record
+from localspec.chat.history.keeper import StoreThread
+from localspec.chat.history.record import ConversationRecord
 from localspec.chat.history.tree import PairReference
 from localspec.cli.standard_streams import warn
 from localspec.errors import ConversationError, LocalspecError
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from localspec.chat.history.store import Store
-    from localspec.chat.history.tree import Header, Stored
-    from localspec.loading.results import Answered
+    from localspec.chat.history.tree import ConversationHeader, StoredConversation
+    from localspec.loading.results import AnswerResult
 
 from contextlib import contextmanager
 
@@ -33,15 +33,15 @@ def archive() -> Path:
 
 
 @contextmanager
-def _kept() -> Iterator[Keeper]:
-    """A keeper of the store while it is used; what is wrong with the store is told at the end."""
+def _kept() -> Iterator[StoreThread]:
+    """A store thread while it is used; what is wrong with the store is told at the end."""
     told: list[LocalspecError] = []
-    keeper = Keeper(archive(), told.append)
-    keeper.start()
+    store_thread = StoreThread(archive(), told.append)
+    store_thread.start()
     try:
-        yield keeper
+        yield store_thread
     finally:
-        keeper.close()
+        store_thread.close()
         for error in told:
             warn(f"{error.message}. {error.remedy}")
 
@@ -52,11 +52,11 @@ def ask(job: Callable[[Store], Found]) -> Found:
     Raises:
         ConversationError: it cannot be read.
     """
-    with _kept() as keeper:
-        return keeper.ask(job).result()
+    with _kept() as store_thread:
+        return store_thread.ask(job).result()
 
 
-def latest(words: str = "") -> Header:
+def latest(words: str = "") -> ConversationHeader:
     """The latest conversation, or the latest in which all these words occur.
 
     Raises:
@@ -69,7 +69,7 @@ def latest(words: str = "") -> Header:
     return found[0].header
 
 
-def keep(question: str, found: Answered, before: Stored | None) -> None:
+def keep(question: str, found: AnswerResult, before: StoredConversation | None) -> None:
     """Store a question of `run` and its answer: a new conversation, or the next turn of one.
 
     Args:
@@ -77,8 +77,10 @@ def keep(question: str, found: Answered, before: Stored | None) -> None:
         found: what came of it.
         before: the conversation that it belongs to; None for a new one.
     """
-    with _kept() as keeper:
-        record = Record(keeper, PairReference(found.pair_name, *found.pair_reference))
+    with _kept() as store_thread:
+        record = ConversationRecord(
+            store_thread, PairReference(found.pair_name, *found.pair_reference)
+        )
         if before is not None:
             record.open(before)
         record.begin(question, found.chosen)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from localspec.cli.option_types import plain_text
-from localspec.cli.options import MAX_THREADS, SCAN, Grouped, option, pair_of
+from localspec.cli.options import MAX_THREADS, SCAN, GroupedCommand, option, pair_of
 from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import UsageError
 from localspec.loading.promise import USUAL_TOKENS
@@ -26,7 +26,7 @@ _OUT: Final = click.Path(dir_okay=False, path_type=Path)
 _MOST: Final = 10**9
 
 
-@click.command(name="train", cls=Grouped)
+@click.command(name="train", cls=GroupedCommand)
 @click.argument("pair", required=False, type=plain_text, metavar="[PAIR|FILE]")
 @option("--target", plain_text, "The same as PAIR.", "MODEL")
 @SCAN
@@ -82,10 +82,10 @@ def command(pair: str | None, target: str | None, head: Path | None, **given: An
     if given["tokens"] and given["hours"]:
         raise UsageError("--tokens and --hours say the same", "Give one of them.")
     from localspec.engine.cancel import Cancel  # noqa: PLC0415 - not for `train --help`
-    from localspec.train.run import Hearer, check, train  # noqa: PLC0415
+    from localspec.train.run import TrainingListener, check, train  # noqa: PLC0415
 
     line, cancel = ProgressLine(), Cancel()
-    hearer = Hearer(partial(_tell, line), partial(_show, line), cancel)
+    hearer = TrainingListener(partial(_tell, line), partial(_show, line), cancel)
     with acting(partial(_stop, cancel)):
         try:
             if head is not None:

@@ -16,7 +16,7 @@ from localspec.cli.options import (
     CTX_SIZE,
     MAX_THREADS,
     PAIR,
-    Grouped,
+    GroupedCommand,
     option,
     pair_of,
     with_options,
@@ -25,12 +25,12 @@ from localspec.cli.standard_streams import ProgressLine
 from localspec.loading.request import LoadRequest
 
 if TYPE_CHECKING:
-    from localspec.loading.results import Tuned, TunedPair
-    from localspec.process.engine_client import Worker
+    from localspec.loading.results import TunedModel, TunedPair
+    from localspec.process.engine_client import JobClient
     from localspec.process.messages import Event
 
 
-@click.command(name="tune", cls=Grouped)
+@click.command(name="tune", cls=GroupedCommand)
 @with_options(*PAIR, CTX_SIZE)
 @option(
     "-t --threads",
@@ -46,17 +46,17 @@ def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -
     about half a minute.
     """
     pair = pair_of(pair, target)
-    from localspec.process.engine_client import Worker  # noqa: PLC0415 - not for `tune --help`
+    from localspec.process.engine_client import JobClient  # noqa: PLC0415 - not for `tune --help`
     from localspec.process.jobs import TuneJob  # noqa: PLC0415
 
     # A fixed gamma: loading need not measure what is about to be measured.
     options = LoadRequest(pair=pair, gamma=0, **given)
-    with closing(Worker()) as worker:
+    with closing(JobClient()) as worker:
         worker.begin(TuneJob(options))
         interruptible(partial(_print_tuned, worker, as_json=as_json), worker.stop)
 
 
-def _print_tuned(worker: Worker, *, as_json: bool) -> None:
+def _print_tuned(worker: JobClient, *, as_json: bool) -> None:
     """Print what comes of a `TuneJob`.
 
     Args:
@@ -64,7 +64,7 @@ def _print_tuned(worker: Worker, *, as_json: bool) -> None:
         as_json: print one JSON document, and no progress.
 
     Raises:
-        LocalspecError, Cancelled: as `Worker.result`.
+        LocalspecError, Cancelled: as `JobClient.result`.
     """
     from localspec.loading.results import TunedPair, tuned_text  # noqa: PLC0415
     from localspec.process.messages import Loading  # noqa: PLC0415
@@ -95,7 +95,7 @@ def _document(found: TunedPair) -> dict[str, Any]:
     }
 
 
-def _model(found: Tuned) -> dict[str, Any]:
+def _model(found: TunedModel) -> dict[str, Any]:
     return {
         "file": found.name,
         "threads": found.threads,

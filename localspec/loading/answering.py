@@ -26,7 +26,7 @@ from localspec.errors import LocalspecError
 from localspec.loading.load import load_session
 from localspec.loading.models import Progress
 from localspec.loading.request import LoadRequest
-from localspec.loading.results import Answered
+from localspec.loading.results import AnswerResult
 
 
 def answer(
@@ -38,7 +38,7 @@ def answer(
     progress: Progress,
     hear: Callable[[TurnEvent], None],
     cancel: Cancel,
-) -> Answered:
+) -> AnswerResult:
     """Load, answer `prompt`, free the models.
 
     Args:
@@ -60,7 +60,7 @@ def answer(
         for notice in session.notices:
             hear(Noticed(notice))
         session.open(before)
-        spoken = _SaidAlone(session)
+        spoken = _WithoutThoughts(session)
         with _traced(session, trace):
             for event in session.turn(prompt, cancel):
                 if isinstance(event, TurnEnd):
@@ -72,7 +72,7 @@ def answer(
     raise AssertionError("the turn ended without an end")
 
 
-class _SaidAlone:
+class _WithoutThoughts:
     """Rounds with that of their text which is said to the user, thoughts left out."""
 
     def __init__(self, session: Session) -> None:
@@ -121,9 +121,9 @@ def _traced(session: Session, path: Path | None) -> Iterator[None]:
         session.recorder = None
 
 
-def _answered(session: Session, end: TurnEnd, asked: ChatSettings) -> Answered:
+def _answered(session: Session, end: TurnEnd, asked: ChatSettings) -> AnswerResult:
     said = session.dialect.said(end.text, cut=end.reason is not FinishReason.STOP)
-    return Answered(
+    return AnswerResult(
         end=end,
         said=said.content or "",
         thought=said.thought,

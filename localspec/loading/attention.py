@@ -29,7 +29,7 @@ from localspec.engine.llama import (
     default_threads,
     machine,
 )
-from localspec.pairs.memory.need import Setup
+from localspec.pairs.memory.need import ModelSetup
 
 QUICK, THOROUGH = 2.4, 100.0
 """Seconds that both ways together may take: before a first prompt, and where somebody waits."""
@@ -49,7 +49,7 @@ _WAYS = {"on": True, "off": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class AttentionTiming:
     """What was found out.
 
     Attributes:
@@ -73,7 +73,7 @@ class Attention:
         return f"{how} flash attention: {self.gain:.2f}x as fast behind {self.depth} tokens"
 
 
-def key(target: Path, setup: Setup, threads: int | None) -> dict[str, Any]:
+def key(target: Path, setup: ModelSetup, threads: int | None) -> dict[str, Any]:
     """What a choice holds for: the model, how it is going to run, the threads asked for.
 
     Raises:
@@ -89,7 +89,7 @@ def key(target: Path, setup: Setup, threads: int | None) -> dict[str, Any]:
     }
 
 
-def stored(known: Mapping[str, Any], store: ProfileStore) -> Attention | None:
+def stored(known: Mapping[str, Any], store: ProfileStore) -> AttentionTiming | None:
     """The choice that was measured before."""
     both = {way: store.load({**known, "attention": way}) for way in _WAYS}
     times = {way: found.measured for way, found in both.items() if found is not None}
@@ -98,10 +98,10 @@ def stored(known: Mapping[str, Any], store: ProfileStore) -> Attention | None:
     ((depth, on),), ((_, off),) = (times[way].items() for way in _WAYS)
     slower = sum(on.values()) / sum(off.values())
     flash = slower * _GAIN <= 1
-    return Attention(flash, depth, 1 / slower if flash else slower)
+    return AttentionTiming(flash, depth, 1 / slower if flash else slower)
 
 
-def measured_here(store: ProfileStore) -> list[Attention]:
+def measured_here(store: ProfileStore) -> list[AttentionTiming]:
     """The choices of all models that were measured with this machine and llama.cpp."""
     known = {"use": "attention", "machine": machine(), "build": build()}
     first = store.matching({**known, "attention": next(iter(_WAYS))})
@@ -119,7 +119,7 @@ def choose(
     repeatable: bool,
     cancel: Cancel,
     announce: Callable[[], None],
-) -> Attention | None:
+) -> AttentionTiming | None:
     """The faster way, measured unless it is known and `seconds` are few.
 
     Args:

@@ -21,7 +21,7 @@ from localspec.engine.llama import Context, default_threads
 from localspec.errors import UsageError
 from localspec.limits import MAX_BATCH_OUTPUTS
 from localspec.loading.request import LoadRequest
-from localspec.pairs.memory.need import Setup
+from localspec.pairs.memory.need import ModelSetup
 
 _MOST = 16  # tokens of a pass that is tried: longer ones take long to try, and few rounds want them
 _SECONDS = 10.0  # in which another size may be tried
@@ -46,7 +46,7 @@ def settled(options: LoadRequest) -> LoadRequest:
     return replace(options, flash_attn="on", threads=options.threads or 1, threads_batch=several)
 
 
-def key(target: Path, setup: Setup, options: LoadRequest) -> dict[str, Any]:
+def key(target: Path, setup: ModelSetup, options: LoadRequest) -> dict[str, Any]:
     """What a trial holds for, `options` being settled.
 
     Raises:

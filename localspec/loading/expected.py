@@ -15,7 +15,7 @@ from localspec.engine.length.stopping import gamma_for
 from localspec.engine.llama import default_threads, devices
 from localspec.engine.stats import DRAFT
 from localspec.loading import exactness, ranking
-from localspec.loading.attention import Attention, key, stored
+from localspec.loading.attention import AttentionTiming, key, stored
 from localspec.loading.measuring import (
     ANY_THREADS,
     UNUSUAL,
@@ -23,8 +23,8 @@ from localspec.loading.measuring import (
     unusual,
 )
 from localspec.loading.request import LoadRequest
-from localspec.loading.results import Choice
-from localspec.pairs.memory.need import Setup
+from localspec.loading.results import GammaChoice
+from localspec.pairs.memory.need import ModelSetup
 from localspec.pairs.memory.placement import MemoryPlan
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -34,7 +34,7 @@ an answer of usual length gets from a small model, whose attention is a large pa
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedSpeed:
     """A pair's measured costs.
 
     Attributes:
@@ -51,13 +51,13 @@ class Expected:
     target: Points
     draft_step_s: float | None
     tokens_per_second: float
-    choices: tuple[Choice, ...]
-    attention: Attention | None
+    choices: tuple[GammaChoice, ...]
+    attention: AttentionTiming | None
 
 
 def choices(
     target: ByContext, draft: ByContext, takes_back: int | None = None
-) -> tuple[Choice, ...]:
+) -> tuple[GammaChoice, ...]:
     """The draft length for each acceptance, behind `BEHIND` tokens as far as that was measured.
 
     Args:
@@ -69,11 +69,12 @@ def choices(
     times = costs.target.at(BEHIND).times(costs.longest(LONGEST) + 1)
     step = costs.drafts[DRAFT].at(BEHIND).seconds(1)
     return tuple(
-        Choice(each, *gamma_for(each, times, step, rereads=costs.rereads)) for each in ACCEPTANCES
+        GammaChoice(each, *gamma_for(each, times, step, rereads=costs.rereads))
+        for each in ACCEPTANCES
     )
 
 
-def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | None:
+def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> ExpectedSpeed | None:
     """What is known about a pair on this machine, loaded as `plan` says.
 
     None where a model was not measured yet.
@@ -90,7 +91,7 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> Expected | N
     if draft is not None and found is None:
         return None
     takes_back = own.identity.get("takes_back")
-    return Expected(
+    return ExpectedSpeed(
         threads=own.identity["threads"],
         draft_threads=None if found is None else found.identity["threads"],
         target=_shortest(own),
@@ -108,7 +109,7 @@ def exact(target: Path, plan: MemoryPlan) -> int | None:
 
 
 def _profile(
-    store: ProfileStore, path: Path, setup: Setup, flash_attn: str, *, draft: bool
+    store: ProfileStore, path: Path, setup: ModelSetup, flash_attn: str, *, draft: bool
 ) -> Profile | None:
     """The profile that loading `path` would use: with the threads that it would get."""
     every = store.matching({**of_file(path, draft=draft), "n_gpu_layers": setup.gpu_layers})
@@ -161,7 +162,7 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
     )
 
 
-def data(known: Expected | None, exact: int | None) -> dict[str, Any] | None:
+def data(known: ExpectedSpeed | None, exact: int | None) -> dict[str, Any] | None:
     """What is known of a pair's speed, for programs; times in seconds.
 
     Args:
@@ -186,7 +187,7 @@ def data(known: Expected | None, exact: int | None) -> dict[str, Any] | None:
     }
 
 
-def lines(known: Expected | None, exact: int | None, tune: str) -> list[str]:
+def lines(known: ExpectedSpeed | None, exact: int | None, tune: str) -> list[str]:
     """What is known of a pair's speed, for a person; `tune` is the command that measures."""
     of_bits = (
         exactness.words(exact) if exact else f"not tried yet on this machine: `{tune} --exact`"
@@ -194,7 +195,7 @@ def lines(known: Expected | None, exact: int | None, tune: str) -> list[str]:
     return [*_measured(known, tune), f"--exact     {of_bits}"]
 
 
-def _measured(known: Expected | None, tune: str) -> list[str]:
+def _measured(known: ExpectedSpeed | None, tune: str) -> list[str]:
     if known is None:
         return [f"measured    not yet on this machine: `{tune}` takes about half a minute"]
     found = [
@@ -210,9 +211,9 @@ def _measured(known: Expected | None, tune: str) -> list[str]:
     return found
 
 
-def _line(one: Choice, plain: float) -> str:
+def _line(one: GammaChoice, baseline: float) -> str:
     length = one.gamma or "none"
-    speed = _speed(one.speedup * plain)
+    speed = _speed(one.speedup * baseline)
     return f"            {one.acceptance:>8.0%} {length:>7} {speed:>9} {one.speedup:>8.2f}x"
 
 

@@ -34,7 +34,7 @@ from localspec.engine.llama import (
 )
 from localspec.errors import LocalspecError
 from localspec.pairs import starter
-from localspec.pairs.starter import Form
+from localspec.pairs.starter import StarterForm
 from localspec.safe_text import reason
 
 _TURNS: Final = 5  # of each form: what disturbs the one disturbs the other
@@ -65,16 +65,16 @@ def settle(source: Path) -> str:
         if made:
             copy_bytes = _convert(source, starter.converted())
         if busy_cores(LOOK_S) > bearable(default_threads()):
-            starter.remember(Form("", "", copy_bytes))
+            starter.remember(StarterForm("", "", copy_bytes))
             return f"starter converted to Q8_0 ({_taking(copy_bytes)})" if made else ""
-        plain = times(source, starter.converted())
-        if plain[1] > plain[0]:
+        baseline = times(source, starter.converted())
+        if baseline[1] > baseline[0]:
             starter.converted().unlink()
             copy_bytes = 0
-        starter.remember(Form(machine(), build(), copy_bytes))
+        starter.remember(StarterForm(machine(), build(), copy_bytes))
     except (OSError, LocalspecError) as error:
         return f"starter stays in Q4_1, as it came: converting it failed ({reason(error)})"
-    before, after = (f"{1 / seconds:.0f}" for seconds in plain)
+    before, after = (f"{1 / seconds:.0f}" for seconds in baseline)
     if not copy_bytes:
         return f"starter stays in Q4_1, as it came: {before} tokens/s, {after} in Q8_0"
     told = f"{after} tokens/s, {before} as it came ({_taking(copy_bytes)})"

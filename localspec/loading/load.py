@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from localspec.chat.advice import ADVISABLE, Advice, option
+from localspec.chat.advice import ADVISABLE, SamplingAdvice, option
 from localspec.chat.dialects.kept import DIALECTS
 from localspec.chat.pair import LoadedPair
 from localspec.chat.past import PAST
-from localspec.chat.renderer import Renderer
+from localspec.chat.renderer import TemplateRenderer
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, check_bias
 from localspec.chat.states import STATES
@@ -30,7 +30,7 @@ from localspec.engine.translation import Translation
 from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.loading import exactness, form, former
 from localspec.loading.expected import BEHIND, note
-from localspec.loading.measuring import Measured, made_by, measured
+from localspec.loading.measuring import MeasuredPair, made_by, measured
 from localspec.loading.models import LoadedDrafts, ModelLoader, Progress
 from localspec.loading.planning import LoadPlan, check_files, drafts_plan, load_plan, uses_mtp
 from localspec.loading.request import LoadRequest
@@ -73,10 +73,10 @@ def chat_settings(options: LoadRequest) -> ChatSettings:
         repeat_stop=options.repeat_stop,
         repeatable=options.seed is not None,
     )
-    return _settled(settings, Advice())
+    return _settled(settings, SamplingAdvice())
 
 
-def _settled(settings: ChatSettings, advice: Advice) -> ChatSettings:
+def _settled(settings: ChatSettings, advice: SamplingAdvice) -> ChatSettings:
     """`settings` as they are for a model with this advice.
 
     Raises:
@@ -144,7 +144,7 @@ def load_session(
     settings = _settled(settings, plan.advice)
     before = devices()
     with ExitStack() as undo:
-        renderer = Renderer(cancel)  # its process is there by the time the models are
+        renderer = TemplateRenderer(cancel)  # its process is there by the time the models are
         undo.callback(renderer.close)
         loader = ModelLoader(
             plan.options,
@@ -265,7 +265,7 @@ def load_beside(
     settings = _settled(chat_settings(options), session.pair.advice)
     plan = drafts_plan(options, target.n_ctx)
     with ExitStack() as undo:
-        renderer = Renderer(cancel)
+        renderer = TemplateRenderer(cancel)
         undo.callback(renderer.close)
         loader = ModelLoader(
             options, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn
@@ -292,7 +292,7 @@ def _session(
     options: LoadRequest,
     settings: ChatSettings,
     progress: Progress,
-    renderer: Renderer,
+    renderer: TemplateRenderer,
 ) -> Session:
     """A session over loaded models, with the automatic gamma that their costs give."""
     target = pair.target
@@ -323,7 +323,7 @@ def _session(
     )
 
 
-def _costs(pair: LoadedPair, settings: ChatSettings, progress: Progress) -> Measured | None:
+def _costs(pair: LoadedPair, settings: ChatSettings, progress: Progress) -> MeasuredPair | None:
     return measured(
         pair,
         repeatable=settings.repeatable,

@@ -48,7 +48,7 @@ def profile_store() -> ProfileStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredPair:
     """A pair's profiles, and the policy that decides by them.
 
     Attributes:
@@ -130,7 +130,7 @@ def measured(
     repeatable: bool,
     measure: bool,
     announce: Callable[[], None],
-) -> Measured | None:
+) -> MeasuredPair | None:
     """The policy for this pair, from stored timings or from a measurement of a few seconds.
 
     Args:
@@ -174,7 +174,7 @@ def measured(
         {name: _costs(pair.drafts[name], its) for name, its in drafts.items()},
         pair.target.takes_back,
     )
-    return Measured(store, target, drafts, AutoGamma(costs), missing)
+    return MeasuredPair(store, target, drafts, AutoGamma(costs), missing)
 
 
 def _measured(

@@ -16,11 +16,11 @@ from localspec.errors import ModelLoadError
 from localspec.loading import exactness
 from localspec.loading.attention import QUICK, THOROUGH, choose, key
 from localspec.loading.measuring import chosen_threads, profile_store
-from localspec.loading.planning import DraftsPlan, LoadPlan, PlannedDraft, devices_of_draft
+from localspec.loading.planning import DraftingPlan, LoadPlan, PlannedDraft, devices_of_draft
 from localspec.loading.request import LoadRequest
 from localspec.pairs.found import remedy
 from localspec.pairs.gguf import heads
-from localspec.pairs.memory.need import Setup
+from localspec.pairs.memory.need import ModelSetup
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with a step in words and its share done (0 to 1), None where that is not known."""
@@ -75,7 +75,7 @@ class ModelLoader:
     def __post_init__(self) -> None:
         self.flash_attn = self.flash_attn or self.options.flash_attn
 
-    def load_target(self, path: Path, setup: Setup, *, mtp: bool) -> Context:
+    def load_target(self, path: Path, setup: ModelSetup, *, mtp: bool) -> Context:
         """Load a target as `setup` says, with the head inside it if wanted; make its context.
 
         What attention is chosen for it holds for what drafts as well.
@@ -93,7 +93,7 @@ class ModelLoader:
             )
         return target
 
-    def load_drafts(self, plan: DraftsPlan, target: Context) -> LoadedDrafts:
+    def load_drafts(self, plan: DraftingPlan, target: Context) -> LoadedDrafts:
         """Load what drafts; a draft model that cannot take back its tokens is left out."""
         if not target.can_truncate:
             return LoadedDrafts(note=_cannot_go_back(target.model))
@@ -155,7 +155,7 @@ class ModelLoader:
     def _model(
         self,
         path: Path,
-        setup: Setup,
+        setup: ModelSetup,
         *,
         draft: bool,
         mtp: bool = False,
@@ -197,7 +197,7 @@ class ModelLoader:
             return self._kept(head_of(model, target, how, self.cancel))
         return self._kept(Context(model, how, self.cancel))
 
-    def _how(self, setup: Setup, *, draft: bool) -> ContextOptions:
+    def _how(self, setup: ModelSetup, *, draft: bool) -> ContextOptions:
         """How a context is made."""
         return ContextOptions(
             n_ctx=setup.n_ctx,
@@ -214,7 +214,7 @@ class ModelLoader:
         self.undo.callback(context.close)
         return context
 
-    def _choose_attention(self, model: Model, how: ContextOptions, setup: Setup) -> None:
+    def _choose_attention(self, model: Model, how: ContextOptions, setup: ModelSetup) -> None:
         if self.flash_attn != "auto" or self.unflashed is None:
             return
         found = choose(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec import formats, machine
-from localspec.chat.advice import Advice, advise
+from localspec.chat.advice import SamplingAdvice, advise
 from localspec.engine.llama import RPC, add_workers, default_threads, devices
 from localspec.engine.stats import DRAFT, MTP, TRANSLATED, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
@@ -16,14 +16,14 @@ from localspec.pairs import catalogue, resolver, trained, vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads, strict
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles
-from localspec.pairs.memory.free import Device, Free, read_speed
-from localspec.pairs.memory.need import ModelFacts, Setup, draft_facts, facts, mtp_facts, need
+from localspec.pairs.memory.free import Device, FreeMemory, read_speed
+from localspec.pairs.memory.need import ModelFacts, ModelSetup, draft_facts, facts, mtp_facts, need
 from localspec.pairs.memory.placement import (
     DEFAULT_CTX,
     PROGRAM,
     SNAPSHOTS,
     MemoryPlan,
-    Wishes,
+    UserLimits,
     plan,
     usual_context,
 )
@@ -45,11 +45,11 @@ class PlannedDraft:
 
     kind: str
     path: Path
-    setup: Setup
+    setup: ModelSetup
 
 
 @dataclass(frozen=True, slots=True)
-class DraftsPlan:
+class DraftingPlan:
     """What is going to draft.
 
     Attributes:
@@ -84,8 +84,8 @@ class LoadPlan:
     path: Path
     memory: MemoryPlan
     total: int
-    drafts: DraftsPlan
-    advice: Advice
+    drafts: DraftingPlan
+    advice: SamplingAdvice
     notices: tuple[str, ...]
     unflashed: int | None
     options: LoadRequest
@@ -128,18 +128,18 @@ def _left_to(workers: tuple[str, ...], options: LoadRequest) -> LoadRequest:
 def _load_plan(options: LoadRequest) -> LoadPlan:
     found = _find(options)
     target = facts_of(found.target)
-    wishes = _wishes(options, target)
+    limits = _user_limits(options, target)
     if not (found.drafts or options.drafters.lookup):
-        wishes = replace(wishes, snapshots=0)
+        limits = replace(limits, snapshots=0)
     free = free_memory(options.device, devices_of_draft(options), _threads(options))
     more, free = _placed_alone(
-        found.drafts[1:], free, wishes, wishes.n_ctx or usual_context(target)
+        found.drafts[1:], free, limits, limits.n_ctx or usual_context(target)
     )
     memory = plan(
         target,
         found.drafts[0].facts if found.drafts else None,
         free,
-        wishes,
+        limits,
         lambda: read_speed(found.target.paths[0]),
     )
     n_ctx = memory.target.n_ctx
@@ -165,7 +165,7 @@ def _load_plan(options: LoadRequest) -> LoadPlan:
     return LoadPlan(name, path, memory, total, drafts, advice, tuple(notices), unflashed, options)
 
 
-def advice_for(name: str, file: str, header: GgufHeader) -> Advice:
+def advice_for(name: str, file: str, header: GgufHeader) -> SamplingAdvice:
     """The sampling settings that are advised for a target.
 
     Args:
@@ -178,7 +178,7 @@ def advice_for(name: str, file: str, header: GgufHeader) -> Advice:
 
 
 def _unflashed(
-    models: Sequence[ModelFacts], setups: Sequence[Setup], memory: MemoryPlan
+    models: Sequence[ModelFacts], setups: Sequence[ModelSetup], memory: MemoryPlan
 ) -> int | None:
     """Bytes more that the models take without flash attention; None as `LoadPlan` has it."""
     if (devices() and memory.target.gpu_layers) or memory.target.cache_v not in UNQUANTISED:
@@ -190,7 +190,7 @@ def _unflashed(
     return more if PROGRAM + memory.host + more < memory.free.ram else None
 
 
-def drafts_plan(options: LoadRequest, n_ctx: int) -> DraftsPlan:
+def drafts_plan(options: LoadRequest, n_ctx: int) -> DraftingPlan:
     """What drafts beside a target that is loaded with a context of `n_ctx`.
 
     Raises:
@@ -198,8 +198,8 @@ def drafts_plan(options: LoadRequest, n_ctx: int) -> DraftsPlan:
     """
     found = _find(options)
     free = free_memory(devices_of_draft(options), threads=_threads(options))
-    wishes = _wishes(options, facts_of(found.target))
-    placed, _ = _placed_alone(found.drafts, free, wishes, n_ctx)
+    limits = _user_limits(options, facts_of(found.target))
+    placed, _ = _placed_alone(found.drafts, free, limits, n_ctx)
     return _drafts_plan(options, found, [each.target for each in placed])
 
 
@@ -212,24 +212,26 @@ def uses_mtp(options: LoadRequest) -> bool:
     return any(each.kind == MTP for each in _find(options).drafts)
 
 
-def _drafts_plan(options: LoadRequest, found: _Found, setups: Sequence[Setup]) -> DraftsPlan:
+def _drafts_plan(
+    options: LoadRequest, found: _FoundFiles, setups: Sequence[ModelSetup]
+) -> DraftingPlan:
     models = tuple(
         PlannedDraft(draft.kind, draft.files.paths[0], setup)
         for draft, setup in zip(found.drafts, setups, strict=True)
     )
-    return DraftsPlan(models, options.drafters.lookup, found.resolved.draft_reason)
+    return DraftingPlan(models, options.drafters.lookup, found.resolved.draft_reason)
 
 
 def _placed_alone(
-    drafts: Sequence[_FoundDraft], free: Free, wishes: Wishes, n_ctx: int
-) -> tuple[list[MemoryPlan], Free]:
+    drafts: Sequence[_FoundDraft], free: FreeMemory, limits: UserLimits, n_ctx: int
+) -> tuple[list[MemoryPlan], FreeMemory]:
     """How draft models run for which a plan of two has no place, and what they leave free.
 
     Raises:
         OutOfMemory: one finds no room.
     """
-    layers = wishes.draft_gpu_layers  # and the shares are the target's
-    alone = replace(wishes, n_ctx=n_ctx, gpu_layers=layers, snapshots=0, split=())
+    layers = limits.draft_gpu_layers  # and the shares are the target's
+    alone = replace(limits, n_ctx=n_ctx, gpu_layers=layers, snapshots=0, split=())
     found = []
     for draft in drafts:
         theirs = tuple(replace(each, target=each.draft) for each in free.devices)
@@ -249,7 +251,7 @@ def check_files(options: LoadRequest) -> None:
     Raises:
         LocalspecError: as `load_session`.
     """
-    _wishes(options, facts_of(_find(options).target))
+    _user_limits(options, facts_of(_find(options).target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +264,7 @@ class _FoundDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundFiles:
     """The files of a request, their headers read and checked."""
 
     resolved: ResolvedPair
@@ -280,7 +282,7 @@ class _Found:
         return tuple(each.files for each in self.drafts if each.kind in heads.FILES)
 
 
-def _find(options: LoadRequest) -> _Found:
+def _find(options: LoadRequest) -> _FoundFiles:
     """Find the files, and check by their headers that they can chat and belong together."""
     asked = options.drafters
     first = None if asked.own else next(iter(asked.named), resolver.NO_DRAFT)
@@ -297,7 +299,7 @@ def _find(options: LoadRequest) -> _Found:
     if asked.mtp or (asked.own and heads.has_usable_mtp(target.header)):
         heads.require_mtp(target.header, str(target.paths[0]))
         drafts.append(_FoundDraft(MTP, target, mtp_facts(target.header)))
-    return _Found(resolved, target, tuple(drafts))
+    return _FoundFiles(resolved, target, tuple(drafts))
 
 
 def _draft(path: Path, target: ModelFiles) -> _FoundDraft:
@@ -328,7 +330,7 @@ def free_memory(
     target: tuple[str, ...] | None = None,
     draft: tuple[str, ...] | None = (),
     threads: int = 0,
-) -> Free:
+) -> FreeMemory:
     """What this machine has free now.
 
     Args:
@@ -336,7 +338,7 @@ def free_memory(
         draft: the same for the draft.
         threads: that will be started.
     """
-    return Free(
+    return FreeMemory(
         ram=machine.available(),
         devices=tuple(
             Device(
@@ -353,7 +355,7 @@ def free_memory(
     )
 
 
-def free_for(workers: Sequence[str]) -> Free:
+def free_for(workers: Sequence[str]) -> FreeMemory:
     """What a pair would find now, with the workers as greeted."""
     return free_memory(draft=devices_of_draft(LoadRequest(rpc=tuple(workers))))
 
@@ -391,14 +393,14 @@ def _usable(device: DeviceMemory) -> int:
     return min(device.free, machine.available()) if device.integrated else device.free
 
 
-def _wishes(options: LoadRequest, target: ModelFacts) -> Wishes:
+def _user_limits(options: LoadRequest, target: ModelFacts) -> UserLimits:
     kinds = (options.cache_type_k, options.cache_type_v)
     if options.flash_attn == "off" and kinds[1] not in (None, *UNQUANTISED):
         raise UsageError(
             f"values can be cached in {kinds[1]} only with flash attention",
             "Leave --flash-attn off out, or --cache-type-v.",
         )
-    return Wishes(
+    return UserLimits(
         n_ctx=_context_size(options, target),
         cache_k=kinds[0] or ("f16" if kinds[1] else None),
         cache_v=kinds[1] or ("f16" if kinds[0] else None),

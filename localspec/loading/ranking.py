@@ -95,7 +95,7 @@ class PairCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class MachineSpeed:
     """What is known of this machine.
 
     Attributes:
@@ -126,7 +126,7 @@ class Speed:
         What is taken to be accepted is told of those alone that draft, and gain by it.
         """
         one = self.largest(on_device=True) or self.largest(on_device=False)
-        told = [pair.measured for pair in pairs if pair.plain]
+        told = [pair.measured for pair in pairs if pair.baseline]
         if told and all(told):
             made = "as measured"
         elif one is None:
@@ -161,9 +161,9 @@ def overhead(weights: int, seconds: float, draft_weights: int, step: float) -> f
     return max(0.0, seconds - (seconds - step) / more * weights)
 
 
-def recall() -> Speed | None:
+def recall() -> MachineSpeed | None:
     """What was measured on this machine; None where nothing was."""
-    found = private.read_json(_path(), Speed)
+    found = private.read_json(_path(), MachineSpeed)
     if found is None:
         return None
     pairs = {name: one for name, one in found.pairs.items() if one.usable}
@@ -184,7 +184,7 @@ def remember(
     before = pairs.get(key)
     if before is None or before.on_device != measured.on_device or measured.replaces(before):
         pairs[key] = measured
-    speed = Speed(machine.processor_name(), pairs, room, advice)
+    speed = MachineSpeed(machine.processor_name(), pairs, room, advice)
     with suppress(OSError):
         private.write_json(_path(), speed)
 
@@ -210,27 +210,27 @@ class RankedPair:
         row: the pair.
         verdict: ``fits``, ``slow`` (fits, and writes slower than one reads), ``tight`` or
             ``too large``.
-        plain: tokens per second without drafting; None where nothing tells.
-        drafted: the same with what drafts for it, at least `plain`.
+        baseline: tokens per second without drafting; None where nothing tells.
+        drafted: the same with what drafts for it, at least `baseline`.
         measured: whether its costs were measured; what is accepted is expected all the same.
     """
 
     row: ListedPair
     verdict: str
-    plain: float | None = None
+    baseline: float | None = None
     drafted: float | None = None
     measured: bool = False
 
     @property
     def gains(self) -> bool:
         """Whether drafting is expected to be worth a word."""
-        return (self.drafted or 0.0) > _WORTH_A_WORD * (self.plain or 0.0)
+        return (self.drafted or 0.0) > _WORTH_A_WORD * (self.baseline or 0.0)
 
     @property
     def speeds(self) -> str:
         """Tokens per second, without drafting and with it: ``9.4 › 14``; empty where unknown."""
         more = f" › {_short(self.drafted)}" if self.gains else ""
-        return f"{_short(self.plain)}{more}" if self.plain else ""
+        return f"{_short(self.baseline)}{more}" if self.baseline else ""
 
     @property
     def offer(self) -> str:
@@ -241,7 +241,9 @@ class RankedPair:
         more = f", {_short(self.drafted)} with {with_it}" if self.gains else ""
         how = "measured" if self.measured else "expected"
         slow = ", slower than one reads" if self.verdict == "slow" else ""
-        speed = f"{how} {_short(self.plain)} tokens/s{more}{slow}" if self.plain else self.verdict
+        speed = (
+            f"{how} {_short(self.baseline)} tokens/s{more}{slow}" if self.baseline else self.verdict
+        )
         return f"{size}, {speed}, {row.licence or 'licence not stated'}"
 
     @property
@@ -257,14 +259,14 @@ def _short(speed: float | None) -> str:
     return f"{speed:.1f}" if speed < 10 else f"{speed:,.0f}"
 
 
-def ranked(rows: Iterable[ListedPair], speed: Speed | None) -> list[RankedPair]:
+def ranked(rows: Iterable[ListedPair], speed: MachineSpeed | None) -> list[RankedPair]:
     """The pairs, the best for this machine first; in their own order where nothing was measured.
 
     Of those that write as fast as one reads the largest is the best, of the others the fastest.
     The starter comes first, then what is installed.
     """
     found = [_expected(row, speed) for row in rows]
-    return sorted(found, key=_key) if any(one.plain for one in found) else found
+    return sorted(found, key=_key) if any(one.baseline for one in found) else found
 
 
 def _key(one: RankedPair) -> tuple[float, ...]:
@@ -277,7 +279,7 @@ def _key(one: RankedPair) -> tuple[float, ...]:
 
 def proposed(pairs: Sequence[RankedPair]) -> list[RankedPair]:
     """The best for every purpose, of `ranked` pairs: at most one each, none that does not fit."""
-    best = sorted((one for one in pairs if one.plain), key=lambda one: _key(one)[1:])
+    best = sorted((one for one in pairs if one.baseline), key=lambda one: _key(one)[1:])
     found = []
     for kind in LEAST:
         of_kind = [one for one in best if one.row.kind == kind and one.verdict in _ORDER[:2]]
@@ -285,7 +287,7 @@ def proposed(pairs: Sequence[RankedPair]) -> list[RankedPair]:
     return found
 
 
-def _expected(row: ListedPair, speed: Speed | None) -> RankedPair:
+def _expected(row: ListedPair, speed: MachineSpeed | None) -> RankedPair:
     """What to expect of `row`, its memory counted with the accelerators' own."""
     if speed is not None and speed.room:
         row = replace(row, fit=row.fit.beside(speed.room))
@@ -294,13 +296,13 @@ def _expected(row: ListedPair, speed: Speed | None) -> RankedPair:
     costs = known if own else None if speed is None else expected_costs(row, speed)
     if costs is None or row.fit.verdict == "too large":
         return RankedPair(row, row.fit.verdict)
-    plain = 1 / costs.times[1]
-    drafted = plain * _gain(row, costs)
+    baseline = 1 / costs.times[1]
+    drafted = baseline * _gain(row, costs)
     slow = row.fit.verdict == "fits" and drafted < LEAST.get(row.kind, 0.0)
-    return RankedPair(row, "slow" if slow else row.fit.verdict, plain, drafted, own)
+    return RankedPair(row, "slow" if slow else row.fit.verdict, baseline, drafted, own)
 
 
-def expected_costs(row: ListedPair, speed: Speed) -> PairCosts | None:
+def expected_costs(row: ListedPair, speed: MachineSpeed) -> PairCosts | None:
     """What `row` would cost, by the largest pair that ran where it would run."""
     device, host = speed.largest(on_device=True), speed.largest(on_device=False)
     basis = device or host

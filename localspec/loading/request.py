@@ -105,13 +105,13 @@ class LoadRequest:
     repeat_stop: bool = False
 
     @property
-    def drafters(self) -> Drafters:
+    def drafters(self) -> AllowedDrafters:
         """What `draft` means. Raises UsageError: nothing that can be meant."""
         return _drafters(AUTO if self.draft is None else self.draft)
 
 
 @dataclass(frozen=True, slots=True)
-class Drafters:
+class AllowedDrafters:
     """What may draft.
 
     Attributes:
@@ -127,7 +127,7 @@ class Drafters:
     named: tuple[str, ...] = ()
 
 
-def _drafters(text: str) -> Drafters:
+def _drafters(text: str) -> AllowedDrafters:
     words = [word.strip() for word in text.split(",")]
     known = [word.lower() for word in words]
     for word, lower in zip(words, known, strict=True):
@@ -136,7 +136,7 @@ def _drafters(text: str) -> Drafters:
             raise UsageError(
                 f"--draft {text or repr(text)} has {why}", "Name each drafter once, or none at all."
             )
-    return Drafters(
+    return AllowedDrafters(
         own=AUTO in known,
         lookup=not {AUTO, LOOKUP}.isdisjoint(known),
         mtp=MTP in known,

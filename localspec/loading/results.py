@@ -16,7 +16,7 @@ _LOOKUP_ALONE = "No draft model: lookup alone drafts, and has no passes to measu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class AnswerResult:
     """An answer to a single prompt.
 
     Attributes:
@@ -48,7 +48,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class GammaChoice:
     """What `auto` does at a steady acceptance.
 
     Attributes:
@@ -63,7 +63,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TunedModel:
     """What was found out about one model.
 
     Attributes:
@@ -109,10 +109,10 @@ class TunedPair:
     name: str
     machine: str
     build: str
-    target: Tuned
-    draft: Tuned | None
+    target: TunedModel
+    draft: TunedModel | None
     draft_note: str
-    choices: tuple[Choice, ...]
+    choices: tuple[GammaChoice, ...]
 
 
 def tuned_text(found: TunedPair) -> str:
@@ -155,7 +155,7 @@ def tuned_text(found: TunedPair) -> str:
     return "\n".join(lines)
 
 
-def _curve_lines(target: Tuned) -> list[str]:
+def _curve_lines(target: TunedModel) -> list[str]:
     """T(n) as bars; points that were not measured are interpolated and marked."""
     longest, alone = max(target.curve), target.curve[0]
     lines = [f"Target {target.name}, {target.threads} threads", "   n        ms  of T(1)"]

@@ -37,7 +37,7 @@ from localspec.loading.load import check, load_session
 from localspec.loading.measuring import ANY_THREADS, chosen_threads, identity_of, profile_store
 from localspec.loading.models import Progress
 from localspec.loading.request import LoadRequest
-from localspec.loading.results import Tuned, TunedPair
+from localspec.loading.results import TunedModel, TunedPair
 
 CALM_S = 20.0  # seconds to wait for a calm moment
 _CALM, _LOOK = 0.3, 0.5  # cores that others may keep busy then, over so many seconds
@@ -97,7 +97,7 @@ def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> N
 
 def _tuned(
     context: Context, options: LoadRequest, pair: LoadedPair, progress: Progress, cancel: Cancel
-) -> Tuned:
+) -> TunedModel:
     """Measure one model of a pair with its best number of threads; store what is worth it.
 
     Raises:
@@ -133,7 +133,7 @@ def _tuned(
         store.save(Profile(identity(context, threads=ANY_THREADS, draft=draft), threads=threads))
     if kept is not None:
         points = dict(kept.measured[min(kept.measured)])
-    return Tuned(
+    return TunedModel(
         name=name,
         threads=threads,
         by_threads=tried,

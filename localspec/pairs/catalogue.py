@@ -14,7 +14,7 @@ from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf import heads
 from localspec.pairs.installed import InstalledPair
 from localspec.pairs.memory.need import active_share, draft_facts, facts, own_head
-from localspec.pairs.memory.outlook import Fit, counted, unread
+from localspec.pairs.memory.outlook import MemoryFit, counted, unread
 from localspec.pairs.names import STARTER
 from localspec.pairs.references import Reference, quant_bits, quant_of
 from localspec.safe_text import decoded
@@ -173,7 +173,7 @@ class ListedPair:
     active: float = 1.0
     bits: float = 0.0
     drafter: str = ""
-    fit: Fit
+    fit: MemoryFit
     licence: str
     state: str
     target: str

@@ -8,8 +8,8 @@ from typing import Any
 from localspec import formats
 from localspec.pairs.examine import DraftCandidate, PairReport
 from localspec.pairs.gguf import heads
-from localspec.pairs.memory.need import Need, Setup
-from localspec.pairs.memory.outlook import Fit, Outlook
+from localspec.pairs.memory.need import MemoryNeed, ModelSetup
+from localspec.pairs.memory.outlook import MemoryFit, MemoryOutlook
 from localspec.pairs.sources import ModelSource
 from localspec.pairs.vocabulary import VocabularyReport
 from localspec.safe_text import one_line
@@ -80,7 +80,7 @@ def _vocabulary(compared: VocabularyReport) -> str:
     return f"another one, translated: {share} of a text is spelled alike ({compared.reason})"
 
 
-def memory_line(outlook: Outlook) -> str:
+def memory_line(outlook: MemoryOutlook) -> str:
     """Say how much memory a pair needs and whether it is there."""
     need = outlook.fit
     sentence = {
@@ -94,7 +94,7 @@ def memory_line(outlook: Outlook) -> str:
     )
 
 
-def _plan_lines(outlook: Outlook) -> list[str]:
+def _plan_lines(outlook: MemoryOutlook) -> list[str]:
     """Sizes first, then what was given up and what one could do."""
     found = outlook.plan
     if found is None:
@@ -112,7 +112,7 @@ def _plan_lines(outlook: Outlook) -> list[str]:
     ]
 
 
-def _sizes(need: Need) -> str:
+def _sizes(need: MemoryNeed) -> str:
     return ", ".join(f"{part} {formats.size(n_bytes)}" for part, n_bytes in need.parts.items())
 
 
@@ -162,13 +162,13 @@ def as_data(report: PairReport) -> dict[str, Any]:
     }
 
 
-def fit_data(need: Fit) -> dict[str, Any]:
+def fit_data(need: MemoryFit) -> dict[str, Any]:
     """Render a memory estimate for programs."""
     data = asdict(need)
     return {name if name == "verdict" else f"{name}_bytes": data[name] for name in data}
 
 
-def _plan_data(outlook: Outlook) -> dict[str, Any]:
+def _plan_data(outlook: MemoryOutlook) -> dict[str, Any]:
     found = outlook.plan
     if found is None:
         return {"fits": False, "reason": outlook.refusal}
@@ -187,7 +187,7 @@ def _plan_data(outlook: Outlook) -> dict[str, Any]:
     }
 
 
-def _placed_data(setup: Setup | None, need: Need | None) -> dict[str, Any] | None:
+def _placed_data(setup: ModelSetup | None, need: MemoryNeed | None) -> dict[str, Any] | None:
     if setup is None or need is None:
         return None
     sizes = {f"{part}_bytes": n_bytes for part, n_bytes in need.parts.items()}

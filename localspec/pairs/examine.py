@@ -19,11 +19,11 @@ from localspec.pairs.found import FoundModel
 from localspec.pairs.gguf import heads, strict
 from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.hub.patience import Patience, silent
+from localspec.pairs.hub.patience import RetryPolicy, silent
 from localspec.pairs.installed import InstalledPair
-from localspec.pairs.memory.free import Free, read_speed
+from localspec.pairs.memory.free import FreeMemory, read_speed
 from localspec.pairs.memory.need import ModelFacts, active_share, draft_facts, facts, own_head
-from localspec.pairs.memory.outlook import Outlook, outlook_for
+from localspec.pairs.memory.outlook import MemoryOutlook, outlook_for
 from localspec.pairs.memory.placement import SNAPSHOTS
 from localspec.pairs.names import STARTER
 from localspec.pairs.references import Reference
@@ -80,7 +80,7 @@ class PairReport:
     draft: ModelSource | None
     draft_reason: str
     vocabulary: VocabularyReport | None
-    outlook: Outlook
+    outlook: MemoryOutlook
     candidates: tuple[DraftCandidate, ...] = ()
     besides: tuple[ModelSource, ...] = ()
 
@@ -130,10 +130,10 @@ class PairReport:
 def examine(
     pair: str,
     draft: str | None,
-    patience: Patience,
+    retries: RetryPolicy,
     *,
     n_ctx: int | None = None,
-    free: Callable[[], Free] | None = None,
+    free: Callable[[], FreeMemory] | None = None,
     scan: bool = True,
     further: bool = False,
 ) -> PairReport:
@@ -143,7 +143,7 @@ def examine(
         pair: a short name, a file or a Hub reference.
         draft: with commas files, references, pairs' names and the words ``auto`` (what the pair
             has), ``lookup``, ``mtp`` (the head inside the target) and ``none``; None is ``auto``.
-        patience: of whoever waits for it.
+        retries: of whoever waits for it.
         n_ctx: tokens of context to count memory for, None to choose.
         free: tells what the machine has free, None for its main memory alone.
         scan: whether models of other programs on this disk count.
@@ -153,7 +153,7 @@ def examine(
         HubError, ModelError, UsageError: a model cannot be found or read.
         Cancelled: the user wants to stop.
     """
-    name, target, own = _find(pair, patience, scan)
+    name, target, own = _find(pair, retries, scan)
     strict.require_usable(target.header, target.label)
     asked = _asked(AUTO if draft is None else draft)
     found, reason, candidates = _no_model(asked)
@@ -161,13 +161,13 @@ def examine(
         found = own()
         reason = f"part of {name}" if found else f"{name} has none"
     elif AUTO in asked:
-        found, reason, candidates = _search(target, patience, scan)
+        found, reason, candidates = _search(target, retries, scan)
     if named := [word for word in asked if word != AUTO and word not in _WITHOUT_A_MODEL]:
         reason = reason if found else "named"
-        found = (*found, *(one for word in named for one in _find_drafts(word, patience, scan)))
+        found = (*found, *(one for word in named for one in _find_drafts(word, retries, scan)))
     _require_different(found)
     if further and not candidates:
-        candidates = _try_all((target, *found), patience, scan)
+        candidates = _try_all((target, *found), retries, scan)
     if heads.MTP in asked:
         heads.require_mtp(target.header, target.label)
     own_heads = own_head(target.header) if {AUTO, heads.MTP} & {*asked} else []
@@ -222,31 +222,31 @@ def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
 Finder = Callable[[], tuple[ModelSource, ...]]
 
 
-def _find(text: str, patience: Patience, scan: bool) -> tuple[str, ModelSource, Finder | None]:
+def _find(text: str, retries: RetryPolicy, scan: bool) -> tuple[str, ModelSource, Finder | None]:
     """Find the pair's name (empty if none), its target, and how to find what drafts in it."""
     found = resolver.meaning(text, scan=scan)
     if isinstance(found, InstalledPair):
-        target, drafts = sources.from_record(found.target, patience), found.drafts
-        return found.name, target, lambda: tuple(sources.from_record(it, patience) for it in drafts)
+        target, drafts = sources.from_record(found.target, retries), found.drafts
+        return found.name, target, lambda: tuple(sources.from_record(it, retries) for it in drafts)
     if isinstance(found, CuratedPair):
         entry, curated = found, found.files[1:]
-        target = replace(_curated(entry, entry.target, patience), licence=entry.licence)
-        return entry.name, target, lambda: tuple(_curated(entry, it, patience) for it in curated)
+        target = replace(_curated(entry, entry.target, retries), licence=entry.licence)
+        return entry.name, target, lambda: tuple(_curated(entry, it, retries) for it in curated)
     if isinstance(found, Reference):
-        return "", sources.from_hub(found, patience), None
+        return "", sources.from_hub(found, retries), None
     if isinstance(found, FoundModel):
         target = sources.local(found.path)
         return found.name, replace(target, licence=target.licence or found.licence), None
     return "", sources.local(found), None
 
 
-def _curated(entry: CuratedPair, file: CuratedFile, patience: Patience) -> ModelSource:
+def _curated(entry: CuratedPair, file: CuratedFile, retries: RetryPolicy) -> ModelSource:
     """Look at one side of a curated pair; it must be the very file that was verified."""
     target, *drafts = (Reference(side.repo, file=side.file) for side in entry.files)
     draft = drafts[0] if drafts else NO_DRAFT
     newest = f"If you trust its owner: `localspec pull {target} --draft {draft}`."
     try:
-        found = sources.from_hub(file.reference, patience)
+        found = sources.from_hub(file.reference, retries)
     except NotOnHub as error:
         raise NotOnHub(error.message, newest if file.revision else error.remedy) from None
     except HubOffline as error:
@@ -259,18 +259,18 @@ def _curated(entry: CuratedPair, file: CuratedFile, patience: Patience) -> Model
     return found
 
 
-def _find_drafts(text: str, patience: Patience, scan: bool) -> tuple[ModelSource, ...]:
-    _, found, own = _find(text, patience, scan)
+def _find_drafts(text: str, retries: RetryPolicy, scan: bool) -> tuple[ModelSource, ...]:
+    _, found, own = _find(text, retries, scan)
     # A pair's name stands for what drafts in it here.
     return (own() if own is not None else ()) or (found,)
 
 
-def _search(target: ModelSource, patience: Patience, scan: bool) -> _DraftsFound:
+def _search(target: ModelSource, retries: RetryPolicy, scan: bool) -> _DraftsFound:
     """Find a draft for a target that came without one."""
     paired = _paired_before(target)
     if paired:
-        return _find_drafts(paired, patience, scan), f"as in the pair {paired}", ()
-    candidates = _try_all((target,), patience, scan)
+        return _find_drafts(paired, retries, scan), f"as in the pair {paired}", ()
+    candidates = _try_all((target,), retries, scan)
     fitting = sum(candidate.fits for candidate in candidates)
     reason = f"none was named; {fitting or 'none'} of {len(candidates)} known models would fit"
     return (), reason, candidates
@@ -289,7 +289,7 @@ def _paired_before(target: ModelSource) -> str:
 
 
 def _try_all(
-    own: Sequence[ModelSource], patience: Patience, scan: bool
+    own: Sequence[ModelSource], retries: RetryPolicy, scan: bool
 ) -> tuple[DraftCandidate, ...]:
     """Try the starter, the models on this disk and the catalogue's drafts on a target.
 
@@ -306,11 +306,11 @@ def _try_all(
     for untried, where in _untried(own, scan):
         if untried.draft in found:
             continue
-        patience.check()
+        retries.check()
         if not untried.on_disk:
-            patience.note(f"trying {untried.draft} as a draft")
+            retries.note(f"trying {untried.draft} as a draft")
         try:
-            found[untried.draft] = _tried(target, untried, where, patience)
+            found[untried.draft] = _tried(target, untried, where, retries)
         except HubOffline:
             break
     return tuple(sorted(found.values(), key=lambda one: (not one.fits, not one.on_disk, one.bytes)))
@@ -354,7 +354,7 @@ def _untried(
 
 
 def _tried(
-    target: ModelSource, untried: DraftCandidate, where: Path | Reference, patience: Patience
+    target: ModelSource, untried: DraftCandidate, where: Path | Reference, retries: RetryPolicy
 ) -> DraftCandidate:
     if untried.bytes > LARGEST_SHARE * target.n_bytes:
         share = formats.percent(LARGEST_SHARE)
@@ -363,7 +363,7 @@ def _tried(
         if isinstance(where, Path):
             header = read_header(where)
         else:
-            quiet = replace(patience, note=silent)
+            quiet = replace(retries, note=silent)
             header = sources.from_hub(where, quiet, like=target.header).header
         if heads.is_head(header):
             heads.require_fit(header, target.header, untried.draft)

@@ -83,7 +83,7 @@ class FoundModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class FoundModels:
     """What was found, and whether there was time to look everywhere."""
 
     models: tuple[FoundModel, ...]
@@ -154,7 +154,7 @@ class _TimeUp(Exception):
     """Looking has taken long enough."""
 
 
-def scan(within_s: float = WITHIN_S) -> Scan:
+def scan(within_s: float = WITHIN_S) -> FoundModels:
     """Look for models of other programs that belong to no installed pair.
 
     Args:
@@ -166,7 +166,7 @@ def scan(within_s: float = WITHIN_S) -> Scan:
         if time.monotonic() > end:
             raise _TimeUp
 
-    names = _Names()
+    names = _UniqueNames()
     seen = _own_files()
     models = []
     try:
@@ -178,11 +178,11 @@ def scan(within_s: float = WITHIN_S) -> Scan:
                 seen.add(identity)
                 models.append(replace(model, name=names.free(model.name)))
     except _TimeUp:
-        return Scan(tuple(models), complete=False)
-    return Scan(tuple(models))
+        return FoundModels(tuple(models), complete=False)
+    return FoundModels(tuple(models))
 
 
-class _Names:
+class _UniqueNames:
     """Gives every model a name of its own: ``x``, then ``x-2``."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import download
 from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.download import FileProgress
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.names import FORMER_STARTER, STARTER
 from localspec.pairs.sources import ModelSource
@@ -74,7 +74,7 @@ class PullPlan:
 
 
 def plan(
-    pair: str, draft: str | None, name: str | None, patience: Patience, *, scan: bool = True
+    pair: str, draft: str | None, name: str | None, retries: RetryPolicy, *, scan: bool = True
 ) -> PullPlan:
     """Look at a pair and insist that pulling it makes sense; no weight is fetched.
 
@@ -82,7 +82,7 @@ def plan(
         pair: a short name, a file or a Hub reference.
         draft: what drafts, as `examine` takes it; None leaves it to the pair.
         name: the pair's new name; None derives one.
-        patience: of whoever waits for it.
+        retries: of whoever waits for it.
         scan: whether models of other programs on this disk count.
 
     Raises:
@@ -96,7 +96,7 @@ def plan(
         raise UsageError(f"{STARTER} is here: {path}", f"Run `localspec chat {STARTER}`.")
     if name is not None:
         installed.check_name(name)
-    report = examine(pair, draft, patience, scan=scan)
+    report = examine(pair, draft, retries, scan=scan)
     for drafts in report.drafts:
         vocabulary.check(report.target.header, drafts.header)
     report = replace(report, name=_choose_name(name, report))
@@ -120,7 +120,7 @@ def require_room(plan: PullPlan) -> None:
 
 
 def execute(
-    plan: PullPlan, patience: Patience, report: Callable[[PullProgress], None]
+    plan: PullPlan, retries: RetryPolicy, report: Callable[[PullProgress], None]
 ) -> InstalledPair:
     """Fetch what is missing and record the pair under its name.
 
@@ -144,7 +144,7 @@ def execute(
     wanted = list(dict.fromkeys(wanted))  # once each: a model may be its own draft
     meter = _PullMeter([file for file, _ in wanted], report)
     for file, revision in wanted:
-        download.fetch(file, revision, patience, meter.tell)
+        download.fetch(file, revision, retries, meter.tell)
     record = InstalledPair(
         # Another program may have given the name to another pair meanwhile.
         name=plan.name if _free_for(plan.name, pair) else _choose_name(None, pair),

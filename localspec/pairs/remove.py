@@ -13,7 +13,7 @@ from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub.cache import RemoteFile
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.names import STARTER
 
@@ -32,7 +32,7 @@ class Removal:
     kept: tuple[str, ...]
 
 
-def remove(name: str, patience: Patience) -> Removal:
+def remove(name: str, retries: RetryPolicy) -> Removal:
     """Remove the installed pair `name` and what only it uses.
 
     A partial download of one of its files, or of a catalogue entry's, goes as well.
@@ -42,17 +42,17 @@ def remove(name: str, patience: Patience) -> Removal:
         Cancelled: the user wants to stop while another process holds a file.
     """
     if starter.is_meant(name):
-        return _remove_starter(patience)
-    return _remove_pair(name, patience)
+        return _remove_starter(retries)
+    return _remove_pair(name, retries)
 
 
-def _remove_starter(patience: Patience) -> Removal:
+def _remove_starter(retries: RetryPolicy) -> Removal:
     """Remove the starter's converted copy, and its file where that was pulled."""
     others = (pair for pair in installed.all_pairs() if pair.name != STARTER)
     freed = starter.clear({path for pair in others for path in _paths(pair)})
     packaged = starter.packaged()
     try:
-        removal = _remove_pair(STARTER, patience)
+        removal = _remove_pair(STARTER, retries)
     except NotOnHub:
         if packaged is None and not freed:
             raise
@@ -61,25 +61,25 @@ def _remove_starter(patience: Patience) -> Removal:
     return replace(removal, freed=removal.freed + freed, kept=(*removal.kept, *kept))
 
 
-def _remove_pair(name: str, patience: Patience) -> Removal:
+def _remove_pair(name: str, retries: RetryPolicy) -> Removal:
     try:
         pair = installed.find(name)
     except LocalspecError:
         installed.forget(name)
         return Removal(name, 0, ("the model files: the pair's record was damaged",))
     if pair is None:
-        return _remove_partial(name, patience)
+        return _remove_partial(name, retries)
     installed.forget_last(name)
     installed.forget(name)  # first: a pair without all its files would be worse than none
     try:
-        freed, kept = _delete_models(pair, patience)
+        freed, kept = _delete_models(pair, retries)
     except BaseException:
         installed.save(pair)  # the rest of it can be removed another time
         raise
     return Removal(pair.name, freed, tuple(kept))
 
 
-def _delete_models(pair: InstalledPair, patience: Patience) -> tuple[int, list[str]]:
+def _delete_models(pair: InstalledPair, retries: RetryPolicy) -> tuple[int, list[str]]:
     """Delete the files that nothing else uses; the bytes freed, and what is kept, and why."""
     freed, kept = 0, []
     for model in pair.models:
@@ -92,7 +92,7 @@ def _delete_models(pair: InstalledPair, patience: Patience) -> tuple[int, list[s
                 freed += _delete_head(path)
             else:
                 file = RemoteFile(model.repo, model.commit, file_name, 0, folders.real(path).name)
-                freed += _delete(file, patience)
+                freed += _delete(file, retries)
     return freed, kept
 
 
@@ -156,12 +156,12 @@ def _place(path: Path) -> Path:
     return folders.real(path.parent) / path.name
 
 
-def _delete(file: RemoteFile, patience: Patience) -> int:
+def _delete(file: RemoteFile, retries: RetryPolicy) -> int:
     """Delete a file's name and, when no other name leads to them, its bytes; return the gain."""
     hub.require_safe(file)
     pointer, blob = hub_cache.snapshot_path(file), hub_cache.blob_path(file)
     try:
-        with hub_cache.locked(file, patience):
+        with hub_cache.locked(file, retries):
             size = pointer.stat().st_size if pointer.is_file() else 0
             pointer.unlink(missing_ok=True)
             freed = size if not blob.exists() else 0
@@ -200,7 +200,7 @@ def _tidy(file: RemoteFile) -> None:
         shutil.rmtree(hub_cache.cache_folder() / ".locks" / folder.name, ignore_errors=True)
 
 
-def _remove_partial(name: str, patience: Patience) -> Removal:
+def _remove_partial(name: str, retries: RetryPolicy) -> Removal:
     """Remove what an unfinished pull of a catalogue entry has left."""
     entry = catalogue.pairs().get(name.lower())
     freed = 0
@@ -210,7 +210,7 @@ def _remove_partial(name: str, patience: Patience) -> Removal:
             for part in blobs.glob(f"*{download.PART_ENDING}"):
                 etag = part.name.removesuffix(download.PART_ENDING)
                 file = RemoteFile(side.repo, "", "", 0, etag)
-                with hub_cache.locked(file, patience):
+                with hub_cache.locked(file, retries):
                     freed += _delete_part(file)
     if not freed:
         known = entry is not None

@@ -10,7 +10,7 @@ from typing import Final
 from localspec.errors import ModelFileError, NotFetched, NotOnHub, UsageError
 from localspec.pairs import catalogue, folders, found, installed, references, starter
 from localspec.pairs.catalogue import CuratedPair
-from localspec.pairs.found import FoundModel, Scan
+from localspec.pairs.found import FoundModel, FoundModels
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.installed import InstalledPair
@@ -103,7 +103,7 @@ def meaning(text: str, *, scan: bool = True) -> Meaning:
         return known
     if folders.is_file(path):
         return path
-    others = found.scan() if scan else Scan(())
+    others = found.scan() if scan else FoundModels(())
     if theirs := others.named(text):
         return theirs
     raise NotOnHub(f"there is no pair named {text}", suggestion(text, others))
@@ -173,7 +173,7 @@ def pair_with(target: Path) -> InstalledPair | None:
     return None
 
 
-def suggestion(name: str, others: Scan | None = None) -> str:
+def suggestion(name: str, others: FoundModels | None = None) -> str:
     """Say what may have been meant by `name`, which is no pair, nor one of the `others`."""
     known = [*(pair.name for pair in installed.all_pairs()), *catalogue.pairs()]
     known += [model.name for model in others.models] if others else []

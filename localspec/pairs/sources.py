@@ -17,7 +17,7 @@ from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub.cache import RemoteFile
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from localspec.pairs.installed import InstalledModel
 from localspec.pairs.references import Reference
 
@@ -108,7 +108,7 @@ def local(path: Path) -> ModelSource:
 
 
 def from_hub(
-    reference: Reference, patience: Patience, like: GgufHeader | None = None
+    reference: Reference, retries: RetryPolicy, like: GgufHeader | None = None
 ) -> ModelSource:
     """Look at a model on the Hub; a few MB at most are read of what is not on this disk.
 
@@ -116,7 +116,7 @@ def from_hub(
 
     Args:
         reference: which model.
-        patience: of whoever waits for it.
+        retries: of whoever waits for it.
         like: a target; reading stops as soon as the model cannot be a draft for it.
 
     Raises:
@@ -126,9 +126,9 @@ def from_hub(
         UnsupportedModel: nobody can chat with it.
         Cancelled: the user wants to stop.
     """
-    patience.note(f"looking at {reference}")
+    retries.note(f"looking at {reference}")
     try:
-        repo = hub.look_up(reference, patience)
+        repo = hub.look_up(reference, retries)
     except HubOffline:
         paths = hub_cache.find(reference)
         if not paths:
@@ -137,7 +137,7 @@ def from_hub(
     files = tuple(repo.files[name] for name in references.choose(repo.files, reference))
     for file in files:
         hub.require_safe(file)
-    header = _header_of(files[0], patience, like)
+    header = _header_of(files[0], retries, like)
     source = ModelSource(
         header=header,
         n_bytes=sum(file.size for file in files),
@@ -170,7 +170,7 @@ def _from_cache(reference: Reference, paths: list[Path]) -> ModelSource:
     return replace(local(paths[0]), paths=tuple(paths), files=files, revision=revision)
 
 
-def from_record(model: InstalledModel, patience: Patience) -> ModelSource:
+def from_record(model: InstalledModel, retries: RetryPolicy) -> ModelSource:
     """Look at an installed model where it is, or on the Hub where files of it are gone.
 
     Raises:
@@ -178,7 +178,7 @@ def from_record(model: InstalledModel, patience: Patience) -> ModelSource:
         LocalspecError: as `local` and `from_hub`.
     """
     if not model.complete and model.reference:
-        again = from_hub(references.parse(model.reference), patience)
+        again = from_hub(references.parse(model.reference), retries)
         if tuple(file.sha256 for file in again.files) == model.sha256:
             return again
         raise DownloadCorrupt(
@@ -215,14 +215,14 @@ def _own_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _header_of(file: RemoteFile, patience: Patience, like: GgufHeader | None) -> GgufHeader:
+def _header_of(file: RemoteFile, retries: RetryPolicy, like: GgufHeader | None) -> GgufHeader:
     if hub_cache.is_here(file):
         return _cached_header(file)
     label = f"{file.repo}:{file.name}"
     accept = vocabulary.require_like(like) if like is not None else None
 
     def remote(offset: int, size: int) -> bytes:
-        return hub.read_range(file, offset, size, patience)
+        return hub.read_range(file, offset, size, retries)
 
     def here_first(offset: int, size: int) -> bytes:
         return download.read_part(file, offset, size) or remote(offset, size)

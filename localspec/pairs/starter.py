@@ -35,7 +35,7 @@ _FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class StarterForm:
     """In which form the starter answers, as it was measured.
 
     Attributes:
@@ -120,13 +120,13 @@ def converted() -> Path:
     return folder() / f"{_FILE.partition('.')[0]}-Q8_0.gguf"
 
 
-def recall() -> Form | None:
+def recall() -> StarterForm | None:
     """Read in which form it answers; None where that was not measured, or the copy is not there."""
-    form = private.read_json(_form(), Form)
+    form = private.read_json(_form(), StarterForm)
     return form if form is not None and _whole(form) else None
 
 
-def _whole(form: Form) -> bool:
+def _whole(form: StarterForm) -> bool:
     """Whether the copy that answers, if it does, is there in full."""
     try:
         return not form.copy_bytes or converted().stat().st_size == form.copy_bytes
@@ -134,7 +134,7 @@ def _whole(form: Form) -> bool:
         return False
 
 
-def remember(form: Form) -> None:
+def remember(form: StarterForm) -> None:
     """Keep in which form it answers.
 
     Raises:

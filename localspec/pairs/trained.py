@@ -21,14 +21,14 @@ ACCEPTED: Final = "localspec.accepted"
 """The share of first tokens, greedily, that the built-in held-out prompts accept."""
 
 
-class _Elsewhere(msgspec.Struct):
+class _AcceptanceElsewhere(msgspec.Struct):
     """What a head has accepted beside another file than its own."""
 
     accepted: float
 
 
 @dataclass(frozen=True, slots=True)
-class MadeFor:
+class HeadOrigin:
     """For which file a head was made.
 
     Attributes:
@@ -54,14 +54,14 @@ def is_ours(path: Path) -> bool:
     return folders.real(path).is_relative_to(folders.real(folder()))
 
 
-def made_for(head: GgufHeader) -> MadeFor | None:
+def made_for(head: GgufHeader) -> HeadOrigin | None:
     """For which file a head was made; None where it does not say: others trained it."""
     known = head.text(TARGET_HASH)
     accepted = head.metadata.get(ACCEPTED)
     if not known:
         return None
     share = accepted if isinstance(accepted, float) else None
-    return MadeFor(head.text(TARGET), known, share, head.metadata.get(PRIVATE) is True)
+    return HeadOrigin(head.text(TARGET), known, share, head.metadata.get(PRIVATE) is True)
 
 
 def notices(head: ModelFiles, target: ModelFiles) -> list[str]:
@@ -70,7 +70,7 @@ def notices(head: ModelFiles, target: ModelFiles) -> list[str]:
     if made is None or made.hash == fingerprint(target.paths):
         return []
     said = f"the head {name} was made for another file ({made.name})"
-    found = private.read_json(_path(head, target), _Elsewhere)
+    found = private.read_json(_path(head, target), _AcceptanceElsewhere)
     if found is None or made.accepted is None:
         return [f"{said}: `localspec train --check` measures what that costs"]
     return [f"{said}: {difference(made.accepted, found.accepted)}"]
@@ -90,7 +90,7 @@ def remember(head: ModelFiles, target: ModelFiles, accepted: float) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    private.write_json(_path(head, target), _Elsewhere(accepted))
+    private.write_json(_path(head, target), _AcceptanceElsewhere(accepted))
 
 
 def _path(head: ModelFiles, target: ModelFiles) -> Path:

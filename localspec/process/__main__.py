@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from localspec.process.messages import Letter, Request, Wire
-from localspec.process.server import Server, loader
+from localspec.process.messages import Channel, Envelope, Request
+from localspec.process.server import EngineServer, loader
 from localspec.signals import ENDING
 
 _GRACE_S = 5.0  # for a running decode or load to stop; then the process ends anyway
@@ -29,12 +29,12 @@ def main() -> None:
     _offer_to_the_memory_killer()
     logging.basicConfig(level=logging.INFO)
     source, sink = _private()
-    wire = Wire(source, sink, Letter[Request])
-    server = Server(lambda: loader(echo=sys.stderr.fileno()))
-    server.listen(wire.send)
-    for letters in wire.letters():
-        for letter in letters:
-            server.send(letter)
+    channel = Channel(source, sink, Envelope[Request])
+    server = EngineServer(lambda: loader(echo=sys.stderr.fileno()))
+    server.listen(channel.send)
+    for envelopes in channel.envelopes():
+        for envelope in envelopes:
+            server.send(envelope)
     server.shut_down()
     server.join(_GRACE_S)
     sys.stderr.flush()

@@ -12,7 +12,7 @@ from msgspec import Struct, msgpack, structs
 
 from localspec.errors import Cancelled
 from localspec.process import messages as m
-from localspec.process.transport import Child
+from localspec.process.transport import EngineProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from localspec.chat.conversation import Message
     from localspec.chat.settings import ChatSettings
     from localspec.loading.request import LoadRequest
-    from localspec.process.server import Server
+    from localspec.process.server import EngineServer
     from localspec.process.transport import Hear
 
-    Transport: TypeAlias = Child | Server  # a running engine
+    Transport: TypeAlias = EngineProcess | EngineServer  # a running engine
     Connect: TypeAlias = Callable[[], Transport]
 
 T = TypeVar("T")
@@ -37,10 +37,10 @@ _END_S = 6.0  # a little more than the process takes by itself at most
 def connect() -> Transport:
     """Start an engine: a process, or with ``LOCALSPEC_ENGINE=inline`` a thread of this one."""
     if os.environ.get("LOCALSPEC_ENGINE") != "inline":
-        return Child()
-    from localspec.process.server import Server, loader  # noqa: PLC0415 - needs numpy
+        return EngineProcess()
+    from localspec.process.server import EngineServer, loader  # noqa: PLC0415 - needs numpy
 
-    return Server(loader)
+    return EngineServer(loader)
 
 
 class EngineClient:
@@ -77,15 +77,15 @@ class EngineClient:
         self._hear = hear
         self._transport.listen(hear)
 
-    def settle(self, letter: m.Letter[m.Event]) -> None:
+    def settle(self, envelope: m.Envelope[m.Event]) -> None:
         """Update the copy of the session's state with an event."""
-        match letter.body:
+        match envelope.body:
             case m.Loaded(info):
                 self.info = self.latest = info
                 self._loaded = self.wanted
             case m.LoadFailed(_, info):
                 self.info = info
-            case m.Changed(info) if letter.request >= self._changed:
+            case m.SettingsChanged(info) if envelope.request >= self._changed:
                 self.info = self.latest = info
             case m.Died():
                 self.alive, self.info = False, None
@@ -126,13 +126,13 @@ class EngineClient:
         self.info, self.wanted = None, request
         self._load = self._send(m.Load(request, self._kept(messages), job))
 
-    def _kept(self, messages: Sequence[Message]) -> m.Kept | None:
+    def _kept(self, messages: Sequence[Message]) -> m.CarriedConversation | None:
         latest = self.latest
         if latest is None:
             return None
         # Without a draft there was nothing to switch off.
         speculation = latest.speculation or latest.draft_name is None
-        return m.Kept(tuple(messages), latest.settings, speculation)
+        return m.CarriedConversation(tuple(messages), latest.settings, speculation)
 
     def stop_loading(self) -> None:
         """Stop loading."""
@@ -167,8 +167,8 @@ class EngineClient:
         return self._turn
 
     def look(self, turn: int, number: int) -> int:
-        """Ask what happened inside a round (see `Look`); returns the number of the request."""
-        return self._send(m.Look(turn, number))
+        """Ask what happened inside a round (`ExplainRound`); return the number of the request."""
+        return self._send(m.ExplainRound(turn, number))
 
     def count(self, text: str) -> None:
         """Ask how many tokens `text` has."""
@@ -208,7 +208,7 @@ class EngineClient:
 
     def kill(self) -> None:
         """Kill an engine's process that does not react; `Died` follows."""
-        if isinstance(self._transport, Child):
+        if isinstance(self._transport, EngineProcess):
             self._transport.kill()
 
     def join(self, timeout: float) -> bool:
@@ -219,22 +219,22 @@ class EngineClient:
         if number is None:
             self._number += 1
             number = self._number
-        self._transport.send(m.Letter(number, _CONVERSATION, body))
+        self._transport.send(m.Envelope(number, _CONVERSATION, body))
         return number
 
 
-class Worker:
+class JobClient:
     """An engine that does one job for one thread; `connect` starts it."""
 
     def __init__(self, connect: Connect = connect) -> None:
         self._transport = connect()
         # Of all queues only this one may be used in a signal handler.
-        self._letters: queue.SimpleQueue[m.Letter[m.Event] | None] = queue.SimpleQueue()
+        self._letters: queue.SimpleQueue[m.Envelope[m.Event] | None] = queue.SimpleQueue()
 
     def begin(self, job: Struct) -> None:
         """Start a job of `process/jobs.py`; to be called once."""
         self._transport.listen(self._letters.put)
-        self._transport.send(m.Letter(_JOB, 0, m.Perform(msgpack.encode(job))))
+        self._transport.send(m.Envelope(_JOB, 0, m.PerformJob(msgpack.encode(job))))
 
     def stop(self) -> None:
         """Stop the job; any thread or signal handler may call this."""
@@ -252,28 +252,28 @@ class Worker:
             Cancelled: the job was stopped before it had a result.
         """
         while True:
-            letter = self._next()
-            if letter is None:
-                self._transport.send(m.Letter(_JOB + 1, 0, m.Stop(_JOB)))
+            envelope = self._next()
+            if envelope is None:
+                self._transport.send(m.Envelope(_JOB + 1, 0, m.Stop(_JOB)))
                 continue
-            match letter.body:
-                case m.Performed(result) if result is not None:
+            match envelope.body:
+                case m.JobDone(result) if result is not None:
                     return msgpack.decode(result, type=kind)
-                case m.Performed(_, error):
+                case m.JobDone(_, error):
                     raise Cancelled if error is None else error.exception()
                 case m.Died(error):
                     raise error.exception()
                 case event:
                     hear(event)
 
-    def _next(self) -> m.Letter[m.Event] | None:
+    def _next(self) -> m.Envelope[m.Event] | None:
         while True:  # in steps: Windows does not interrupt an endless wait
             with suppress(queue.Empty):
                 return self._letters.get(timeout=_STEP_S)
 
     def peak_memory_bytes(self, engines: int) -> int:
         """The peak memory of all processes in bytes, if the engine's took `engines` bytes."""
-        if not isinstance(self._transport, Child):
+        if not isinstance(self._transport, EngineProcess):
             return engines
         from localspec import machine  # noqa: PLC0415 - psutil can wait
 

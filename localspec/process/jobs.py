@@ -11,16 +11,16 @@ from localspec.bench.prompt_sets import BenchRequest
 from localspec.chat.conversation import Message
 from localspec.chat.events import Noticed, TurnEvent
 from localspec.loading.request import LoadRequest
-from localspec.process.messages import Asking, Loading, Tell, Turn
+from localspec.process.messages import BenchProgress, Loading, SendEvent, TurnReported
 
 if TYPE_CHECKING:
-    from localspec.bench.result import Report
+    from localspec.bench.result import BenchReport
     from localspec.engine.cancel import Cancel
-    from localspec.loading.results import Answered, TunedPair
+    from localspec.loading.results import AnswerResult, TunedPair
 
 
 class AnswerJob(Struct, frozen=True, tag=True):
-    """Answer one prompt; the result is an `Answered`.
+    """Answer one prompt; the result is an `AnswerResult`.
 
     Attributes:
         trace: the path of a file for what a replay needs; None for none.
@@ -34,7 +34,7 @@ class AnswerJob(Struct, frozen=True, tag=True):
 
 
 class BenchJob(Struct, frozen=True, tag=True):
-    """Measure speculation off against on; the result is a `Report`, even if it is stopped.
+    """Measure speculation off against on; the result is a `BenchReport`, even if it is stopped.
 
     `request` has the target and the first draft.
     """
@@ -52,10 +52,10 @@ class TuneJob(Struct, frozen=True, tag=True):
 AnyJob: TypeAlias = AnswerJob | BenchJob | TuneJob
 
 
-def perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
+def perform(job: bytes, tell: SendEvent, cancel: Cancel) -> bytes:
     """Do an encoded job; return its encoded result.
 
-    `tell` gets `Loading`, `Turn` and `Asking` events; `cancel` stops the job.
+    `tell` gets `Loading`, `TurnReported` and `BenchProgress` events; `cancel` stops the job.
 
     Raises:
         LocalspecError: the job cannot be done.
@@ -66,9 +66,9 @@ def perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
         tell(Loading(step, share))
 
     def hear(event: TurnEvent) -> None:
-        tell(Turn(event))
+        tell(TurnReported(event))
 
-    found: Answered | Report | TunedPair
+    found: AnswerResult | BenchReport | TunedPair
     match msgpack.decode(job, type=AnyJob):  # late imports: each job needs only its own
         case AnswerJob(request, prompt, trace, before):
             from localspec.loading.answering import answer  # noqa: PLC0415
@@ -94,7 +94,7 @@ def perform(job: bytes, tell: Tell, cancel: Cancel) -> bytes:
                 how,
                 cancel,
                 progress=loading,
-                asking=lambda *at: tell(Asking(*at)),
+                asking=lambda *at: tell(BenchProgress(*at)),
                 warn=lambda notice: hear(Noticed(notice)),
             )
     return msgpack.encode(found)

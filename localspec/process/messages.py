@@ -1,7 +1,7 @@
 """The messages between the engine's process and the one that uses it: plain data only.
 
-Requests go one way and events the other. Each travels in a `Letter` that names the request and the
-conversation that it belongs to, through a `Wire`.
+Requests go one way and events the other. Each travels in an `Envelope` that names the request and
+the conversation that it belongs to, through a `Channel`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import msgspec
 from msgspec import Struct
 
 from localspec import errors
-from localspec.chat.advice import Advice
+from localspec.chat.advice import SamplingAdvice
 from localspec.chat.conversation import Message
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import TurnEvent
 from localspec.chat.figures import Figures
-from localspec.chat.settings import Asked, ChatSettings
+from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.engine.inside import Inside
 from localspec.engine.stats import MemoryUse
 from localspec.loading.request import LoadRequest
@@ -36,7 +36,7 @@ _CHUNK = 1 << 16
 Body = TypeVar("Body")
 
 
-class Letter(Struct, Generic[Body], frozen=True, array_like=True):
+class Envelope(Struct, Generic[Body], frozen=True, array_like=True):
     """A message with its address.
 
     Attributes:
@@ -55,7 +55,7 @@ class Hello(Struct, frozen=True, tag=True):
     protocol: int = PROTOCOL
 
 
-class Fault(Struct, frozen=True):
+class SentError(Struct, frozen=True):
     """An error as it is sent.
 
     Attributes:
@@ -75,17 +75,17 @@ class Fault(Struct, frozen=True):
     traceback: str = ""
 
     @staticmethod
-    def of(error: Exception) -> Fault:
+    def of(error: Exception) -> SentError:
         """Describe `error`, with a traceback if it is none of localspec's own."""
         kind = type(error).__name__
         if isinstance(error, errors.LocalspecError):
-            return Fault(kind, error.message, error.remedy, getattr(error, "place", ""))
+            return SentError(kind, error.message, error.remedy, getattr(error, "place", ""))
         where = "".join(traceback.format_exception(error))
         if isinstance(error, OSError) and error.errno and error.strerror:
             named = error.filename if isinstance(error.filename, str) else ""
             path = named.encode("utf-8", "replace").decode()
-            return Fault(kind, error.strerror, errno=error.errno, path=path, traceback=where)
-        return Fault(kind, str(error), traceback=where)
+            return SentError(kind, error.strerror, errno=error.errno, path=path, traceback=where)
+        return SentError(kind, str(error), traceback=where)
 
     def exception(self) -> Exception:
         """Make the error again, of its own class if that is localspec's or Python's."""
@@ -128,10 +128,10 @@ class SessionInfo(Struct, frozen=True):
     dialect: Dialect
     settings: ChatSettings
     speculation: bool
-    advice: Advice = Advice()
+    advice: SamplingAdvice = SamplingAdvice()
 
 
-class Kept(Struct, frozen=True):
+class CarriedConversation(Struct, frozen=True):
     """What a conversation keeps when models are loaded in the middle of it."""
 
     messages: tuple[Message, ...]
@@ -148,17 +148,17 @@ class Load(Struct, frozen=True, tag=True):
     The loaded models are freed first, and loaded again if the new ones fail.
 
     Attributes:
-        job: an encoded job of `process/jobs.py`, to be done while nothing is loaded; `Performed`
+        job: an encoded job of `process/jobs.py`, to be done while nothing is loaded; `JobDone`
             answers it. `Stop` ends the job, and the load goes on.
     """
 
     request: LoadRequest
-    kept: Kept | None = None
+    kept: CarriedConversation | None = None
     job: bytes | None = None
 
 
 class Ask(Struct, frozen=True, tag=True):
-    """Answer `text`; `Turn` for every event, `TurnOver` at the end.
+    """Answer `text`; `TurnReported` for every event, `TurnOver` at the end.
 
     Attributes:
         earlier: the messages before it, if they differ from the session's; else None.
@@ -173,7 +173,7 @@ class Ask(Struct, frozen=True, tag=True):
 class Complete(Struct, frozen=True, tag=True):
     """Answer a client that keeps the conversation itself; reported like `Ask`."""
 
-    asked: Asked
+    asked: AnswerRequest
 
 
 class Regenerate(Struct, frozen=True, tag=True):
@@ -184,7 +184,7 @@ class Compact(Struct, frozen=True, tag=True):
     """Summarise the conversation; reported like `Ask`."""
 
 
-class Open(Struct, frozen=True, tag=True):
+class OpenConversation(Struct, frozen=True, tag=True):
     """Go on from other messages, perhaps with other settings; `ChangeDone` answers.
 
     Attributes:
@@ -197,10 +197,10 @@ class Open(Struct, frozen=True, tag=True):
     conversation: str = ""
 
 
-class Compare(Struct, frozen=True, tag=True):
+class CompareAnswers(Struct, frozen=True, tag=True):
     """Answer `text` after `before` twice, without and with speculation; the session is unchanged.
 
-    `Turn` for every event, `ChangeDone` at the end.
+    `TurnReported` for every event, `ChangeDone` at the end.
     """
 
     text: str
@@ -208,24 +208,24 @@ class Compare(Struct, frozen=True, tag=True):
 
 
 class Configure(Struct, frozen=True, tag=True):
-    """Change the settings, or switch drafting, at any time; `Changed` answers."""
+    """Change the settings, or switch drafting, at any time; `SettingsChanged` answers."""
 
     settings: ChatSettings | None = None
     speculation: bool | None = None
 
 
-class Perform(Struct, frozen=True, tag=True):
-    """Do a job of `process/jobs.py`; `Performed` answers.
+class PerformJob(Struct, frozen=True, tag=True):
+    """Do a job of `process/jobs.py`; `JobDone` answers.
 
-    Before it come `Loading`, `Turn` and `Asking`. The job is encoded apart, so that only commands
-    with jobs import what jobs are made of.
+    Before it come `Loading`, `TurnReported` and `BenchProgress`. The job is encoded apart, so that
+    only commands with jobs import what jobs are made of.
     """
 
     job: bytes
 
 
-class Look(Struct, frozen=True, tag=True):
-    """Tell what happened inside a round; `Looked` answers.
+class ExplainRound(Struct, frozen=True, tag=True):
+    """Tell what happened inside a round; `RoundExplained` answers.
 
     Attributes:
         turn: the number of the request that the answer belongs to.
@@ -237,7 +237,7 @@ class Look(Struct, frozen=True, tag=True):
 
 
 class CountTokens(Struct, frozen=True, tag=True):
-    """Count the tokens of `text`; `Counted` answers, if a model is loaded."""
+    """Count the tokens of `text`; `TokensCounted` answers, if a model is loaded."""
 
     text: str
 
@@ -249,8 +249,8 @@ class Stop(Struct, frozen=True, tag=True):
 
 
 Request: TypeAlias = (
-    Hello | Load | Ask | Complete | Regenerate | Compact | Open | Compare
-    | Configure | Perform | Look | CountTokens | Stop
+    Hello | Load | Ask | Complete | Regenerate | Compact | OpenConversation | CompareAnswers
+    | Configure | PerformJob | ExplainRound | CountTokens | Stop
 )  # fmt: skip
 
 
@@ -279,12 +279,12 @@ class LoadFailed(Struct, frozen=True, tag=True):
         second: why the models from before could not be loaded again either.
     """
 
-    error: Fault | None
+    error: SentError | None
     info: SessionInfo | None = None
-    second: Fault | None = None
+    second: SentError | None = None
 
 
-class Turn(Struct, frozen=True, tag=True):
+class TurnReported(Struct, frozen=True, tag=True):
     """An event of a running turn; `speculation` tells the side of a comparison."""
 
     event: TurnEvent
@@ -299,30 +299,30 @@ class TurnOver(Struct, frozen=True, tag=True):
         said: the messages that joined the conversation.
     """
 
-    error: Fault | None
+    error: SentError | None
     said: tuple[Message, ...] = ()
 
 
 class ChangeDone(Struct, frozen=True, tag=True):
     """A change of the session is done, or refused with `error`."""
 
-    error: Fault | None
+    error: SentError | None
 
 
-class Changed(Struct, frozen=True, tag=True):
+class SettingsChanged(Struct, frozen=True, tag=True):
     """The settings have changed."""
 
     info: SessionInfo
 
 
-class Status(Struct, frozen=True, tag=True):
+class EngineStatus(Struct, frozen=True, tag=True):
     """Figures and memory use: every `_FIGURES_S` in a turn, and after every change."""
 
     figures: Figures
     memory: MemoryUse
 
 
-class Asking(Struct, frozen=True, tag=True):
+class BenchProgress(Struct, frozen=True, tag=True):
     """How far a bench is.
 
     Attributes:
@@ -337,7 +337,7 @@ class Asking(Struct, frozen=True, tag=True):
     left_s: float | None
 
 
-class Performed(Struct, frozen=True, tag=True):
+class JobDone(Struct, frozen=True, tag=True):
     """A job is over.
 
     Attributes:
@@ -346,10 +346,10 @@ class Performed(Struct, frozen=True, tag=True):
     """
 
     result: bytes | None
-    error: Fault | None = None
+    error: SentError | None = None
 
 
-class Looked(Struct, frozen=True, tag=True):
+class RoundExplained(Struct, frozen=True, tag=True):
     """What happened inside a round.
 
     Attributes:
@@ -358,10 +358,10 @@ class Looked(Struct, frozen=True, tag=True):
     """
 
     inside: Inside | None
-    error: Fault | None = None
+    error: SentError | None = None
 
 
-class Counted(Struct, frozen=True, tag=True):
+class TokensCounted(Struct, frozen=True, tag=True):
     """How many tokens a text has."""
 
     tokens: int
@@ -370,46 +370,46 @@ class Counted(Struct, frozen=True, tag=True):
 class Died(Struct, frozen=True, tag=True):
     """The engine's process has ended by itself. This is the last event."""
 
-    error: Fault
+    error: SentError
 
 
 Event: TypeAlias = (
-    Hello | Loading | Loaded | LoadFailed | Turn | TurnOver | ChangeDone | Changed | Status
-    | Asking | Performed | Looked | Counted | Died
+    Hello | Loading | Loaded | LoadFailed | TurnReported | TurnOver | ChangeDone | SettingsChanged
+    | EngineStatus | BenchProgress | JobDone | RoundExplained | TokensCounted | Died
 )  # fmt: skip
-Tell: TypeAlias = Callable[[Event], None]
+SendEvent: TypeAlias = Callable[[Event], None]
 """Sends what happens while a request is done."""
 
 
-class Wire(Generic[Body]):
+class Channel(Generic[Body]):
     """One end of a connection by two byte streams; any thread may send, one thread receives.
 
     A frame is a length in four bytes, little endian, then MessagePack.
 
     Args:
         source, sink: the streams that are read and written.
-        incoming: the type of what comes, such as `Letter[Event]`.
+        incoming: the type of what comes, such as `Envelope[Event]`.
     """
 
-    def __init__(self, source: IO[bytes], sink: IO[bytes], incoming: type[Letter[Body]]) -> None:
+    def __init__(self, source: IO[bytes], sink: IO[bytes], incoming: type[Envelope[Body]]) -> None:
         self._source = source
         self._sink = sink
         self._decoder = msgspec.msgpack.Decoder(incoming)
         self._encoder = msgspec.msgpack.Encoder()
         self._lock = threading.Lock()
-        self.send(Letter(0, 0, Hello()))
+        self.send(Envelope(0, 0, Hello()))
 
-    def send(self, letter: Letter[Any]) -> None:
-        """Send a letter; blocks while the other end does not read."""
-        self.write(self.encoded(letter))
+    def send(self, envelope: Envelope[Any]) -> None:
+        """Send an envelope; blocks while the other end does not read."""
+        self.write(self.encoded(envelope))
 
-    def encoded(self, letter: Letter[Any]) -> bytes:
-        """Encode a letter for `write`."""
-        data = self._encoder.encode(letter)
+    def encoded(self, envelope: Envelope[Any]) -> bytes:
+        """Encode an envelope for `write`."""
+        data = self._encoder.encode(envelope)
         return len(data).to_bytes(_SIZE, "little") + data
 
     def write(self, data: bytes) -> None:
-        """Send an encoded letter; if the other end is gone, it is dropped."""
+        """Send an encoded envelope; if the other end is gone, it is dropped."""
         try:
             with self._lock:
                 self._sink.write(data)
@@ -425,22 +425,22 @@ class Wire(Generic[Body]):
         except OSError:
             return
 
-    def _decoded(self, data: bytearray) -> Letter[Body]:
+    def _decoded(self, data: bytearray) -> Envelope[Body]:
         try:
-            letter = self._decoder.decode(data)
+            envelope = self._decoder.decode(data)
         except msgspec.MsgspecError as error:
             raise errors.EngineError(
                 f"another process sent something that is not a message: {error}"
             ) from None
-        if isinstance(letter.body, Hello) and letter.body.protocol != PROTOCOL:
+        if isinstance(envelope.body, Hello) and envelope.body.protocol != PROTOCOL:
             raise errors.EngineError(
-                f"the engine's process uses version {letter.body.protocol} of the protocol,"
+                f"the engine's process uses version {envelope.body.protocol} of the protocol,"
                 f" this one {PROTOCOL}",
                 "Start localspec again: it was updated while it ran.",
             )
-        return letter
+        return envelope
 
-    def letters(self) -> Iterator[list[Letter[Body]]]:
+    def envelopes(self) -> Iterator[list[Envelope[Body]]]:
         """Give what has arrived at each read, until the connection ends.
 
         Raises:
@@ -454,9 +454,9 @@ class Wire(Generic[Body]):
                 end = _SIZE + int.from_bytes(held[:_SIZE], "little")
                 if len(held) < end:
                     break
-                letter = self._decoded(held[_SIZE:end])
+                envelope = self._decoded(held[_SIZE:end])
                 del held[:end]
-                if not isinstance(letter.body, Hello):
-                    found.append(letter)
+                if not isinstance(envelope.body, Hello):
+                    found.append(envelope)
             if found:
                 yield found

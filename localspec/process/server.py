@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from localspec.engine.look import Written
     from localspec.loading.models import Progress
     from localspec.loading.request import LoadRequest
-    from localspec.process.messages import Tell
+    from localspec.process.messages import SendEvent
 
 _FIGURES_S = 0.75
 _ANSWERS = 32  # whose rounds can be inspected: some hundred bytes a round
@@ -50,7 +50,7 @@ class Loader:
 
     load: Callable[[LoadRequest, Progress, Cancel], Session]
     check: Callable[[LoadRequest], None]
-    perform: Callable[[bytes, Tell, Cancel], bytes]
+    perform: Callable[[bytes, SendEvent, Cancel], bytes]
 
 
 def loader(*, echo: int | None = None) -> Loader:
@@ -63,24 +63,24 @@ def loader(*, echo: int | None = None) -> Loader:
     return Loader(open_session, check, perform)
 
 
-class Server:
+class EngineServer:
     """Does one request after the other in a thread, which alone uses the session.
 
-    It has the methods of `Child`, so that tests and debuggers can run it in their own process.
+    It has the methods of `EngineProcess`: tests and debuggers can run it in their own process.
     `loader` is called in the thread, when the first request needs it.
     """
 
     def __init__(self, loader: Callable[[], Loader]) -> None:
         self._make_loader = loader
-        self._hear: Callable[[m.Letter[m.Event]], object] = lambda _letter: None
+        self._hear: Callable[[m.Envelope[m.Event]], object] = lambda _letter: None
         self._session: Session | None = None
         self._completions: Completions | None = None  # of the session, made at the first `Complete`
         self._loaded: LoadRequest | None = None  # even after it was freed
-        self._letters: queue.SimpleQueue[m.Letter[m.Request] | None] = queue.SimpleQueue()
+        self._letters: queue.SimpleQueue[m.Envelope[m.Request] | None] = queue.SimpleQueue()
         self._cancels: defaultdict[int, Cancel] = defaultdict(Cancel)
         self._answers: dict[int, Written] = {}  # of this session, by request, oldest first
         self._running = 0  # number of the request that is being answered
-        self._watched: set[int] = set()  # `Look` requests that a running answer has served
+        self._watched: set[int] = set()  # `ExplainRound` requests that a running answer has served
         self._resting = Cancel()  # stops what is done between requests
         self._done = 0  # number of the latest request that is over
         self._closing = threading.Event()
@@ -88,27 +88,27 @@ class Server:
         # A daemon: a load that cannot be interrupted must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
-    def listen(self, hear: Callable[[m.Letter[m.Event]], object]) -> None:
+    def listen(self, hear: Callable[[m.Envelope[m.Event]], object]) -> None:
         """Start the thread; `hear` is called with every event, from several threads."""
         self._hear = hear
         self._thread.start()
 
-    def send(self, letter: m.Letter[m.Request]) -> None:
+    def send(self, envelope: m.Envelope[m.Request]) -> None:
         """Queue a request; returns at once. Only one thread may call this."""
-        match letter.body:
+        match envelope.body:
             case m.Stop(request):
                 if request > self._done:
                     self._cancels[request].set()
             case m.Configure(settings, on):
-                self._change(self._teller(letter), settings, on)
+                self._change(self._teller(envelope), settings, on)
             case m.CountTokens(text):
-                self._count(self._teller(letter), text)
-            case m.Look(turn, 0):
-                self._watch(letter, turn)
-                self._letters.put(letter)
+                self._count(self._teller(envelope), text)
+            case m.ExplainRound(turn, 0):
+                self._watch(envelope, turn)
+                self._letters.put(envelope)
                 self._resting.set()
             case _:
-                self._letters.put(letter)
+                self._letters.put(envelope)
                 self._resting.set()
 
     def shut_down(self) -> None:
@@ -133,16 +133,16 @@ class Server:
 
     def _run(self) -> None:
         try:
-            while not self._closing.is_set() and (letter := self._next()) is not None:
-                cancel = self._cancels[letter.request]
+            while not self._closing.is_set() and (envelope := self._next()) is not None:
+                cancel = self._cancels[envelope.request]
                 if not self._closing.is_set():
-                    self._do(letter, cancel)
-                self._done = letter.request
-                self._cancels.pop(letter.request)
+                    self._do(envelope, cancel)
+                self._done = envelope.request
+                self._cancels.pop(envelope.request)
         finally:
             self._free()
 
-    def _next(self) -> m.Letter[m.Request] | None:
+    def _next(self) -> m.Envelope[m.Request] | None:
         """Wait for the next request; after `_IDLE_S` the session does its idle work once."""
         try:
             return self._letters.get(timeout=_IDLE_S)
@@ -157,47 +157,47 @@ class Server:
                 _log.info("while resting", exc_info=error)
         return self._letters.get()
 
-    def _do(self, letter: m.Letter[m.Request], cancel: Cancel) -> None:
-        tell = self._teller(letter)
-        match letter.body:
+    def _do(self, envelope: m.Envelope[m.Request], cancel: Cancel) -> None:
+        tell = self._teller(envelope)
+        match envelope.body:
             case m.Load() as load:
-                self._load(letter.request, tell, load, cancel)
+                self._load(envelope.request, tell, load, cancel)
             case m.Ask(text, earlier, conversation):
                 ask = partial(_ask, text=text, conversation=conversation, cancel=cancel)
-                self._answer(letter, ask, earlier)
+                self._answer(envelope, ask, earlier)
             case m.Complete(asked):
                 self._turn(tell, lambda one: self._completions_of(one).answer(asked, cancel))
             case m.Regenerate():
-                self._answer(letter, lambda session: session.regenerate(cancel))
+                self._answer(envelope, lambda session: session.regenerate(cancel))
             case m.Compact():
                 self._turn(tell, lambda session: session.compact(cancel))
-            case m.Open(messages, settings, conversation):
+            case m.OpenConversation(messages, settings, conversation):
                 self._report(tell, lambda one: _open(one, messages, settings, conversation))
-            case m.Look(turn, number):
-                self._look(letter.request, tell, turn, number, cancel)
-            case m.Perform(job):
+            case m.ExplainRound(turn, number):
+                self._look(envelope.request, tell, turn, number, cancel)
+            case m.PerformJob(job):
                 self._perform(tell, job, cancel)
-            case m.Compare(text, before):
+            case m.CompareAnswers(text, before):
                 self._report(tell, lambda one: _compare(tell, one, text, before, cancel))
             case _:
-                raise AssertionError(f"unknown request {letter.body}")
+                raise AssertionError(f"unknown request {envelope.body}")
 
-    def _teller(self, letter: m.Letter[m.Request]) -> Tell:
-        """Make the function that sends events in answer to `letter`."""
+    def _teller(self, envelope: m.Envelope[m.Request]) -> SendEvent:
+        """Make the function that sends events in answer to `envelope`."""
 
         def tell(event: m.Event) -> None:
-            self._hear(m.Letter(letter.request, letter.conversation, event))
+            self._hear(m.Envelope(envelope.request, envelope.conversation, event))
 
         return tell
 
-    def _tell_status(self, tell: Tell) -> None:
+    def _tell_status(self, tell: SendEvent) -> None:
         with self._in_use:
             if self._session is not None:
-                tell(m.Status(self._session.figures(), self._session.memory()))
+                tell(m.EngineStatus(self._session.figures(), self._session.memory()))
 
     # Loading
 
-    def _load(self, number: int, tell: Tell, load: m.Load, cancel: Cancel) -> None:
+    def _load(self, number: int, tell: SendEvent, load: m.Load, cancel: Cancel) -> None:
         request, kept = load.request, load.kept
         try:
             if self._session is not None:
@@ -213,7 +213,7 @@ class Server:
             tell(m.Loaded(self._info()))
 
     def _go_back(
-        self, number: int, tell: Tell, error: Exception, kept: m.Kept | None
+        self, number: int, tell: SendEvent, error: Exception, kept: m.CarriedConversation | None
     ) -> m.LoadFailed:
         """After a failed load, load the models from before again, if there were any."""
         failure = _fault(error)
@@ -235,7 +235,13 @@ class Server:
             cancel.set()
         return cancel
 
-    def _take(self, tell: Tell, request: LoadRequest, kept: m.Kept | None, cancel: Cancel) -> None:
+    def _take(
+        self,
+        tell: SendEvent,
+        request: LoadRequest,
+        kept: m.CarriedConversation | None,
+        cancel: Cancel,
+    ) -> None:
         session = self._session = self._loader.load(
             request, lambda *at: tell(m.Loading(*at)), cancel
         )
@@ -264,17 +270,17 @@ class Server:
 
     # Jobs, turns and changes
 
-    def _perform(self, tell: Tell, job: bytes, cancel: Cancel) -> None:
+    def _perform(self, tell: SendEvent, job: bytes, cancel: Cancel) -> None:
         try:
             result = self._loader.perform(job, tell, cancel)
         except Exception as error:
-            tell(m.Performed(None, _fault(error)))
+            tell(m.JobDone(None, _fault(error)))
         else:
-            tell(m.Performed(result))
+            tell(m.JobDone(result))
 
     def _turn(
         self,
-        tell: Tell,
+        tell: SendEvent,
         begin: Callable[[Session], Iterator[TurnEvent]],
         earlier: tuple[Message, ...] | None = None,
     ) -> None:
@@ -286,7 +292,7 @@ class Server:
             known[:] = session.messages
             with self._telling_figures(tell):
                 for event in begin(session):
-                    tell(m.Turn(event))
+                    tell(m.TurnReported(event))
 
         error = self._attempt(turn)
         self._tell_status(tell)
@@ -294,34 +300,34 @@ class Server:
 
     def _answer(
         self,
-        letter: m.Letter[m.Request],
+        envelope: m.Envelope[m.Request],
         begin: Callable[[Session], Iterator[TurnEvent]],
         earlier: tuple[Message, ...] | None = None,
     ) -> None:
         """Write an answer whose rounds can be inspected, now and later."""
-        self._running = letter.request
+        self._running = envelope.request
         try:
-            self._turn(self._teller(letter), begin, earlier)
+            self._turn(self._teller(envelope), begin, earlier)
         finally:
             self._running = 0
         written = self._session.written if self._session is not None else None
         if written is not None:
-            self._answers[letter.request] = written
+            self._answers[envelope.request] = written
             for old in list(self._answers)[:-_ANSWERS]:
                 del self._answers[old]
 
-    def _watch(self, letter: m.Letter[m.Request], turn: int) -> None:
+    def _watch(self, envelope: m.Envelope[m.Request], turn: int) -> None:
         """Send the next round of the running answer, if the request is about that answer."""
 
         def told(inside: Inside) -> None:
-            self._watched.add(letter.request)
-            self._teller(letter)(m.Looked(inside))
+            self._watched.add(envelope.request)
+            self._teller(envelope)(m.RoundExplained(inside))
 
         with self._in_use:
             if self._session is not None and turn == self._running:
                 self._session.watch(told)
 
-    def _look(self, request: int, tell: Tell, turn: int, number: int, cancel: Cancel) -> None:
+    def _look(self, request: int, tell: SendEvent, turn: int, number: int, cancel: Cancel) -> None:
         """Send a round of a finished answer, unless `_watch` has sent it while it was written."""
         if request in self._watched:
             self._watched.remove(request)
@@ -335,11 +341,11 @@ class Server:
                     "how this answer was drafted is not known any more",
                     "Answer again (F5) and look then.",
                 )
-            tell(m.Looked(session.look(written, number, cancel)))
+            tell(m.RoundExplained(session.look(written, number, cancel)))
 
         error = self._attempt(look)
         if error is not None or cancel.is_set():
-            tell(m.Looked(None, error))
+            tell(m.RoundExplained(None, error))
 
     def _completions_of(self, session: Session) -> Completions:
         from localspec.chat.completion import Completions  # noqa: PLC0415 - only `serve` needs it
@@ -353,7 +359,7 @@ class Server:
         return tuple(one for one in now if all(one is not other for other in known))
 
     @contextmanager
-    def _telling_figures(self, tell: Tell) -> Iterator[None]:
+    def _telling_figures(self, tell: SendEvent) -> Iterator[None]:
         """Send the figures every `_FIGURES_S`, whether or not anything else happens."""
         over = threading.Event()
 
@@ -369,14 +375,14 @@ class Server:
             over.set()
             thread.join()
 
-    def _report(self, tell: Tell, job: Callable[[Session], None]) -> None:
+    def _report(self, tell: SendEvent, job: Callable[[Session], None]) -> None:
         error = self._attempt(job)
         if error is None and self._session is not None:
-            tell(m.Changed(self._info()))
+            tell(m.SettingsChanged(self._info()))
         self._tell_status(tell)
         tell(m.ChangeDone(error))
 
-    def _attempt(self, job: Callable[[Session], None]) -> m.Fault | None:
+    def _attempt(self, job: Callable[[Session], None]) -> m.SentError | None:
         """Run `job` on the session; returns why it failed, or None."""
         try:
             job(self._in_force())
@@ -384,12 +390,14 @@ class Server:
             return _fault(error)
         return None
 
-    def _count(self, tell: Tell, text: str) -> None:
+    def _count(self, tell: SendEvent, text: str) -> None:
         with self._in_use:
             if self._session is not None:
-                tell(m.Counted(self._session.count(text)))
+                tell(m.TokensCounted(self._session.count(text)))
 
-    def _change(self, tell: Tell, settings: ChatSettings | None, speculation: bool | None) -> None:
+    def _change(
+        self, tell: SendEvent, settings: ChatSettings | None, speculation: bool | None
+    ) -> None:
         """Change what can change in the middle of an answer."""
         with self._in_use:
             if self._session is None:
@@ -399,17 +407,17 @@ class Server:
             if speculation is not None:
                 self._session.speculation = speculation
             info = self._info()
-        tell(m.Changed(info))
+        tell(m.SettingsChanged(info))
         self._tell_status(tell)
 
 
 def _compare(
-    tell: Tell, session: Session, text: str, before: tuple[Message, ...], cancel: Cancel
+    tell: SendEvent, session: Session, text: str, before: tuple[Message, ...], cancel: Cancel
 ) -> None:
     from localspec.chat.twice import answer_twice  # noqa: PLC0415 - after the pipes are safe
 
     for speculation, event in answer_twice(session, text, before, cancel):
-        tell(m.Turn(event, speculation))
+        tell(m.TurnReported(event, speculation))
 
 
 def _ask(session: Session, text: str, conversation: str, cancel: Cancel) -> Iterator[TurnEvent]:
@@ -426,10 +434,10 @@ def _open(
         session.settings = settings
 
 
-def _fault(error: Exception) -> m.Fault | None:
+def _fault(error: Exception) -> m.SentError | None:
     """Describe `error`; None for a cancellation."""
     if isinstance(error, Cancelled):
         return None
     if not isinstance(error, LocalspecError):
         _log.info("unexpected", exc_info=error)
-    return m.Fault.of(error)
+    return m.SentError.of(error)

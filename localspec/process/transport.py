@@ -17,7 +17,7 @@ from localspec.errors import EngineDied, LocalspecError
 from localspec.process import messages as m
 from localspec.process import spawning
 
-Hear: TypeAlias = "Callable[[m.Letter[m.Event]], object]"
+Hear: TypeAlias = "Callable[[m.Envelope[m.Event]], object]"
 
 # The reader sleeps this long between looks while text streams. Meanwhile events wait in the pipe,
 # which outlives the engine.
@@ -28,7 +28,7 @@ _KILL_WITHIN_S = 2.0
 _LOST = " went away"  # ends the log's line that names a lost worker (rpc.py)
 
 
-class Child:
+class EngineProcess:
     """An engine in a process of its own, which imports while this process does the same.
 
     The process ends when its pipe does, however this process ends. What it and llama.cpp print goes
@@ -39,7 +39,7 @@ class Child:
     def __init__(self, command: tuple[str, ...] = spawning.ENGINE) -> None:
         self._process, self._log = spawning.engine(command)
         self._streams = _open(self._process.stdout), _open(self._process.stdin)
-        self._wire: m.Wire[m.Event] = m.Wire(*self._streams, incoming=m.Letter[m.Event])
+        self._channel: m.Channel[m.Event] = m.Channel(*self._streams, incoming=m.Envelope[m.Event])
         self._closing = False
         self._reader: threading.Thread | None = None
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -56,9 +56,9 @@ class Child:
         self._reader = threading.Thread(target=self._read, args=(hear,), name="events", daemon=True)
         self._reader.start()
 
-    def send(self, letter: m.Letter[m.Request]) -> None:
+    def send(self, envelope: m.Envelope[m.Request]) -> None:
         """Queue a request; it is encoded at once, so that later changes to it have no effect."""
-        self._requests.put(self._wire.encoded(letter))
+        self._requests.put(self._channel.encoded(envelope))
 
     def shut_down(self) -> None:
         """Close the pipe after what is queued: the process stops its work and ends."""
@@ -86,15 +86,15 @@ class Child:
 
     def _write(self) -> None:
         while (data := self._requests.get()) is not None:
-            self._wire.write(data)
-        self._wire.close()
+            self._channel.write(data)
+        self._channel.close()
 
     def _read(self, hear: Hear) -> None:
         try:
-            for letters in self._wire.letters():
-                for letter in letters:
-                    hear(_with_ours(letter))
-                if _goes_on(letters[-1]):
+            for envelopes in self._channel.envelopes():
+                for envelope in envelopes:
+                    hear(_with_ours(envelope))
+                if _goes_on(envelopes[-1]):
                     time.sleep(_WAKE_S)
             error: LocalspecError = self._reason()
         except LocalspecError as raised:
@@ -102,7 +102,7 @@ class Child:
             self._process.kill()
         if not self._closing:
             self._requests.put(None)
-            hear(m.Letter(0, 0, m.Died(m.Fault.of(error))))
+            hear(m.Envelope(0, 0, m.Died(m.SentError.of(error))))
 
     def _reason(self) -> EngineDied:
         """Describe how the process ended, with the last lines of its log."""
@@ -131,24 +131,24 @@ def _open(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-def _goes_on(letter: m.Letter[m.Event]) -> bool:
+def _goes_on(envelope: m.Envelope[m.Event]) -> bool:
     """Whether it is text of an answer that goes on."""
-    match letter.body:
-        case m.Turn(RoundText(_, done)):
+    match envelope.body:
+        case m.TurnReported(RoundText(_, done)):
             return done.finish is None
     return False
 
 
-def _with_ours(letter: m.Letter[m.Event]) -> m.Letter[m.Event]:
-    """Add this process's memory to a `Status`."""
-    if not isinstance(letter.body, m.Status):
-        return letter
+def _with_ours(envelope: m.Envelope[m.Event]) -> m.Envelope[m.Event]:
+    """Add this process's memory to a `EngineStatus`."""
+    if not isinstance(envelope.body, m.EngineStatus):
+        return envelope
     from localspec import machine  # noqa: PLC0415 - psutil can wait until there is a screen
 
-    figures, memory = letter.body.figures, letter.body.memory
+    figures, memory = envelope.body.figures, envelope.body.memory
     both = replace(
         memory,
         process=memory.process + machine.resident(),
         peak_process=memory.peak_process + machine.peak_resident(),
     )
-    return m.Letter(letter.request, letter.conversation, m.Status(figures, both))
+    return m.Envelope(envelope.request, envelope.conversation, m.EngineStatus(figures, both))

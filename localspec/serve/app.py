@@ -18,23 +18,23 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from localspec import __version__
-from localspec.chat.events import Begun, TurnEnd, TurnEvent
-from localspec.chat.settings import Asked
+from localspec.chat.events import PromptMade, TurnEnd, TurnEvent
+from localspec.chat.settings import AnswerRequest
 from localspec.engine.stats import FinishReason
 from localspec.process.messages import SessionInfo
-from localspec.serve.desk import Answers, Desk, Job
+from localspec.serve.desk import Answers, QueuedRequest, RequestQueue
 from localspec.serve.errors import Refusal, refusal_of, unavailable
-from localspec.serve.guard import Rules, json_reply, refused
+from localspec.serve.guard import AccessRules, json_reply, refused
 from localspec.serve.replies import Reply
 from localspec.serve.requests import (
+    AnswerOptions,
     ChatRequest,
     CompletionRequest,
-    Sampled,
     parsed,
     require_sendable,
 )
-from localspec.serve.tally import Tally
-from localspec.serve.tools import Toolbox
+from localspec.serve.tally import EndpointCounters
+from localspec.serve.tools import RequestTools
 
 T = TypeVar("T")
 
@@ -44,18 +44,20 @@ _CHAIN = ("temperature", "top_k", "top_p", "min_p")
 
 
 class Endpoint:
-    """Answers requests with the engine behind a desk.
+    """Answers requests through a request queue.
 
     Args:
-        desk: gives the engine to one request after the other.
+        request_queue: gives the engine to one request after the other.
         rules: who may ask for what.
-        tally: counts what happens.
+        counters: counts what happens.
     """
 
-    def __init__(self, desk: Desk, rules: Rules, tally: Tally) -> None:
-        self._desk = desk
+    def __init__(
+        self, request_queue: RequestQueue, rules: AccessRules, counters: EndpointCounters
+    ) -> None:
+        self._queue = request_queue
         self._rules = rules
-        self._tally = tally
+        self._counters = counters
 
     def app(self) -> Starlette:
         """The application that a server runs."""
@@ -99,7 +101,7 @@ class Endpoint:
                 response = refused(refusal)
             except Exception as error:  # the last resort; nothing of the request is told
                 response = refused(refusal_of(error))
-            self._tally.replied(response.status_code)
+            self._counters.replied(response.status_code)
             return response
 
         return reply
@@ -117,7 +119,7 @@ class Endpoint:
 
     @property
     def _info(self) -> SessionInfo:
-        info = self._desk.engine.latest
+        info = self._queue.engine.latest
         if info is None:
             raise Refusal(
                 503, "the models are being loaded", kind="unavailable_error", retry_after=2
@@ -145,7 +147,7 @@ class Endpoint:
         )
 
     def _described(self, name: str) -> dict[str, Any]:
-        figures = self._tally.figures
+        figures = self._counters.figures
         size = figures.context_size if figures else 0
         return {
             "id": name,
@@ -164,13 +166,13 @@ class Endpoint:
         return json_reply(self._described(self._require_model(request.path_params["name"])))
 
     async def _health(self, _: Request) -> Response:
-        if self._desk.loaded:
+        if self._queue.loaded:
             return json_reply({"status": "ok"})
         return json_reply({"status": "loading model"}, 503, {"retry-after": "2"})
 
     async def _props(self, _: Request) -> Response:
         info, settings = self._info, self._info.settings
-        figures = self._tally.figures
+        figures = self._counters.figures
         return json_reply(
             {
                 "default_generation_settings": {
@@ -195,7 +197,7 @@ class Endpoint:
 
     async def _metrics(self, _: Request) -> Response:
         return PlainTextResponse(
-            self._tally.prometheus(), media_type="text/plain; version=0.0.4; charset=utf-8"
+            self._counters.prometheus(), media_type="text/plain; version=0.0.4; charset=utf-8"
         )
 
     async def _embeddings(self, _: Request) -> Response:
@@ -212,8 +214,8 @@ class Endpoint:
         asked = parsed(await self._rules.body(request), ChatRequest)
         model, info = self._require_model(asked.model), self._info
 
-        def made() -> tuple[Asked, bool]:
-            toolbox = Toolbox.of(
+        def made() -> tuple[AnswerRequest, bool]:
+            toolbox = RequestTools.of(
                 asked.tools or (),
                 asked.tool_choice,
                 native=info.dialect.marks.explained,
@@ -237,23 +239,23 @@ class Endpoint:
         return await self._answer(request, asked, asked.asked(self._info.settings), reply)
 
     async def _answer(
-        self, request: Request, wished: Sampled, asked: Asked, reply: Reply
+        self, request: Request, wished: AnswerOptions, asked: AnswerRequest, reply: Reply
     ) -> Response:
         require_sendable(asked)
-        job = Job(_asker(request), asked)
-        self._desk.submit(job)
+        job = QueuedRequest(_asker(request), asked)
+        self._queue.submit(job)
         if not wished.stream:
             try:
                 return json_reply(await _unless_gone(request, _whole(job, reply)))
             finally:
-                self._desk.withdraw(job)
+                self._queue.withdraw(job)
         try:
             first = await _unless_gone(request, _first(job))
         except BaseException:
-            self._desk.withdraw(job)
+            self._queue.withdraw(job)
             raise
         stream = _streamed(job, first, reply, usage=wished.usage_wanted)
-        return _EventStream(stream, lambda: self._desk.withdraw(job))
+        return _EventStream(stream, lambda: self._queue.withdraw(job))
 
 
 class _EventStream(StreamingResponse):
@@ -273,7 +275,7 @@ class _EventStream(StreamingResponse):
 
 
 async def _streamed(
-    job: Job, first: list[Answers], reply: Reply, *, usage: bool
+    job: QueuedRequest, first: list[Answers], reply: Reply, *, usage: bool
 ) -> AsyncIterator[bytes]:
     """What a client reads, and pings while there is nothing to tell."""
     if data := _events(reply.opening()):
@@ -308,7 +310,7 @@ def _events(documents: Any) -> bytes:
     return b"".join(b"data: " + msgspec.json.encode(one) + b"\n\n" for one in documents)
 
 
-async def _heard(job: Job) -> list[Answers]:
+async def _heard(job: QueuedRequest) -> list[Answers]:
     """What a job has said since it was asked last, at least one thing."""
     said = [await job.said.get()]
     while not job.said.empty():
@@ -316,13 +318,13 @@ async def _heard(job: Job) -> list[Answers]:
     return said
 
 
-def _sorted(job: Job, said: list[Answers]) -> tuple[list[TurnEvent], Refusal | None]:
+def _sorted(job: QueuedRequest, said: list[Answers]) -> tuple[list[TurnEvent], Refusal | None]:
     """The events, and what went wrong: also that the prompt is longer than the context."""
     events: list[TurnEvent] = []
     for one in said:
         if isinstance(one, Refusal):
             return events, one
-        if isinstance(one, Begun) and one.prompt_tokens > one.context_size:
+        if isinstance(one, PromptMade) and one.prompt_tokens > one.context_size:
             return events, _too_long(one, "messages" if job.asked.messages else "prompt")
         if isinstance(one, TurnEnd) and one.reason is FinishReason.CANCELLED:
             return events, unavailable("localspec is ending", 1)
@@ -332,7 +334,7 @@ def _sorted(job: Job, said: list[Answers]) -> tuple[list[TurnEvent], Refusal | N
     return events, None
 
 
-def _too_long(begun: Begun, param: str) -> Refusal:
+def _too_long(begun: PromptMade, param: str) -> Refusal:
     return Refusal(
         400,
         f"the prompt has {begun.prompt_tokens} tokens, the context holds {begun.context_size}."
@@ -344,7 +346,7 @@ def _too_long(begun: Begun, param: str) -> Refusal:
     )
 
 
-async def _first(job: Job) -> list[Answers]:
+async def _first(job: QueuedRequest) -> list[Answers]:
     """What a job says at first; nothing, where that takes long.
 
     Raises:
@@ -359,7 +361,7 @@ async def _first(job: Job) -> list[Answers]:
     return said
 
 
-async def _whole(job: Job, reply: Reply) -> dict[str, Any]:
+async def _whole(job: QueuedRequest, reply: Reply) -> dict[str, Any]:
     """The document of an answer.
 
     Raises:

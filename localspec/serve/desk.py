@@ -13,9 +13,9 @@ from localspec.process import messages as m
 from localspec.serve.errors import Refusal, refusal_of, unavailable
 
 if TYPE_CHECKING:
-    from localspec.chat.settings import Asked
+    from localspec.chat.settings import AnswerRequest
     from localspec.process.engine_client import EngineClient
-    from localspec.serve.tally import Tally
+    from localspec.serve.tally import EndpointCounters
 
 Answers: TypeAlias = TurnEvent | Refusal
 
@@ -25,7 +25,7 @@ _USUAL_S = 5.0
 _STOP_S = 20.0  # much longer than any decode takes to notice
 
 
-class Job:
+class QueuedRequest:
     """One request and what comes of it.
 
     Args:
@@ -37,21 +37,21 @@ class Job:
         ended: whether there has been a `TurnEnd`.
     """
 
-    def __init__(self, asker: str, asked: Asked) -> None:
+    def __init__(self, asker: str, asked: AnswerRequest) -> None:
         self.asker = asker
         self.asked = asked
         self.said: asyncio.Queue[Answers] = asyncio.Queue()
         self.ended = False
 
 
-class Desk:
+class RequestQueue:
     """Gives the engine to one job after the other, in turns between their askers.
 
     All of it happens in the thread of the event loop in which it is made.
 
     Args:
         engine: has begun to load.
-        tally: counts what happens.
+        counters: counts what happens.
         most: jobs that may wait.
         limit_s: seconds of the engine that one job may take.
 
@@ -60,13 +60,15 @@ class Desk:
         ready: done once the models are loaded; fails as the first load does.
     """
 
-    def __init__(self, engine: EngineClient, tally: Tally, *, most: int, limit_s: float) -> None:
+    def __init__(
+        self, engine: EngineClient, counters: EndpointCounters, *, most: int, limit_s: float
+    ) -> None:
         self.engine = engine
-        self._tally = tally
+        self._counters = counters
         self._most = most
         self._limit_s = limit_s
-        self._waiting: OrderedDict[str, deque[Job]] = OrderedDict()
-        self._running: Job | None = None
+        self._waiting: OrderedDict[str, deque[QueuedRequest]] = OrderedDict()
+        self._running: QueuedRequest | None = None
         self._limit: asyncio.TimerHandle | None = None
         self._began = 0.0
         self._usual_s = _USUAL_S
@@ -81,7 +83,7 @@ class Desk:
         """Whether there are models to ask."""
         return self.engine.info is not None
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: QueuedRequest) -> None:
         """Put a job in the queue.
 
         Raises:
@@ -89,10 +91,10 @@ class Desk:
         """
         if self._resting:
             raise unavailable("there is no engine; it is started again soon", _PATIENCE_S)
-        if self._tally.waiting >= self._most and (self._running is not None or not self.loaded):
+        if self._counters.waiting >= self._most and (self._running is not None or not self.loaded):
             self._make_room(job.asker)
         self._waiting.setdefault(job.asker, deque()).append(job)
-        self._tally.waiting += 1
+        self._counters.waiting += 1
         self._next()
 
     def _make_room(self, asker: str) -> None:
@@ -101,8 +103,8 @@ class Desk:
         Raises:
             Refusal: nobody has to.
         """
-        wait = max(1, min(60, round(self._usual_s * (1 + self._tally.waiting))))
-        full = unavailable(f"{self._tally.waiting} requests are waiting already", wait)
+        wait = max(1, min(60, round(self._usual_s * (1 + self._counters.waiting))))
+        full = unavailable(f"{self._counters.waiting} requests are waiting already", wait)
         longest = max(self._waiting.values(), key=len, default=deque())
         if asker in self._waiting or len(longest) < 2:
             raise full
@@ -110,7 +112,7 @@ class Desk:
         self.withdraw(latest)
         latest.said.put_nowait(full)
 
-    def withdraw(self, job: Job) -> None:
+    def withdraw(self, job: QueuedRequest) -> None:
         """Nobody wants a job any more: it is taken out of the queue, or stopped."""
         if job is self._running:
             if not job.ended:
@@ -118,11 +120,11 @@ class Desk:
                 self._loop.call_later(_STOP_S, self._end_stuck, job)
         elif job in (line := self._waiting.get(job.asker, deque())):
             line.remove(job)
-            self._tally.waiting -= 1
+            self._counters.waiting -= 1
             if not line:
                 del self._waiting[job.asker]
 
-    def _end_stuck(self, job: Job) -> None:
+    def _end_stuck(self, job: QueuedRequest) -> None:
         """End an engine that does not stop (in a grammar without end, a driver); it is revived."""
         if job is self._running:
             self.engine.kill()
@@ -135,14 +137,14 @@ class Desk:
         job = self._running = line.popleft()
         if line:
             self._waiting[asker] = line  # behind all others
-        self._tally.waiting -= 1
-        self._tally.running = 1
+        self._counters.waiting -= 1
+        self._counters.running = 1
         self._began = self._loop.time()
         self._limit = self._loop.call_later(self._limit_s, self._late, job)
         self.engine.reserve()
         self.engine.begin(m.Complete(job.asked))
 
-    def _late(self, job: Job) -> None:
+    def _late(self, job: QueuedRequest) -> None:
         job.said.put_nowait(
             Refusal(
                 504,
@@ -160,7 +162,7 @@ class Desk:
             return
         if self._limit is not None:
             self._limit.cancel()
-        self._tally.running = 0
+        self._counters.running = 0
         self._usual_s += 0.2 * (self._loop.time() - self._began - self._usual_s)
         if last is not None:
             job.said.put_nowait(last)
@@ -168,23 +170,23 @@ class Desk:
 
     # What the engine says
 
-    def _from_thread(self, letter: m.Letter[m.Event]) -> None:
+    def _from_thread(self, envelope: m.Envelope[m.Event]) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody wants to know
-            self._loop.call_soon_threadsafe(self._hear, letter)
+            self._loop.call_soon_threadsafe(self._hear, envelope)
 
-    def _hear(self, letter: m.Letter[m.Event]) -> None:
-        self.engine.settle(letter)
-        match letter.body:
-            case m.Turn(event) if self._running is not None:
+    def _hear(self, envelope: m.Envelope[m.Event]) -> None:
+        self.engine.settle(envelope)
+        match envelope.body:
+            case m.TurnReported(event) if self._running is not None:
                 if isinstance(event, TurnEnd):
                     self._running.ended = True
-                    self._tally.answered(event.stats)
+                    self._counters.answered(event.stats)
                 self._running.said.put_nowait(event)
             case m.TurnOver(error):
                 self._deaths = 0
                 self._over(None if error is None else refusal_of(error.exception()))
-            case m.Status(figures, memory):
-                self._tally.figures, self._tally.memory = figures, memory
+            case m.EngineStatus(figures, memory):
+                self._counters.figures, self._counters.memory = figures, memory
             case m.Loaded():
                 if not self.ready.done():
                     self.ready.set_result(None)
@@ -223,4 +225,4 @@ class Desk:
         except OSError as error:  # no memory for a process, or too many of them
             self._rest(f"the engine cannot be started ({error.strerror})")
         else:
-            self._tally.restarted()
+            self._counters.restarted()

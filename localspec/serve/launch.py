@@ -13,15 +13,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.errors import UsageError
 from localspec.serve.app import Endpoint
-from localspec.serve.desk import Desk
-from localspec.serve.tally import Tally
+from localspec.serve.desk import RequestQueue
+from localspec.serve.tally import EndpointCounters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
     from localspec.process.engine_client import EngineClient
-    from localspec.serve.guard import Rules
+    from localspec.serve.guard import AccessRules
 
 _HEADERS_S = 20.0  # for all headers of a request, from the first byte on or from the connection
 _STALLED_S = 120.0  # for a client that has stopped reading to go on
@@ -127,7 +127,7 @@ def listening(host: str, port: int) -> socket.socket:
 async def serve(
     engine: EngineClient,
     sock: socket.socket,
-    rules: Rules,
+    rules: AccessRules,
     *,
     queue: int,
     seconds: float,
@@ -148,17 +148,17 @@ async def serve(
     Raises:
         LocalspecError: the models cannot be loaded.
     """
-    tally = Tally()
-    desk = Desk(engine, tally, most=queue, limit_s=seconds)
-    server = EndpointServer(_config(Endpoint(desk, rules, tally)), engine.shut_down)
+    counters = EndpointCounters()
+    request_queue = RequestQueue(engine, counters, most=queue, limit_s=seconds)
+    server = EndpointServer(_config(Endpoint(request_queue, rules, counters)), engine.shut_down)
 
     async def loaded() -> None:
         try:
-            await desk.ready
+            await request_queue.ready
         finally:  # without models there is nothing to serve
-            server.should_exit = not desk.loaded
+            server.should_exit = not request_queue.loaded
         ready(engine)
-        await _tell(tally, show)
+        await _tell(counters, show)
 
     telling = asyncio.create_task(loaded())
     try:
@@ -171,11 +171,11 @@ async def serve(
         await asyncio.to_thread(engine.join, _FAREWELL_S)
 
 
-async def _tell(tally: Tally, show: Callable[[str], None]) -> None:
+async def _tell(counters: EndpointCounters, show: Callable[[str], None]) -> None:
     """Show a line of figures whenever it has changed."""
     shown = ""
     while True:
-        if (line := tally.line()) != shown:
+        if (line := counters.line()) != shown:
             shown = line
             show(line)
         await asyncio.sleep(_FIGURES_S)

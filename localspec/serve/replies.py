@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from localspec.chat.dialects import AnswerReader, Call, Dialect, Says, Thinks
+from localspec.chat.dialects import AnswerReader, Call, ContentPiece, Dialect, ThoughtPiece
 from localspec.chat.dialects.reading import ReadPiece, Underway
-from localspec.chat.events import Begun, RoundText, Scored, TurnEnd, TurnEvent
+from localspec.chat.events import PromptMade, RoundText, TokensScored, TurnEnd, TurnEvent
 from localspec.engine.stats import FinishReason, GenerationStats
 
 Delta = dict[str, Any]
@@ -60,13 +60,13 @@ class Reply:
         text = ""
         for event in events:
             match event:
-                case Begun(tokens, _, prefill):
+                case PromptMade(tokens, _, prefill):
                     self._prompt_tokens = tokens
                     if self._dialect is not None:
                         self._reader = self._dialect.reader(self._tools, prompt=prefill, exact=True)
                 case RoundText():
                     text += event.text
-                case Scored(tokens) if self._logprobs is not None:
+                case TokensScored(tokens) if self._logprobs is not None:
                     self._logprobs += tokens
                 case TurnEnd():
                     self.end = event
@@ -83,9 +83,9 @@ class Reply:
     def _told(self, pieces: Iterable[ReadPiece]) -> Iterator[Delta]:
         for piece in pieces:
             match piece:
-                case Thinks(text):
+                case ThoughtPiece(text):
                     yield {"reasoning_content": text}
-                case Says(text):
+                case ContentPiece(text):
                     yield {"content": text}
                 case Call(name, arguments, written):
                     if not self._underway:

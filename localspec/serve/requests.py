@@ -11,14 +11,14 @@ from msgspec import Meta, Struct, structs
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects.shapes import ThinkingOptions
-from localspec.chat.settings import Asked, ChatSettings
+from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.engine import lark
 from localspec.engine.params import Accept, SamplingParams
 from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 from localspec.serve.errors import Refusal
 from localspec.serve.schemas import require_bounded
-from localspec.serve.tools import FunctionTool, Toolbox
+from localspec.serve.tools import FunctionTool, RequestTools
 
 Count = Annotated[int, Meta(ge=-1, le=1 << 31)]
 Seed = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
@@ -38,7 +38,7 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class Sampled(Struct, kw_only=True):
+class AnswerOptions(Struct, kw_only=True):
     """What both kinds of requests say about how an answer is written; None for the server's own.
 
     Attributes:
@@ -129,7 +129,7 @@ def _bias(given: Mapping[str, float]) -> dict[int, float]:
         raise Refusal(400, "logit_bias goes by token ids", param="logit_bias") from None
 
 
-class Part(Struct):
+class ContentPart(Struct):
     """A part of a message; text is all that is read."""
 
     type: str
@@ -150,11 +150,11 @@ class ToolCall(Struct):
     id: str | None = None
 
 
-class Spoken(Struct):
+class ChatMessage(Struct):
     """One message."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Part] | None = None
+    content: str | list[ContentPart] | None = None
     name: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[ToolCall] | None = None
@@ -192,10 +192,10 @@ class ResponseFormat(Struct):
     schema: dict[str, Any] | None = None
 
 
-class ChatRequest(Sampled):
+class ChatRequest(AnswerOptions):
     """``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[Spoken], Meta(min_length=1)]
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: Count | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[FunctionTool], Meta(max_length=128)] | None = None
@@ -210,9 +210,9 @@ class ChatRequest(Sampled):
     def asked(
         self,
         own: ChatSettings,
-        toolbox: Toolbox,
+        toolbox: RequestTools,
         thinking: ThinkingOptions = ThinkingOptions(),  # noqa: B008 - frozen
-    ) -> Asked:
+    ) -> AnswerRequest:
         """What the engine is asked for.
 
         Args:
@@ -229,14 +229,14 @@ class ChatRequest(Sampled):
         settings = self.settings(own, limit, self.rule(toolbox))
         if self.reasoning_budget is not None:
             settings = replace(settings, reasoning_budget=self.reasoning_budget)
-        named = _Named()
+        named = _CallNames()
         said = list(enumerate(self.messages))
         if toolbox.one_at_a_time:
             said = _one_at_a_time(said)
         messages = [_message(one, i, toolbox, named) for i, one in said]
         if self.messages[0].role not in ("system", "developer") and own.system_prompt:
             messages.insert(0, Message(Role.SYSTEM, own.system_prompt))
-        return Asked(
+        return AnswerRequest(
             settings=settings,
             messages=tuple(toolbox.told(messages)),
             variables={
@@ -249,7 +249,7 @@ class ChatRequest(Sampled):
             drafters=self.drafters,
         )
 
-    def rule(self, toolbox: Toolbox) -> str:
+    def rule(self, toolbox: RequestTools) -> str:
         """The grammar of calls, or of the format that is asked for; empty where neither holds.
 
         Raises:
@@ -272,7 +272,7 @@ class ChatRequest(Sampled):
         return known.variables("off" if asked == "none" else "on", effort)
 
 
-class _Named:
+class _CallNames:
     """The calls that a conversation has made so far: what a tool returns belongs to one of them."""
 
     def __init__(self) -> None:
@@ -298,13 +298,13 @@ class _Named:
         return of or "", name or self._names.get(of or "", "")
 
 
-def _one_at_a_time(messages: Sequence[tuple[int, Spoken]]) -> list[tuple[int, Spoken]]:
+def _one_at_a_time(messages: Sequence[tuple[int, ChatMessage]]) -> list[tuple[int, ChatMessage]]:
     """Messages with their places, in which no turn has more than one call.
 
     A turn with several becomes one for each, with what its tool returned: by the call's id, or
     else in their order.
     """
-    found: list[tuple[int, Spoken]] = []
+    found: list[tuple[int, ChatMessage]] = []
     rest = list(messages)
     while rest:
         place, said = rest.pop(0)
@@ -312,7 +312,7 @@ def _one_at_a_time(messages: Sequence[tuple[int, Spoken]]) -> list[tuple[int, Sp
         if len(calls) < 2:
             found.append((place, said))
             continue
-        results: list[tuple[int, Spoken]] = []
+        results: list[tuple[int, ChatMessage]] = []
         while rest and rest[0][1].role in ("tool", "function"):
             results.append(rest.pop(0))
         ids = {call.id for call in calls if call.id}
@@ -327,7 +327,7 @@ def _one_at_a_time(messages: Sequence[tuple[int, Spoken]]) -> list[tuple[int, Sp
     return found
 
 
-def _message(said: Spoken, i: int, toolbox: Toolbox, named: _Named) -> Message:
+def _message(said: ChatMessage, i: int, toolbox: RequestTools, named: _CallNames) -> Message:
     """A message as a template gets to see it."""
     text = said.text(f"messages[{i}]")
     match said.role:
@@ -354,7 +354,7 @@ def _rule_of(form: ResponseFormat) -> str:
     return lark.json_value(schema or {}, place)
 
 
-class CompletionRequest(Sampled):
+class CompletionRequest(AnswerOptions):
     """``POST /v1/completions``."""
 
     prompt: str | list[Any]
@@ -363,7 +363,7 @@ class CompletionRequest(Sampled):
     echo: bool | None = None
     best_of: int | None = None
 
-    def asked(self, own: ChatSettings) -> Asked:
+    def asked(self, own: ChatSettings) -> AnswerRequest:
         """What the engine is asked for.
 
         Raises:
@@ -377,7 +377,7 @@ class CompletionRequest(Sampled):
             if getattr(self, name) not in usual:
                 raise Refusal(400, f"{name} is not supported", param=name)
         settings = self.settings(own, self.max_tokens, "")
-        return Asked(
+        return AnswerRequest(
             settings=settings,
             prompt=_prompt(self.prompt),
             top_logprobs=self.logprobs,
@@ -397,7 +397,7 @@ def _prompt(given: str | list[Any]) -> str | tuple[int, ...]:
     raise Refusal(400, "one prompt at a time: text, or a list of token ids", param="prompt")
 
 
-def require_sendable(asked: Asked) -> None:
+def require_sendable(asked: AnswerRequest) -> None:
     """Refuse what cannot travel to the engine's process.
 
     Raises:

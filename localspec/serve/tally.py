@@ -26,7 +26,7 @@ _METRICS = {
 }
 
 
-class Tally:
+class EndpointCounters:
     """Counts requests and tokens since the endpoint was started, and tells them.
 
     Attributes:

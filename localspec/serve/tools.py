@@ -35,7 +35,7 @@ To call one, write its name and arguments as JSON between marks, and nothing aft
 </tool_call>"""
 
 
-class Function(Struct, omit_defaults=True):
+class NamedFunction(Struct, omit_defaults=True):
     """A function by name.
 
     Attributes:
@@ -53,14 +53,14 @@ class FunctionTool(Struct):
     """A tool that is a function."""
 
     type: Literal["function"]
-    function: Function
+    function: NamedFunction
 
 
 ToolChoice = Literal["none", "auto", "required"] | FunctionTool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Toolbox:
+class RequestTools:
     """The tools of one request.
 
     Attributes:
@@ -94,7 +94,7 @@ class Toolbox:
         parallel: bool,
         marks: AnswerMarks = HERMES,
         thinks: bool = False,
-    ) -> Toolbox:
+    ) -> RequestTools:
         """The tools that a request allows.
 
         Args:
@@ -112,7 +112,7 @@ class Toolbox:
         if not tools or choice == "none":
             if isinstance(choice, FunctionTool) or choice == "required":
                 raise Refusal(400, "there are no tools to choose from", param="tool_choice")
-            return Toolbox(native, marks=marks)
+            return RequestTools(native, marks=marks)
         allowed = list(enumerate(tools))
         if isinstance(choice, FunctionTool):
             allowed = [one for one in allowed if one[1].function.name == choice.function.name]
@@ -124,7 +124,7 @@ class Toolbox:
         own = marks if native else HERMES
         several = parallel and own.several
         calls = call_grammar(own, _callable(allowed), several=several, thinks=thinks)
-        box = Toolbox(native, tuple(tools), variables=told, marks=marks, calls=calls)
+        box = RequestTools(native, tuple(tools), variables=told, marks=marks, calls=calls)
         if required:
             return replace(box, grammar=calls.required())
         if not calls.begin:

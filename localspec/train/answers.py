@@ -49,7 +49,7 @@ class AnsweredText(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Prompted:
+class TargetPrompt:
     """A question to the target.
 
     Attributes:
@@ -73,10 +73,10 @@ def temperature_of(prompt: int, turn: int) -> float:
 
 
 @dataclass(slots=True)
-class _Writing:
+class _TextInProgress:
     """A text that is being written: what is read of it, and where chance stands."""
 
-    asked: Prompted
+    asked: TargetPrompt
     ids: list[int]
     random: np.random.Generator
     read: int = 0
@@ -84,7 +84,7 @@ class _Writing:
 
 
 def write_answers(
-    taps: Taps, texts: int, asked: Iterator[Prompted], cancel: Cancel
+    taps: Taps, texts: int, asked: Iterator[TargetPrompt], cancel: Cancel
 ) -> Iterator[AnsweredText]:
     """Have the target answer; give each answer as it is finished.
 
@@ -103,12 +103,12 @@ def write_answers(
     """
     taps.clear()
     samplers = {t: Sampler(SamplingParams(temperature=t)) for t in TEMPERATURES}
-    running: dict[int, _Writing] = {}
+    running: dict[int, _TextInProgress] = {}
     while True:
         for slot in range(texts):
             if slot not in running and (one := next(asked, None)) is not None:
                 seed = zlib.crc32(repr((one.prompt, one.temperature, one.ids)).encode())
-                running[slot] = _Writing(one, list(one.ids), np.random.default_rng(seed))
+                running[slot] = _TextInProgress(one, list(one.ids), np.random.default_rng(seed))
         if not running:
             return
         cancel.check()
@@ -126,7 +126,7 @@ def write_answers(
                     yield sample
 
 
-def _rows(running: dict[int, _Writing], room: int) -> list[TextRow]:
+def _rows(running: dict[int, _TextInProgress], room: int) -> list[TextRow]:
     """What is decoded next: of every text what is not read yet, as far as there is room."""
     rows: list[TextRow] = []
     for slot, writing in running.items():
@@ -139,7 +139,9 @@ def _rows(running: dict[int, _Writing], room: int) -> list[TextRow]:
     return rows
 
 
-def _go_on(writing: _Writing, row: Logits, sampler: Sampler, is_end: Callable[[int], bool]) -> None:
+def _go_on(
+    writing: _TextInProgress, row: Logits, sampler: Sampler, is_end: Callable[[int], bool]
+) -> None:
     """Add a token; note whether the text is finished."""
     dist = sampler.row(row, writing.ids)
     token = int(writing.random.choice(dist.ids, p=dist.probs))
@@ -149,7 +151,7 @@ def _go_on(writing: _Writing, row: Logits, sampler: Sampler, is_end: Callable[[i
     writing.done = is_end(token) or len(writing.ids) >= LONGEST or looped
 
 
-def finished(asked: Prompted, ids: Sequence[int]) -> AnsweredText:
+def finished(asked: TargetPrompt, ids: Sequence[int]) -> AnsweredText:
     """A text whose answer has no loop at its end."""
     start = len(asked.ids)
     kept = len(ids) - loop(ids[start:])

@@ -21,7 +21,7 @@ REPEATS: Final = 3  # above temperature 0
 
 
 @dataclass(slots=True)
-class Accepted:
+class AcceptedDrafts:
     """What was accepted of drafts of `GAMMA` tokens.
 
     Attributes:
@@ -76,7 +76,7 @@ def judge(
     cancel: Cancel,
     tokens: int = TOKENS,
     said: Counter[int] | None = None,
-) -> Accepted:
+) -> AcceptedDrafts:
     """Have a loaded pair answer, with drafts of a fixed length, and count what is accepted.
 
     An answer counts up to where it begins to repeat itself. Above temperature 0 each prompt is
@@ -95,7 +95,7 @@ def judge(
         Cancelled: `cancel` was set.
         LocalspecError: as `Engine.generate`.
     """
-    found = Accepted()
+    found = AcceptedDrafts()
     for prompt in prompts:
         for seed in range(REPEATS if temperature > 0 else 1):
             settings = GenerateSettings(

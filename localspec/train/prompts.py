@@ -23,7 +23,7 @@ _LEAST: Final = 8  # prompts that are worth training on
 
 
 @dataclass(frozen=True, slots=True)
-class Prompts:
+class TrainingPrompts:
     """Questions for the target.
 
     Attributes:
@@ -37,7 +37,7 @@ class Prompts:
     private: bool
 
 
-def gather(files: Sequence[Path], history: Sequence[Sequence[Message]]) -> Prompts:
+def gather(files: Sequence[Path], history: Sequence[Sequence[Message]]) -> TrainingPrompts:
     """Take the prompts of these files and conversations, or the built-in ones where none are named.
 
     Args:
@@ -61,14 +61,14 @@ def gather(files: Sequence[Path], history: Sequence[Sequence[Message]]) -> Promp
         )
     random.Random(_SEED).shuffle(asked)  # noqa: S311 - an order, no secret
     held = min(_HELD_OUT, max(2, len(asked) // _SHARE))
-    return Prompts(tuple(asked[held:]), tuple(asked[:held]), private=bool(history))
+    return TrainingPrompts(tuple(asked[held:]), tuple(asked[:held]), private=bool(history))
 
 
-class _Line(msgspec.Struct):
+class _PromptLine(msgspec.Struct):
     prompt: str
 
 
 def built_in() -> list[str]:
     """The prompts that come with localspec; `docs/train.md` names their sources and licences."""
     with gzip.open(BUILT_IN) as file:
-        return [msgspec.json.decode(line, type=_Line).prompt for line in file]
+        return [msgspec.json.decode(line, type=_PromptLine).prompt for line in file]

@@ -19,7 +19,7 @@ from localspec.train.answers import (
     LONGEST,
     LONGEST_PROMPT,
     AnsweredText,
-    Prompted,
+    TargetPrompt,
     loop,
     temperature_of,
 )
@@ -28,7 +28,7 @@ _TURNS: Final = 20  # times that all prompts are asked at most
 _GIVEN: Final = -1  # stands for the prompt of an answer that was given
 
 
-class _Said(msgspec.Struct):
+class _SaidMessage(msgspec.Struct):
     role: str
     content: str
 
@@ -36,7 +36,7 @@ class _Said(msgspec.Struct):
 class _Conversation(msgspec.Struct):
     """A line of a file of answers."""
 
-    messages: list[_Said]
+    messages: list[_SaidMessage]
     finish: str = "stop"
     temperature: float = 0.0
     loop: bool = False
@@ -55,20 +55,20 @@ def prompt_ids(
 
 def questions(
     prompts: Sequence[tuple[int, ...]], done: Sequence[AnsweredText]
-) -> Iterator[Prompted]:
+) -> Iterator[TargetPrompt]:
     """All prompts in turn, again and again, but for what was answered already."""
     answered = Counter(each.prompt for each in done)
     for turn in range(_TURNS):
         for number, ids in enumerate(prompts):
             if ids and turn >= answered[number]:
-                yield Prompted(number, ids, temperature_of(number, turn))
+                yield TargetPrompt(number, ids, temperature_of(number, turn))
 
 
-def greedy(prompts: Sequence[tuple[int, ...]]) -> Iterator[Prompted]:
+def greedy(prompts: Sequence[tuple[int, ...]]) -> Iterator[TargetPrompt]:
     """Each prompt once, for greedy answers."""
     for number, ids in enumerate(prompts):
         if ids:
-            yield Prompted(number, ids, 0.0)
+            yield TargetPrompt(number, ids, 0.0)
 
 
 def given(path: Path, template: ChatTemplate, model: Model) -> Iterator[AnsweredText]:

@@ -41,18 +41,18 @@ from localspec.train.files import (
 )
 from localspec.train.lessons import ROWS, Lessons
 from localspec.train.measuring import CONTEXT, chosen_shape, costs
-from localspec.train.prompts import Prompts, gather
+from localspec.train.prompts import TrainingPrompts, gather
 from localspec.train.recording import place, record
 from localspec.train.request import TrainRequest
 from localspec.train.shape import HeadShape, candidates, require_trainable
-from localspec.train.told import Say, Trained
-from localspec.train.work import Decided, Terms, Workplace, alone, require_disk
+from localspec.train.told import Say, TrainingResult
+from localspec.train.work import TrainingChoices, TrainingFolder, TrainingTerms, alone, require_disk
 
 _STORE: Final = "conversations.db"
 
 
 @dataclass(frozen=True, slots=True)
-class Hearer:
+class TrainingListener:
     """Who is told, and who may stop it.
 
     Attributes:
@@ -68,7 +68,7 @@ class Hearer:
     between: Callable[[], None] = lambda: None
 
 
-def train(request: TrainRequest, hearer: Hearer) -> Trained:
+def train(request: TrainRequest, hearer: TrainingListener) -> TrainingResult:
     """Train a head for a target, on this machine, with what llama.cpp computes of it.
 
     Raises:
@@ -87,7 +87,7 @@ def train(request: TrainRequest, hearer: Hearer) -> Trained:
             hearer.tell("this machine runs on its battery: a training takes long, plug it in")
         if not awake:
             hearer.tell("nothing keeps this machine awake: while it sleeps, the training waits")
-        return _Whole(request, hearer, target, prompts).whole()
+        return _TrainingRun(request, hearer, target, prompts).whole()
 
 
 def find(pair: str, *, scan: bool) -> tuple[str, ModelFiles]:
@@ -126,24 +126,24 @@ def target_options(files: ModelFiles, draft: str, threads: int | None = None) ->
     )
 
 
-class _Whole:
+class _TrainingRun:
     """One training, step by step."""
 
     def __init__(
         self,
         request: TrainRequest,
-        hearer: Hearer,
+        hearer: TrainingListener,
         found: tuple[str, ModelFiles],
-        prompts: Prompts,
+        prompts: TrainingPrompts,
     ) -> None:
         self.request, self.hearer, self.prompts = request, hearer, prompts
         self.name, self.target = found
         self.hash = fingerprint(self.target.paths)
         self.weights = ModelWeights(self.target.paths)
-        self.work = Workplace(self.hash)
+        self.work = TrainingFolder(self.hash)
         self.threads = request.threads or default_threads()
 
-    def whole(self) -> Trained:
+    def whole(self) -> TrainingResult:
         """Do all of it."""
         request, hearer = self.request, self.hearer
         before = self.work.enter(self._terms(), resume=request.resume, anew=request.anew)
@@ -157,12 +157,12 @@ class _Whole:
             self._learn(session, begun, shape, samples, held)
         return self._end(samples)
 
-    def _terms(self) -> Terms:
+    def _terms(self) -> TrainingTerms:
         def hashes(paths: Sequence[Path]) -> tuple[str, ...]:
             return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths)
 
         request = self.request
-        return Terms(
+        return TrainingTerms(
             target=self.hash,
             prompts=hashes(request.prompts),
             answers=hashes(request.answers),
@@ -173,7 +173,7 @@ class _Whole:
             init=fingerprint([request.init]) if request.init else "",
         )
 
-    def _begin(self, session: Session) -> Decided:
+    def _begin(self, session: Session) -> TrainingChoices:
         """Choose the head's sizes, say what it all takes, and insist on room for it."""
         request, hearer = self.request, self.hearer
         hearer.progress("Measuring this machine", None)
@@ -190,7 +190,7 @@ class _Whole:
         tokens = self._tokens(shape, found)
         told = estimate(shape, found, tokens, request.passes)
         self._require_sense(told)
-        begun = Decided(
+        begun = TrainingChoices(
             terms=self._terms(),
             tokens=tokens,
             feed_forward=shape.feed_forward,
@@ -236,7 +236,7 @@ class _Whole:
                 "Close other programs, or train for a smaller target.",
             )
 
-    def _shape(self, begun: Decided) -> HeadShape:
+    def _shape(self, begun: TrainingChoices) -> HeadShape:
         """The sizes that were chosen; those of a head to begin with, where one is named."""
         sizes = begun.feed_forward, begun.drafted
         shapes = candidates(self.target.header)
@@ -259,7 +259,7 @@ class _Whole:
             yield taps
 
     def _answers(
-        self, session: Session, begun: Decided
+        self, session: Session, begun: TrainingChoices
     ) -> tuple[list[AnsweredText], list[AnsweredText]]:
         """What is learnt from, and what the head is judged by: as far as missing, written now."""
         template, hearer = session.template, self.hearer
@@ -295,7 +295,7 @@ class _Whole:
     def _learn(
         self,
         session: Session,
-        begun: Decided,
+        begun: TrainingChoices,
         shape: HeadShape,
         samples: Sequence[AnsweredText],
         held: Sequence[AnsweredText],
@@ -332,7 +332,9 @@ class _Whole:
 
             training.run(self.hearer.cancel, self.hearer.progress, write, self.hearer.between)
 
-    def _about(self, samples: Sequence[AnsweredText], begun: Decided) -> dict[str, MetaValue]:
+    def _about(
+        self, samples: Sequence[AnsweredText], begun: TrainingChoices
+    ) -> dict[str, MetaValue]:
         """What a head's file says of how it was made."""
         return {
             "general.name": f"head for {self.name}",
@@ -342,7 +344,7 @@ class _Whole:
             trained.PRIVATE: self.prompts.private,
         }
 
-    def _end(self, samples: Sequence[AnsweredText]) -> Trained:
+    def _end(self, samples: Sequence[AnsweredText]) -> TrainingResult:
         """Judge the head, put it where it belongs, and have the target draft with it."""
         hearer, request = self.hearer, self.request
         options = target_options(self.target, str(self.work.head), request.threads)
@@ -360,7 +362,7 @@ class _Whole:
         rewritten(self.work.head, out, {trained.ACCEPTED: accepted})
         name = record(self.target.paths, out)
         self.work.leave()
-        return Trained(head=out, name=name, found=found)
+        return TrainingResult(head=out, name=name, found=found)
 
 
 def commonest(samples: Sequence[AnsweredText]) -> int:
@@ -370,7 +372,7 @@ def commonest(samples: Sequence[AnsweredText]) -> int:
 
 
 def check(
-    pair: str, path: Path, hearer: Hearer, *, scan: bool, threads: int | None = None
+    pair: str, path: Path, hearer: TrainingListener, *, scan: bool, threads: int | None = None
 ) -> list[str]:
     """Measure what a head is worth for a target, and what that differs from where it was made.
 

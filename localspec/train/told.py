@@ -17,7 +17,7 @@ Say: TypeAlias = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TrainingResult:
     """What came of it.
 
     Attributes:

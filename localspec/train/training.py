@@ -14,7 +14,7 @@ from localspec.loading.models import Progress
 from localspec.train.answers import AnsweredText
 from localspec.train.learning import Acceptance, HeadLearner
 from localspec.train.lessons import Lessons, batches
-from localspec.train.work import Workplace
+from localspec.train.work import TrainingFolder
 
 _SAVE_S: Final = 30.0
 _JUDGED: Final = 20  # times in a training
@@ -23,7 +23,7 @@ _PAUSE_S: Final = 60.0  # a step that took longer: the machine slept
 
 
 @dataclass(slots=True)
-class Standing:
+class TrainingState:
     """Where a training stands.
 
     Attributes:
@@ -49,7 +49,7 @@ class Training:
 
     def __init__(
         self,
-        work: Workplace,
+        work: TrainingFolder,
         learner: HeadLearner,
         lessons: Lessons,
         samples: Sequence[AnsweredText],
@@ -72,9 +72,9 @@ class Training:
         self._work, self._learner, self._lessons = work, learner, lessons
         self._held, self._common = held, common
         self._batches = [batch for turn in range(passes) for batch in batches(samples, turn)]
-        self.standing = Standing()
+        self.standing = TrainingState()
         if work.checkpoint.exists():
-            self.standing = Standing(**learner.restore(work.checkpoint.read_bytes()))
+            self.standing = TrainingState(**learner.restore(work.checkpoint.read_bytes()))
 
     @property
     def steps(self) -> int:
@@ -121,7 +121,7 @@ class Training:
     def save(self) -> None:
         """Write a checkpoint: all or nothing."""
         its = self.standing
-        more: dict[str, Any] = {name: getattr(its, name) for name in Standing.__slots__}
+        more: dict[str, Any] = {name: getattr(its, name) for name in TrainingState.__slots__}
         with private.whole_file(self._work.checkpoint) as file:
             file.write(self._learner.saved(more))
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from localspec.bench.benchmark import bench
 from localspec.bench.prompt_sets import BenchPrompt, BenchRequest, PromptSet
-from localspec.bench.result import Interval
+from localspec.bench.result import MeanInterval
 from localspec.chat.conversation import Message
 from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
@@ -17,7 +17,7 @@ from localspec.loading.load import load_session
 from localspec.loading.models import Progress
 from localspec.loading.request import LoadRequest
 from localspec.train import reading
-from localspec.train.judging import Accepted, judge
+from localspec.train.judging import AcceptedDrafts, judge
 from localspec.train.prompts import gather
 
 BETTER: Final = 0.02
@@ -38,10 +38,10 @@ class HeadVerdict:
         speedup: over plain decoding, in pairs; None where there was nothing to time.
     """
 
-    greedy: Accepted
-    sampled: Accepted
-    reference: Accepted
-    speedup: Interval | None
+    greedy: AcceptedDrafts
+    sampled: AcceptedDrafts
+    reference: AcceptedDrafts
+    speedup: MeanInterval | None
 
     @property
     def better(self) -> bool:
@@ -95,7 +95,7 @@ def look(
     return HeadVerdict(greedy=greedy, sampled=sampled, reference=reference, speedup=speedup)
 
 
-def accepted_of(session: Session, common: int, cancel: Cancel) -> Accepted:
+def accepted_of(session: Session, common: int, cancel: Cancel) -> AcceptedDrafts:
     """What localspec's own held-out prompts accept of a loaded head's drafts, greedily."""
     own = reading.prompt_ids(session.template, gather((), ()).held_out)
     asked = [ids for ids in own if ids]
@@ -104,7 +104,7 @@ def accepted_of(session: Session, common: int, cancel: Cancel) -> Accepted:
 
 def _timed(
     session: Session, held_out: Sequence[Sequence[Message]], progress: Progress, cancel: Cancel
-) -> Interval | None:
+) -> MeanInterval | None:
     """The speed-up of automatic drafting over plain decoding, asked in turns."""
     texts = [each[0].content for each in held_out if len(each) == 1][:_PROMPTS]
     if not texts:

@@ -19,7 +19,7 @@ _LOCK: Final = "lock"
 _FORMAT: Final = 1
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What a training was asked for: with anything else it cannot go on.
 
     Attributes:
@@ -41,7 +41,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     format: int = _FORMAT
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingChoices(msgspec.Struct, frozen=True, kw_only=True):
     """What was decided at the beginning.
 
     Attributes:
@@ -51,14 +51,14 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
         step_s: seconds of one step of it; 0 where that was not measured.
     """
 
-    terms: Terms
+    terms: TrainingTerms
     tokens: int
     feed_forward: int
     drafted: int
     step_s: float
 
 
-class Workplace:
+class TrainingFolder:
     """The folder of one target's training.
 
     Attributes:
@@ -77,15 +77,15 @@ class Workplace:
         self.probe = self.folder / "probe.gguf"
         self._begun = self.folder / "begun.json"
 
-    def begun(self) -> Decided | None:
+    def begun(self) -> TrainingChoices | None:
         """What was decided when it began; None where nothing is there."""
-        return private.read_json(self._begun, Decided)
+        return private.read_json(self._begun, TrainingChoices)
 
-    def begin(self, begun: Decided) -> None:
+    def begin(self, begun: TrainingChoices) -> None:
         """Keep what was decided."""
         private.write_json(self._begun, begun)
 
-    def enter(self, terms: Terms, *, resume: bool, anew: bool) -> Decided | None:
+    def enter(self, terms: TrainingTerms, *, resume: bool, anew: bool) -> TrainingChoices | None:
         """Begin, or go on as was asked for; give what was decided where it goes on.
 
         Raises:
@@ -118,7 +118,7 @@ class Workplace:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _difference(before: Decided, terms: Terms) -> str:
+def _difference(before: TrainingChoices, terms: TrainingTerms) -> str:
     old, new = msgspec.structs.asdict(before.terms), msgspec.structs.asdict(terms)
     return ", ".join(name for name in old if old[name] != new[name])
 

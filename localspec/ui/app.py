@@ -20,25 +20,25 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 
 from localspec import formats
-from localspec.chat.history.keeper import Keeper
-from localspec.chat.history.record import Record
+from localspec.chat.history.keeper import StoreThread
+from localspec.chat.history.record import ConversationRecord
 from localspec.errors import LocalspecError, UsageError
 from localspec.process import messages
 from localspec.ui import commands
-from localspec.ui.conversation.completion import Completion
-from localspec.ui.conversation.gate import Gate, InUse, Phase
+from localspec.ui.conversation.completion import CompletionList
+from localspec.ui.conversation.gate import EnginePhase, EngineState, PairLoader
 from localspec.ui.conversation.growing import legend
 from localspec.ui.conversation.input import PromptArea
-from localspec.ui.conversation.shelf import Shelf
-from localspec.ui.conversation.stream import Stream
+from localspec.ui.conversation.shelf import ConversationLibrary
+from localspec.ui.conversation.stream import AnswerStream
 from localspec.ui.conversation.transcript import Transcript
-from localspec.ui.conversation.turns import Turns
+from localspec.ui.conversation.turns import TurnController
 from localspec.ui.lines import KeyLine, StatusLine, TitleLine
 from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.screens.compare import CompareScreen
 from localspec.ui.screens.help import HelpScreen, PaletteCommands
 from localspec.ui.screens.rounds import RoundScreen
-from localspec.ui.sending import Sending
+from localspec.ui.sending import PromptSender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 
     from localspec.chat.events import PromptProgress
     from localspec.process.engine_client import EngineClient
-    from localspec.process.messages import Fault, SessionInfo
-    from localspec.ui.measuring import Measuring
-    from localspec.ui.pair_work import Pairs
+    from localspec.process.messages import SentError, SessionInfo
+    from localspec.ui.measuring import MeasuringJobs
+    from localspec.ui.pair_work import PairManager
 
 _AGAIN_WITHIN_S = 2.0
 _SENTENCE = 20  # characters in which a sentence can be told
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class Appearance:
     """Choices that the app begins with.
 
     Attributes:
@@ -78,7 +78,7 @@ class Looks:
     proposes: bool = False
 
 
-def _raised(fault: Fault | None) -> Exception | None:
+def _raised(fault: SentError | None) -> Exception | None:
     return None if fault is None else fault.exception()
 
 
@@ -89,7 +89,7 @@ class ChatApp(App[None], inherit_bindings=False):
         engine: what answers; it loads while the app is already on screen.
         archive: the file of the stored conversations; None to keep none.
         resume: the id of the stored conversation to begin with.
-        looks: what the user has chosen about the screen.
+        appearance: what the user has chosen about the screen.
     """
 
     TITLE = "localspec"
@@ -117,62 +117,68 @@ class ChatApp(App[None], inherit_bindings=False):
         *,
         archive: Path | None = None,
         resume: str | None = None,
-        looks: Looks | None = None,
+        appearance: Appearance | None = None,
     ) -> None:
         super().__init__()
-        self._looks = looks or Looks()
-        self.commands = commands.with_keys(self._looks.keys)
+        self._appearance = appearance or Appearance()
+        self.commands = commands.with_keys(self._appearance.keys)
         self.engine = engine
         self._pressed = ("", float("-inf"))  # a key that counts when it comes again, and when
-        self._pairs: Pairs | None = None
-        self._proposes = self._looks.proposes  # and has not done so yet
+        self._pairs: PairManager | None = None
+        self._proposes = self._appearance.proposes  # and has not done so yet
         self._bind_keys()
         self._place_widgets()
         self._connect(archive, resume)
 
     def _bind_keys(self) -> None:
         # What the user chose comes first: it takes a key away from another command.
-        for one in sorted(self.commands, key=lambda one: one.name not in self._looks.keys):
+        for one in sorted(self.commands, key=lambda one: one.name not in self._appearance.keys):
             if one.keys:
                 action = f"command('{one.name}')"
                 self._bindings.bind(one.keys, action, one.name, show=False, priority=True)
 
     def _place_widgets(self) -> None:
-        self.dashboard = Dashboard(self._looks.panel)
+        self.dashboard = Dashboard(self._appearance.panel)
         self.transcript = Transcript()
         self._status = StatusLine()
-        self._gate = Gate(self._status.flash, self._phase_changed)
-        self._completion = Completion(self.commands, lambda one: one.words(self._parts))
+        self._engine_state = EngineState(self._status.flash, self._phase_changed)
+        self._completion = CompletionList(self.commands, lambda one: one.words(self._parts))
         self.prompt = PromptArea(self._enter, self._completion, self.transcript.say)
         self.title_line = TitleLine("", markup=False, id="title")
 
     def _connect(self, archive: Path | None, resume: str | None) -> None:
         """Make what works behind the widgets, each with what it needs."""
-        gate, engine, transcript = self._gate, self.engine, self.transcript
+        engine_state, engine, transcript = self._engine_state, self.engine, self.transcript
         prompt, dashboard = self.prompt, self.dashboard
-        keeper = None
+        store_thread = None
         if archive is not None:
-            keeper = Keeper(archive, lambda error: self.soon(self.in_use.trouble, error))
-        record = Record(keeper)
-        stream = Stream(
+            store_thread = StoreThread(
+                archive, lambda error: self.soon(self.pair_loader.trouble, error)
+            )
+        record = ConversationRecord(store_thread)
+        stream = AnswerStream(
             transcript, dashboard, self._prompt_read, lambda: self.soon(self.turns.stream.news)
         )
-        self.turns = Turns(gate, engine, record, stream, transcript, prompt, dashboard)
-        self.shelf = Shelf(keeper, record, resume, gate, engine, self.turns, transcript, prompt)
-        self.in_use = InUse(
-            gate, engine, self.turns, transcript, self._seat,
+        self.turns = TurnController(
+            engine_state, engine, record, stream, transcript, prompt, dashboard
+        )
+        self.library = ConversationLibrary(
+            store_thread, record, resume, engine_state, engine, self.turns, transcript, prompt
+        )
+        self.pair_loader = PairLoader(
+            engine_state, engine, self.turns, transcript, self._seat,
             lambda *asked: self._later(lambda pairs: pairs.offer(*asked)),
         )  # fmt: skip
-        self._sending = Sending(
-            gate, self.turns, self.shelf, self.in_use, transcript, prompt,
+        self._sender = PromptSender(
+            engine_state, self.turns, self.library, self.pair_loader, transcript, prompt,
             run=self._run_command, soon=self.soon, changed=self.show_phase,
         )  # fmt: skip
-        for problem in self._looks.problems:
-            self.in_use.trouble(UsageError(problem))
-        self._parts = commands.Parts(
-            engine, self.turns, self.shelf, self.in_use, lambda: self.pairs,
+        for problem in self._appearance.problems:
+            self.pair_loader.trouble(UsageError(problem))
+        self._parts = commands.CommandContext(
+            engine, self.turns, self.library, self.pair_loader, lambda: self.pairs,
             lambda: self.measuring, dashboard, transcript, prompt,
-            say=gate.say, copy=self._copy, open=self.push_screen, set_theme=self._set_theme,
+            say=engine_state.say, copy=self._copy, open=self.push_screen, set_theme=self._set_theme,
             offered=lambda: self._pairs is not None and self._pairs.offered is not None,
             show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
         )  # fmt: skip
@@ -192,40 +198,40 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def on_mount(self) -> None:
         """Begin loading; the screen is there already."""
-        if self._looks.theme is not None:
-            self.theme = self._looks.theme
+        if self._appearance.theme is not None:
+            self.theme = self._appearance.theme
         self.dashboard.start()
         self.prompt.focus()
         self.title_line.show(None)
         self.show_phase()
-        self.shelf.start()
+        self.library.start()
         self.engine.listen(self._hear)
 
     def chosen(self) -> dict[str, str]:
-        """What of its looks is another than at the start, by name."""
+        """What of its appearance differs from the start, by name."""
         now = {"theme": self.theme, "panel": self.dashboard.chosen}
-        begun = {"theme": self._looks.theme or DEFAULT_THEME, "panel": self._looks.panel}
+        begun = {"theme": self._appearance.theme or DEFAULT_THEME, "panel": self._appearance.panel}
         return {name: value for name, value in now.items() if value and value != begun[name]}
 
     @property
-    def pairs(self) -> Pairs:
+    def pairs(self) -> PairManager:
         """Made when it is first asked for: what it imports can wait for the first frame."""
         if self._pairs is None:
-            from localspec.ui.pair_work import Pairs  # noqa: PLC0415
+            from localspec.ui.pair_work import PairManager  # noqa: PLC0415
 
-            self._pairs = Pairs(
-                gate=self._gate, engine=self.engine, switch=self.in_use.switch,
+            self._pairs = PairManager(
+                engine_state=self._engine_state, engine=self.engine, switch=self.pair_loader.switch,
                 tell=self.transcript.say, hints=commands.hints(self.commands), soon=self.soon,
                 news=self.show_phase,
             )  # fmt: skip
         return self._pairs
 
     @cached_property
-    def measuring(self) -> Measuring:
+    def measuring(self) -> MeasuringJobs:
         """Made when it is first asked for."""
-        from localspec.ui.measuring import Measuring  # noqa: PLC0415
+        from localspec.ui.measuring import MeasuringJobs  # noqa: PLC0415
 
-        return Measuring(self.in_use, self.transcript, self._status)
+        return MeasuringJobs(self.pair_loader, self.transcript, self._status)
 
     def on_unmount(self) -> None:
         """However the app ends, what works in the background is told."""
@@ -258,13 +264,13 @@ class ChatApp(App[None], inherit_bindings=False):
 
     # From other threads
 
-    def _hear(self, letter: messages.Letter[messages.Event]) -> None:
+    def _hear(self, envelope: messages.Envelope[messages.Event]) -> None:
         """Take what the engine says, in the thread that hears it."""
-        if isinstance(letter.body, messages.Turn) and letter.body.speculation is None:
-            self.shelf.record.hear(letter.body.event)
-            self.turns.stream.inbox.put(letter.body.event)
+        if isinstance(envelope.body, messages.TurnReported) and envelope.body.speculation is None:
+            self.library.record.hear(envelope.body.event)
+            self.turns.stream.inbox.put(envelope.body.event)
         else:
-            self.soon(self._from_engine, letter)
+            self.soon(self._from_engine, envelope)
 
     def soon(self, call: Callable[..., None], *arguments: object) -> None:
         """Have it called in the screen's thread; from any thread."""
@@ -274,52 +280,54 @@ class ChatApp(App[None], inherit_bindings=False):
             # The event loop has just been closed: nobody is left to be told.
             self.engine.stop()
 
-    def _from_engine(self, letter: messages.Letter[messages.Event]) -> None:
+    def _from_engine(self, envelope: messages.Envelope[messages.Event]) -> None:
         """Take an event of the engine, other than those of a running turn."""
-        self.engine.settle(letter)
-        match letter.body:
-            case messages.Loading(step, share) if self.turns.phase is Phase.LOADING:
-                self.in_use.loading()
+        self.engine.settle(envelope)
+        match envelope.body:
+            case messages.Loading(step, share) if self.turns.phase is EnginePhase.LOADING:
+                self.pair_loader.loading()
                 self._status.lasting(step, share, hint="Esc cancels")
             case messages.Loaded(info):
-                self.in_use.loaded(info)
+                self.pair_loader.loaded(info)
             case messages.LoadFailed() as failed:
-                self.in_use.failed(failed)
-            case messages.Turn() | messages.Looked() | messages.Counted():
-                self._to_asker(letter.body)
+                self.pair_loader.failed(failed)
+            case messages.TurnReported() | messages.RoundExplained() | messages.TokensCounted():
+                self._to_asker(envelope.body)
             case messages.TurnOver(error, said):
                 self.turns.over(_raised(error), said)
                 self.show_phase()  # by now the figures are those of all the answer
-                self._sending.answered(go_on=error is None)
+                self._sender.answered(go_on=error is None)
             case messages.ChangeDone(error):
                 self._changed(error)
-            case messages.Asking() | messages.Performed() as news:
+            case messages.BenchProgress() | messages.JobDone() as news:
                 self.measuring.hear(news)
-            case messages.Status() as status:
+            case messages.EngineStatus() as status:
                 self.dashboard.hear(status)
                 self.turns.stream.pace.spare = status.figures.spare
             case messages.Died(error):
                 self._leave_comparison()
-                self.in_use.died(error.exception())
-                self._sending.give_back()
+                self.pair_loader.died(error.exception())
+                self._sender.give_back()
 
-    def _to_asker(self, event: messages.Turn | messages.Looked | messages.Counted) -> None:
+    def _to_asker(
+        self, event: messages.TurnReported | messages.RoundExplained | messages.TokensCounted
+    ) -> None:
         """Tell the input, or the dialogue that asked, if it is still there."""
         match self._asking_screen(), event:
-            case CompareScreen() as screen, messages.Turn(said, speculation):
+            case CompareScreen() as screen, messages.TurnReported(said, speculation):
                 screen.hear(said, speculation=bool(speculation))
-            case RoundScreen() as screen, messages.Looked(inside, error):
+            case RoundScreen() as screen, messages.RoundExplained(inside, error):
                 screen.hear(inside, error.message if error is not None else "")
-            case _, messages.Counted(tokens):
+            case _, messages.TokensCounted(tokens):
                 self.turns.counted(tokens)
                 self._show_size()
 
-    def _changed(self, error: Fault | None) -> None:
+    def _changed(self, error: SentError | None) -> None:
         """A change was made, or refused."""
         if error is not None:
             self._leave_comparison()
         self.turns.changed(_raised(error))
-        self._sending.answered()
+        self._sender.answered()
 
     def _leave_comparison(self) -> None:
         """Close a screen that waits for the engine: in vain, and it hides what is said."""
@@ -335,12 +343,12 @@ class ChatApp(App[None], inherit_bindings=False):
         """Another pair answers: whoever shows its name or keeps it is told."""
         self.dashboard.seat(info)
         self.title_line.show(info)
-        self.shelf.loaded(info)
+        self.library.loaded(info)
         if self._proposes:
             self._proposes = False
             self._later(lambda pairs: pairs.propose())
 
-    def _later(self, call: Callable[[Pairs], None]) -> None:
+    def _later(self, call: Callable[[PairManager], None]) -> None:
         """Have something done with the pairs once what they need is imported, elsewhere."""
 
         def wait() -> None:
@@ -352,13 +360,13 @@ class ChatApp(App[None], inherit_bindings=False):
     # From the keyboard
 
     def _enter(self, text: str, command: bool) -> bool:
-        return self._sending.enter(text, command)
+        return self._sender.enter(text, command)
 
     @on(PromptArea.Changed)
     def _typed(self) -> None:
         self._completion.look(self.prompt.begun)
         self._show_size()
-        self._sending.keep()
+        self._sender.keep()
 
     def _show_size(self) -> None:
         """Say on the input's frame how much is typed."""
@@ -378,12 +386,12 @@ class ChatApp(App[None], inherit_bindings=False):
 
         What waits for the answer's end stands in the input again.
         """
-        if self.turns.phase is Phase.LOADING:
+        if self.turns.phase is EnginePhase.LOADING:
             self.engine.stop_loading()
         elif self.turns.busy:
             self.turns.stop()
-            self._sending.give_back()
-        elif self._gate.editing is not None:
+            self._sender.give_back()
+        elif self._engine_state.editing is not None:
             self.turns.leave_edit()
         elif self._completion.display:
             self._completion.leave(self.prompt.text)
@@ -393,7 +401,7 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def action_version(self, node: str, by: int) -> None:
         """Show the earlier (-1) or later (1) version of a message: its arrows were clicked."""
-        self.shelf.step(node, by)
+        self.library.step(node, by)
 
     def action_interrupt(self) -> None:
         """Ctrl+C: copy a selection, else stop the answer; pressed twice, quit."""
@@ -405,7 +413,7 @@ class ChatApp(App[None], inherit_bindings=False):
             return
         if self.turns.busy:
             self.turns.stop()
-            self._sending.give_back()
+            self._sender.give_back()
         if self._again("Ctrl+C", "quit"):
             self.leave()
 
@@ -435,7 +443,7 @@ class ChatApp(App[None], inherit_bindings=False):
         elif commands.may_run(name, "", self.turns.phase):
             self._run_command(name, "")
         else:
-            self._gate.refuse()
+            self._engine_state.refuse()
 
     def _run_command(self, name: str, argument: str) -> None:
         try:
@@ -467,11 +475,11 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def show_phase(self) -> None:
         """The status line for what is going on."""
-        text, hint = self._gate.shown()
+        text, hint = self._engine_state.shown()
         room = (2 if self.size.height >= 16 else 1) * (self.size.width - 12)
-        if self.turns.phase is Phase.READY and not hint and room >= _SENTENCE:
+        if self.turns.phase is EnginePhase.READY and not hint and room >= _SENTENCE:
             hint = textwrap.shorten(self.dashboard.unsaid(), room, placeholder=" …")
-        if waiting := len(self._sending.waiting):
+        if waiting := len(self._sender.waiting):
             hint += f"  {waiting} message{'s' if waiting > 1 else ''} waiting"
         if self._pairs is not None and (doing := self._pairs.doing()):
             hint = f"{doing}  {hint}"
@@ -481,7 +489,7 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _prompt_read(self, progress: PromptProgress) -> None:
         """The prompt is being read."""
-        if self.turns.phase is Phase.ANSWERING:
+        if self.turns.phase is EnginePhase.ANSWERING:
             text = f"reading {formats.count(progress.total)} tokens"
             share = progress.done / progress.total if progress.total else 1.0
             self._status.lasting(text, share, hint="Esc stops")

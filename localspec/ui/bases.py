@@ -1,7 +1,7 @@
 """Bases for widgets: lines shown as they are, nothing copied, a mark at the chosen line of a list.
 
-`Plain` and `Uncopied` stand last among a widget's bases: Textual takes styles for the first one's
-name only.
+`LineWidget` and `Uncopied` stand last among a widget's bases: Textual takes styles for the first
+one's name only.
 
 The plain way to the screen is for widgets without a border, padding, or links to look after:
 Textual puts every line of a widget through its styles before it is shown. Where there is nothing
@@ -48,7 +48,7 @@ def unseen(event: events.Key) -> str:
     return "" if unicodedata.category(character) in ("Cc", "Cs") else safe(character)
 
 
-class Field(Input):
+class InputLine(Input):
     """One line of text, the cursor at rest, in which every character that is typed arrives."""
 
     def on_key(self, event: events.Key) -> None:
@@ -59,7 +59,7 @@ class Field(Input):
             self.replace(text, *sorted(self.selection))
 
 
-class Plain(Widget):
+class LineWidget(Widget):
     """Shows what its `render_line` draws, as it is."""
 
     def render_lines(self, crop: Region) -> list[Strip]:
@@ -83,7 +83,7 @@ class Uncopied(Widget):
         return None
 
 
-class PlainScrollBar(ScrollBar, Plain):
+class PlainScrollBar(ScrollBar, LineWidget):
     """A vertical scrollbar of one cell's width, drawn when it says something else than before."""
 
     _drawn: object = None

@@ -15,7 +15,7 @@ from localspec.pairs.folders import data_folder, is_file, user_path
 from localspec.safe_text import one_line, safe
 from localspec.ui import able, parameters, words
 from localspec.ui.conversation import extracts
-from localspec.ui.conversation.gate import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, Phase
+from localspec.ui.conversation.gate import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, EnginePhase
 from localspec.ui.panel.dashboard import PanelForm
 from localspec.ui.screens import compare
 from localspec.ui.screens.history import HistoryScreen
@@ -25,20 +25,20 @@ from localspec.ui.screens.themes import ThemeScreen, themes
 if TYPE_CHECKING:
     from localspec.process.engine_client import EngineClient
     from localspec.process.messages import SessionInfo
-    from localspec.ui.conversation.gate import InUse
+    from localspec.ui.conversation.gate import PairLoader
     from localspec.ui.conversation.input import PromptArea
-    from localspec.ui.conversation.shelf import Shelf
+    from localspec.ui.conversation.shelf import ConversationLibrary
     from localspec.ui.conversation.transcript import Transcript
-    from localspec.ui.conversation.turns import Turns
-    from localspec.ui.measuring import Measuring
-    from localspec.ui.pair_work import Pairs
+    from localspec.ui.conversation.turns import TurnController
+    from localspec.ui.measuring import MeasuringJobs
+    from localspec.ui.pair_work import PairManager
     from localspec.ui.panel.dashboard import Dashboard
 
-Action: TypeAlias = "Callable[[Parts, str], None]"
+Action: TypeAlias = "Callable[[CommandContext, str], None]"
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class CommandContext:
     """What commands work on; the app makes each of them once.
 
     Attributes:
@@ -53,11 +53,11 @@ class Parts:
     """
 
     engine: EngineClient
-    turns: Turns
-    shelf: Shelf
-    in_use: InUse
-    pairs: Callable[[], Pairs]
-    measuring: Callable[[], Measuring]
+    turns: TurnController
+    library: ConversationLibrary
+    pair_loader: PairLoader
+    pairs: Callable[[], PairManager]
+    measuring: Callable[[], MeasuringJobs]
     dashboard: Dashboard
     transcript: Transcript
     prompt: PromptArea
@@ -102,10 +102,10 @@ class Command:
     also: str = ""
     keys: str = ""
     footer: str = ""
-    when: frozenset[Phase] = ANY_TIME
+    when: frozenset[EnginePhase] = ANY_TIME
     bare: bool = False
-    able: Callable[[Parts], bool] = able.always
-    words: Callable[[Parts], Sequence[str]] = words.none
+    able: Callable[[CommandContext], bool] = able.always
+    words: Callable[[CommandContext], Sequence[str]] = words.none
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ def find(name: str) -> Command:
     )
 
 
-def run(app: Parts, name: str, argument: str) -> None:
+def run(app: CommandContext, name: str, argument: str) -> None:
     """Do what the command called `name` does; its errors are for the conversation.
 
     Raises:
@@ -201,7 +201,7 @@ def run(app: Parts, name: str, argument: str) -> None:
     command.run(app, argument)
 
 
-def may_run(name: str, argument: str, phase: Phase) -> bool:
+def may_run(name: str, argument: str, phase: EnginePhase) -> bool:
     """Whether the engine lets a command run now; one that does not exist says so when run."""
     try:
         command = find(name)
@@ -210,7 +210,7 @@ def may_run(name: str, argument: str, phase: Phase) -> bool:
     return phase in command.when or (command.bare and not argument)
 
 
-def _speculation(app: Parts, argument: str) -> None:
+def _speculation(app: CommandContext, argument: str) -> None:
     session = app.session()
     wanted = {"": not session.speculation, "on": True, "off": False}.get(argument.lower())
     if wanted is None:
@@ -221,57 +221,57 @@ def _speculation(app: Parts, argument: str) -> None:
     app.say(f"speculation {'on' if wanted else 'off'} from the next round on")
 
 
-def _origin(app: Parts, _argument: str) -> None:
+def _origin(app: CommandContext, _argument: str) -> None:
     app.transcript.show_origins(not app.transcript.by_origin)
     app.show_phase()
 
 
-def _panel(app: Parts, argument: str) -> None:
+def _panel(app: CommandContext, argument: str) -> None:
     if argument and argument.lower() not in list(PanelForm):
         raise UsageError(f"the panel cannot be “{argument}”", "Say /panel full, compact or off.")
     app.dashboard.cycle(argument.lower())
 
 
-def _regenerate(app: Parts, _argument: str) -> None:
+def _regenerate(app: CommandContext, _argument: str) -> None:
     if app.engine.alive:
         app.turns.regenerate()
     else:
         # What came to nothing with the engine stands in the input again.
-        app.in_use.reload(app.prompt.submit if app.prompt.text else app.turns.regenerate)
+        app.pair_loader.reload(app.prompt.submit if app.prompt.text else app.turns.regenerate)
 
 
-def _copy(app: Parts, argument: str) -> None:
+def _copy(app: CommandContext, argument: str) -> None:
     try:
         app.copy(*extracts.to_copy(app.transcript.items, argument.lower()))
     except UsageError as error:
         app.say(error.message)
 
 
-def _read(app: Parts, argument: str) -> None:
+def _read(app: CommandContext, argument: str) -> None:
     if not argument:
         raise UsageError("/read needs a file", "Name a text file, or write @FILE in a message.")
     app.prompt.insert(safe(extracts.attached(user_path(argument))) + "\n\n")
 
 
-def _pairs(app: Parts, argument: str) -> None:
+def _pairs(app: CommandContext, argument: str) -> None:
     if argument:
-        app.in_use.switch(argument)
+        app.pair_loader.switch(argument)
     elif (screen := app.pairs().screen()) is not None:
         app.open(screen)
 
 
-def _draft(app: Parts, argument: str) -> None:
+def _draft(app: CommandContext, argument: str) -> None:
     if argument:
-        app.in_use.reload(lambda: app.pairs().drafting(), draft=argument)
+        app.pair_loader.reload(lambda: app.pairs().drafting(), draft=argument)
     else:
         app.pairs().drafts()
 
 
-def _stats(app: Parts, _argument: str) -> None:
+def _stats(app: CommandContext, _argument: str) -> None:
     app.transcript.say(parameters.totals([node.figures for node in app.turns.record.nodes()]))
 
 
-def _preset(app: Parts, argument: str) -> None:
+def _preset(app: CommandContext, argument: str) -> None:
     word, _, name = argument.partition(" ")
     settings = app.session().settings
     name = name.strip()
@@ -293,7 +293,7 @@ def _preset(app: Parts, argument: str) -> None:
         )
 
 
-def _compare(app: Parts, argument: str) -> None:
+def _compare(app: CommandContext, argument: str) -> None:
     if note := app.session().speculation_note:
         raise UsageError(f"there is nothing to compare: {note}")
     typed = extracts.expand(argument or message_text(app.prompt.text))
@@ -302,7 +302,7 @@ def _compare(app: Parts, argument: str) -> None:
     app.open(compare.CompareScreen(text, app.engine.stop))
 
 
-def _inside(app: Parts, argument: str) -> None:
+def _inside(app: CommandContext, argument: str) -> None:
     app.session()
     back = (
         parameters.whole("round", argument, "Say which answer, from the last: 1.")
@@ -317,11 +317,11 @@ def _inside(app: Parts, argument: str) -> None:
     app.open(RoundScreen(ask, lambda: turns.busy and turn == engine.turn))
 
 
-def _set(app: Parts, argument: str) -> None:
+def _set(app: CommandContext, argument: str) -> None:
     name, value = parameters.parse(argument)
     if name == "ctx-size" and value:
         remedy = "Say how many tokens, or 0 for all that the model was trained for."
-        app.in_use.reload(ctx_size=parameters.whole("ctx-size", value, remedy))
+        app.pair_loader.reload(ctx_size=parameters.whole("ctx-size", value, remedy))
         return
     if name == "system":
         _system(app, value)
@@ -346,7 +346,7 @@ def _set(app: Parts, argument: str) -> None:
     )
 
 
-def _think(app: Parts, argument: str) -> None:
+def _think(app: CommandContext, argument: str) -> None:
     session = app.session()
     settings, can = session.settings, session.dialect.thinking
     if not argument:
@@ -361,7 +361,7 @@ def _think(app: Parts, argument: str) -> None:
     app.transcript.say(f"thinking for the answers to come: {parameters.thinking(settings, can)}")
 
 
-def _system(app: Parts, argument: str) -> None:
+def _system(app: CommandContext, argument: str) -> None:
     settings = app.session().settings
     if not argument:
         current = settings.system_prompt
@@ -373,7 +373,7 @@ def _system(app: Parts, argument: str) -> None:
     app.transcript.say(f"system prompt {done}")
 
 
-def _gamma(app: Parts, argument: str) -> None:
+def _gamma(app: CommandContext, argument: str) -> None:
     settings = app.session().settings
     said = f"gamma: {settings.gamma}"
     if argument:
@@ -383,7 +383,7 @@ def _gamma(app: Parts, argument: str) -> None:
     app.transcript.say(said)
 
 
-def _temperature(app: Parts, argument: str) -> None:
+def _temperature(app: CommandContext, argument: str) -> None:
     session, doubt = app.session(), ""
     said = f"temperature: {parameters.temperature(session.settings, session.advice)}"
     if argument:
@@ -394,7 +394,7 @@ def _temperature(app: Parts, argument: str) -> None:
     app.transcript.say(said, doubt)
 
 
-def _forget(app: Parts, _argument: str) -> None:
+def _forget(app: CommandContext, _argument: str) -> None:
     try:
         clear(data_folder() / PAST)
     except OSError as error:
@@ -403,17 +403,17 @@ def _forget(app: Parts, _argument: str) -> None:
         app.say("lookup knows nothing of earlier conversations any more")
 
 
-def _history(app: Parts, argument: str) -> None:
+def _history(app: CommandContext, argument: str) -> None:
     if not argument:
-        screen = HistoryScreen(app.shelf, app.shelf.record.header.id)
-        app.open(screen, lambda chosen: app.shelf.open(chosen) if chosen else None)
+        screen = HistoryScreen(app.library, app.library.record.header.id)
+        app.open(screen, lambda chosen: app.library.open(chosen) if chosen else None)
     elif is_file(path := user_path(argument)):
-        app.shelf.work(app.shelf.import_file(path))
+        app.library.work(app.library.import_file(path))
     else:
-        app.shelf.work(app.shelf.open_with(argument))
+        app.library.work(app.library.open_with(argument))
 
 
-def _show(app: Parts, _argument: str) -> None:
+def _show(app: CommandContext, _argument: str) -> None:
     session, size = app.session(), app.dashboard.state.figures.context_size
     app.transcript.say(
         "\n".join([
@@ -428,13 +428,13 @@ def _show(app: Parts, _argument: str) -> None:
     )  # fmt: skip
 
 
-def _thoughts(app: Parts, _argument: str) -> None:
+def _thoughts(app: CommandContext, _argument: str) -> None:
     opened = not app.transcript.thoughts_shown
     app.transcript.show_thoughts(opened)
     app.prompt.open_pastes(opened)
 
 
-def _theme(app: Parts, argument: str) -> None:
+def _theme(app: CommandContext, argument: str) -> None:
     if not argument:
         app.open(ThemeScreen())
     elif argument.lower() in themes():
@@ -445,23 +445,23 @@ def _theme(app: Parts, argument: str) -> None:
         )
 
 
-def _export(app: Parts, argument: str) -> None:
+def _export(app: CommandContext, argument: str) -> None:
     form, _, rest = argument.partition(" ")
     if form not in exchange.FORMS:
         ending = argument.rpartition(".")[2].lower()
         form, rest = (ending if ending in exchange.FORMS else "md"), argument
     path = user_path(rest.strip()) if rest.strip() else None
-    app.shelf.work(app.shelf.export(form, path))
+    app.library.work(app.library.export(form, path))
 
 
-def _import(app: Parts, argument: str) -> None:
+def _import(app: CommandContext, argument: str) -> None:
     if not argument:
         raise UsageError("/import needs a file", "Name a file that /export has written.")
-    app.shelf.work(app.shelf.import_file(user_path(argument)))
+    app.library.work(app.library.import_file(user_path(argument)))
 
 
-def _title(app: Parts, argument: str) -> None:
-    record, title = app.shelf.record, one_line(argument, 100)
+def _title(app: CommandContext, argument: str) -> None:
+    record, title = app.library.record, one_line(argument, 100)
     if not record.nodes():
         raise UsageError("there is no conversation yet", "Ask something first.")
     if title:
@@ -486,7 +486,8 @@ COMMANDS = (
     ),
     Command(
         "regen", "", "answer the last message again",
-        _regenerate, "retry", "f5,ctrl+r", "Again", when=IDLE | {Phase.DEAD}, able=able.repeatable,
+        _regenerate, "retry", "f5,ctrl+r", "Again", when=IDLE | {EnginePhase.DEAD},
+        able=able.repeatable,
     ),
     Command(
         "history", "[WORDS|FILE]",
@@ -501,11 +502,12 @@ COMMANDS = (
     ),
     Command(
         "earlier", "", "go back to an earlier version of an answer or a message",
-        lambda app, _: app.shelf.step_newest(-1), keys="f9,alt+left", when=IDLE, able=able.earlier,
+        lambda app, _: app.library.step_newest(-1), keys="f9,alt+left", when=IDLE,
+        able=able.earlier,
     ),
     Command(
         "later", "", "go on to a later version",
-        lambda app, _: app.shelf.step_newest(1), keys="f10,alt+right", when=IDLE, able=able.later,
+        lambda app, _: app.library.step_newest(1), keys="f10,alt+right", when=IDLE, able=able.later,
     ),
     Command(
         "copy", "[N|code [N]]", "copy the last answer, an earlier one, or a block of code",

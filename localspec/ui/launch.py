@@ -24,7 +24,7 @@ from localspec.errors import ConversationError
 from localspec.pairs.folders import data_folder
 from localspec.process.engine_client import EngineClient
 from localspec.signals import leaving
-from localspec.ui.app import ChatApp, Looks
+from localspec.ui.app import Appearance, ChatApp
 
 # A round lasts milliseconds to a second; a load that cannot be interrupted may take longer.
 _PATIENCE_S = 10.0
@@ -103,7 +103,7 @@ def run_app(
     *,
     archive: Path | None = None,
     resume: str | None = None,
-    looks: Looks | None = None,
+    appearance: Appearance | None = None,
 ) -> None:
     """Run the chat app until the user leaves.
 
@@ -111,7 +111,7 @@ def run_app(
         engine: what answers; it has ended when this returns.
         archive: the file of the stored conversations; None to keep none.
         resume: the id of the stored conversation to begin with.
-        looks: what the user has chosen about the screen.
+        appearance: what the user has chosen about the screen.
 
     Raises:
         LocalspecError: what kept the models from being loaded, if that is how it ended.
@@ -119,21 +119,21 @@ def run_app(
         Ended: a signal asked for the end, or the terminal is gone; what was said is kept.
         Exception: an unforeseen one that ended the app; the terminal is what it was.
     """
-    app = _App(engine, archive=archive, resume=resume, looks=looks)
+    app = _App(engine, archive=archive, resume=resume, appearance=appearance)
     with leaving(app.exit):
         try:
             with reading_anything():
                 app.run()
         finally:
             app.shut_down()
-            if looks is not None:
-                remember(looks.settings, app.chosen())
+            if appearance is not None:
+                remember(appearance.settings, app.chosen())
             app.engine.join(_PATIENCE_S)
-            kept = app.shelf.shut_down()
+            kept = app.library.shut_down()
     if app.fault is not None:
         raise app.fault
-    if app.in_use.load_error is not None:
-        raise app.in_use.load_error
+    if app.pair_loader.load_error is not None:
+        raise app.pair_loader.load_error
     if not kept:
         raise ConversationError(
             f"what was said last could not be written to {archive}",

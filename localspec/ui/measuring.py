@@ -11,32 +11,32 @@ from msgspec import msgpack
 from localspec import formats
 from localspec.bench import files, prompt_sets
 from localspec.bench.prompt_sets import BenchRequest
-from localspec.bench.result import Report
+from localspec.bench.result import BenchReport
 from localspec.bench.tables import brief
 from localspec.errors import LocalspecError
 from localspec.loading.request import LoadRequest
 from localspec.loading.results import TunedPair, tuned_text
 from localspec.process.jobs import BenchJob, TuneJob
-from localspec.process.messages import Asking, Performed
+from localspec.process.messages import BenchProgress, JobDone
 from localspec.safe_text import one_line
-from localspec.ui.conversation.gate import InUse
+from localspec.ui.conversation.gate import PairLoader
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.lines import StatusLine
 
 
 @dataclass(eq=False, repr=False)
-class Measuring:
+class MeasuringJobs:
     """Has the pair measured while it is not loaded for the conversation, which stays.
 
     Attributes:
         report: the latest bench of the pair in use, for exporting.
     """
 
-    in_use: InUse
+    pair_loader: PairLoader
     transcript: Transcript
     status: StatusLine
-    report: Report | None = None
-    _kind: type[Report] | type[TunedPair] = Report
+    report: BenchReport | None = None
+    _kind: type[BenchReport] | type[TunedPair] = BenchReport
     _output: Path | None = None
     _about: tuple[str, str | None] | None = None  # the pair that `report` is about
     _began: float | None = None  # when the first question of a bench was asked
@@ -44,7 +44,7 @@ class Measuring:
     def tune(self) -> None:
         """Measure thoroughly, as `localspec tune`."""
         self._kind = TunedPair
-        self.in_use.perform(lambda loaded: TuneJob(replace(loaded, gamma=0)))
+        self.pair_loader.perform(lambda loaded: TuneJob(replace(loaded, gamma=0)))
 
     def bench(self, output: Path | None) -> None:
         """Bench as `localspec bench --quick`; with a file, write the pair's latest report to it.
@@ -54,7 +54,7 @@ class Measuring:
         """
         if output is not None:
             files.check((output,))
-        session = self.in_use.engine.info
+        session = self.pair_loader.engine.info
         about = session.pair_reference if session is not None else None
         if about != self._about:
             self._about, self.report = about, None
@@ -62,27 +62,27 @@ class Measuring:
             files.write(self.report, output)
             self.transcript.say(f"the report is in {output}")
             return
-        self._kind, self._output = Report, output
-        self.in_use.perform(_quick)
+        self._kind, self._output = BenchReport, output
+        self.pair_loader.perform(_quick)
 
-    def hear(self, news: Asking | Performed) -> None:
+    def hear(self, news: BenchProgress | JobDone) -> None:
         """A job goes on, or is over: show what came of it, or say why nothing did."""
         match news:
-            case Asking():
+            case BenchProgress():
                 self._asking(news)
-            case Performed(None, error):
+            case JobDone(None, error):
                 stopped = LocalspecError("stopped: nothing was measured")
-                self.in_use.trouble(error.exception() if error else stopped)
-            case Performed(bytes() as result) if self._kind is TunedPair:
-                self.in_use.tell(tuned_text(msgpack.decode(result, type=TunedPair)))
-            case Performed(bytes() as result):
-                self.report = msgpack.decode(result, type=Report)
+                self.pair_loader.trouble(error.exception() if error else stopped)
+            case JobDone(bytes() as result) if self._kind is TunedPair:
+                self.pair_loader.tell(tuned_text(msgpack.decode(result, type=TunedPair)))
+            case JobDone(bytes() as result):
+                self.report = msgpack.decode(result, type=BenchReport)
                 remedy = "/bench FILE writes all of the report: .json, .csv, .md."
-                self.in_use.tell(brief(self.report), remedy)
+                self.pair_loader.tell(brief(self.report), remedy)
                 if self._output is not None:
                     self._write(self.report, self._output)
 
-    def _asking(self, at: Asking) -> None:
+    def _asking(self, at: BenchProgress) -> None:
         if at.done == 0 or self._began is None:
             self._began = perf_counter()
         passed, left, share = perf_counter() - self._began, "", None
@@ -91,13 +91,13 @@ class Measuring:
         said = f"question {at.done + 1}{left}: {one_line(at.prompt, 40)}"
         self.status.lasting(said, share, hint="Esc ends it")
 
-    def _write(self, report: Report, path: Path) -> None:
+    def _write(self, report: BenchReport, path: Path) -> None:
         try:
             files.write(report, path)
         except LocalspecError as error:
-            self.in_use.trouble(error)
+            self.pair_loader.trouble(error)
         else:
-            self.in_use.tell(f"the report is in {path}")
+            self.pair_loader.tell(f"the report is in {path}")
 
 
 def _share(passed: float, left: float) -> float:

@@ -26,14 +26,14 @@ from localspec.loading.request import LoadRequest
 from localspec.pairs import catalogue, describe, found, installed, pull, remove, resolver
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.examine import examine
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from localspec.pairs.names import STARTER
 from localspec.pairs.pull import PullPlan, PullProgress, PullRequest
 from localspec.process.engine_client import EngineClient
 from localspec.safe_text import one_line
 from localspec.ui import proposing
-from localspec.ui.conversation.gate import ANSWER, LOADABLE, Gate, Phase
-from localspec.ui.screens.pair_lines import PairsState, Work
+from localspec.ui.conversation.gate import ANSWER, LOADABLE, EnginePhase, EngineState
+from localspec.ui.screens.pair_lines import PairsState, PairWork
 from localspec.ui.screens.pairs import PairsScreen
 
 _STOP_WITHIN_S = 2.0
@@ -42,7 +42,7 @@ _PASSING = (DownloadCorrupt, HubOffline, HubUnavailable, NotEnoughDisk)
 
 
 @dataclass(eq=False, repr=False)
-class Pairs:
+class PairManager:
     """Knows what the pairs screen shows, whether it is open or not; lives in the screen's thread.
 
     Attributes:
@@ -55,7 +55,7 @@ class Pairs:
         offered: what `get` fetches where it is not told.
     """
 
-    gate: Gate
+    engine_state: EngineState
     engine: EngineClient
     switch: Callable[[str], None]
     tell: Callable[..., None]
@@ -64,7 +64,7 @@ class Pairs:
     news: Callable[[], None]
     state: PairsState = field(default_factory=PairsState)
     offered: PullRequest | None = None
-    _patience: Patience = field(default_factory=Patience)
+    _retries: RetryPolicy = field(default_factory=RetryPolicy)
     _thread: threading.Thread | None = None
     _screen: PairsScreen | None = None
     _asked: dict[str, PullRequest] = field(default_factory=dict)  # by the pair's name to be
@@ -72,7 +72,7 @@ class Pairs:
     _remembered: PullRequest | None = None  # what a later start was told to offer
     _arrived: str = ""  # the name that it has, once it is here
     _told: float = 0.0  # when `news` was called last
-    _phase: Phase = Phase.LOADING  # of which the engine was last
+    _phase: EnginePhase = EnginePhase.LOADING  # of which the engine was last
     _asks: bool = False  # whether anything was asked yet
     _reminds: bool = False  # whether the first answer is still to be followed by the proposal
 
@@ -103,7 +103,7 @@ class Pairs:
         if not best or speed is None:
             return
         self.offered = PullRequest(best[0].row.name)
-        if self.gate.phase in ANSWER:
+        if self.engine_state.phase in ANSWER:
             pass  # whoever asks at once is told the first of them behind the answer
         elif self._asks:
             self._answered()
@@ -157,12 +157,12 @@ class Pairs:
             raise UsageError("nothing is proposed", "Say /get NAME; F12 shows the pairs.")
         if self._answers(wanted):
             pull.forget_wanted(wanted)
-            self.gate.say(f"{one_line(str(wanted), 40)} is in use")
+            self.engine_state.say(f"{one_line(str(wanted), 40)} is in use")
         elif (known := self._known(wanted)) is not None and known.row.state == "installed":
             self._arrived = known.row.name  # it was checked when it came: no network is needed
             self.phase_changed()
             self.news()
-        elif self._begin(Work.CHECKING, wanted.pair, lambda: self._look(wanted)):
+        elif self._begin(PairWork.CHECKING, wanted.pair, lambda: self._look(wanted)):
             self._getting = wanted
 
     def _answers(self, wanted: PullRequest) -> bool:
@@ -176,26 +176,26 @@ class Pairs:
 
     def phase_changed(self) -> None:
         """The engine does something else: what waited for that is done after all that it means."""
-        before, self._phase = self._phase, self.gate.phase
+        before, self._phase = self._phase, self.engine_state.phase
         self.redraw()
         self._asks |= self._phase in ANSWER
-        if self._phase in (Phase.READY, Phase.UNUSABLE):
+        if self._phase in (EnginePhase.READY, EnginePhase.UNUSABLE):
             if before in ANSWER:
                 self.soon(self._answered)
-            elif before is Phase.LOADING:
+            elif before is EnginePhase.LOADING:
                 self.soon(self._loaded)
         if self._arrived:
             self.soon(self._change)
 
     def _change(self) -> None:
-        if self._arrived and self.gate.phase in LOADABLE:
+        if self._arrived and self.engine_state.phase in LOADABLE:
             name, self._arrived = self._arrived, ""
             self._use(name)
 
     def _loaded(self) -> None:
         """What was wanted answers now, or cannot be loaded: it is wanted no more."""
         self.refresh_in_use()
-        gone = self.state.work is Work.NONE and not self._arrived
+        gone = self.state.work is PairWork.NONE and not self._arrived
         offered = self.offered is not None and self._answers(self.offered)
         if gone and (wanted := self._getting) is not None and self._answers(wanted):
             self._list_and(lambda: self.tell(proposing.answers_now(wanted, self._known(wanted))))
@@ -236,7 +236,7 @@ class Pairs:
             self._use(row.name)
         else:
             wanted = self._asked.get(row.name) or PullRequest(row.name)
-            self._begin(Work.CHECKING, row.name, lambda: self._look(wanted))
+            self._begin(PairWork.CHECKING, row.name, lambda: self._look(wanted))
 
     def ask(self, text: str) -> bool:
         """Check what was typed, as `localspec pull` would; whether it can be looked at."""
@@ -247,7 +247,7 @@ class Pairs:
             self.state.say((f"✗ {error.message}", error.remedy))
             self.redraw()
             return False
-        return self._begin(Work.CHECKING, text, lambda: self._look(wanted), typed=True)
+        return self._begin(PairWork.CHECKING, text, lambda: self._look(wanted), typed=True)
 
     def remove(self, row: ListedPair) -> None:
         """Remove `row` when it is asked for the second time."""
@@ -261,24 +261,24 @@ class Pairs:
             state.say(())
         else:
             state.doomed = ""
-            self._begin(Work.REMOVING, row.name, lambda: self._remove(row.name))
+            self._begin(PairWork.REMOVING, row.name, lambda: self._remove(row.name))
         self.redraw()
 
     def cancel(self) -> None:
         """Stop what is being done; what came of a download stays."""
-        if self.state.work is not Work.NONE:
-            self._patience.cancel.set()
+        if self.state.work is not PairWork.NONE:
+            self._retries.cancel.set()
         if self._getting is not None:
             pull.remember_wanted(None)
 
     def step_back(self) -> bool:
         """Leave a question unanswered; whether there was one."""
         asked = self.state.doomed or self.state.plan is not None or self.state.guest is not None
-        if self.state.work is not Work.PULLING:
+        if self.state.work is not PairWork.PULLING:
             self.state.plan = self.state.guest = None
         self.state.doomed = ""
         self.redraw()
-        return bool(asked) and self.state.work is not Work.PULLING
+        return bool(asked) and self.state.work is not PairWork.PULLING
 
     def refresh(self) -> None:
         """Look at the disk and at the catalogue again."""
@@ -311,12 +311,16 @@ class Pairs:
 
     def app_hints(self) -> list[tuple[str, str]]:
         """Keys of the app that work on the screen as well, and what they do."""
-        stop = [("Ctrl+C", "stop the answer")] if self.gate.phase is Phase.ANSWERING else []
+        stop = (
+            [("Ctrl+C", "stop the answer")]
+            if self.engine_state.phase is EnginePhase.ANSWERING
+            else []
+        )
         return [*stop, *self.hints, ("Ctrl+P", "palette")]
 
     def shut_down(self) -> None:
         """The app ends: stop, and give the thread a moment to let go of its files."""
-        self._patience.cancel.set()
+        self._retries.cancel.set()
         if self._thread is not None:
             self._thread.join(_STOP_WITHIN_S)
 
@@ -333,7 +337,7 @@ class Pairs:
 
     def _look(self, wanted: PullRequest) -> None:
         scan = self.engine.wanted.scan
-        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._patience, scan=scan)
+        plan = pull.plan(wanted.pair, wanted.draft, wanted.name, self._retries, scan=scan)
         pull.require_room(plan)
         self._settle(lambda: self._looked(plan, wanted))
 
@@ -342,10 +346,10 @@ class Pairs:
 
     def _pull(self, plan: PullPlan) -> None:
         self.state.plan = None
-        self._begin(Work.PULLING, plan.name, lambda: self._fetch(plan))
+        self._begin(PairWork.PULLING, plan.name, lambda: self._fetch(plan))
 
     def _fetch(self, plan: PullPlan) -> None:
-        record = pull.execute(plan, self._patience, self._move)
+        record = pull.execute(plan, self._retries, self._move)
         self._settle(lambda: self._fetched(record.name))
         self._list()
 
@@ -366,7 +370,7 @@ class Pairs:
             self.phase_changed()
 
     def _remove(self, name: str) -> None:
-        removal = remove.remove(name, self._patience)
+        removal = remove.remove(name, self._retries)
         kept = f"{len(removal.kept)} files are kept: others use them" if removal.kept else ""
         text = f"{name} is removed, {formats.size(removal.freed)} freed"
         self._settle(lambda: self._ended(text, kept))
@@ -382,14 +386,14 @@ class Pairs:
 
         def look() -> None:
             asked = draft if draft == "none" else None
-            report = examine(pair, asked, self._patience, scan=scan, further=True)
+            report = examine(pair, asked, self._retries, scan=scan, further=True)
             lines = describe.draft_lines(report, session.draft_name, lookup=lookup)
             if session.draft_name is None:
                 architecture = report.target.header.architecture
                 lines += filter(None, [promise.line(pair, session.pair_name, architecture)])
             self._settle(lambda: self._told_drafts(lines))
 
-        self._begin(Work.CHECKING, session.pair_name, look)
+        self._begin(PairWork.CHECKING, session.pair_name, look)
 
     def beside_target(self) -> Sequence[Path]:
         """The models in the folder of the target in use, but for itself."""
@@ -418,21 +422,21 @@ class Pairs:
         if self.engine.info is None:
             self._screen.dismiss()
         else:
-            self._say(self.gate.phase.reason)
+            self._say(self.engine_state.phase.reason)
 
     def _begin(
-        self, work: Work, name: str, job: Callable[[], None], *, typed: bool = False
+        self, work: PairWork, name: str, job: Callable[[], None], *, typed: bool = False
     ) -> bool:
         """Start `job` unless something else is being done; whether it was started."""
         state = self.state
-        if state.work is not Work.NONE:
+        if state.work is not PairWork.NONE:
             busy = f"{one_line(state.name, 40)} is being {state.work.value}"
             if self._screen is None:
                 self.tell(busy, "F12, then C, cancels that.")
             else:
                 self._say(f"{busy}: C cancels that")
             return False
-        self._patience = Patience(note=self._note)
+        self._retries = RetryPolicy(note=self._note)
         state.work, state.name, state.note, state.typed = work, name, "", typed
         state.say(())
         # A daemon: what cannot be interrupted must not keep the program from ending.
@@ -466,7 +470,7 @@ class Pairs:
         theirs = state.row(wanted.pair)  # another program's, whose name no pair could have
         name = wanted.pair if theirs is not None and theirs.state == "found" else plan.name
         typed, known = state.typed, state.row(name)
-        state.work, state.typed, state.name = Work.NONE, False, name
+        state.work, state.typed, state.name = PairWork.NONE, False, name
         if wanted is self._getting:
             self._go_on(plan)
             return
@@ -489,7 +493,7 @@ class Pairs:
             self._pull(plan)
 
     def _cancelled(self) -> None:
-        kept = self.state.work is Work.PULLING
+        kept = self.state.work is PairWork.PULLING
         remedy = "What came so far is kept; pulling again continues there." if kept else ""
         self._ended("cancelled", remedy)
         self._getting = None
@@ -499,10 +503,10 @@ class Pairs:
     ) -> None:
         """Say how the work ended, where the user is now; what failed for good is wanted no more."""
         state = self.state
-        told = failed or state.work is not Work.CHECKING or self._getting is not None
+        told = failed or state.work is not PairWork.CHECKING or self._getting is not None
         if for_good and self._getting is not None:
             pull.remember_wanted(None)
-        self._getting = self._getting if state.work is Work.PULLING and not failed else None
+        self._getting = self._getting if state.work is PairWork.PULLING and not failed else None
         if self._screen is None and told:
             self.tell(f"{state.name}: {text}", remedy, error=failed)
         state.end((f"{'✗ ' if failed else ''}{text}", remedy))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec import formats, private
-from localspec.chat.advice import ADVISABLE, Advice, Source, option
+from localspec.chat.advice import ADVISABLE, SamplingAdvice, SettingSource, option
 from localspec.chat.dialects.shapes import ThinkingOptions
 from localspec.chat.figures import accepted_words
 from localspec.chat.settings import ChatSettings, Gamma
@@ -53,7 +53,7 @@ ALSO = {
 _HOTTEST = 2.0  # OpenAI's protocol allows no more
 
 
-def shown(settings: ChatSettings, context_size: int, advice: Advice) -> str:
+def shown(settings: ChatSettings, context_size: int, advice: SamplingAdvice) -> str:
     """All parameters on a few lines, each with its source but for llama.cpp's defaults.
 
     Args:
@@ -72,14 +72,14 @@ def shown(settings: ChatSettings, context_size: int, advice: Advice) -> str:
         if _spelt(values[name]) == code
     }
     for name, source in advice.sources(settings).items():
-        if source is not Source.DEFAULT:
+        if source is not SettingSource.DEFAULT:
             meant[option(name).replace("_", "-")] = f" ({advice.words(source)})"
     return " · ".join(
         f"{name} {_spelt(value)}{meant.get(name, '')}" for name, value in values.items()
     )
 
 
-def temperature(settings: ChatSettings, advice: Advice) -> str:
+def temperature(settings: ChatSettings, advice: SamplingAdvice) -> str:
     """The temperature, and where it comes from."""
     source = advice.sources(settings)["temperature"]
     return f"{settings.sampling.temperature:g} ({advice.words(source)})"
@@ -102,7 +102,7 @@ def doubt(settings: ChatSettings) -> str:
     return f"Above {_HOTTEST:g} an answer is hardly more than noise; 0 to 1 is usual."
 
 
-def changed(settings: ChatSettings, name: str, value: str, advice: Advice) -> ChatSettings:
+def changed(settings: ChatSettings, name: str, value: str, advice: SamplingAdvice) -> ChatSettings:
     """`settings` with another value; ``default`` for what is advised for the model.
 
     Raises:

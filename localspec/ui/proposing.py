@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from localspec import formats
-from localspec.loading.ranking import RankedPair, Speed
+from localspec.loading.ranking import MachineSpeed, RankedPair
 from localspec.loading.request import LoadRequest
 from localspec.pairs import describe, starter
 from localspec.pairs.names import STARTER
@@ -37,7 +37,7 @@ def what_get_does(wanted: PullRequest | None, known: RankedPair | None) -> str:
     return f"{GET} fetches {name}{size}, checks and measures it, and changes to it.{other}"
 
 
-def proposal(best: Sequence[RankedPair], speed: Speed, key: str) -> str:
+def proposal(best: Sequence[RankedPair], speed: MachineSpeed, key: str) -> str:
     """The proposed pairs below what the key does, of which the first lines are in sight."""
     lines = [f"{one.row.kind}: {one.row.name}, {one.offer}" for one in best]
     return "\n".join([key, f"for this machine ({speed.basis(best)}):", *lines])

@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING
 from localspec.errors import LocalspecError
 from localspec.ui import commands
 from localspec.ui.conversation import extracts
-from localspec.ui.conversation.gate import Gate, InUse, Phase
+from localspec.ui.conversation.gate import EnginePhase, EngineState, PairLoader
 
 if TYPE_CHECKING:
     from localspec.ui.conversation.input import PromptArea
-    from localspec.ui.conversation.shelf import Shelf
+    from localspec.ui.conversation.shelf import ConversationLibrary
     from localspec.ui.conversation.transcript import Transcript
-    from localspec.ui.conversation.turns import Turns
+    from localspec.ui.conversation.turns import TurnController
 
 
 @dataclass(eq=False, repr=False)
-class Sending:
+class PromptSender:
     """Sends what is entered, or keeps it until the running answer has ended.
 
     Attributes:
-        gate, turns, shelf, in_use, transcript, prompt: the app's.
+        engine_state, turns, library, pair_loader, transcript, prompt: the app's.
         run: runs a command, by its name and argument.
         soon: calls something in the screen's thread once keys and messages so far are worked off.
         changed: called when another message waits.
         waiting: messages for when the running answer has ended.
     """
 
-    gate: Gate
-    turns: Turns
-    shelf: Shelf
-    in_use: InUse
+    engine_state: EngineState
+    turns: TurnController
+    library: ConversationLibrary
+    pair_loader: PairLoader
     transcript: Transcript
     prompt: PromptArea
     run: Callable[[str, str], None]
@@ -54,14 +54,14 @@ class Sending:
         if accepted:
             self.soon(self._send, entered, before)
         elif text:
-            self.gate.refuse()
+            self.engine_state.refuse()
         return accepted
 
     def answered(self, *, go_on: bool = True) -> None:
         """The engine is idle: send the next message that waits, or give all of them back."""
         if not go_on:
             self.give_back()
-        elif self.waiting and self.gate.phase is Phase.READY:
+        elif self.waiting and self.engine_state.phase is EnginePhase.READY:
             self._ask(self.waiting.pop(0))
             self.keep()
 
@@ -73,14 +73,14 @@ class Sending:
 
     def keep(self) -> None:
         """Have what waits and what is typed stored: another start begins with it."""
-        self.shelf.draft("\n".join(filter(None, [*self.waiting, self.prompt.text])))
+        self.library.draft("\n".join(filter(None, [*self.waiting, self.prompt.text])))
 
     def _accepts(self, text: str) -> bool:
         """Whether `text` may be sent, or wait for its turn; Enter alone loads again what died."""
         if (slash := commands.parse(text)) is not None:
-            return commands.may_run(*slash, self.gate.phase)
-        takes = self.gate.phase is Phase.READY or self.turns.busy
-        return self.gate.phase is Phase.DEAD or (bool(text) and takes)
+            return commands.may_run(*slash, self.engine_state.phase)
+        takes = self.engine_state.phase is EnginePhase.READY or self.turns.busy
+        return self.engine_state.phase is EnginePhase.DEAD or (bool(text) and takes)
 
     def _send(self, text: str, before: str) -> None:
         """Do what was entered; `before` stays in the input."""
@@ -88,12 +88,12 @@ class Sending:
             self.prompt.keep(before)
         if (slash := commands.parse(text)) is not None:
             self.run(*slash)
-        elif self.gate.phase is Phase.DEAD:
+        elif self.engine_state.phase is EnginePhase.DEAD:
             self.prompt.put_back(text)
-            self.in_use.reload(lambda: self._send_again(text))
+            self.pair_loader.reload(lambda: self._send_again(text))
         elif text != self._doubted and (missing := extracts.missing(text)):
             self._doubted = text
-            self.gate.say(f"there is no file {missing}: Enter sends the word as it is")
+            self.engine_state.say(f"there is no file {missing}: Enter sends the word as it is")
             self.prompt.put_back(text)
         elif self.turns.busy:
             self.waiting.append(text)
@@ -115,7 +115,7 @@ class Sending:
             self.transcript.say_error(error)
         else:
             if self.turns.reserve():
-                self.shelf.sent()
+                self.library.sent()
                 self.turns.ask(question)
                 return
         self.give_back()

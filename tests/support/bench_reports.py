@@ -9,14 +9,14 @@ from localspec.bench.result import (
     ALL,
     AnswersAgree,
     ArmReport,
+    BenchReport,
+    BenchRun,
     CurvePoint,
-    Interval,
     KindRow,
+    MeanInterval,
     Prediction,
-    Report,
-    Run,
-    Shares,
     SweepPoint,
+    TimeShares,
 )
 from localspec.engine.stats import GenerationStats, Round
 
@@ -62,9 +62,9 @@ def stats(rounds: Iterable[Round], speed: float | None) -> GenerationStats:
 
 def run(
     prompt: str, arm: str, speed: float | None, *, kind: str = "code", repeat: int = 0, n: int = 40
-) -> Run:
+) -> BenchRun:
     """An answer of `n` tokens at this speed."""
-    return Run(
+    return BenchRun(
         prompt=prompt,
         kind=kind,
         arm=arm,
@@ -76,7 +76,7 @@ def run(
     )
 
 
-def row(kind: str, speedup: Interval | None, *, acceptance: float | None = 0.8) -> KindRow:
+def row(kind: str, speedup: MeanInterval | None, *, acceptance: float | None = 0.8) -> KindRow:
     """One kind at 20 tokens/s without drafting."""
     return KindRow(
         kind=kind,
@@ -88,21 +88,21 @@ def row(kind: str, speedup: Interval | None, *, acceptance: float | None = 0.8) 
         gamma=4.0 if speedup else None,
         drafting=0.9 if speedup else 0.0,
         time_to_first_token_s=0.25,
-        shares=Shares(0.2, 0.78, 0.02),
+        shares=TimeShares(0.2, 0.78, 0.02),
     )
 
 
 def arm(
     name: str,
-    overall: Interval | None,
-    kinds: Mapping[str, Interval] | None = None,
+    overall: MeanInterval | None,
+    kinds: Mapping[str, MeanInterval] | None = None,
     *,
     gamma: str = "auto",
     acceptance: float = 0.8,
-    shares: Shares | None = None,
+    shares: TimeShares | None = None,
 ) -> ArmReport:
     """One setting; without `kinds` there is code alone."""
-    chosen: Mapping[str, Interval | None] = kinds or {"code": overall}
+    chosen: Mapping[str, MeanInterval | None] = kinds or {"code": overall}
     total = row(ALL, overall, acceptance=acceptance)
     if shares is not None:
         total = KindRow(**{n: getattr(total, n) for n in KindRow.__slots__} | {"shares": shares})
@@ -126,7 +126,7 @@ def sweep(rooflines: Mapping[int, float], speedups: Mapping[int, float]) -> tupl
     )
 
 
-def report(*on: ArmReport, **changes: Any) -> Report:
+def report(*on: ArmReport, **changes: Any) -> BenchReport:
     """A report over these settings; anything else can be changed by name."""
     off_kinds = [each.kind for each in on[0].kinds] if on else ["code"]
     off = ArmReport(
@@ -152,4 +152,4 @@ def report(*on: ArmReport, **changes: Any) -> Report:
         "ended": "",
         "peak_memory_bytes": 6_000_000_000,
     }
-    return Report(**values | changes)
+    return BenchReport(**values | changes)

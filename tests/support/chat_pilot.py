@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.timer import Timer
 
 from localspec.ui.app import ChatApp
-from localspec.ui.conversation.gate import Phase
+from localspec.ui.conversation.gate import EnginePhase
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 
@@ -51,7 +51,7 @@ class Chat:
         await self.until(lambda: len(self.session.messages) > turns and self.ready(), "an answer")
 
     def ready(self) -> bool:
-        return self.app.turns.phase is Phase.READY
+        return self.app.turns.phase is EnginePhase.READY
 
     def timers(self) -> list[Timer]:
         """Those that run, on the present screen and the app's own one."""
@@ -88,7 +88,7 @@ async def chatting(
         session.gate.open()
     app.engine.shut_down()
     assert app.engine.join(10)
-    assert app.shelf.shut_down()
+    assert app.library.shut_down()
     assert session.closed
 
 

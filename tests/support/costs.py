@@ -15,7 +15,7 @@ from localspec.engine.length.profile import Profile, identity
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.loading import attention
 from localspec.loading.measuring import profile_store
-from localspec.pairs.memory.need import Setup
+from localspec.pairs.memory.need import ModelSetup
 from tests.support import toy
 
 # Seconds by tokens in one decode, of a machine that reads weights more slowly than it computes.
@@ -55,6 +55,6 @@ def _keep(path: Path, points: Points, *, draft: bool = False) -> None:
     if draft:
         return
     for asked, n_ctx in itertools.product((1, None), _CONTEXTS):
-        known = attention.key(path, Setup(n_ctx=n_ctx), asked)
+        known = attention.key(path, ModelSetup(n_ctx=n_ctx), asked)
         for way in ("on", "off"):  # equally fast: llama.cpp's default stays
             store.save(Profile({**known, "attention": way}, {known["depth"]: {1: 2e-3, 4: 3e-3}}))

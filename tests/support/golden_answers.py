@@ -10,8 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects import Call, Dialect, Reading, Says, Thinks
-from localspec.chat.renderer import Budget, Refused, Renderer, TemplateSource, Unusable
+from localspec.chat.dialects import AnswerReading, Call, ContentPiece, Dialect, ThoughtPiece
+from localspec.chat.renderer import (
+    RenderBudget,
+    TemplateRefused,
+    TemplateRenderer,
+    TemplateSource,
+    TemplateUnusable,
+)
 
 HARD = 'say "hi" {to} \\ all [now], grüß <b>Öl</b> '
 BOS, EOS = "<BOS>", "<EOS>"
@@ -25,7 +31,7 @@ class Golden:
     prompt: str
     raw: str
     tools: list[Any] | None
-    want: Reading
+    want: AnswerReading
 
 
 @dataclass
@@ -38,7 +44,7 @@ class Values:
     def word(self, length: int = 6) -> str:
         return "".join(self.rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(length))
 
-    def answers(self) -> Iterator[tuple[str, Reading]]:
+    def answers(self) -> Iterator[tuple[str, AnswerReading]]:
         """An answer of each kind."""
         names = (f"{self.word()}_{self.word()}", self.word())
         text, number, flag, several = (self.word(n) for n in (5, 6, 7, 8))
@@ -62,15 +68,15 @@ class Values:
         content = f"Answer {self.word()}: it is {self.word()}.\n\nThen {self.word()}!"
         thought = f"I think {self.word()} is {self.word()}. So:\n- {self.word()}"
         call = Call(names[0], given)
-        yield "content", Reading(None, content)
-        yield "thought", Reading(thought, content)
-        yield "call", Reading(None, None, [call])
-        yield "hard", Reading(None, None, [Call(names[0], hard)])
-        yield "two", Reading(None, None, [call, Call(names[1], {text: self.word()})])
-        yield "thought and call", Reading(thought, None, [call])
+        yield "content", AnswerReading(None, content)
+        yield "thought", AnswerReading(thought, content)
+        yield "call", AnswerReading(None, None, [call])
+        yield "hard", AnswerReading(None, None, [Call(names[0], hard)])
+        yield "two", AnswerReading(None, None, [call, Call(names[1], {text: self.word()})])
+        yield "thought and call", AnswerReading(thought, None, [call])
 
 
-def golden(renderer: Renderer, template: str, rng: random.Random) -> Iterator[Golden]:
+def golden(renderer: TemplateRenderer, template: str, rng: random.Random) -> Iterator[Golden]:
     """What the template writes for answers of all kinds, as far as it can write them."""
     values = Values(rng)
     for kind, want in values.answers():
@@ -97,7 +103,7 @@ def _ways(calls: bool) -> Iterator[tuple[bool, Mapping[str, Any], bool]]:
                 yield as_text, more, shown
 
 
-def _turn(want: Reading, *, as_text: bool) -> dict[str, Any]:
+def _turn(want: AnswerReading, *, as_text: bool) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": "assistant", "content": want.content or ""}
     if want.thought:
         turn["reasoning_content"] = want.thought
@@ -119,17 +125,20 @@ def _turn(want: Reading, *, as_text: bool) -> dict[str, Any]:
 
 
 def _rendered(
-    renderer: Renderer, template: str, answers: Sequence[dict[str, Any]], variables: dict[str, Any]
+    renderer: TemplateRenderer,
+    template: str,
+    answers: Sequence[dict[str, Any]],
+    variables: dict[str, Any],
 ) -> str | None:
     messages = [Message(Role.USER, "Q?"), *(Message(Role.ASSISTANT, "", more=a) for a in answers)]
     source = TemplateSource(template, BOS, EOS)
     try:
-        return renderer.render(source, messages, Budget(20), None, variables)
-    except (Refused, Unusable):
+        return renderer.render(source, messages, RenderBudget(20), None, variables)
+    except (TemplateRefused, TemplateUnusable):
         return None
 
 
-def _holds(raw: str, want: Reading) -> bool:
+def _holds(raw: str, want: AnswerReading) -> bool:
     """Whether all of the answer was written, its arguments not as a text within JSON."""
     parts = [want.content or "", want.thought or "", *(call.name for call in want.calls)]
     return all(part in raw for part in parts) and not re.search(r'"\{\\+"', raw)
@@ -143,7 +152,7 @@ def in_pieces(
     rng: random.Random,
     *,
     cut: bool = False,
-) -> Reading:
+) -> AnswerReading:
     """As `Dialect.read`, of an answer that comes in random pieces."""
     reader = dialect.reader(tools, prompt=prompt)
     pieces: list[Any] = []
@@ -153,8 +162,8 @@ def in_pieces(
         pieces += reader.feed(raw[at : at + n])
         at += n
     pieces += reader.end(cut=cut)
-    return Reading(
-        "".join(one.text for one in pieces if isinstance(one, Thinks)) or None,
-        "".join(one.text for one in pieces if isinstance(one, Says)) or None,
+    return AnswerReading(
+        "".join(one.text for one in pieces if isinstance(one, ThoughtPiece)) or None,
+        "".join(one.text for one in pieces if isinstance(one, ContentPiece)) or None,
         [one for one in pieces if isinstance(one, Call)],
     )

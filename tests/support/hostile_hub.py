@@ -26,7 +26,7 @@ from localspec.pairs.hub import body as hub_body
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import download
 from localspec.pairs.hub.cache import RemoteFile
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from tests.support import ggufs
 from tests.support.hub_server import Repo, wait_for
 from tests.support.hub_world import Result, World, world
@@ -236,8 +236,8 @@ def _place(folder: Path, number: int) -> Iterator[Path]:
 def _hurried() -> Iterator[None]:
     """Pauses and deadlines as they are, but shorter."""
     with ExitStack() as stack:
-        quick = functools.partial(Patience, pauses=(0.01,) * 6)
-        stack.enter_context(mock.patch("localspec.cli.pull.Patience", quick))
+        quick = functools.partial(RetryPolicy, pauses=(0.01,) * 6)
+        stack.enter_context(mock.patch("localspec.cli.pull.RetryPolicy", quick))
         stack.enter_context(mock.patch("localspec.pairs.hub.patience.LONGEST_PAUSE", 0.2))
         for name in ("HEAD_S", "SLOW_S"):
             stack.enter_context(mock.patch.object(hub_body, name, 0.6))

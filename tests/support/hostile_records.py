@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from localspec.chat.past import PastStore
-from localspec.chat.states import States
+from localspec.chat.states import StateFiles
 from localspec.cli.settings_file import FILE
 from localspec.engine.length.profile import Profile, ProfileStore
 from localspec.loading import ranking
@@ -60,8 +60,8 @@ def _records(folder: Path) -> list[Path]:
     return [*records, measured, settings, speed, state, said]
 
 
-def _states(folder: Path) -> States:
-    return States(folder / "states", "the same models")
+def _states(folder: Path) -> StateFiles:
+    return StateFiles(folder / "states", "the same models")
 
 
 class _Vocabulary:

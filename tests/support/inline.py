@@ -7,7 +7,7 @@ from typing import Any
 
 from localspec.loading.request import LoadRequest
 from localspec.process.engine_client import EngineClient
-from localspec.process.server import Loader, Server
+from localspec.process.server import EngineServer, Loader
 
 
 def inline(
@@ -34,4 +34,4 @@ def inline(
             check(str(request.pair))
 
     loader = Loader(make, look, perform=lambda *_: b"")
-    return EngineClient(LoadRequest(pair=first, scan=scan), lambda: Server(lambda: loader))
+    return EngineClient(LoadRequest(pair=first, scan=scan), lambda: EngineServer(lambda: loader))

@@ -37,7 +37,7 @@ async def _talk(folder: Path) -> None:
 
     from localspec.loading.request import LoadRequest
     from localspec.ui.app import ChatApp
-    from localspec.ui.conversation.gate import Phase
+    from localspec.ui.conversation.gate import EnginePhase
 
     engine = EngineClient(LoadRequest(n_predict=24, seed=7, threads=1))
     app = ChatApp(engine, archive=folder / "data" / "conversations.db")
@@ -46,7 +46,7 @@ async def _talk(folder: Path) -> None:
 
         async def ready() -> None:
             await pilot.pause(0.05)
-            while app.turns.phase is not Phase.READY:
+            while app.turns.phase is not EnginePhase.READY:
                 await pilot.pause(0.05)
 
         async def send(text: str) -> None:
@@ -64,7 +64,7 @@ async def _talk(folder: Path) -> None:
             await send("/clear")
     app.engine.shut_down()
     app.engine.join(30)
-    app.shelf.shut_down()
+    app.library.shut_down()
 
 
 if __name__ == "__main__":

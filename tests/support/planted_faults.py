@@ -188,7 +188,7 @@ FAULTS: Final = {
         Fault(
             "The first cut ends the download.",
             "pairs/hub/patience.py",
-            "if in_vain > len(patience.pauses) or",
+            "if in_vain > len(retries.pauses) or",
             "if in_vain > 0 or",
         ),
         Fault(

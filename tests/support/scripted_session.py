@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from localspec.chat.advice import Advice
+from localspec.chat.advice import SamplingAdvice
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import (
@@ -104,7 +104,7 @@ class ScriptedSession:
     rounds_made: int = 0
     devices: tuple[DeviceMemory, ...] = ()
     left_out: int = 0
-    advice: Advice = Advice()  # noqa: RUF009 - frozen
+    advice: SamplingAdvice = SamplingAdvice()  # noqa: RUF009 - frozen
     dialect: Dialect = Dialect()  # noqa: RUF009 - frozen
     inside: Inside | None = None
     watching: Callable[[Inside], None] | None = None

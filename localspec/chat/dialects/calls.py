@@ -9,10 +9,10 @@ from localspec.chat.dialects.marks import (
     may_begin,
     skip_blanks,
 )
-from localspec.chat.dialects.shaped import ARGUMENTS, NAMES, Shaped, envelope
+from localspec.chat.dialects.shaped import ARGUMENTS, NAMES, NotationReader, envelope
 from localspec.chat.dialects.shapes import CallShape
-from localspec.chat.dialects.tools import FoundCalls, NoCall, Tools
-from localspec.chat.dialects.values import Unfinished, json_at
+from localspec.chat.dialects.tools import FoundCalls, KnownTools, NoCall
+from localspec.chat.dialects.values import UnfinishedText, json_at
 
 _FENCE = re.compile(r"```\w*\s*")
 _CLOSER = re.compile(r"</[^\s<>/]{1,60}>")
@@ -30,9 +30,11 @@ class CallReader:
         closers: the marks that may follow a call.
     """
 
-    def __init__(self, shapes: Sequence[CallShape], tools: Tools) -> None:
+    def __init__(self, shapes: Sequence[CallShape], tools: KnownTools) -> None:
         self._tools = tools
-        self._shapes = [] if tools.known == {} else [Shaped(shape, tools) for shape in shapes]
+        self._shapes = (
+            [] if tools.known == {} else [NotationReader(shape, tools) for shape in shapes]
+        )
         found = {mark for one in self._shapes for mark in one.triggers}
         self.triggers = tuple(sorted(found, key=len, reverse=True))
         self.closers = tuple(
@@ -51,16 +53,16 @@ class CallReader:
             cut: because a limit was reached.
 
         Raises:
-            Unfinished: more text is needed; where there is none, a call was cut off.
+            UnfinishedText: more text is needed; where there is none, a call was cut off.
             NoCall: it is text.
         """
-        unfinished: Unfinished | None = None
+        unfinished: UnfinishedText | None = None
         for shaped in self._shapes:
             if not any(text.startswith(mark, at) for mark in shaped.triggers):
                 continue
             try:
                 return shaped.at(text, at, final=final, cut=cut)
-            except Unfinished as error:
+            except UnfinishedText as error:
                 if not final:
                     raise
                 unfinished = unfinished or error
@@ -74,20 +76,20 @@ class CallReader:
         """The call that is JSON alone, of a tool that was declared.
 
         Raises:
-            Unfinished: more text is needed.
+            UnfinishedText: more text is needed.
             NoCall: it is text.
         """
         fence = _FENCE.match(text, at)
         start = fence.end() if fence else at
         if not final and (start >= len(text) or text[at:] in ("`", "``")):
-            raise Unfinished
+            raise UnfinishedText
         if text[start : start + 1] not in ("{", "[") or not self._shapes or not self._tools.known:
             raise NoCall
         _require_call_keys(text, start, self._tools, final=final)
         try:
             found = json_at(text, start, final=final)
-        except Unfinished:
-            raise Unfinished(self._shapes[0].underway(text, start)) from None
+        except UnfinishedText:
+            raise UnfinishedText(self._shapes[0].underway(text, start)) from None
         if found is None:
             raise NoCall
         calls = envelope(found[0], CallShape(), self._tools)
@@ -97,20 +99,20 @@ class CallReader:
         if fence:
             place = skip_blanks(text, end)
             if not final and may_begin(text, place, "```"):
-                raise Unfinished
+                raise UnfinishedText
             if not text.startswith("```", place):
                 raise NoCall
             end = place + 3
         return FoundCalls(calls, end)
 
 
-def _require_call_keys(text: str, at: int, tools: Tools, *, final: bool) -> None:
+def _require_call_keys(text: str, at: int, tools: KnownTools, *, final: bool) -> None:
     """Raise `NoCall` as soon as a first key is none that a call has."""
     begun = re.compile(r'[\s\[{]*"?').match(text, at)
     start = begun.end() if begun else at
     if '"' not in text[at:start]:
         if start == len(text) and not final:
-            raise Unfinished
+            raise UnfinishedText
         raise NoCall
     key, quote, _ = text[start : start + 80].partition('"')
     known = (*NAMES, *ARGUMENTS, "type", "id", *(tools.known or ()))

@@ -8,15 +8,22 @@ from typing import Any
 
 from localspec.chat.dialects import functionary, harmony, muse
 from localspec.chat.dialects.calls import CallReader
-from localspec.chat.dialects.headers import Headers, MessageHeader
+from localspec.chat.dialects.headers import HeaderNotation, MessageHeader
 from localspec.chat.dialects.marks import overlap, skip_blanks
-from localspec.chat.dialects.reading import Call, ReadPiece, Says, Thinks, Underway
+from localspec.chat.dialects.reading import Call, ContentPiece, ReadPiece, ThoughtPiece, Underway
 from localspec.chat.dialects.shapes import AnswerMarks
-from localspec.chat.dialects.tools import NoCall, Tools
+from localspec.chat.dialects.tools import KnownTools, NoCall
 from localspec.chat.dialects.trim import Trimmer
-from localspec.chat.dialects.values import Unfinished, arguments_of, begun, json_at, so_far, strict
+from localspec.chat.dialects.values import (
+    UnfinishedText,
+    arguments_of,
+    begun,
+    json_at,
+    so_far,
+    strict,
+)
 
-HEADERS: dict[str, Headers] = {
+HEADERS: dict[str, HeaderNotation] = {
     "harmony": harmony.HEADERS,
     "muse": muse.HEADERS,
     "functionary": functionary.HEADERS,
@@ -42,7 +49,7 @@ class ChannelReader:
         exact: bool = False,
     ) -> None:
         self._how = HEADERS[marks.speech]
-        self._tools = Tools(tools)
+        self._tools = KnownTools(tools)
         self._calls = CallReader(marks.calls, self._tools)
         self._trimmer = Trimmer(exact=exact)
         self._out: list[ReadPiece] = []
@@ -97,14 +104,14 @@ class ChannelReader:
         self._header, end = found
         self._begun = True
         self._text = self._text[end:]
-        self._out.append((Thinks if self._header.kind == "thought" else Says)(""))
+        self._out.append((ThoughtPiece if self._header.kind == "thought" else ContentPiece)(""))
         return True
 
     def _body(self, header: MessageHeader, *, final: bool, cut: bool) -> bool:
         """Read what stands under a header; whether there is more to do."""
         if header.kind == "call":
             return self._called(header, final=final, cut=cut)
-        kind = Thinks if header.kind == "thought" else Says
+        kind = ThoughtPiece if header.kind == "thought" else ContentPiece
         found = self._how.end_of_body(self._text, 0, self._tools, final=final)
         if found is None:
             held = 0 if final else max(overlap(self._text, mark) for mark in self._how.stops)
@@ -118,7 +125,7 @@ class ChannelReader:
         self._header = None
         return True
 
-    def _emit(self, kind: type[Thinks] | type[Says], n: int) -> None:
+    def _emit(self, kind: type[ThoughtPiece] | type[ContentPiece], n: int) -> None:
         if n > 0:
             self._out.append(kind(self._text[:n]))
             self._text = self._text[n:]
@@ -127,7 +134,7 @@ class ChannelReader:
         """Read a call's arguments, and what is left before the mark that ends its message."""
         try:
             calls, end = self._arguments(header, final=final, cut=cut)
-        except Unfinished as error:
+        except UnfinishedText as error:
             self._underway = error.underway
             if final and cut:
                 self._text = ""
@@ -147,7 +154,7 @@ class ChannelReader:
         start, stop = found or (len(self._text), len(self._text))
         left = self._text[end:start]
         if not self._how.ignores_rest and left.strip(" \n\t]})`"):
-            self._out.append(Says(left))
+            self._out.append(ContentPiece(left))
         self._text = self._text[stop if stop >= 0 else len(self._text) :]
         self._header = None
         return True
@@ -157,17 +164,17 @@ class ChannelReader:
     ) -> tuple[Sequence[Call], int]:
         place = skip_blanks(self._text, 0)
         if place >= len(self._text) and not final:
-            raise Unfinished
+            raise UnfinishedText
         if any(self._text.startswith(mark, place) for mark in self._calls.triggers):
             found = self._calls.at(self._text, place, final=final, cut=cut)
             return found.calls, found.end
         if not final and any(mark.startswith(self._text[place:]) for mark in self._calls.triggers):
-            raise Unfinished
+            raise UnfinishedText
         name = self._tools.declared(header.recipient) or header.recipient
         stop = re.match(r"\s*(?:```\w*\s*)?", self._text)
         place = stop.end() if stop else place
         if place >= len(self._text) and not final:
-            raise Unfinished
+            raise UnfinishedText
         if not self._text.startswith("{", place):
             ended = self._how.end_of_body(self._text, place, self._tools, final=final)
             if ended is not None and ended[0] == place:
@@ -175,8 +182,8 @@ class ChannelReader:
             raise NoCall
         try:
             value = json_at(self._text, place, final=final and not cut)
-        except Unfinished:
-            raise Unfinished(((name, so_far(self._text, place)),)) from None
+        except UnfinishedText:
+            raise UnfinishedText(((name, so_far(self._text, place)),)) from None
         arguments = arguments_of(value[0]) if value else None
         if value is None or arguments is None:
             raise NoCall

@@ -9,7 +9,7 @@ from msgspec import Struct, field, structs
 
 from localspec.chat.dialects.channels import HEADERS, ChannelReader
 from localspec.chat.dialects.reader import MarkReader
-from localspec.chat.dialects.reading import Call, Reading, Says, Thinks
+from localspec.chat.dialects.reading import AnswerReading, Call, ContentPiece, ThoughtPiece
 from localspec.chat.dialects.shapes import AnswerMarks, ThinkingOptions
 
 AnswerReader: TypeAlias = MarkReader | ChannelReader
@@ -74,7 +74,7 @@ class Dialect(Struct, frozen=True):
 
     def read(
         self, raw: str, tools: Sequence[Any] | None = None, *, prompt: str = "", cut: bool = False
-    ) -> Reading:
+    ) -> AnswerReading:
         """What a whole answer says.
 
         Args:
@@ -85,7 +85,7 @@ class Dialect(Struct, frozen=True):
         """
         return _whole(self.reader(tools, prompt=prompt), raw, cut=cut)
 
-    def said(self, raw: str, *, cut: bool = False) -> Reading:
+    def said(self, raw: str, *, cut: bool = False) -> AnswerReading:
         """What a stored answer says, in which nothing is a call.
 
         Args:
@@ -117,15 +117,15 @@ class Dialect(Struct, frozen=True):
             yield from ('<|"|>',) if shape.style == "gemma" else ()
 
 
-def _whole(reader: AnswerReader, raw: str, *, cut: bool) -> Reading:
+def _whole(reader: AnswerReader, raw: str, *, cut: bool) -> AnswerReading:
     thought, content = "", ""
     calls: list[Call] = []
     for piece in (*reader.feed(raw), *reader.end(cut=cut)):
         match piece:
-            case Thinks(text):
+            case ThoughtPiece(text):
                 thought += text
-            case Says(text):
+            case ContentPiece(text):
                 content += text
             case Call():
                 calls.append(piece)
-    return Reading(thought or None, content or None, calls)
+    return AnswerReading(thought or None, content or None, calls)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from localspec.chat.dialects.headers import Headers, MessageHeader
-from localspec.chat.dialects.tools import Tools
+from localspec.chat.dialects.headers import HeaderNotation, MessageHeader
+from localspec.chat.dialects.tools import KnownTools
 
 _NEXT = ">>>"
 _ENDS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")
@@ -18,7 +18,9 @@ def matches(template: str) -> bool:
     return _NEXT in template and "all\\n" in template
 
 
-def _read(text: str, tools: Tools, _begun: bool, final: bool) -> tuple[MessageHeader, int] | None:
+def _read(
+    text: str, tools: KnownTools, _begun: bool, final: bool
+) -> tuple[MessageHeader, int] | None:
     found = _NAME.match(text)
     if found is None:
         if not final and _BEGINS.match(text):
@@ -32,7 +34,7 @@ def _read(text: str, tools: Tools, _begun: bool, final: bool) -> tuple[MessageHe
     return MessageHeader("call", name or found[1]), found.end()
 
 
-def _stop(text: str, at: int, tools: Tools, final: bool) -> int:
+def _stop(text: str, at: int, tools: KnownTools, final: bool) -> int:
     if not text.startswith(_NEXT, at):
         return next(len(mark) for mark in _ENDS if text.startswith(mark, at))
     found = _NAME.match(text, at)
@@ -46,4 +48,4 @@ def _open(prompt: str) -> MessageHeader | None:
     return MessageHeader("content") if prompt.endswith("all\n") else None
 
 
-HEADERS = Headers(stops=(_NEXT, *_ENDS), read_header=_read, stop_at=_stop, open_in=_open)
+HEADERS = HeaderNotation(stops=(_NEXT, *_ENDS), read_header=_read, stop_at=_stop, open_in=_open)

@@ -7,8 +7,8 @@ from typing import Any
 
 from localspec.chat.dialects.marks import may_begin, skip_blanks
 from localspec.chat.dialects.reading import Call
-from localspec.chat.dialects.tools import NoCall, Tools
-from localspec.chat.dialects.values import NOTHING, Unfinished, begun, literal
+from localspec.chat.dialects.tools import KnownTools, NoCall
+from localspec.chat.dialects.values import NOTHING, UnfinishedText, begun, literal
 
 _QUOTE = '<|"|>'
 _CLOSE = {"{": "}", "(": ")", "[": "]"}
@@ -19,29 +19,29 @@ _DEEPEST = 64
 
 
 def read(
-    text: str, at: int, *, final: bool, cut: bool, tools: Tools
+    text: str, at: int, *, final: bool, cut: bool, tools: KnownTools
 ) -> tuple[tuple[Call, ...], int]:
     """The call whose name begins at `at`, and where it ends.
 
     Raises:
-        Unfinished: more text is needed.
+        UnfinishedText: more text is needed.
         NoCall: it is text.
     """
     named = _NAME.match(text, at)
     if named is None:
         if at + 1 >= len(text) and not final:
-            raise Unfinished
+            raise UnfinishedText
         raise NoCall
     if named.end() >= len(text):
-        raise Unfinished if not final else NoCall
+        raise UnfinishedText if not final else NoCall
     name = tools.declared(named[1])
     if text[named.end()] not in "{(" or (name is None and tools.known is not None):
         raise NoCall
     values = _GemmaValues(text, closed=final and not cut)
     try:
         given, end = values.at(named.end(), 0)
-    except Unfinished:
-        raise Unfinished(((name, begun(values.given)),) if name else ()) from None
+    except UnfinishedText:
+        raise UnfinishedText(((name, begun(values.given)),) if name else ()) from None
     while isinstance(given, list) and len(given) == 1:  # ({…})
         given = given[0]
     if given == []:
@@ -69,7 +69,7 @@ class _GemmaValues:
             raise NoCall
         at = skip_blanks(text, at)
         if at >= len(text) or may_begin(text, at, _QUOTE):
-            raise Unfinished
+            raise UnfinishedText
         if text.startswith(_QUOTE, at):
             return self._quoted(at + len(_QUOTE), _QUOTE)
         if text[at] in _CLOSE:
@@ -79,7 +79,7 @@ class _GemmaValues:
         bare = _BARE.match(text, at)
         end = bare.end() if bare else at
         if end >= len(text) and not self._closed:
-            raise Unfinished
+            raise UnfinishedText
         word = text[at:end].strip()
         value = literal(word)
         return (word if value is NOTHING else value), end
@@ -87,7 +87,7 @@ class _GemmaValues:
     def _quoted(self, at: int, quote: str) -> tuple[str, int]:
         end = self._text.find(quote, at)
         if end < 0:
-            raise Unfinished
+            raise UnfinishedText
         return self._text[at:end], end + len(quote)
 
     def _plainly_quoted(self, at: int) -> tuple[str, int]:
@@ -96,7 +96,7 @@ class _GemmaValues:
         while (end := text.find(quote, end)) >= 0:
             follows = skip_blanks(text, end + 1)
             if follows >= len(text) and not self._closed:
-                raise Unfinished
+                raise UnfinishedText
             if text[end - 1] != "\\" and text[follows : follows + 1] in (
                 ",",
                 "}",
@@ -108,7 +108,7 @@ class _GemmaValues:
                 value = literal(text[at : end + 1])
                 return (text[at + 1 : end] if value is NOTHING else str(value)), end + 1
             end += 1
-        raise Unfinished
+        raise UnfinishedText
 
     def _container(self, at: int, depth: int) -> tuple[Any, int]:
         """An object where names stand before the values, else a list."""
@@ -121,7 +121,7 @@ class _GemmaValues:
             if at >= len(text):
                 if self._closed:
                     break
-                raise Unfinished
+                raise UnfinishedText
             if text[at] in close + ",":
                 at += 1
                 if text[at - 1] == close:
@@ -144,7 +144,7 @@ class _GemmaValues:
         """A name before a value, and where the value begins; None where there is no name."""
         text = self._text
         if may_begin(text, at, _QUOTE):
-            raise Unfinished
+            raise UnfinishedText
         if text.startswith(_QUOTE, at):
             key, end = self._quoted(at + len(_QUOTE), _QUOTE)
         elif text[at] in "\"'":
@@ -156,5 +156,5 @@ class _GemmaValues:
             key, end = bare[0], bare.end()
         end = skip_blanks(text, end)
         if end >= len(text) and not self._closed:
-            raise Unfinished
+            raise UnfinishedText
         return (key, end + 1) if text[end : end + 1] in (":", "=") else (None, at)

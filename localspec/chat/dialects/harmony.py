@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from localspec.chat.dialects.headers import Headers, MessageHeader
-from localspec.chat.dialects.tools import Tools
+from localspec.chat.dialects.headers import HeaderNotation, MessageHeader
+from localspec.chat.dialects.tools import KnownTools
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
@@ -30,7 +30,9 @@ def matches(template: str) -> bool:
     return all(mark in template for mark in (_CHANNEL, _MESSAGE, _START, "analysis"))
 
 
-def _read(text: str, tools: Tools, begun: bool, final: bool) -> tuple[MessageHeader, int] | None:
+def _read(
+    text: str, tools: KnownTools, begun: bool, final: bool
+) -> tuple[MessageHeader, int] | None:
     found = _WHOLE.match(text)
     if found is None:  # never: all of it may be missing
         return MessageHeader("content"), 0
@@ -48,7 +50,7 @@ def _read(text: str, tools: Tools, begun: bool, final: bool) -> tuple[MessageHea
     return header, found.end()
 
 
-def _sorted(found: re.Match[str], tools: Tools) -> MessageHeader | None:
+def _sorted(found: re.Match[str], tools: KnownTools) -> MessageHeader | None:
     channel = found["channel"]
     if channel is None and found["message"]:
         channel = found["bare"]
@@ -65,7 +67,7 @@ def _sorted(found: re.Match[str], tools: Tools) -> MessageHeader | None:
     return MessageHeader("thought" if inward else "content")
 
 
-def _stop(text: str, at: int, _tools: Tools, _final: bool) -> int:
+def _stop(text: str, at: int, _tools: KnownTools, _final: bool) -> int:
     mark = next((mark for mark in _ENDS if text.startswith(mark, at)), "")
     return len(mark)
 
@@ -77,7 +79,7 @@ def _open(prompt: str) -> MessageHeader | None:
     return MessageHeader("thought" if "analysis" in header else "content")
 
 
-HEADERS = Headers(
+HEADERS = HeaderNotation(
     stops=(*_ENDS, _START, _CHANNEL),
     read_header=_read,
     stop_at=_stop,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from localspec.chat.dialects.tools import Tools
+from localspec.chat.dialects.tools import KnownTools
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class MessageHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class Headers:
+class HeaderNotation:
     """How headers are written.
 
     Attributes:
@@ -41,15 +41,15 @@ class Headers:
     """
 
     stops: tuple[str, ...]
-    read_header: Callable[[str, Tools, bool, bool], tuple[MessageHeader, int] | None]
-    stop_at: Callable[[str, int, Tools, bool], int]
+    read_header: Callable[[str, KnownTools, bool, bool], tuple[MessageHeader, int] | None]
+    stop_at: Callable[[str, int, KnownTools, bool], int]
     open_in: Callable[[str], MessageHeader | None]
     ignores_rest: bool = True
     texts: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
 
     def read(
-        self, text: str, tools: Tools, *, begun: bool, final: bool
+        self, text: str, tools: KnownTools, *, begun: bool, final: bool
     ) -> tuple[MessageHeader, int] | None:
         """The header with which `text` begins, and its length; None where more is needed."""
         return self.read_header(text, tools, begun, final)
@@ -59,7 +59,7 @@ class Headers:
         return self.open_in(prompt)
 
     def end_of_body(
-        self, text: str, at: int, tools: Tools, *, final: bool
+        self, text: str, at: int, tools: KnownTools, *, final: bool
     ) -> tuple[int, int] | None:
         """Where a body ends, and where the mark that ends it does; -1 where that is open."""
         while at < len(text):

@@ -25,12 +25,12 @@ from localspec.chat.dialects.shapes import AnswerMarks, Speech, ThinkingOptions
 from localspec.chat.dialects.writing import (
     FIRST,
     SECOND,
-    Sample,
+    SampleTurn,
     TurnWriter,
     calling_turn,
     thinking_turn,
 )
-from localspec.chat.renderer import Budget, Renderer, TemplateSource, Unusable
+from localspec.chat.renderer import RenderBudget, TemplateRenderer, TemplateSource, TemplateUnusable
 
 _SECONDS = 2.0
 _LONGEST_MARK = 120
@@ -54,7 +54,7 @@ _EFFORTS = ("low", "medium", "high")
 
 
 def learnt(
-    renderer: Renderer,
+    renderer: TemplateRenderer,
     source: TemplateSource,
     seconds: float = _SECONDS,
     folder: Path | None = None,
@@ -78,12 +78,12 @@ def learnt(
 
 
 def _learnt(
-    renderer: Renderer, source: TemplateSource, seconds: float, folder: Path | None
+    renderer: TemplateRenderer, source: TemplateSource, seconds: float, folder: Path | None
 ) -> Dialect:
-    writer = TurnWriter(renderer, source, Budget(seconds))
+    writer = TurnWriter(renderer, source, RenderBudget(seconds))
     try:
         found = _Learner(writer, source.template).dialect()
-    except Unusable:  # not kept: a busy machine may be to blame
+    except TemplateUnusable:  # not kept: a busy machine may be to blame
         return Dialect()
     if folder is not None:
         kept.keep(folder, source, found)
@@ -106,7 +106,7 @@ class _Learner:
         """What can be learnt.
 
         Raises:
-            Unusable: the template is given up.
+            TemplateUnusable: the template is given up.
         """
         write = self._write
         said = write.turn(FIRST, {"content": FIRST.content})
@@ -362,7 +362,7 @@ class _Learner:
         begin = next((begin for begin, _ in marks.thoughts), "")
         return "" if begin in turn[len(head) :] else begin
 
-    def _reads_calls(self, dialect: Dialect, sample: Sample, head: str) -> bool:
+    def _reads_calls(self, dialect: Dialect, sample: SampleTurn, head: str) -> bool:
         for as_text in (False, True):
             turn = self._write.turn(sample, calling_turn(sample, 1, as_text=as_text), tools=True)
             if turn is None or sample.names[0] not in turn:

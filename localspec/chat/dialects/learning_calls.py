@@ -19,7 +19,7 @@ from localspec.chat.dialects.marks import (
 )
 from localspec.chat.dialects.shaped import envelope
 from localspec.chat.dialects.shapes import AnswerMarks, CallShape
-from localspec.chat.dialects.tools import Tools
+from localspec.chat.dialects.tools import KnownTools
 from localspec.chat.dialects.writing import FIRST, TurnWriter, calling_turn
 
 _NAME, _OTHER = FIRST.names
@@ -187,7 +187,7 @@ def _enveloped(one: str) -> CallShape | None:
         before, after = _around(one, start, end)
         first, last = _identities(value, keys[0])
         shape = CallShape("json", before, after, keys, id_before=first, id_after=last)
-        calls = envelope(value, shape, Tools(FIRST.tools))
+        calls = envelope(value, shape, KnownTools(FIRST.tools))
         if calls and calls[0].arguments == FIRST.arguments:
             return shape
     return None

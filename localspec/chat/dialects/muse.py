@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from localspec.chat.dialects.headers import Headers, MessageHeader
+from localspec.chat.dialects.headers import HeaderNotation, MessageHeader
 from localspec.chat.dialects.shapes import CallShape
-from localspec.chat.dialects.tools import Tools
+from localspec.chat.dialects.tools import KnownTools
 
 _START, _MESSAGE = "<|start|>", "<|message|>"
 _ENDS = ("<|eom|>", "<|eot|>")
@@ -31,7 +31,9 @@ def matches(template: str) -> bool:
     return all(mark in template for mark in ("to=self", _MESSAGE, "<|eom|>", "<|start|>assistant"))
 
 
-def _read(text: str, tools: Tools, begun: bool, final: bool) -> tuple[MessageHeader, int] | None:
+def _read(
+    text: str, tools: KnownTools, begun: bool, final: bool
+) -> tuple[MessageHeader, int] | None:
     found = _WHOLE.match(text)
     if found is None:  # never: all of it may be missing
         return MessageHeader("content"), 0
@@ -48,7 +50,7 @@ def _read(text: str, tools: Tools, begun: bool, final: bool) -> tuple[MessageHea
     return MessageHeader("call", tools.declared(to) or to), found.end()
 
 
-def _stop(text: str, at: int, _tools: Tools, _final: bool) -> int:
+def _stop(text: str, at: int, _tools: KnownTools, _final: bool) -> int:
     mark = next((mark for mark in _ENDS if text.startswith(mark, at)), "")
     return len(mark)
 
@@ -60,7 +62,7 @@ def _open(prompt: str) -> MessageHeader | None:
     return MessageHeader("thought" if "to=self" in header else "content")
 
 
-HEADERS = Headers(
+HEADERS = HeaderNotation(
     stops=(*_ENDS, _START),
     read_header=_read,
     stop_at=_stop,

@@ -9,8 +9,8 @@ from typing import Any
 from localspec.chat.dialects.marks import may_begin, skip_blanks
 from localspec.chat.dialects.reading import Call
 from localspec.chat.dialects.shapes import CallShape
-from localspec.chat.dialects.tools import NoCall, Tools
-from localspec.chat.dialects.values import Unfinished, begun, kinds_of, typed
+from localspec.chat.dialects.tools import KnownTools, NoCall
+from localspec.chat.dialects.values import UnfinishedText, begun, kinds_of, typed
 
 _NAME = re.compile(r"[^\s<>\"'`{}()\[\]=|,;]+")
 _TAG = re.compile(r"<([^\s<>/]{1,200})>")
@@ -18,21 +18,21 @@ _DEEPEST = 32
 
 
 def read(
-    text: str, at: int, shape: CallShape, *, final: bool, tools: Tools
+    text: str, at: int, shape: CallShape, *, final: bool, tools: KnownTools
 ) -> tuple[tuple[Call, ...], int]:
     """The call whose name begins at `at`, and where its arguments end.
 
     Raises:
-        Unfinished: more text is needed.
+        UnfinishedText: more text is needed.
         NoCall: it is text.
     """
     named = _NAME.match(text, at)
     if named is None:
         raise NoCall
     if named.end() >= len(text):
-        raise Unfinished
+        raise UnfinishedText
     if may_begin(text, named.end(), shape.name_end):
-        raise Unfinished
+        raise UnfinishedText
     if not text.startswith(shape.name_end, named.end()):
         raise NoCall
     name = tools.declared(named[0])
@@ -40,20 +40,20 @@ def read(
         raise NoCall
     name = name or named[0]
     schema = tools.schema(name)
-    tags = _Tags(text, shape.key_open.removesuffix("<"), schema)
+    tags = _TagReader(text, shape.key_open.removesuffix("<"), schema)
     try:
         given, end = tags.within(named.end() + len(shape.name_end), schema, 0)
-    except Unfinished:
-        raise Unfinished(((name, begun(dict(tags.given))),)) from None
+    except UnfinishedText:
+        raise UnfinishedText(((name, begun(dict(tags.given))),)) from None
     closed = skip_blanks(text, end)
     if any(text.startswith(one, closed) for one in shape.after):
         return (Call(name, given if isinstance(given, dict) else {}),), end
     if final or any(may_begin(text, closed, one) for one in shape.after):
-        raise Unfinished(((name, begun(dict(tags.given))),))
+        raise UnfinishedText(((name, begun(dict(tags.given))),))
     raise NoCall
 
 
-class _Tags:
+class _TagReader:
     """Reads tags, each of which has one and the same mark in front.
 
     Attributes:
@@ -88,30 +88,30 @@ class _Tags:
         text, begun = self._text, self._mark + "<"
         at = skip_blanks(text, at) if not self._mark else at
         if may_begin(text, at, begun):
-            raise Unfinished
+            raise UnfinishedText
         if not text.startswith(begun, at):
             return None
         at += len(self._mark)
         tag = _TAG.match(text, at)
         if tag is None:
             if ">" not in text[at:] and len(text) - at < 200:
-                raise Unfinished
+                raise UnfinishedText
             return None
         return tag[1], tag.end()
 
     def _value(self, name: str, at: int, schema: Any, depth: int) -> tuple[Any, int]:
         text, close = self._text, f"{self._mark}</{name}>"
         if may_begin(text, at, self._mark + "<"):
-            raise Unfinished
+            raise UnfinishedText
         if self._key(at) is not None:
             value, end = self.within(at, schema, depth + 1)
             if may_begin(text, end, close):
-                raise Unfinished
+                raise UnfinishedText
             if text.startswith(close, end):
                 return value, end + len(close)
         end = text.find(close, at)
         if end < 0:
-            raise Unfinished
+            raise UnfinishedText
         part = text[at:end]
         kinds = kinds_of(schema, self._whole)
         if not part and kinds & {"array", "object"}:

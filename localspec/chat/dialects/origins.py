@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from localspec.chat.dialects.dialect import AnswerReader
-from localspec.chat.dialects.reading import Call, ReadPiece, Thinks
+from localspec.chat.dialects.reading import Call, ReadPiece, ThoughtPiece
 from localspec.chat.events import Origin, Span, joined
 
 
@@ -37,7 +37,7 @@ class OriginReader:
     def _told(self, pieces: Iterable[ReadPiece]) -> Iterator[tuple[bool, tuple[Span, ...]]]:
         for piece in pieces:
             if not isinstance(piece, Call):
-                yield isinstance(piece, Thinks), self._spans(piece.text)
+                yield isinstance(piece, ThoughtPiece), self._spans(piece.text)
 
     def _spans(self, text: str) -> tuple[Span, ...]:
         """`text` by origin: it stands in what is waiting, marks and blanks around it left out."""

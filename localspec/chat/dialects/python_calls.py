@@ -8,10 +8,10 @@ from typing import Any
 
 from localspec.chat.dialects.marks import skip_blanks
 from localspec.chat.dialects.reading import Call
-from localspec.chat.dialects.tools import NoCall, Tools
+from localspec.chat.dialects.tools import KnownTools, NoCall
 from localspec.chat.dialects.values import (
     NOTHING,
-    Unfinished,
+    UnfinishedText,
     balanced,
     begun,
     json_at,
@@ -26,7 +26,7 @@ _WORD = re.compile(r"[^,()\[\]{}'\"]+")
 
 
 def read(
-    text: str, at: int, *, raw: bool, final: bool, tools: Tools
+    text: str, at: int, *, raw: bool, final: bool, tools: KnownTools
 ) -> tuple[tuple[Call, ...], int]:
     """The calls that begin at `at`, and where they end.
 
@@ -38,40 +38,40 @@ def read(
         tools: which calls are possible.
 
     Raises:
-        Unfinished: more text is needed.
+        UnfinishedText: more text is needed.
         NoCall: it is text.
     """
     listed = text.startswith("[", at)
     start = skip_blanks(text, at + listed)
     if _HEAD.match(text, start) is None:
         if not final and (start >= len(text) or _BEGINS.match(text, start)):
-            raise Unfinished
+            raise UnfinishedText
         raise NoCall
     found = None
     given: list[Call] = []
     for attempt in (_raw, _parsed) if raw else (_parsed, _raw):
         try:
             found = attempt(text, at, tools, given)
-        except Unfinished:
+        except UnfinishedText:
             if not final:
                 whole = [(one.name, begun(one.arguments) + "}") for one in given[:-1]]
                 last = [(one.name, begun(one.arguments)) for one in given[-1:]]
-                raise Unfinished((*whole, *last)) from None
+                raise UnfinishedText((*whole, *last)) from None
             continue
         if found is not None:
             return found
     if final:
-        raise Unfinished
+        raise UnfinishedText
     raise NoCall
 
 
 def _parsed(
-    text: str, at: int, tools: Tools, _begun: list[Call]
+    text: str, at: int, tools: KnownTools, _begun: list[Call]
 ) -> tuple[tuple[Call, ...], int] | None:
     """The calls, as Python's own grammar has them."""
     end = balanced(text, at if text[at] == "[" else text.index("(", at), "\"'")
     if end < 0:
-        raise Unfinished
+        raise UnfinishedText
     try:
         body = ast.parse(text[at:end].strip(), mode="eval").body
         parts = body.elts if isinstance(body, ast.List) else [body]
@@ -81,7 +81,7 @@ def _parsed(
     return calls, end
 
 
-def _call(node: ast.expr, tools: Tools) -> Call:
+def _call(node: ast.expr, tools: KnownTools) -> Call:
     if not isinstance(node, ast.Call):
         raise ValueError("no call")  # noqa: TRY004 - of what was written, not of a type
     written = ast.unparse(node.func)
@@ -101,7 +101,7 @@ def _call(node: ast.expr, tools: Tools) -> Call:
 
 
 def _raw(
-    text: str, at: int, tools: Tools, calls: list[Call]
+    text: str, at: int, tools: KnownTools, calls: list[Call]
 ) -> tuple[tuple[Call, ...], int] | None:
     """The calls, where a quote ends a text only if an argument or the end follows it.
 
@@ -121,7 +121,7 @@ def _raw(
             given[key[1]] = value
         at = skip_blanks(text, at)
         if at >= len(text):
-            raise Unfinished
+            raise UnfinishedText
         if text[at] != ")":
             return None
         at = skip_blanks(text, at + 1)
@@ -132,20 +132,20 @@ def _raw(
     if not listed:
         return tuple(calls), at
     if at >= len(text):
-        raise Unfinished
+        raise UnfinishedText
     return (tuple(calls), at + 1) if text[at] == "]" else None
 
 
 def _value(text: str, at: int) -> tuple[Any, int]:
     if at >= len(text):
-        raise Unfinished
+        raise UnfinishedText
     if text[at] in "'\"":
         end = at + 1
         while (end := text.find(text[at], end)) >= 0:
             if re.compile(r"\s*(?:,\s*[A-Za-z_]\w*\s*=|\)\s*[\],]|\)\s*\Z)").match(text, end + 1):
                 return text[at + 1 : end], end + 1
             end += 1
-        raise Unfinished
+        raise UnfinishedText
     if text[at] in "[{":
         end = balanced(text, at, "\"'")
         value = literal(text[at:end]) if end > 0 else NOTHING
@@ -158,5 +158,5 @@ def _value(text: str, at: int) -> tuple[Any, int]:
     if word is None:
         return NOTHING, at
     if word.end() >= len(text):
-        raise Unfinished
+        raise UnfinishedText
     return literal(word[0]), word.end()

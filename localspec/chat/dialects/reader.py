@@ -8,11 +8,11 @@ from typing import Any
 
 from localspec.chat.dialects.calls import CallReader, stray_closers
 from localspec.chat.dialects.marks import may_begin, overlap, skip_blanks
-from localspec.chat.dialects.reading import Call, ReadPiece, Says, Thinks, Underway
+from localspec.chat.dialects.reading import Call, ContentPiece, ReadPiece, ThoughtPiece, Underway
 from localspec.chat.dialects.shapes import AnswerMarks
-from localspec.chat.dialects.tools import NoCall, Tools
+from localspec.chat.dialects.tools import KnownTools, NoCall
 from localspec.chat.dialects.trim import Trimmer
-from localspec.chat.dialects.values import Unfinished
+from localspec.chat.dialects.values import UnfinishedText
 
 _LEFT_OVER = re.compile(r"[\]})`\s]{0,8}")
 
@@ -36,7 +36,7 @@ class MarkReader:
         exact: bool = False,
     ) -> None:
         self._marks = marks
-        self._calls = CallReader(marks.calls, Tools(tools))
+        self._calls = CallReader(marks.calls, KnownTools(tools))
         self._text = ""
         self._trimmer = Trimmer(exact=exact)
         self._out: list[ReadPiece] = []
@@ -105,7 +105,7 @@ class MarkReader:
             if begin and not final and may_begin(self._text, 0, begin):
                 return False
         marks = [close, begin, *self._calls.triggers, *self._marks.ends]
-        mark = self._next(self._pattern(marks), marks, Thinks, final=final)
+        mark = self._next(self._pattern(marks), marks, ThoughtPiece, final=final)
         return mark is not None and self._at_mark(mark, final=final, cut=cut)
 
     def _at_mark(self, mark: str, *, final: bool, cut: bool) -> bool:
@@ -116,7 +116,7 @@ class MarkReader:
             return False
         if code or mark == begin:
             self._depth += not code
-            self._emit(Thinks, len(mark))
+            self._emit(ThoughtPiece, len(mark))
             return True
         if mark == close:
             return self._close(final=final)
@@ -131,7 +131,7 @@ class MarkReader:
         if self._depth:
             if self._text.find(close, len(close)) >= 0:
                 self._depth -= 1
-                self._emit(Thinks, len(close))
+                self._emit(ThoughtPiece, len(close))
                 return True
             if not final:
                 return False
@@ -148,18 +148,18 @@ class MarkReader:
             ended = any(rest.startswith(end) for end in self._marks.ends)
             if not final and not ended and (closed < 0 or self._undecided(rest)):
                 return False
-        except Unfinished:
+        except UnfinishedText:
             if final:
-                self._emit(Thinks, len(self._text))
+                self._emit(ThoughtPiece, len(self._text))
             return False
         except NoCall:
-            self._emit(Thinks, len(mark))
+            self._emit(ThoughtPiece, len(mark))
             return True
         if closed >= 0 and rest and not ended:
-            self._emit(Thinks, closed)
+            self._emit(ThoughtPiece, closed)
             return True
         if closed >= 0:
-            self._out.append(Thinks(self._text[at:closed]))
+            self._out.append(ThoughtPiece(self._text[at:closed]))
         self._out += calls
         self._take(at if closed < 0 else closed + len(close))
         self._begin_content(called=True)
@@ -208,14 +208,14 @@ class MarkReader:
             if done is not None:
                 return done
         marks = self._content_marks()
-        mark = self._next(self._in_content, marks, Says, final=final)
+        mark = self._next(self._in_content, marks, ContentPiece, final=final)
         if mark is None:
             return False
         code = self._in_code(mark, final=final)
         if code is None:
             return False
         if code:
-            self._emit(Says, len(mark))
+            self._emit(ContentPiece, len(mark))
         elif mark in self._calls.triggers:
             return self._call(mark, final=final, cut=cut)
         elif mark in self._marks.ends:
@@ -243,7 +243,7 @@ class MarkReader:
             if text.startswith(pair[0]) and pair[0]:
                 self._take(len(pair[0]))
                 self._thought, self._fresh, self._depth = pair, True, 0
-                self._out.append(Thinks(""))
+                self._out.append(ThoughtPiece(""))
                 return True
         dropped = [*marks.content, *marks.fillers, *(close for _, close in marks.thoughts)]
         for mark in dropped:
@@ -270,7 +270,7 @@ class MarkReader:
             return None if final else False
         try:
             found = self._calls.bare(self._text, more.end() if more else 0, final=final)
-        except Unfinished as error:
+        except UnfinishedText as error:
             self._underway = error.underway if self._marks.bare else ()
             return None if final else False
         except NoCall:
@@ -283,20 +283,20 @@ class MarkReader:
     def _call(self, mark: str, *, final: bool, cut: bool) -> bool:
         try:
             found = self._calls.at(self._text, 0, final=final, cut=cut)
-        except Unfinished as error:
+        except UnfinishedText as error:
             if not final and mark in self._marks.calls[0].before[:1]:
                 self._underway = error.underway
             if final and cut:  # a call that was cut off: its marks are nothing to show
                 self._over = True
-                self._out.append(Says(""))
+                self._out.append(ContentPiece(""))
             elif final:
-                self._emit(Says, len(mark))
+                self._emit(ContentPiece, len(mark))
             return final
         except NoCall:
             if mark in self._marks.ends:
                 self._over = True
             else:
-                self._emit(Says, len(mark))
+                self._emit(ContentPiece, len(mark))
             return True
         self._out += found.calls
         self._take(found.end)
@@ -313,7 +313,7 @@ class MarkReader:
         self,
         pattern: re.Pattern[str],
         marks: Sequence[str],
-        kind: type[Thinks] | type[Says],
+        kind: type[ThoughtPiece] | type[ContentPiece],
         *,
         final: bool,
     ) -> str | None:
@@ -343,7 +343,7 @@ class MarkReader:
             return True
         return False if newline or final else None
 
-    def _emit(self, kind: type[Thinks] | type[Says], n: int) -> None:
+    def _emit(self, kind: type[ThoughtPiece] | type[ContentPiece], n: int) -> None:
         text = self._text[:n]
         if not text:
             return
@@ -357,7 +357,9 @@ class MarkReader:
         """Blanks at the beginning of a part: the trimmer knows what to make of them."""
         blanks = skip_blanks(self._text, 0)
         if blanks:
-            self._out.append((Says if self._thought is None else Thinks)(self._text[:blanks]))
+            self._out.append(
+                (ContentPiece if self._thought is None else ThoughtPiece)(self._text[:blanks])
+            )
             self._take(blanks)
 
     def _take(self, n: int) -> None:
@@ -366,4 +368,4 @@ class MarkReader:
     def _begin_content(self, *, called: bool = False) -> None:
         self._thought, self._fresh, self._called, self._depth = None, True, called, 0
         self._line = ""
-        self._out.append(Says(""))
+        self._out.append(ContentPiece(""))

@@ -25,25 +25,25 @@ Underway: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Thinks:
+class ThoughtPiece:
     """A piece of a thought."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Says:
+class ContentPiece:
     """A piece of what is said to the user."""
 
     text: str
 
 
-ReadPiece: TypeAlias = Thinks | Says | Call
+ReadPiece: TypeAlias = ThoughtPiece | ContentPiece | Call
 """What a reader tells, in the order of the answer."""
 
 
 @dataclass(slots=True)
-class Reading:
+class AnswerReading:
     """What an answer says.
 
     Attributes:

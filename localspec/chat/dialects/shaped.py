@@ -19,9 +19,9 @@ from localspec.chat.dialects.marks import (
 )
 from localspec.chat.dialects.reading import Call, Underway
 from localspec.chat.dialects.shapes import CallShape
-from localspec.chat.dialects.tools import FoundCalls, NoCall, Tools
+from localspec.chat.dialects.tools import FoundCalls, KnownTools, NoCall
 from localspec.chat.dialects.values import (
-    Unfinished,
+    UnfinishedText,
     arguments_of,
     begun,
     json_at,
@@ -38,7 +38,7 @@ ARGUMENTS = ("arguments", "parameters", "args", "input")
 _FENCED = re.compile(r"\s*```")
 
 
-def envelope(value: Any, shape: CallShape, tools: Tools) -> tuple[Call, ...] | None:
+def envelope(value: Any, shape: CallShape, tools: KnownTools) -> tuple[Call, ...] | None:
     """The calls that a JSON value is, None if it is none."""
     if isinstance(value, list):
         each = [envelope(one, shape, tools) for one in value]
@@ -59,7 +59,7 @@ def envelope(value: Any, shape: CallShape, tools: Tools) -> tuple[Call, ...] | N
     return None if arguments is None else (Call(tools.declared(name) or name, arguments),)
 
 
-def _keyed(value: dict[str, Any], tools: Tools, *, known: bool) -> tuple[str, Any]:
+def _keyed(value: dict[str, Any], tools: KnownTools, *, known: bool) -> tuple[str, Any]:
     """A call whose name is the key of its arguments; these are None where it is no call."""
     name, given = next(iter(value.items()), ("", ""))
     if len(value) != 1 or (known and not tools.declared(name)):
@@ -67,10 +67,10 @@ def _keyed(value: dict[str, Any], tools: Tools, *, known: bool) -> tuple[str, An
     return name, arguments_of(given)
 
 
-class Shaped:
+class NotationReader:
     """Reads calls of one notation."""
 
-    def __init__(self, shape: CallShape, tools: Tools) -> None:
+    def __init__(self, shape: CallShape, tools: KnownTools) -> None:
         self.shape, self._tools = shape, tools
         self.triggers = tuple(mark for mark in shape.before if is_mark(mark))
         self._alone = shape.before[-1] if len(self.triggers) > 1 else ""
@@ -84,7 +84,7 @@ class Shaped:
         opened = self._after_marks(text, at, final=final)
         lone = bool(self._alone) and text.startswith(self._alone, at)
         if opened >= len(text) and not final:
-            raise Unfinished
+            raise UnfinishedText
         if text[opened : opened + 1] in ("{", "[") and not (
             shape.style == "gemma" or (shape.style == "python" and text[opened] == "[")
         ):
@@ -118,14 +118,14 @@ class Shaped:
                 at += 1
                 continue
             if not final and any(may_begin(text, at, one) for one in self.shape.before):
-                raise Unfinished
+                raise UnfinishedText
             return at
 
     def _json(self, text: str, at: int, *, final: bool, cut: bool) -> FoundCalls:
         try:
             found = self._value_at(text, at, final=final, cut=cut)
-        except Unfinished:
-            raise Unfinished(self.underway(text, at)) from None
+        except UnfinishedText:
+            raise UnfinishedText(self.underway(text, at)) from None
         calls = envelope(found[0], self.shape, self._tools) if found else None
         if found is None or calls is None:
             raise NoCall
@@ -149,7 +149,7 @@ class Shaped:
         """The JSON at `at`; what is missing of it at the end may be missing before a mark too."""
         try:
             return json_at(text, at, final=False)
-        except Unfinished:
+        except UnfinishedText:
             if not final or cut:
                 raise
         for mark in self.shape.after:
@@ -166,12 +166,12 @@ class Shaped:
         if start < 0:
             if final or len(text) - at >= _LONGEST_HEADER:
                 raise NoCall
-            raise Unfinished
+            raise UnfinishedText
         name = next((one for one in map(self._tools.declared, words) if one), None)
         try:
             found = self._value_at(text, start, final=final, cut=cut)
-        except Unfinished:
-            raise Unfinished(((name, so_far(text, start)),) if name else ()) from None
+        except UnfinishedText:
+            raise UnfinishedText(((name, so_far(text, start)),) if name else ()) from None
         arguments = arguments_of(found[0]) if found else None
         if found is None or arguments is None:
             raise NoCall
@@ -208,7 +208,7 @@ class Shaped:
         shape, ends = self.shape, [*self.shape.after, *self.shape.before]
         written = self._name(text, at)
         if at + len(written) == len(text) and not final:
-            raise Unfinished
+            raise UnfinishedText
         name = self._tools.declared(written)
         if not written or (name is None and (lone or len(written) > _LONGEST_HEADER)):
             raise NoCall
@@ -224,15 +224,15 @@ class Shaped:
             arguments = {}
             try:
                 at = self._values(text, at, name, arguments, final=final, cut=cut)
-            except Unfinished:
-                raise Unfinished(() if lone else ((name, begun(arguments)),)) from None
+            except UnfinishedText:
+                raise UnfinishedText(() if lone else ((name, begun(arguments)),)) from None
         place = skip_blanks(text, at)
         closed = next((one for one in ends if text.startswith(one, place)), None)
         if closed is None and not final and any(may_begin(text, place, one) for one in ends):
-            raise Unfinished(() if lone else ((name, begun(arguments)),))
+            raise UnfinishedText(() if lone else ((name, begun(arguments)),))
         if closed is None and not (final and place >= len(text) and not lone and not cut):
             if final and cut and place >= len(text):
-                raise Unfinished
+                raise UnfinishedText
             raise NoCall
         if lone and not (closed in shape.after and self._tools.has_required(name, arguments)):
             raise NoCall
@@ -262,7 +262,7 @@ class Shaped:
         if not final and (
             len(rest) < len(shape.name_end) or any(may_begin(rest, 0, one) for one in known)
         ):
-            raise Unfinished
+            raise UnfinishedText
         raise NoCall
 
     def _values(
@@ -275,7 +275,7 @@ class Shaped:
             place = skip_blanks(text, at)
             if not text.startswith(shape.key_open, place) or not shape.key_open:
                 if not final and may_begin(text, place, shape.key_open):
-                    raise Unfinished
+                    raise UnfinishedText
                 return at
             key, is_text, start = self._key(text, place + len(shape.key_open), final=final)
             value, at = self._value(text, start, final=final, cut=cut)
@@ -288,15 +288,15 @@ class Shaped:
         line = text.find("\n", at)
         if found and (line < 0 or found.start() <= line):
             if found.end() == len(text) and not final:
-                raise Unfinished  # a blank that belongs to the mark may follow
+                raise UnfinishedText  # a blank that belongs to the mark may follow
             kind = found.groupdict().get("kind")
             is_text = None if kind is None else kind == self._text_kind()
             return text[at : found.start()].strip(), is_text, found.end()
         if not final and len(text) - at < 2 * _LONGEST_HEADER and line < 0:
-            raise Unfinished
+            raise UnfinishedText
         if line < 0 or not _NAME.fullmatch(text, at, line):
             if final and found is None:
-                raise Unfinished
+                raise UnfinishedText
             raise NoCall
         return text[at:line], None, line
 
@@ -321,10 +321,10 @@ class Shaped:
             if place >= len(text) and (final and not cut):
                 return self._laid_out(text[start:at]), end
             if not final and any(may_begin(text, place, one) for one in nexts):
-                raise Unfinished
+                raise UnfinishedText
             at = end
         if not final or cut:
-            raise Unfinished
+            raise UnfinishedText
         return self._laid_out(text[start:]), len(text)
 
     def _laid_out(self, value: str) -> str:

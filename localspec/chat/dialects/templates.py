@@ -24,9 +24,9 @@ def learn(template: str, *, bos: str = "", eos: str = "") -> Dialect:
     """
     # Late: who reads answers alone needs nothing that renders.
     from localspec.chat.dialects.learning import learnt  # noqa: PLC0415
-    from localspec.chat.renderer import Renderer, TemplateSource  # noqa: PLC0415
+    from localspec.chat.renderer import TemplateRenderer, TemplateSource  # noqa: PLC0415
 
-    renderer = Renderer()
+    renderer = TemplateRenderer()
     try:
         return learnt(renderer, TemplateSource(template, bos, eos))
     finally:

@@ -22,7 +22,7 @@ class FoundCalls:
     end: int
 
 
-class Tools:
+class KnownTools:
     """The tools that a model was told of, as OpenAI's requests have them.
 
     Attributes:

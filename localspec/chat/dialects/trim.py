@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from localspec.chat.dialects.reading import Call, ReadPiece, Says, Thinks
+from localspec.chat.dialects.reading import Call, ContentPiece, ReadPiece, ThoughtPiece
 
 
 class Trimmer:
@@ -19,7 +19,7 @@ class Trimmer:
 
     def __init__(self, *, exact: bool = False) -> None:
         self._exact = exact
-        self._parts = {Thinks: _AnswerPart(), Says: _AnswerPart()}
+        self._parts = {ThoughtPiece: _AnswerPart(), ContentPiece: _AnswerPart()}
 
     def take(self, piece: ReadPiece) -> Iterator[ReadPiece]:
         """What is told of `piece`."""
@@ -28,7 +28,7 @@ class Trimmer:
             yield piece
             return
         part = self._parts[type(piece)]
-        self._exact = self._exact and isinstance(piece, Says) and bool(piece.text)
+        self._exact = self._exact and isinstance(piece, ContentPiece) and bool(piece.text)
         if not piece.text:
             part.divided = bool(part.begun)
         elif text := part.take(piece.text, exact=self._exact):
@@ -36,10 +36,10 @@ class Trimmer:
 
     def end(self) -> Iterator[ReadPiece]:
         """What is left at the end: once, however often it is asked for."""
-        part = self._parts[Says]
+        part = self._parts[ContentPiece]
         held, part.held = part.held, ""
         if self._exact and held:
-            yield Says(held)
+            yield ContentPiece(held)
 
 
 class _AnswerPart:

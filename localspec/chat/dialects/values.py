@@ -38,7 +38,7 @@ NOTHING = object()
 """Stands where no value could be read; None is JSON's null."""
 
 
-class Unfinished(Exception):
+class UnfinishedText(Exception):
     """More text is needed before this can be told.
 
     Attributes:
@@ -62,7 +62,7 @@ def json_at(text: str, at: int, *, final: bool) -> tuple[Any, int] | None:
         final: no text will follow.
 
     Raises:
-        Unfinished: the value is not complete, and more text may follow.
+        UnfinishedText: the value is not complete, and more text may follow.
     """
     try:
         return _LENIENT.raw_decode(text, at)
@@ -70,7 +70,7 @@ def json_at(text: str, at: int, *, final: bool) -> tuple[Any, int] | None:
         pass
     end = balanced(text, at)
     if end < 0 and not final:
-        raise Unfinished
+        raise UnfinishedText
     part = text[at:] if end < 0 else text[at:end]
     for attempt in (part, _closed(part), _requoted(part), _closed(_requoted(part))):
         try:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.renderer import Budget, Refused, Renderer, TemplateSource
+from localspec.chat.renderer import RenderBudget, TemplateRefused, TemplateRenderer, TemplateSource
 
 TurnData = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampleTurn:
     """Known values for a turn. Nothing in them occurs in a template, or looks like a mark.
 
     Attributes:
@@ -51,7 +51,7 @@ class Sample:
         ]
 
 
-FIRST = Sample(
+FIRST = SampleTurn(
     thought="Zqwo thinks vurl.",
     content="Xkel answers dorn.",
     names=("zqfetch_vorb", "zqstore_wilm"),
@@ -63,7 +63,7 @@ FIRST = Sample(
     },
     ids=("zqAbcdef1", "zqGhijkl2"),
 )
-SECOND = Sample(
+SECOND = SampleTurn(
     thought="A rather longer train, of 37 thoughts: pelm?\nAnd a line (more).",
     content="Now 5 words, then: frem!\n\nA paragraph.",
     names=("pq_look_up", "pq_do"),
@@ -85,18 +85,18 @@ class TurnWriter:
         on: the variables that switch thoughts on, under their usual names.
     """
 
-    renderer: Renderer
+    renderer: TemplateRenderer
     source: TemplateSource
-    budget: Budget
+    budget: RenderBudget
     on: TurnData = field(default_factory=lambda: {"enable_thinking": True, "thinking": True})
     _known: dict[str, str | None] = field(default_factory=dict)
 
-    def prompt(self, sample: Sample, *, tools: bool = False, **more: Any) -> str | None:
+    def prompt(self, sample: SampleTurn, *, tools: bool = False, **more: Any) -> str | None:
         """What the template makes of a question; None where it refuses it."""
         return self._rendered(sample, [], tools, True, more)
 
     def turn(
-        self, sample: Sample, answer: TurnData, *, tools: bool = False, **more: Any
+        self, sample: SampleTurn, answer: TurnData, *, tools: bool = False, **more: Any
     ) -> str | None:
         """What an answer adds to a question, the beginning of its turn included.
 
@@ -118,7 +118,7 @@ class TurnWriter:
         prompt = self._rendered(sample, [], tools, True, more)
         return after[len(prompt) :] if prompt and after.startswith(prompt) else None
 
-    def opening(self, sample: Sample, *, tools: bool = False, **more: Any) -> str | None:
+    def opening(self, sample: SampleTurn, *, tools: bool = False, **more: Any) -> str | None:
         """What the template puts at the beginning of an answer that is to be written."""
         before = self._rendered(sample, [], tools, False, more)
         prompt = self._rendered(sample, [], tools, True, more)
@@ -126,7 +126,7 @@ class TurnWriter:
             return None
         return prompt[len(before) :]
 
-    def earlier(self, sample: Sample, answer: TurnData) -> str | None:
+    def earlier(self, sample: SampleTurn, answer: TurnData) -> str | None:
         """What the turn of `answer` is once another question has followed."""
         before = self._rendered(sample, [], False, False, {})
         after = self._rendered(
@@ -136,7 +136,7 @@ class TurnWriter:
 
     def _rendered(
         self,
-        sample: Sample,
+        sample: SampleTurn,
         answers: Sequence[TurnData],
         tools: bool,
         generation: bool,
@@ -153,13 +153,13 @@ class TurnWriter:
         if key not in self._known:
             try:
                 text = self.renderer.render(self.source, messages, self.budget, None, variables)
-            except Refused:
+            except TemplateRefused:
                 text = None
             self._known[key] = text
         return self._known[key]
 
 
-def thinking_turn(sample: Sample, content: Any = None) -> TurnData:
+def thinking_turn(sample: SampleTurn, content: Any = None) -> TurnData:
     """An answer with a thought, under all names that templates have for it."""
     return {
         "content": sample.content if content is None else content,
@@ -170,7 +170,7 @@ def thinking_turn(sample: Sample, content: Any = None) -> TurnData:
 
 
 def calling_turn(
-    sample: Sample,
+    sample: SampleTurn,
     n: int,
     *,
     as_text: bool,

@@ -19,11 +19,11 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.history.fields import Moment, pack, sound, sound_figures, unpack
 from localspec.chat.history.markdown import VERSION, from_markdown, to_markdown
 from localspec.chat.history.tree import (
-    Header,
-    Node,
+    ConversationHeader,
+    MessageNode,
+    MessageTree,
     PairReference,
-    Stored,
-    Tree,
+    StoredConversation,
     fresh_id,
     title_of,
 )
@@ -40,7 +40,7 @@ _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _REMEDY = "Choose a file that /export has written."
 
 
-class _Exported(Struct):
+class _ExportedMessage(Struct):
     """A message in a file: what must be right, and what may be anything."""
 
     id: Any
@@ -52,10 +52,10 @@ class _Exported(Struct):
     figures: Any = None
 
 
-class _Export(Struct):
+class _ExportedConversation(Struct):
     """A conversation in a file."""
 
-    messages: list[_Exported]
+    messages: list[_ExportedMessage]
     title: Any = ""
     created: Any = None
     pair: Any = None
@@ -63,7 +63,7 @@ class _Export(Struct):
     leaf: Any = None
 
 
-def to_json(stored: Stored) -> str:
+def to_json(stored: StoredConversation) -> str:
     """Everything, all versions included."""
     header = stored.header
     document = {
@@ -90,7 +90,7 @@ def to_json(stored: Stored) -> str:
     return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
 
-def from_text(text: str) -> Stored:
+def from_text(text: str) -> StoredConversation:
     """A conversation of its own out of an exported one, in either form: with ids that nobody has.
 
     Raises:
@@ -106,12 +106,12 @@ def from_text(text: str) -> Stored:
             "Update localspec to read it.",
         )
     try:
-        return _stored(msgspec.convert(document, _Export))
+        return _stored(msgspec.convert(document, _ExportedConversation))
     except ValueError as error:
         raise ConversationError(f"this export is damaged: {error}", _REMEDY) from None
 
 
-def read_file(path: Path) -> Stored:
+def read_file(path: Path) -> StoredConversation:
     """The conversation in a file.
 
     Raises:
@@ -129,7 +129,7 @@ def read_file(path: Path) -> Stored:
         raise ConversationError(f"cannot read {path}: {reason}", "Choose another file.") from None
 
 
-def write_file(stored: Stored, form: str, path: Path | None) -> Path:
+def write_file(stored: StoredConversation, form: str, path: Path | None) -> Path:
     """Write a conversation; without a path under its title in the present folder.
 
     Raises:
@@ -178,12 +178,12 @@ def _free_name(title: str, form: str) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _stored(export: _Export) -> Stored:
+def _stored(export: _ExportedConversation) -> StoredConversation:
     if not export.messages:
         raise ValueError("it has no messages")
     ids = {str(said.id): fresh_id() for said in export.messages}
     nodes = [
-        Node(
+        MessageNode(
             ids[str(said.id)],
             ids.get(str(said.parent)) if said.parent else None,
             Message(said.role, said.content, said.finish, unpack(said.content, str(said.origins))),
@@ -192,7 +192,7 @@ def _stored(export: _Export) -> Stored:
         for said in export.messages
     ]
     now, wrong = time.time(), set[str]()
-    header = Header(
+    header = ConversationHeader(
         fresh_id(),
         " ".join(str(export.title or title_of(nodes[0].message)).split()),
         sound(export.pair, PairReference, PairReference(), wrong, "pair"),
@@ -200,4 +200,4 @@ def _stored(export: _Export) -> Stored:
         sound(export.created or now, Moment, now, wrong, "time"),
         now,
     )
-    return Stored(header, Tree(nodes, ids.get(str(export.leaf))))
+    return StoredConversation(header, MessageTree(nodes, ids.get(str(export.leaf))))

@@ -15,7 +15,7 @@ import msgspec
 from localspec.chat.advice import ADVISABLE, DEFAULTS
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import MODELS, Origin, Span, joined
-from localspec.chat.history.tree import Header, Node, PairReference
+from localspec.chat.history.tree import ConversationHeader, MessageNode, PairReference
 from localspec.chat.settings import ChatSettings
 from localspec.engine.params import SamplingParams
 from localspec.engine.stats import FinishReason
@@ -84,12 +84,12 @@ def sound_figures(figures: Any) -> dict[str, Any]:
     }
 
 
-def header_of(row: Sequence[Any], wrong: set[str]) -> Header:
+def header_of(row: Sequence[Any], wrong: set[str]) -> ConversationHeader:
     """A conversation out of its id, title, pair, parameters and two times.
 
     `wrong` gets the names of those that cannot be read.
     """
-    return Header(
+    return ConversationHeader(
         text(row[0]),
         sound(row[1], str, text(row[1]), wrong, "title"),
         sound(_document(row[2]), PairReference, PairReference(), wrong, "pair"),
@@ -98,7 +98,7 @@ def header_of(row: Sequence[Any], wrong: set[str]) -> Header:
     )
 
 
-def node_of(row: Sequence[Any], wrong: set[str]) -> Node:
+def node_of(row: Sequence[Any], wrong: set[str]) -> MessageNode:
     """A message out of its id, parent, role, content, finish, origins and figures.
 
     `wrong` gets the names of those that cannot be read.
@@ -108,7 +108,7 @@ def node_of(row: Sequence[Any], wrong: set[str]) -> Node:
     # Where it is damaged who spoke: whoever's messages end for a reason.
     speaker = sound(role, Role, Role.USER if finish is None else Role.ASSISTANT, wrong, "speaker")
     reason = sound(finish, FinishReason | None, None, set(), "finish")
-    return Node(
+    return MessageNode(
         text(node_id),
         None if parent is None else text(parent),
         Message(speaker, said, reason, unpack(said, text(origins))),

@@ -28,7 +28,7 @@ _PASSING_SQLITE = {
 }
 
 
-class Keeper:
+class StoreThread:
     """Runs jobs on a `Store` one after the other.
 
     Writing jobs that fail are kept and tried again before the next one and at the end, so that

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from localspec.chat.conversation import Role
-from localspec.chat.history.tree import Header, Node, Stored
+from localspec.chat.history.tree import ConversationHeader, MessageNode, StoredConversation
 
 VERSION = 1
 """Of exported files, in either form."""
@@ -26,7 +26,7 @@ _NOTE = "<!-- localspec conversation "
 _NOTE_END = " -->"
 
 
-def to_markdown(stored: Stored) -> str:
+def to_markdown(stored: StoredConversation) -> str:
     """The versions in force."""
     header, path = stored.header, stored.tree.path()
     day = datetime.fromtimestamp(header.created).astimezone().isoformat(" ", "minutes")
@@ -90,7 +90,7 @@ def _line(names: Iterable[str], before: str = "") -> re.Pattern[str]:
     return re.compile(rf"^{before}(\\*## (?:{_any(names)})(?=\r?$))", re.MULTILINE)
 
 
-def _note(header: Header, path: Sequence[Node]) -> str:
+def _note(header: ConversationHeader, path: Sequence[MessageNode]) -> str:
     note = {
         "version": VERSION,
         "created": header.created,

@@ -10,13 +10,13 @@ from typing import Any
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import RoundText, TurnEvent
 from localspec.chat.history.fields import document_of
-from localspec.chat.history.keeper import Keeper
+from localspec.chat.history.keeper import StoreThread
 from localspec.chat.history.tree import (
-    Header,
-    Node,
+    ConversationHeader,
+    MessageNode,
+    MessageTree,
     PairReference,
-    Stored,
-    Tree,
+    StoredConversation,
     fresh_id,
     title_of,
 )
@@ -24,7 +24,7 @@ from localspec.chat.settings import ChatSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MessageVersion:
     """Where a shown message stands: its node, which version it is, and of how many."""
 
     node: str
@@ -32,29 +32,31 @@ class Place:
     versions: int
 
 
-class Record:
+class ConversationRecord:
     """One conversation at a time, or a new one that nothing has been said in.
 
-    The screen's thread uses it, except for `hear`. Without a keeper it remembers branches, but
+    The screen's thread uses it, but for `hear`. Without a store thread it remembers branches, but
     nothing outlives the program.
 
     Args:
-        keeper: writes what is said.
+        store_thread: writes what is said.
         pair: what answers.
     """
 
-    def __init__(self, keeper: Keeper | None = None, pair: PairReference | None = None) -> None:
-        self._write = _forget if keeper is None else keeper.write
-        self._stream = None if keeper is None else keeper.stream
+    def __init__(
+        self, store_thread: StoreThread | None = None, pair: PairReference | None = None
+    ) -> None:
+        self._write = _forget if store_thread is None else store_thread.write
+        self._stream = None if store_thread is None else store_thread.stream
         self.pair = pair or PairReference()
         self._settings: Mapping[str, Any] = {}
-        self._begun: list[Node] = []
+        self._begun: list[MessageNode] = []
         self._answer: str | None = None
         self._leaf_before: str | None = None
         self.fresh()
 
     @property
-    def header(self) -> Header:
+    def header(self) -> ConversationHeader:
         """What is going on."""
         return self._header
 
@@ -66,10 +68,10 @@ class Record:
     def fresh(self) -> None:
         """Begin a new conversation; it is stored with its first question."""
         now = time.time()
-        self._header = Header(fresh_id(), "", self.pair, created=now, updated=now)
-        self.tree = Tree()
+        self._header = ConversationHeader(fresh_id(), "", self.pair, created=now, updated=now)
+        self.tree = MessageTree()
 
-    def open(self, stored: Stored) -> None:
+    def open(self, stored: StoredConversation) -> None:
         """Go on with a stored conversation."""
         self._header, self.tree = stored.header, stored.tree
 
@@ -77,14 +79,14 @@ class Record:
         """What the session is to know."""
         return [node.message for node in self.tree.path()]
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[MessageNode]:
         """The path in force."""
         return self.tree.path()
 
-    def place(self, node: str) -> Place:
+    def place(self, node: str) -> MessageVersion:
         """Which version of its message a node is."""
         versions = self.tree.versions(node)
-        return Place(node, versions.index(node) + 1, len(versions))
+        return MessageVersion(node, versions.index(node) + 1, len(versions))
 
     # A turn
 
@@ -119,7 +121,7 @@ class Record:
         path = self.tree.path()
         return [one.message for one in path[: [one.id for one in path].index(node)]]
 
-    def question_before(self, node: str | None) -> Node | None:
+    def question_before(self, node: str | None) -> MessageNode | None:
         """The question before `node` (None for the end) in the path in force."""
         found = None
         for one in self.tree.path():
@@ -157,7 +159,7 @@ class Record:
         self._save(begun, ends=node.id)
         self._retitle(begun[0])
 
-    def _retitle(self, first: Node) -> None:
+    def _retitle(self, first: MessageNode) -> None:
         """Where the first question was changed, its title follows, unless the user gave another."""
         if first.parent is not None or first.message.role is not Role.USER:
             return
@@ -193,13 +195,13 @@ class Record:
         self._write(lambda store: store.rename(conversation, title))
 
     def _hang(self, message: Message, parent: str | None) -> str:
-        node = Node(fresh_id(), parent, message)
+        node = MessageNode(fresh_id(), parent, message)
         self.tree.add(node)
         self._begun.append(node)
         return node.id
 
     def _save(
-        self, nodes: list[Node], *, begins: str | None = None, ends: str | None = None
+        self, nodes: list[MessageNode], *, begins: str | None = None, ends: str | None = None
     ) -> None:
         path = self.tree.path()
         self._header = replace(
@@ -210,7 +212,7 @@ class Record:
             updated=time.time(),
         )
         header, leaf = self._header, self.tree.leaf
-        # Copies: the answer's node changes while the keeper's thread reads.
+        # Copies: the answer's node changes while the store thread reads.
         frozen = [replace(node) for node in nodes]
         self._write(lambda store: store.save(header, frozen, leaf), begins=begins, ends=ends)
 

@@ -27,7 +27,14 @@ from localspec.chat.history.fields import (
     unpack,
 )
 from localspec.chat.history.schema import back_up, migrate, require_known
-from localspec.chat.history.tree import Header, Listed, Node, Stored, Told, Tree
+from localspec.chat.history.tree import (
+    AnsweredQuestion,
+    ConversationHeader,
+    ListedConversation,
+    MessageNode,
+    MessageTree,
+    StoredConversation,
+)
 from localspec.chat.past import PAST
 from localspec.chat.states import STATES, forget
 from localspec.errors import ConversationError
@@ -116,7 +123,9 @@ class Store:
 
     # Writing
 
-    def save(self, header: Header, nodes: Iterable[Node], leaf: str | None) -> None:
+    def save(
+        self, header: ConversationHeader, nodes: Iterable[MessageNode], leaf: str | None
+    ) -> None:
         """Write a conversation's nodes, new or changed, and where its path ends.
 
         The title is written only once: it may have been changed since. A conversation that was
@@ -219,7 +228,7 @@ class Store:
         )
         return [text(row[0]) for row in rows][::-1]
 
-    def listed(self, search: str = "") -> list[Listed]:
+    def listed(self, search: str = "") -> list[ListedConversation]:
         """Conversations, the latest first: all, or those that contain every word of `search`.
 
         The last word may be unfinished. Titles are searched too.
@@ -237,11 +246,11 @@ class Store:
             (*values, _LISTED),
         )
         wrong: set[str] = set()
-        listed = [Listed(header_of(row, wrong), row[6], text(row[7])) for row in rows]
+        listed = [ListedConversation(header_of(row, wrong), row[6], text(row[7])) for row in rows]
         self._note(wrong, "some stored conversations are")
         return listed
 
-    def told(self, count: int) -> list[Told]:
+    def told(self, count: int) -> list[AnsweredQuestion]:
         """The latest answers of all conversations with what they answer, the newest last."""
         rows = self._db.execute(
             f"SELECT {_HEADER}, a.created, q.content,"  # noqa: S608
@@ -257,7 +266,7 @@ class Store:
         self._note(wrong, "some stored conversations are")
         return found[::-1]
 
-    def load(self, conversation: str) -> Stored:
+    def load(self, conversation: str) -> StoredConversation:
         """A whole conversation.
 
         Raises:
@@ -280,7 +289,9 @@ class Store:
         header = header_of(row, wrong)
         nodes = [node_of(message, wrong) for message in messages]
         self._note(wrong, f"the conversation “{one_line(header.title, 60)}” is")
-        return Stored(header, Tree(nodes, row[6] if isinstance(row[6], str) else None))
+        return StoredConversation(
+            header, MessageTree(nodes, row[6] if isinstance(row[6], str) else None)
+        )
 
     def _note(self, wrong: set[str], what: str) -> None:
         if wrong:
@@ -294,7 +305,7 @@ class Store:
         with self._db:  # writes it down, or takes it back
             yield
 
-    def _save_node(self, conversation: str, node: Node) -> None:
+    def _save_node(self, conversation: str, node: MessageNode) -> None:
         message = node.message
         content = storable(message.content)
         self._db.execute(
@@ -363,13 +374,13 @@ class Store:
             forget(self._path.with_name(folder), conversation)
 
 
-def _told(row: Sequence[Any], wrong: set[str]) -> Told:
+def _told(row: Sequence[Any], wrong: set[str]) -> AnsweredQuestion:
     """An answer out of its conversation's fields, its time, the question's text and its own."""
     header, node = header_of(row[:6], wrong), node_of(row[8:], wrong)
     time_ = sound(row[6], Moment, header.updated, wrong, "time")
     pair = str(node.figures.get("pair") or header.pair.name)
     said = node.message
-    return Told(
+    return AnsweredQuestion(
         header.id, header.title, pair, time_, text(row[7]), said.content, said.finish, node.figures
     )
 

@@ -29,7 +29,7 @@ _ATTACHED = re.compile(
 
 
 @dataclass(slots=True)
-class Node:
+class MessageNode:
     """One message and where it hangs.
 
     Attributes:
@@ -50,20 +50,20 @@ def fresh_id() -> str:
     return uuid4().hex
 
 
-class Tree:
+class MessageTree:
     """Nodes by id, and the last one of the path in force.
 
     A node whose parent is unknown counts as a first message: half a tree is better than none.
     """
 
-    def __init__(self, nodes: Iterable[Node] = (), leaf: str | None = None) -> None:
+    def __init__(self, nodes: Iterable[MessageNode] = (), leaf: str | None = None) -> None:
         """Take over `nodes`, the older of two versions first.
 
         Args:
             nodes: in the order in which they were said.
             leaf: where the path ends; None, or an unknown id, for the newest node.
         """
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, MessageNode] = {}
         self._children: dict[str | None, list[str]] = {None: []}
         self._preferred: dict[str, str] = {}
         self.leaf: str | None = None
@@ -73,7 +73,7 @@ class Tree:
             self.leaf = leaf
             self._prefer_path()
 
-    def add(self, node: Node) -> None:
+    def add(self, node: MessageNode) -> None:
         """Hang `node` in; the path ends with it."""
         self.nodes[node.id] = node
         self._children.setdefault(node.id, [])
@@ -92,9 +92,9 @@ class Tree:
         if self.leaf == node_id:
             self.leaf = node.parent if node.parent in self.nodes else None
 
-    def path(self) -> list[Node]:
+    def path(self) -> list[MessageNode]:
         """The nodes in force, the first message first."""
-        found: dict[str, Node] = {}
+        found: dict[str, MessageNode] = {}
         at = self.leaf
         while at in self.nodes and at not in found:
             found[at] = self.nodes[at]
@@ -116,7 +116,7 @@ class Tree:
         self.leaf = node_id
         self._prefer_path()
 
-    def _siblings(self, node: Node) -> list[str]:
+    def _siblings(self, node: MessageNode) -> list[str]:
         if node.parent is None:
             return self._children[None]
         return self._children.setdefault(node.parent, [])
@@ -143,7 +143,7 @@ class PairReference:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ConversationHeader:
     """A conversation without its messages.
 
     Attributes:
@@ -163,7 +163,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedConversation:
     """A conversation in a list.
 
     Attributes:
@@ -172,13 +172,13 @@ class Listed:
         found: where a search has hit, in a few words; empty without a search.
     """
 
-    header: Header
+    header: ConversationHeader
     messages: int
     found: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AnsweredQuestion:
     """An answer and what it answers.
 
     Attributes:
@@ -188,7 +188,7 @@ class Told:
         time: when it was asked, in seconds since 1970.
         question, answer: the texts.
         finish: why the answer ended; None where that is not known.
-        figures: as a `Node` has them.
+        figures: as a `MessageNode` has them.
     """
 
     conversation: str
@@ -202,11 +202,11 @@ class Told:
 
 
 @dataclass(slots=True)
-class Stored:
+class StoredConversation:
     """A whole conversation."""
 
-    header: Header
-    tree: Tree
+    header: ConversationHeader
+    tree: MessageTree
 
 
 def folded(text: str, least: int) -> str:

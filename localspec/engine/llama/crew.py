@@ -35,10 +35,10 @@ def busy_seconds() -> float:
 
 def busy_cores(seconds: float) -> float:
     """Cores that other programs keep busy, from now on for so long."""
-    crew = Crew(1)
+    controller = ThreadController(1)
     time.sleep(seconds)
-    crew.look()
-    return crew.others
+    controller.look()
+    return controller.others
 
 
 def bearable(threads: int) -> float:
@@ -49,7 +49,7 @@ def bearable(threads: int) -> float:
     return BUSY + max(0, default_threads() - threads)
 
 
-class Crew:
+class ThreadController:
     """How many of its threads a model should decode with, as long as other programs are busy.
 
     Threads wait for each other at every operation, so that one whose core does something else
@@ -130,7 +130,7 @@ class Threads:
     def __init__(self, handle: Any) -> None:
         """Of the llama.cpp context with this handle."""
         self._handle = handle
-        self._crew: Crew | None = None
+        self._controller: ThreadController | None = None
         self._asked = 0, 0
         self._now = 0
         self._follows, self._held = False, True
@@ -144,34 +144,34 @@ class Threads:
             at_most: use fewer while other programs keep cores busy, unless they are held.
         """
         self._asked = threads, batch or threads
-        self._crew, self._follows = Crew(max(self._asked)), at_most
-        self._set(self._crew.most)
+        self._controller, self._follows = ThreadController(max(self._asked)), at_most
+        self._set(self._controller.most)
 
     def hold(self, hold: bool) -> None:
         """An answer begins; whether it keeps their number, which changes logits' last bits."""
         self._held = hold
-        if self._crew is not None:
-            self._crew.begin()
+        if self._controller is not None:
+            self._controller.begin()
             if hold:
-                self._set(self._crew.most)
+                self._set(self._controller.most)
 
     def make_way(self) -> None:
         """Before a decode: leave other programs the cores that they keep busy, unless held."""
-        if self._crew is None:
+        if self._controller is None:
             return
-        threads = self._crew.look()
+        threads = self._controller.look()
         if threads != self._now and self._follows and not self._held:
             self._set(threads)
 
     @property
     def others(self) -> float:
         """Cores that other programs kept busy at the last decodes."""
-        return self._crew.others if self._crew is not None else 0.0
+        return self._controller.others if self._controller is not None else 0.0
 
     @property
     def crowded(self) -> bool:
         """Whether other programs leave it fewer cores than its threads on an idle machine."""
-        return self._crew is not None and self._crew.crowded
+        return self._controller is not None and self._controller.crowded
 
     @property
     def now(self) -> int:
@@ -186,7 +186,7 @@ class Threads:
     @property
     def most(self) -> int:
         """For a token at a time while no other program runs."""
-        return self.now if self._crew is None else self._asked[0]
+        return self.now if self._controller is None else self._asked[0]
 
     def _set(self, threads: int) -> None:
         self._now = threads

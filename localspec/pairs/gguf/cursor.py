@@ -22,7 +22,7 @@ ReadRange = Callable[[int, int], bytes]
 """`read(offset, size)`: up to `size` bytes from `offset`, fewer only at the end of the file."""
 
 
-class Cursor:
+class HeaderCursor:
     """Reads forward through a header, fetching in growing steps, never past the bounds."""
 
     def __init__(self, read: ReadRange, total: int | None, label: str) -> None:

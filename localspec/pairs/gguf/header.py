@@ -25,7 +25,7 @@ from localspec.errors import ModelFileError
 from localspec.pairs.gguf.cursor import (
     FETCH_AGAIN,
     MAX_STRING_LENGTH,
-    Cursor,
+    HeaderCursor,
     ReadRange,
     StringArray,
 )
@@ -292,7 +292,7 @@ def parse_header(
     Raises:
         ModelFileError: no GGUF, an unsupported version, damaged, or shorter than it promises.
     """
-    cursor = Cursor(read, total, label)
+    cursor = HeaderCursor(read, total, label)
     version = _read_version(cursor)
     n_tensors = cursor.count("tensors", MAX_TENSORS)
     n_keys = cursor.count("metadata keys", MAX_KEYS)
@@ -328,7 +328,7 @@ def raw_metadata(file: BinaryIO) -> dict[str, bytes]:
     Raises:
         ModelFileError: its header is damaged.
     """
-    cursor, found = Cursor(_file_reader(file), None, "the model"), {}
+    cursor, found = HeaderCursor(_file_reader(file), None, "the model"), {}
     _read_version(cursor)
     _, n_keys = cursor.number("Q"), cursor.number("Q")
     for _ in range(n_keys):
@@ -339,7 +339,7 @@ def raw_metadata(file: BinaryIO) -> dict[str, bytes]:
     return found
 
 
-def _read_version(cursor: Cursor) -> int:
+def _read_version(cursor: HeaderCursor) -> int:
     cursor.fill(24 if cursor.total is None else min(24, cursor.total))
     if cursor.buffer[:4] != MAGIC:
         raise cursor.not_gguf()
@@ -359,7 +359,7 @@ def _read_version(cursor: Cursor) -> int:
     return version
 
 
-def _read_value(cursor: Cursor, kind: int) -> Value:
+def _read_value(cursor: HeaderCursor, kind: int) -> Value:
     if kind == _STRING:
         return cursor.text()
     if kind == _ARRAY:
@@ -370,7 +370,7 @@ def _read_value(cursor: Cursor, kind: int) -> Value:
     return value
 
 
-def _read_array(cursor: Cursor) -> StringArray | array[Any]:
+def _read_array(cursor: HeaderCursor) -> StringArray | array[Any]:
     kind = cursor.number("I")
     count = cursor.number("Q")
     if kind == _STRING:
@@ -386,7 +386,7 @@ def _read_array(cursor: Cursor) -> StringArray | array[Any]:
     return numbers
 
 
-def _read_strings(cursor: Cursor, count: int) -> StringArray:
+def _read_strings(cursor: HeaderCursor, count: int) -> StringArray:
     if count > MAX_STRINGS:
         raise cursor.damaged(f"it claims to have an array of {count:,} strings")
     starts = array("I")
@@ -405,7 +405,7 @@ def _read_strings(cursor: Cursor, count: int) -> StringArray:
     return StringArray(buffer, starts)
 
 
-def _checked_alignment(cursor: Cursor, kind: int, value: Value) -> int:
+def _checked_alignment(cursor: HeaderCursor, kind: int, value: Value) -> int:
     if (
         kind != _UINT32
         or not isinstance(value, int)
@@ -416,7 +416,9 @@ def _checked_alignment(cursor: Cursor, kind: int, value: Value) -> int:
     return value
 
 
-def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[tuple[TensorInfo, ...], int]:
+def _read_tensors(
+    cursor: HeaderCursor, count: int, alignment: int
+) -> tuple[tuple[TensorInfo, ...], int]:
     """Read the tensor table, and how many bytes of weights must follow it."""
     tensors: list[TensorInfo] = []
     names: set[str] = set()
@@ -436,7 +438,7 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[tuple[Ten
     return tuple(tensors), end
 
 
-def _read_tensor(cursor: Cursor) -> TensorInfo:
+def _read_tensor(cursor: HeaderCursor) -> TensorInfo:
     name = cursor.text(MAX_NAME_LENGTH)
     n_dims = cursor.number("I")
     if n_dims > MAX_DIMS:

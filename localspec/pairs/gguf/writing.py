@@ -34,7 +34,7 @@ _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedTensor:
     """One tensor as the file will have it.
 
     Attributes:
@@ -50,20 +50,20 @@ class Packed:
     data: bytes
 
 
-def packed(name: str, array: NDArray[np.generic]) -> Packed:
+def packed(name: str, array: NDArray[np.generic]) -> PackedTensor:
     """Pack a tensor: a matrix as Q8_0 (F16 where its rows do not fit), a vector as F32.
 
     Whole numbers stay what they are (I64).
     """
     shape = array.shape[::-1]
     if array.dtype == np.int64:
-        return Packed(name, "I64", shape, array.tobytes())
+        return PackedTensor(name, "I64", shape, array.tobytes())
     floats = np.ascontiguousarray(array, np.float32)
     if floats.ndim == 1:
-        return Packed(name, "F32", shape, floats.tobytes())
+        return PackedTensor(name, "F32", shape, floats.tobytes())
     if shape[0] % BLOCK:
-        return Packed(name, "F16", shape, floats.astype(np.float16).tobytes())
-    return Packed(name, "Q8_0", shape, _q8_0(floats))
+        return PackedTensor(name, "F16", shape, floats.astype(np.float16).tobytes())
+    return PackedTensor(name, "Q8_0", shape, _q8_0(floats))
 
 
 def _q8_0(floats: NDArray[np.float32]) -> bytes:
@@ -78,7 +78,7 @@ def _q8_0(floats: NDArray[np.float32]) -> bytes:
     ).tobytes()
 
 
-def write(path: Path, metadata: Mapping[str, MetaValue], tensors: Sequence[Packed]) -> None:
+def write(path: Path, metadata: Mapping[str, MetaValue], tensors: Sequence[PackedTensor]) -> None:
     """Write a file; it appears whole or not at all.
 
     Raises:
@@ -138,5 +138,5 @@ def rewritten(source: Path, out: Path, more: Mapping[str, MetaValue]) -> None:
         tensors = []
         for each in header.tensors:
             file.seek(header.data_offset + each.offset)
-            tensors.append(Packed(each.name, each.type, each.shape, file.read(each.n_bytes)))
+            tensors.append(PackedTensor(each.name, each.type, each.shape, file.read(each.n_bytes)))
     write(out, metadata, tensors)

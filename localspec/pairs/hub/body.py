@@ -18,7 +18,7 @@ from typing import Any, Final
 from localspec import formats
 from localspec.errors import HubError, HubUnavailable
 from localspec.pairs.hub.cache import constants
-from localspec.pairs.hub.patience import NO_HUB, Interrupted, Patience
+from localspec.pairs.hub.patience import NO_HUB, RetryPolicy, TransferInterrupted
 from localspec.pairs.hub.surroundings import certificates
 from localspec.safe_text import reason
 
@@ -38,7 +38,7 @@ def endpoint() -> str:
     return str(constants().ENDPOINT)
 
 
-class Body:
+class ResponseBody:
     """The bytes of one answer, for a `with`, from `start` to `stop`, or to the end if it is None.
 
     Within the `with`, `start` is the offset of the first byte that comes: 0 from a server that
@@ -46,10 +46,10 @@ class Body:
     """
 
     def __init__(
-        self, url: str, patience: Patience, start: int = 0, stop: int | None = None
+        self, url: str, retries: RetryPolicy, start: int = 0, stop: int | None = None
     ) -> None:
         self.start = start
-        self._patience = patience
+        self._retries = retries
         asked = f"bytes={start}-{'' if stop is None else stop - 1}"
         ranged = {"Range": asked} if start or stop is not None else {}
         # Two simple queues pass 64 KiB on in a third of the time that one with a bound takes.
@@ -60,19 +60,21 @@ class Body:
         self._unwanted = threading.Event()
         self._thread = threading.Thread(target=self._receive, args=(url, ranged), daemon=True)
 
-    def __enter__(self) -> Body:
+    def __enter__(self) -> ResponseBody:
         """Wait for the answer's head, at most `HEAD_S`; raise what the client or library raised."""
         self._thread.start()
         deadline = time.monotonic() + HEAD_S
         try:
             while (head := self._next()) is None:
                 if time.monotonic() > deadline:
-                    raise Interrupted(f"{endpoint()} did not answer in time")
+                    raise TransferInterrupted(f"{endpoint()} did not answer in time")
             told = re.match(r"bytes (\d{1,18})-", head.headers.get("Content-Range", ""))
             if head.status_code != 206:
                 self.start = 0
             elif told and int(told[1]) != self.start:
-                raise Interrupted(f"the server sent bytes from {told[1]} on, not from {self.start}")
+                raise TransferInterrupted(
+                    f"the server sent bytes from {told[1]} on, not from {self.start}"
+                )
         except BaseException:
             self.__exit__()
             raise
@@ -91,13 +93,13 @@ class Body:
             if time.monotonic() - since > SLOW_S:
                 if count < SLOW_BYTES:
                     slow = f"{formats.size(count)} in {formats.duration(SLOW_S)}"
-                    raise Interrupted(f"{endpoint()} sends only {slow}")
+                    raise TransferInterrupted(f"{endpoint()} sends only {slow}")
                 since, count = time.monotonic(), 0
             yield piece or b""
 
     def _next(self) -> Any:
         """Give what comes next: the response, pieces, at the end an empty one; None if nothing."""
-        self._patience.check()
+        self._retries.check()
         try:
             found = self._come.get(timeout=STEP_S)
         except queue.Empty:

@@ -17,7 +17,7 @@ from typing import Any
 
 from localspec.errors import HubError, NotOnHub, UsageError
 from localspec.pairs import folders, references
-from localspec.pairs.hub.patience import Patience
+from localspec.pairs.hub.patience import RetryPolicy
 from localspec.pairs.references import Reference
 from localspec.private import write_whole
 from localspec.safe_text import reason
@@ -99,7 +99,7 @@ def is_here(file: RemoteFile) -> bool:
 
 @contextlib.contextmanager
 def locked(
-    file: RemoteFile, patience: Patience, on_wait: Callable[[], None] = lambda: None
+    file: RemoteFile, retries: RetryPolicy, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
     """Hold the library's own lock on the file's blob; `Cancelled` if the user stops the waiting.
 
@@ -112,7 +112,7 @@ def locked(
     lock.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:
         while True:
-            patience.check()
+            retries.check()
             try:
                 held.enter_context(WeakFileLock(lock, timeout=0.2))
                 break

@@ -26,9 +26,15 @@ from localspec.errors import (
 )
 from localspec.limits import LARGEST_FILE
 from localspec.pairs import references
-from localspec.pairs.hub.body import Body, endpoint
+from localspec.pairs.hub.body import ResponseBody, endpoint
 from localspec.pairs.hub.cache import RemoteFile
-from localspec.pairs.hub.patience import NO_HUB, Interrupted, Patience, Unreachable, retried
+from localspec.pairs.hub.patience import (
+    NO_HUB,
+    RetryPolicy,
+    TransferInterrupted,
+    Unreachable,
+    retried,
+)
 from localspec.pairs.hub.surroundings import certificates, proxies
 from localspec.pairs.references import Reference
 from localspec.safe_text import one_line, reason
@@ -72,14 +78,14 @@ class _Info(msgspec.Struct):
     siblings: list[_Sibling] = []
 
 
-def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
+def look_up(reference: Reference, retries: RetryPolicy) -> RemoteRepo:
     """Ask the Hub about a repository at a revision; `HubError` if it cannot tell, `Cancelled`."""
     repo, revision = reference.repo, quote(reference.revision or "main", safe="")
     url = f"{endpoint()}/api/models/{repo}/revision/{revision}?blobs=true"
 
     def read() -> bytes:
         got = bytearray()
-        with translated(reference), Body(url, patience) as body:
+        with translated(reference), ResponseBody(url, retries) as body:
             for piece in body:
                 got += piece
                 if len(got) > MOST_TOLD:
@@ -87,7 +93,7 @@ def look_up(reference: Reference, patience: Patience) -> RemoteRepo:
                     raise HubUnavailable(f"{endpoint()} answers with more than {size}", NO_HUB)
         return bytes(got)
 
-    told = retried(read, patience)
+    told = retried(read, retries)
     try:
         info = msgspec.json.decode(told, type=_Info)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -124,30 +130,33 @@ def require_safe(file: RemoteFile) -> None:
 
 @contextlib.contextmanager
 def open_body(
-    file: RemoteFile, patience: Patience, start: int = 0, stop: int | None = None
-) -> Iterator[Body]:
-    """Open the bytes of `file` as `Body` does; whatever fails is a `HubError`, or `Cancelled`."""
+    file: RemoteFile, retries: RetryPolicy, start: int = 0, stop: int | None = None
+) -> Iterator[ResponseBody]:
+    """Open the bytes of `file` as `ResponseBody` does. Raises `HubError` or `Cancelled`."""
     from huggingface_hub import hf_hub_url
 
     url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=endpoint())
-    with translated(Reference(file.repo, file.name)), Body(url, patience, start, stop) as body:
+    with (
+        translated(Reference(file.repo, file.name)),
+        ResponseBody(url, retries, start, stop) as body,
+    ):
         yield body
 
 
-def read_range(file: RemoteFile, offset: int, size: int, patience: Patience) -> bytes:
+def read_range(file: RemoteFile, offset: int, size: int, retries: RetryPolicy) -> bytes:
     """Read `size` bytes of `file` from `offset` on, fewer at its end; raises as `open_body`."""
     stop = min(offset + size, file.size)
 
     def read() -> bytes:
         got = bytearray()
-        with open_body(file, patience, offset, stop) as body:
+        with open_body(file, retries, offset, stop) as body:
             for piece in body:
                 got += piece
                 if body.start + len(got) >= stop:
                     break
         return bytes(got[offset - body.start : stop - body.start])
 
-    return retried(read, patience) if offset < stop else b""
+    return retried(read, retries) if offset < stop else b""
 
 
 @contextlib.contextmanager
@@ -178,8 +187,8 @@ def translated(reference: Reference) -> Iterator[None]:
             remedy = _way_out(error, "Check the network; what is on this disk works without it.")
             raise Unreachable(f"{host} cannot be reached: {reason(error)}", remedy) from None
         if isinstance(error, httpx.TimeoutException):
-            raise Interrupted(f"{host} did not answer in time") from None
-        raise Interrupted(f"the connection to {host} broke off: {reason(error)}") from None
+            raise TransferInterrupted(f"{host} did not answer in time") from None
+        raise TransferInterrupted(f"the connection to {host} broke off: {reason(error)}") from None
     except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError) as error:
         # The last two: a proxy of an unknown kind, or of one that needs another package.
         what = f"{endpoint()} cannot be used: {reason(error)}"
@@ -218,7 +227,7 @@ def _from_status(error: Any, reference: Reference) -> HubError:
         fault = "asks for fewer requests" if status == 429 else "has a fault of its own"
         pause = re.fullmatch(r"\d{1,6}", error.response.headers.get("Retry-After", ""))
         what = f"{endpoint()} {fault} (status {status})"
-        return Interrupted(what, float(pause[0]) if pause else 0.0)
+        return TransferInterrupted(what, float(pause[0]) if pause else 0.0)
     elif status == 404:
         what, remedy = f"{repo} is not at {endpoint()}", "Check the spelling."
     else:

@@ -23,7 +23,13 @@ from localspec.errors import DownloadCorrupt, HubError, NotEnoughDisk
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub.cache import RemoteFile
-from localspec.pairs.hub.patience import CONTINUES, Interrupted, Patience, Unreachable, retried
+from localspec.pairs.hub.patience import (
+    CONTINUES,
+    RetryPolicy,
+    TransferInterrupted,
+    Unreachable,
+    retried,
+)
 
 PART_ENDING: Final = ".part.incomplete"  # the library's tools clean up what ends in .incomplete
 _HASH_BLOCK: Final = 1 << 20
@@ -77,7 +83,7 @@ def read_part(file: RemoteFile, offset: int, size: int) -> bytes:
 
 
 def fetch(
-    file: RemoteFile, revision: str, patience: Patience, report: Callable[[FileProgress], None]
+    file: RemoteFile, revision: str, retries: RetryPolicy, report: Callable[[FileProgress], None]
 ) -> Path:
     """Bring `file` into the Hub cache, and return its path there.
 
@@ -86,11 +92,11 @@ def fetch(
     Raises:
         DownloadCorrupt: the bytes are not those promised; they were deleted.
         NotEnoughDisk: the disk is full; what came so far is kept.
-        HubError: the Hub or the network fails for longer than `patience`.
+        HubError: the Hub or the network fails for longer than `retries`.
         Cancelled: the user wants to stop; what came so far is kept.
     """
     hub.require_safe(file)
-    fetching = _Fetching(file, patience, report)
+    fetching = _Fetching(file, retries, report)
     pointer = hub_cache.snapshot_path(file)
     try:
         # Files that are found are hashed too: a name may lead elsewhere, and a disk may err.
@@ -99,7 +105,7 @@ def fetch(
                 hub_cache.note_revision(file, revision)
         else:
             hub_cache.prepare(file)
-            with hub_cache.locked(file, patience, lambda: fetching.tell("waiting")):
+            with hub_cache.locked(file, retries, lambda: fetching.tell("waiting")):
                 here = fetching.holds(hub_cache.blob_path(file))
                 hub_cache.publish(file, None if here else fetching.run(), revision)
     except OSError as error:
@@ -121,10 +127,10 @@ class _Fetching:
     """One file on its way: what is on disk, its running hash, and reports of progress."""
 
     def __init__(
-        self, file: RemoteFile, patience: Patience, report: Callable[[FileProgress], None]
+        self, file: RemoteFile, retries: RetryPolicy, report: Callable[[FileProgress], None]
     ) -> None:
         self._file = file
-        self._patience = patience
+        self._retries = retries
         self._report = report
         self._done = part_size(file)
         self._fetched = 0
@@ -159,8 +165,8 @@ class _Fetching:
             self.tell("fetching")
             retried(
                 lambda: self._fetch_rest(part, digest),
-                self._patience,
-                (Interrupted, Unreachable),
+                self._retries,
+                (TransferInterrupted, Unreachable),
                 lambda: self._done,
                 lambda why: self.tell("pausing", note=why),
             )
@@ -183,7 +189,7 @@ class _Fetching:
         self.tell("checking", 0)
         file.seek(0)
         while block := file.read(_HASH_BLOCK):
-            self._patience.check()
+            self._retries.check()
             digest.update(block)
             self.tell("checking", file.tell(), pause=_REPORT_EVERY_S)
         return digest
@@ -191,7 +197,7 @@ class _Fetching:
     def _fetch_rest(self, part: Any, digest: Any) -> None:
         if self._done == self._file.size:
             return
-        with hub.open_body(self._file, self._patience, self._done) as body:
+        with hub.open_body(self._file, self._retries, self._done) as body:
             known = self._done - body.start  # a server that knows no ranges begins at 0
             for piece in body:
                 new = memoryview(piece)[known : known + self._file.size - self._done]
@@ -200,7 +206,7 @@ class _Fetching:
                 self._keep(part, new)
                 if self._done == self._file.size:
                     return
-        raise Interrupted("the connection broke off")
+        raise TransferInterrupted("the connection broke off")
 
     def _keep(self, part: Any, new: memoryview) -> None:
         while new:

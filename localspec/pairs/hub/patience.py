@@ -20,7 +20,7 @@ CONTINUES: Final = "Run the same command again: it continues where it stopped."
 NO_HUB: Final = "Check HF_ENDPOINT, and any proxy or firewall between here and the Hub."
 
 
-class Interrupted(HubUnavailable):
+class TransferInterrupted(HubUnavailable):
     """A failure that may pass; `retry_after` are the seconds that the server asked to wait."""
 
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
@@ -39,7 +39,7 @@ def silent(_: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryPolicy:
     """How often to retry, with which pauses, and whether the user wants to stop.
 
     Attributes:
@@ -65,8 +65,8 @@ class Patience:
 
 def retried(
     action: Callable[[], T],
-    patience: Patience,
-    passing: tuple[type[Interrupted | Unreachable], ...] = (Interrupted,),
+    retries: RetryPolicy,
+    passing: tuple[type[TransferInterrupted | Unreachable], ...] = (TransferInterrupted,),
     done: Callable[[], int] = lambda: 0,
     tell: Callable[[str], None] = silent,
 ) -> T:
@@ -77,15 +77,15 @@ def retried(
     """
     failures = in_vain = 0
     while True:
-        patience.check()
+        retries.check()
         before = done()
         try:
             return action()
         except passing as error:
             failures = 1 if done() - before > _MUCH else failures + 1
             in_vain = 0 if done() - before > _LITTLE else in_vain + 1
-            if in_vain > len(patience.pauses) or error.retry_after > LONGEST_PAUSE:
+            if in_vain > len(retries.pauses) or error.retry_after > LONGEST_PAUSE:
                 raise
             tell(error.message)
-            pause = patience.pauses[min(failures, len(patience.pauses)) - 1]
-            patience.wait(max(pause, error.retry_after))
+            pause = retries.pauses[min(failures, len(retries.pauses)) - 1]
+            retries.wait(max(pause, error.retry_after))

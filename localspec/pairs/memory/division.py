@@ -14,15 +14,20 @@ from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 from localspec.errors import UsageError
-from localspec.pairs.memory.free import DEVICE_RESERVE, Device, Free
-from localspec.pairs.memory.need import ModelFacts, Setup, need
+from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
+from localspec.pairs.memory.need import ModelFacts, ModelSetup, need
 
 _Counts: TypeAlias = tuple[int, ...]
 
 
 def by_shares(
-    setup: Setup, model: ModelFacts, free: Free, parts: Sequence[float], *, asked: int | None
-) -> Setup:
+    setup: ModelSetup,
+    model: ModelFacts,
+    free: FreeMemory,
+    parts: Sequence[float],
+    *,
+    asked: int | None,
+) -> ModelSetup:
     """`setup` with its layers divided in these proportions; devices without one get none.
 
     Args:
@@ -54,8 +59,13 @@ def by_shares(
 
 
 def by_memory(
-    setup: Setup, model: ModelFacts, free: Free, *, asked: int | None, draft: bool = False
-) -> Setup:
+    setup: ModelSetup,
+    model: ModelFacts,
+    free: FreeMemory,
+    *,
+    asked: int | None,
+    draft: bool = False,
+) -> ModelSetup:
     """`setup` with its layers divided by what is free on each device.
 
     Where a device lacks room for its share, each gets all that it holds, from the last one on.
@@ -82,7 +92,7 @@ def by_memory(
     return _split(setup, devices, counts, model)
 
 
-def crowded(setup: Setup, model: ModelFacts, free: Free) -> tuple[str, int, int] | None:
+def crowded(setup: ModelSetup, model: ModelFacts, free: FreeMemory) -> tuple[str, int, int] | None:
     """A device without room for its share: its name, and the bytes it needs and has; else None.
 
     Without shares there is one device, or no layer on any.
@@ -103,7 +113,9 @@ def _counted(layers: int, model: ModelFacts) -> int:
     return whole if layers < 0 else min(layers, whole)
 
 
-def _split(setup: Setup, devices: Sequence[Device], counts: _Counts, model: ModelFacts) -> Setup:
+def _split(
+    setup: ModelSetup, devices: Sequence[Device], counts: _Counts, model: ModelFacts
+) -> ModelSetup:
     split = tuple((each.label, n) for each, n in zip(devices, counts, strict=True))
     layers = -1 if sum(counts) > model.layers else sum(counts)
     return replace(setup, gpu_layers=layers, split=split)
@@ -132,7 +144,7 @@ class _Ladder:
     buffers: int
 
     @staticmethod
-    def of(model: ModelFacts, setup: Setup, devices: int) -> _Ladder:
+    def of(model: ModelFacts, setup: ModelSetup, devices: int) -> _Ladder:
         """Count for a model set up so, if this many devices share the layers."""
         alone = replace(setup, split=())
         needs = [need(model, replace(alone, gpu_layers=n)) for n in range(model.layers + 2)]

@@ -41,7 +41,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class FreeMemory:
     """Memory that models may take, in bytes.
 
     Attributes:
@@ -64,7 +64,9 @@ class Free:
             max(0, each.free - DEVICE_RESERVE) for each in self.devices if each.serves(draft=draft)
         )
 
-    def less(self, n_bytes: int, *, draft: bool, split: Mapping[str, int] | None = None) -> Free:
+    def less(
+        self, n_bytes: int, *, draft: bool, split: Mapping[str, int] | None = None
+    ) -> FreeMemory:
         """What is left after one model has taken `n_bytes` on its devices.
 
         They are spread by the shares in `split`, or else by what is free on each, as in llama.cpp.

@@ -96,7 +96,7 @@ class ModelFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class ModelSetup:
     """How a model is run.
 
     Attributes:
@@ -119,7 +119,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class MemoryNeed:
     """Bytes that one model takes in main memory (`host`) and on accelerators (`device`)."""
 
     host_weights: int
@@ -394,7 +394,7 @@ def _gated(header: GgufHeader, ff: int) -> bool:
     return gates or not ups or any(tensor.shape[-1] >= 2 * ff for tensor in ups)
 
 
-def need(model: ModelFacts, setup: Setup) -> Need:
+def need(model: ModelFacts, setup: ModelSetup) -> MemoryNeed:
     """Compute the bytes that `model` takes when it is run with `setup`."""
     all_layers = model.layers + 1
     on_device = all_layers if setup.gpu_layers < 0 else min(setup.gpu_layers, all_layers)
@@ -418,7 +418,7 @@ def need(model: ModelFacts, setup: Setup) -> Need:
     used = sum(1 for _, layers in setup.split if layers)
     several = used > 1 and on_device == all_layers
     copies = _COPIES * _copied(model, setup, n_ctx, batch) if several else 0
-    return Need(
+    return MemoryNeed(
         weights_host,
         weights_device,
         sum(caches[:first]) + states - device_state,
@@ -428,14 +428,14 @@ def need(model: ModelFacts, setup: Setup) -> Need:
     )
 
 
-def _copied(model: ModelFacts, setup: Setup, n_ctx: int, batch: int) -> int:
+def _copied(model: ModelFacts, setup: ModelSetup, n_ctx: int, batch: int) -> int:
     """Bytes of a batch's inputs: rows, masks, and without flash attention the values' indices."""
     mask = n_ctx * batch * (_F16 if setup.flash else _F32) * model.masks
     widest = max((value for _, value in model.kv_widths), default=0)
     return batch * model.width * _F32 + mask + (0 if setup.flash else batch * widest * _I64)
 
 
-def _caches(model: ModelFacts, setup: Setup) -> list[int]:
+def _caches(model: ModelFacts, setup: ModelSetup) -> list[int]:
     """Bytes of each layer's cache."""
     if model.borrows:
         return [0] * model.layers
@@ -459,7 +459,7 @@ def _row_bytes(elements: int, kind: str) -> int:
     return -(-elements // block) * n_bytes
 
 
-def _compute(model: ModelFacts, setup: Setup, n_ctx: int, batch: int) -> int:
+def _compute(model: ModelFacts, setup: ModelSetup, n_ctx: int, batch: int) -> int:
     """Bytes of the compute buffer for a batch of tokens over a full cache."""
     attends = any(key for key, _ in model.kv_widths)
     stream = batch * model.width * _F32

@@ -8,14 +8,14 @@ from typing import Final
 
 from localspec import machine
 from localspec.errors import OutOfMemory
-from localspec.pairs.memory.free import Free
-from localspec.pairs.memory.need import ModelFacts, Setup, need
+from localspec.pairs.memory.free import FreeMemory
+from localspec.pairs.memory.need import ModelFacts, ModelSetup, need
 from localspec.pairs.memory.placement import (
     PROGRAM,
     SNAPSHOTS,
     DiskSpeed,
     MemoryPlan,
-    Wishes,
+    UserLimits,
     plan,
     usual_context,
 )
@@ -24,7 +24,7 @@ COUNTED_CTX: Final = 4096  # tokens of context that lists assume
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class MemoryFit:
     """Needed and existing memory, in bytes.
 
     Attributes:
@@ -39,17 +39,17 @@ class Fit:
     total: int
     verdict: str
 
-    def beside(self, room: int) -> Fit:
+    def beside(self, room: int) -> MemoryFit:
         """The same with accelerators that were not counted and have `room` bytes of their own."""
         available, total = self.available + room, self.total + room
         verdict = (
             self.verdict if self.verdict == "fits" else _verdict(self.needed, available, total)
         )
-        return Fit(self.needed, available, total, verdict)
+        return MemoryFit(self.needed, available, total, verdict)
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class MemoryOutlook:
     """The memory plan, or why there is none.
 
     Attributes:
@@ -61,19 +61,19 @@ class Outlook:
     plan: MemoryPlan | None
     refusal: str
     n_ctx: int
-    fit: Fit
+    fit: MemoryFit
 
 
 def outlook_for(
     target: ModelFacts,
     draft: ModelFacts | None,
-    free: Free | None = None,
+    free: FreeMemory | None = None,
     n_ctx: int | None = None,
     disk: DiskSpeed = lambda: None,
     *,
     besides: Sequence[ModelFacts] = (),
     snapshots: int = SNAPSHOTS,
-) -> Outlook:
+) -> MemoryOutlook:
     """Plan the memory of a pair, and tell whether it fits.
 
     Args:
@@ -85,49 +85,55 @@ def outlook_for(
         besides: sizes of further drafters, which take main memory first.
         snapshots: of a recurrent target's state, 0 if nothing drafts.
     """
-    free = free or Free(ram=machine.available(), address_space=machine.address_space_left())
-    wishes, refusal = Wishes(n_ctx=n_ctx, snapshots=snapshots), ""
-    before = sum(need(each, Setup(n_ctx=n_ctx or usual_context(target))).total for each in besides)
+    free = free or FreeMemory(ram=machine.available(), address_space=machine.address_space_left())
+    limits, refusal = UserLimits(n_ctx=n_ctx, snapshots=snapshots), ""
+    before = sum(
+        need(each, ModelSetup(n_ctx=n_ctx or usual_context(target))).total for each in besides
+    )
     try:
-        found = plan(target, draft, replace(free, ram=free.ram - before), wishes, disk)
+        found = plan(target, draft, replace(free, ram=free.ram - before), limits, disk)
     except OutOfMemory as error:
         found, refusal = None, f"{error.message}. {error.remedy}"
     n_ctx = found.target.n_ctx if found else n_ctx or COUNTED_CTX
     emptied = replace(free, ram=max(free.ram, machine.total()), address_space=None)
     verdict = "fits" if found and not found.from_disk else "tight"
     alone = replace(emptied, ram=emptied.ram - before)
-    if verdict == "tight" and not _fits(target, draft, alone, wishes):
+    if verdict == "tight" and not _fits(target, draft, alone, limits):
         verdict = "too large"
     models = (target,) if draft is None else (target, draft)
-    needed = found.total if found else sum(need(each, Setup(n_ctx=n_ctx)).total for each in models)
+    needed = (
+        found.total if found else sum(need(each, ModelSetup(n_ctx=n_ctx)).total for each in models)
+    )
     own = sum(each.free for each in free.devices if not each.shared)
-    fit = Fit(needed + before + PROGRAM, free.ram + own, emptied.ram + own, verdict)
-    return Outlook(found, refusal, n_ctx, fit)
+    fit = MemoryFit(needed + before + PROGRAM, free.ram + own, emptied.ram + own, verdict)
+    return MemoryOutlook(found, refusal, n_ctx, fit)
 
 
-def _fits(target: ModelFacts, draft: ModelFacts | None, free: Free, wishes: Wishes) -> bool:
+def _fits(
+    target: ModelFacts, draft: ModelFacts | None, free: FreeMemory, limits: UserLimits
+) -> bool:
     try:
-        return not plan(target, draft, free, wishes).from_disk
+        return not plan(target, draft, free, limits).from_disk
     except OutOfMemory:
         return False
 
 
 def counted(
     target: ModelFacts, draft: ModelFacts | None, besides: Sequence[ModelFacts] = ()
-) -> Fit:
+) -> MemoryFit:
     """The fit that lists show: with `COUNTED_CTX` tokens, or what the target was trained for.
 
-    It counts main memory alone, as a list loads no driver to ask about accelerators; `Fit.beside`
-    adds what is known of them.
+    It counts main memory alone, as a list loads no driver to ask about accelerators;
+    `MemoryFit.beside` adds what is known of them.
     """
     n_ctx = min(target.trained or COUNTED_CTX, COUNTED_CTX)
     return outlook_for(target, draft, n_ctx=n_ctx, besides=besides).fit
 
 
-def unread(n_bytes: int) -> Fit:
+def unread(n_bytes: int) -> MemoryFit:
     """Estimate the fit in main memory from the size of the files alone."""
     needed, available, total = round(n_bytes * 1.225), machine.available(), machine.total()
-    return Fit(needed, available, total, _verdict(needed, available, total))
+    return MemoryFit(needed, available, total, _verdict(needed, available, total))
 
 
 def _verdict(needed: int, available: int, total: int) -> str:

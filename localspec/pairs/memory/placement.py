@@ -14,8 +14,8 @@ from typing import Final
 from localspec import formats
 from localspec.errors import OutOfMemory, UsageError
 from localspec.pairs.memory import division
-from localspec.pairs.memory.free import DEVICE_RESERVE, Free
-from localspec.pairs.memory.need import ModelFacts, Need, Setup, block_of, need
+from localspec.pairs.memory.free import DEVICE_RESERVE, FreeMemory
+from localspec.pairs.memory.need import MemoryNeed, ModelFacts, ModelSetup, block_of, need
 
 DEFAULT_CTX: Final = 8192  # a cache for the whole trained context can take more than the weights
 USUAL_CTX: Final = 4096  # the context shrinks to this before the cache loses precision
@@ -33,7 +33,7 @@ DiskSpeed = Callable[[], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class UserLimits:
     """What the user has chosen; None leaves it to the plan.
 
     Attributes:
@@ -71,19 +71,19 @@ class MemoryPlan:
         crowded: a model, a device without room for its share of it, and the bytes it needs and has.
     """
 
-    target: Setup
-    draft: Setup | None
-    target_need: Need
-    draft_need: Need | None
-    free: Free
-    left: Free
+    target: ModelSetup
+    draft: ModelSetup | None
+    target_need: MemoryNeed
+    draft_need: MemoryNeed | None
+    free: FreeMemory
+    left: FreeMemory
     gave_up: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     from_disk: int = 0
     crowded: tuple[str, str, int, int] | None = None
 
     @property
-    def needs(self) -> tuple[Need, ...]:
+    def needs(self) -> tuple[MemoryNeed, ...]:
         """The memory that each model takes."""
         return tuple(need for need in (self.target_need, self.draft_need) if need is not None)
 
@@ -137,8 +137,8 @@ class MemoryPlan:
 def plan(
     target: ModelFacts,
     draft: ModelFacts | None,
-    free: Free,
-    wishes: Wishes,
+    free: FreeMemory,
+    limits: UserLimits,
     disk: DiskSpeed = lambda: None,
 ) -> MemoryPlan:
     """Choose what fits, without changing what the user has chosen.
@@ -147,7 +147,7 @@ def plan(
         target: the target's sizes.
         draft: the draft's, None without one.
         free: the memory that they may take.
-        wishes: what the user has chosen.
+        limits: what the user has chosen.
         disk: called only if weights have to be read from disk for every pass.
 
     Raises:
@@ -156,8 +156,8 @@ def plan(
     """
     for name, model in (("target", target), ("draft", draft)):
         if model is not None:
-            _require_cache_types(name, model, wishes)
-    return _Planner(target, draft, free, wishes, disk).plan()
+            _require_cache_types(name, model, limits)
+    return _Planner(target, draft, free, limits, disk).plan()
 
 
 def usual_context(target: ModelFacts) -> int:
@@ -171,18 +171,18 @@ class _Planner:
 
     target: ModelFacts
     draft: ModelFacts | None
-    free: Free
-    wishes: Wishes
+    free: FreeMemory
+    limits: UserLimits
     disk: DiskSpeed
 
     def plan(self) -> MemoryPlan:
         tried = [self.placed(candidate) for candidate in self.candidates()]
-        if self.wishes.snapshots and not tried[0].fits:
+        if self.limits.snapshots and not tried[0].fits:
             # Without snapshots, a rejection only costs a second reading.
-            bare = replace(self, wishes=replace(self.wishes, snapshots=0))
+            bare = replace(self, limits=replace(self.limits, snapshots=0))
             tried = [tried[0], *(bare.placed(candidate) for candidate in self.candidates())]
         chosen = next((each for each in tried if each.fits), None)
-        if chosen is None and self.wishes.mapped:
+        if chosen is None and self.limits.mapped:
             chosen = self.from_disk(tried)
         if chosen is None:
             raise self.refusal(tried[-1])
@@ -201,46 +201,46 @@ class _Planner:
             return None
         return replace(found, from_disk=found.host + found.shared + PROGRAM - self.free.ram)
 
-    def candidates(self) -> Iterator[Setup]:
+    def candidates(self) -> Iterator[ModelSetup]:
         """Setups with other contexts and cache types, from the best to the least."""
-        wishes = self.wishes
-        best = Setup(
-            n_ctx=wishes.n_ctx or usual_context(self.target),
-            cache_k=wishes.cache_k or FULL_CACHE,
-            cache_v=wishes.cache_v or FULL_CACHE,
-            flash=wishes.flash is not False,
+        limits = self.limits
+        best = ModelSetup(
+            n_ctx=limits.n_ctx or usual_context(self.target),
+            cache_k=limits.cache_k or FULL_CACHE,
+            cache_v=limits.cache_v or FULL_CACHE,
+            flash=limits.flash is not False,
         )
-        sizes = (_halvings(best.n_ctx) if wishes.n_ctx is None else []) or [best.n_ctx]
+        sizes = (_halvings(best.n_ctx) if limits.n_ctx is None else []) or [best.n_ctx]
         kinds = [best]
         widths = self.target.head_widths + (self.draft.head_widths if self.draft else ())
         whole = best.flash and not any(width % block_of(SMALLER_CACHE) for width in widths)
-        if wishes.cache_k is None and wishes.cache_v is None and whole:
+        if limits.cache_k is None and limits.cache_v is None and whole:
             kinds.append(replace(best, cache_k=SMALLER_CACHE, cache_v=SMALLER_CACHE))
         large = [n for n in sizes if n >= USUAL_CTX] or sizes[:1]
         yield from (replace(best, n_ctx=n) for n in large)
         yield from (replace(kind, n_ctx=large[-1]) for kind in kinds[1:])
         yield from (replace(kind, n_ctx=n) for n in sizes[len(large) :] for kind in kinds)
 
-    def placed(self, setup: Setup) -> MemoryPlan:
+    def placed(self, setup: ModelSetup) -> MemoryPlan:
         """The plan for this setup, with as many layers on accelerators as have room.
 
         The draft comes first: it is small, and reads all its weights for every drafted token.
         """
-        wishes, left = self.wishes, self.free
+        limits, left = self.limits, self.free
         draft_setup = draft_need = crowded = None
         if self.draft is not None:
-            draft_setup = _draft_on_device(self.draft, setup, left, wishes.draft_gpu_layers)
+            draft_setup = _draft_on_device(self.draft, setup, left, limits.draft_gpu_layers)
             draft_need = need(self.draft, draft_setup)
             crowded = _crowded("draft", draft_setup, self.draft, left)
             left = left.less(draft_need.device, draft=True, split=dict(draft_setup.split))
-        setup = replace(setup, snapshots=wishes.snapshots)
-        setup = _target_on_device(self.target, setup, left, wishes.gpu_layers)
-        if wishes.split:
+        setup = replace(setup, snapshots=limits.snapshots)
+        setup = _target_on_device(self.target, setup, left, limits.gpu_layers)
+        if limits.split:
             setup = division.by_shares(
-                setup, self.target, left, wishes.split, asked=wishes.gpu_layers
+                setup, self.target, left, limits.split, asked=limits.gpu_layers
             )
         else:
-            setup = division.by_memory(setup, self.target, left, asked=wishes.gpu_layers)
+            setup = division.by_memory(setup, self.target, left, asked=limits.gpu_layers)
         taken = need(self.target, setup)
         crowded = crowded or _crowded("target", setup, self.target, left)
         left = left.less(taken.device, draft=False, split=dict(setup.split))
@@ -270,42 +270,42 @@ class _Planner:
 
     def what_would_fit(self, least: MemoryPlan, *, limited: bool) -> str:
         """A remedy that is known to fit."""
-        n = self.largest() if self.wishes.n_ctx is not None else 0
+        n = self.largest() if self.limits.n_ctx is not None else 0
         alone = replace(self, draft=None).largest() if self.draft is not None else 0
         fitting = [f"with --ctx-size {n} they would fit"] if n else []
         if alone > n:
             fitting.append(f"with --draft none and --ctx-size {alone} the target would")
         if fitting:
             return "; ".join(fitting).capitalize() + "."
-        if not self.wishes.mapped and self.from_disk([least]) is not None:
+        if not self.limits.mapped and self.from_disk([least]) is not None:
             return "Without --no-mmap and --mlock they would be read from disk again and again."
         raised = ", or raise the limit (ulimit -v)" if limited else ""
         return f"Lower --ctx-size, choose a smaller pair, or close other programs{raised}."
 
     def largest(self) -> int:
         """The largest context that fits, of the wanted one and its halvings; else 0."""
-        for n in _halvings(self.wishes.n_ctx or usual_context(self.target)):
-            tried = replace(self, wishes=replace(self.wishes, n_ctx=n))
+        for n in _halvings(self.limits.n_ctx or usual_context(self.target)):
+            tried = replace(self, limits=replace(self.limits, n_ctx=n))
             if any(each.fits for each in map(tried.placed, tried.candidates())):
                 return n
         return 0
 
     def given_up(self, chosen: MemoryPlan, best: MemoryPlan) -> Iterator[str]:
         """Sentences on what is smaller than usual."""
-        free, wishes, target, draft = self.free, self.wishes, chosen.target, chosen.draft
+        free, limits, target, draft = self.free, self.limits, chosen.target, chosen.draft
         if target.n_ctx < best.target.n_ctx:
             yield f"{target.n_ctx:,} instead of {best.target.n_ctx:,} tokens of context"
         if target.cache_k != best.target.cache_k:
             yield f"a cache in {target.cache_k} instead of {best.target.cache_k}"
         if self.target.state[1] and target.snapshots < best.target.snapshots:
             yield "snapshots of the recurrent state: after a rejection more is read again"
-        if free.on_devices(draft=False) and wishes.gpu_layers is None:
+        if free.on_devices(draft=False) and limits.gpu_layers is None:
             whole = self.target.layers + 1  # with the output, as llama.cpp counts
             if 0 <= target.gpu_layers < whole:
-                how = ", shared by --tensor-split" if wishes.split else ""
+                how = ", shared by --tensor-split" if limits.split else ""
                 yield f"{target.gpu_layers} of {whole} layers of the target on the accelerator{how}"
         on_cpu = draft is not None and draft.gpu_layers == 0
-        if on_cpu and free.on_devices(draft=True) and wishes.draft_gpu_layers is None:
+        if on_cpu and free.on_devices(draft=True) and limits.draft_gpu_layers is None:
             yield "the draft on the CPU"
 
     def advice(self, chosen: MemoryPlan, *, reduced: bool) -> Iterator[str]:
@@ -347,9 +347,9 @@ def _halvings(n_ctx: int) -> list[int]:
     return [n for n in (n_ctx >> half for half in range(n_ctx.bit_length())) if n >= LEAST_CTX]
 
 
-def _require_cache_types(name: str, model: ModelFacts, wishes: Wishes) -> None:
-    kinds = (wishes.cache_k, wishes.cache_v)
-    if wishes.flash is not False:
+def _require_cache_types(name: str, model: ModelFacts, limits: UserLimits) -> None:
+    kinds = (limits.cache_k, limits.cache_v)
+    if limits.flash is not False:
         for letter, kind, width in zip("kv", kinds, model.head_widths, strict=True):
             if kind is not None and width % block_of(kind):
                 raise UsageError(
@@ -366,13 +366,15 @@ def _require_cache_types(name: str, model: ModelFacts, wishes: Wishes) -> None:
 
 
 def _crowded(
-    name: str, setup: Setup, model: ModelFacts, free: Free
+    name: str, setup: ModelSetup, model: ModelFacts, free: FreeMemory
 ) -> tuple[str, str, int, int] | None:
     found = division.crowded(setup, model, free)
     return found and (name, *found)
 
 
-def _target_on_device(model: ModelFacts, setup: Setup, free: Free, asked: int | None) -> Setup:
+def _target_on_device(
+    model: ModelFacts, setup: ModelSetup, free: FreeMemory, asked: int | None
+) -> ModelSetup:
     """`setup` with as many layers on accelerators as all of these together have room for."""
     room = free.room(draft=False)
     if asked is not None:
@@ -384,7 +386,9 @@ def _target_on_device(model: ModelFacts, setup: Setup, free: Free, asked: int | 
     return setup
 
 
-def _draft_on_device(model: ModelFacts, setup: Setup, free: Free, asked: int | None) -> Setup:
+def _draft_on_device(
+    model: ModelFacts, setup: ModelSetup, free: FreeMemory, asked: int | None
+) -> ModelSetup:
     """`setup` with all layers on accelerators if these have room, or with those asked for."""
     room, layers = free.room(draft=True), -1 if asked is None else asked
     tried = replace(setup, gpu_layers=layers if room else 0)

@@ -31,14 +31,14 @@ GAP = Paragraph(_NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class CodeBlock:
     """Lines that keep their spaces, on a ground of their own."""
 
     lines: tuple[Content, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class TableBlock:
     """Cells by row; the first row is the head."""
 
     rows: tuple[tuple[Content, ...], ...]
@@ -49,7 +49,7 @@ class HorizontalRule:
     """A line across."""
 
 
-BlockBody: TypeAlias = Paragraph | Code | Grid | HorizontalRule
+BlockBody: TypeAlias = Paragraph | CodeBlock | TableBlock | HorizontalRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,9 @@ def _body_lines(body: BlockBody, room: int) -> Sequence[Content]:
     match body:
         case Paragraph(text):
             return text.wrap(room)
-        case Code(lines):
+        case CodeBlock(lines):
             return _code_lines(lines, room)
-        case Grid(rows):
+        case TableBlock(rows):
             return _table_lines(rows, room)
         case HorizontalRule():
             return [Content.styled("─" * room, _RULE)]

@@ -117,7 +117,7 @@ def paths(begun: str) -> list[str]:
     return sorted(one for one in found if one != begun)[:50]
 
 
-class Completion(Static):
+class CompletionList(Static):
     """A short list above the input; Tab and the arrows go through it.
 
     Args:

@@ -11,7 +11,7 @@ from pathlib import Path
 from localspec.errors import UsageError
 from localspec.pairs.folders import is_file, user_path
 from localspec.safe_text import decoded
-from localspec.ui.conversation.items import Answer, Item
+from localspec.ui.conversation.items import Answer, ConversationItem
 
 LONGEST = 200_000
 _MOST_MENTIONS = 500  # each is looked for on the disk
@@ -94,7 +94,7 @@ def code_blocks(text: str) -> list[str]:
     return [match[3].removesuffix("\n") for match in _FENCE.finditer(text)]
 
 
-def to_copy(items: Sequence[Item], argument: str) -> tuple[str, str]:
+def to_copy(items: Sequence[ConversationItem], argument: str) -> tuple[str, str]:
     """The text to copy, and how it is called.
 
     Args:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from localspec.process.engine_client import EngineClient
     from localspec.process.messages import LoadFailed, SessionInfo
     from localspec.ui.conversation.transcript import Transcript
-    from localspec.ui.conversation.turns import Turns
+    from localspec.ui.conversation.turns import TurnController
 
 
-class Phase(Enum):
+class EnginePhase(Enum):
     """What the engine is doing.
 
     Attributes:
@@ -49,16 +49,16 @@ class Phase(Enum):
         self.shown, self.hint, self.reason = shown, hint, reason
 
 
-ANY_TIME = frozenset(Phase)
-IDLE = frozenset({Phase.READY})
-ANSWER = frozenset({Phase.ANSWERING, Phase.STOPPING})
-LOADED = IDLE | ANSWER | {Phase.CHANGING}
-LOADABLE = IDLE | {Phase.UNUSABLE, Phase.DEAD}
-WHOLE = LOADABLE | {Phase.LOADING}  # no message is being written
+ANY_TIME = frozenset(EnginePhase)
+IDLE = frozenset({EnginePhase.READY})
+ANSWER = frozenset({EnginePhase.ANSWERING, EnginePhase.STOPPING})
+LOADED = IDLE | ANSWER | {EnginePhase.CHANGING}
+LOADABLE = IDLE | {EnginePhase.UNUSABLE, EnginePhase.DEAD}
+WHOLE = LOADABLE | {EnginePhase.LOADING}  # no message is being written
 
 
 @dataclass(eq=False, repr=False)
-class Gate:
+class EngineState:
     """Knows the phase, and whether an earlier question is being edited; in the screen's thread.
 
     Attributes:
@@ -70,10 +70,10 @@ class Gate:
 
     say: Callable[[str], None]
     changed: Callable[[], None]
-    phase: Phase = Phase.LOADING
+    phase: EnginePhase = EnginePhase.LOADING
     editing: str | None = None
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: EnginePhase) -> None:
         """The engine does something else now."""
         self.phase = phase
         self.changed()
@@ -90,27 +90,27 @@ class Gate:
 
     def free(self) -> bool:
         """Whether the engine has nothing to do; says what it does otherwise."""
-        if self.phase is not Phase.READY:
+        if self.phase is not EnginePhase.READY:
             self.refuse()
-        return self.phase is Phase.READY
+        return self.phase is EnginePhase.READY
 
     def close_for_loading(self) -> bool:
         """Begin to load another pair; False, and a word, while the engine does something else."""
         if self.phase not in LOADABLE:
             self.refuse()
             return False
-        self.enter(Phase.LOADING)
+        self.enter(EnginePhase.LOADING)
         return True
 
     def shown(self) -> tuple[str, str]:
         """What is going on, for the status line, and which key matters."""
-        if self.phase is Phase.READY and self.editing is not None:
+        if self.phase is EnginePhase.READY and self.editing is not None:
             return "editing an earlier message", "Enter sends it again, Esc leaves it"
         return self.phase.shown, self.phase.hint
 
 
 @dataclass(eq=False, repr=False)
-class InUse:
+class PairLoader:
     """Puts what is loaded on the screen, or says why there is nothing; in the screen's thread.
 
     Attributes:
@@ -119,9 +119,9 @@ class InUse:
         load_error: why the last load failed; None where it did not, or was cancelled.
     """
 
-    gate: Gate
+    engine_state: EngineState
     engine: EngineClient
-    turns: Turns
+    turns: TurnController
     transcript: Transcript
     seat: Callable[[SessionInfo], None]
     offer: Callable[[LoadRequest, str], None]
@@ -148,17 +148,19 @@ class InUse:
         first, self._first, self._then = self._first, False, None
         error = None if failed.error is None else failed.error.exception()
         if isinstance(error, NotFetched):
-            self.gate.enter(Phase.READY if failed.info is not None else Phase.UNUSABLE)
+            self.engine_state.enter(
+                EnginePhase.READY if failed.info is not None else EnginePhase.UNUSABLE
+            )
             self.offer(self.engine.wanted, error.message)
             return
         if error is not None and failed.info is not None and not self._freed:
-            self.gate.enter(Phase.READY)
+            self.engine_state.enter(EnginePhase.READY)
             self.transcript.say_error(error)
             return
         if failed.info is not None:
             self._show(failed.info)
         else:
-            self.gate.enter(Phase.UNUSABLE)
+            self.engine_state.enter(EnginePhase.UNUSABLE)
         if not first:
             for text, remedy in switch_failure(failed):
                 self.transcript.say(text, remedy, error=error is not None)
@@ -170,7 +172,7 @@ class InUse:
 
     def died(self, error: Exception) -> None:
         """The engine's process has ended by itself: say so, and how it goes on."""
-        if self.gate.phase is Phase.LOADING:
+        if self.engine_state.phase is EnginePhase.LOADING:
             self.load_error = error
         self._then = None
         self.turns.died(error)
@@ -179,8 +181,8 @@ class InUse:
         """Load another pair in place of this one; the conversation stays."""
         info = self.engine.info
         if info is not None and info.pair_name == name:
-            self.gate.say(f"{one_line(name, 40)} is in use")
-        elif self.gate.close_for_loading():
+            self.engine_state.say(f"{one_line(name, 40)} is in use")
+        elif self.engine_state.close_for_loading():
             self._freed = False
             self.engine.load(name, self.turns.messages())
 
@@ -191,13 +193,13 @@ class InUse:
             then: called once it is there.
             changes: other fields of the `LoadRequest` than it was loaded with.
         """
-        if self.gate.close_for_loading():
+        if self.engine_state.close_for_loading():
             self._freed, self._then = False, then
             self.engine.reload(self.turns.messages(), **changes)
 
     def perform(self, make: Callable[[LoadRequest], Struct]) -> None:
         """Have a job done for the pair while it is not loaded; then it is there again."""
-        if self.gate.close_for_loading():
+        if self.engine_state.close_for_loading():
             self._freed = True
             self.engine.perform(make, self.turns.messages())
 
@@ -213,7 +215,7 @@ class InUse:
         self.tell(*in_words(error), error=True)
 
     def _show(self, info: SessionInfo) -> None:
-        self.gate.enter(Phase.READY)
+        self.engine_state.enter(EnginePhase.READY)
         self.turns.show_conversation()
         for text, remedy, error in self._unsaid:
             self.transcript.say(text, remedy, error=error)

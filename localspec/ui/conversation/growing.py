@@ -14,7 +14,7 @@ from localspec.chat.dialects.origins import OriginReader
 from localspec.chat.events import MODELS, Origin, Span
 from localspec.ui.bases import MUTED
 from localspec.ui.conversation.blocks import GAP, Block, Paragraph, divided
-from localspec.ui.conversation.markdown_blocks import TopLevel, parse
+from localspec.ui.conversation.markdown_blocks import TopLevelBlock, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,7 +51,7 @@ class GrowingMarkdown:
     def __init__(self, references: Mapping[str, Any] | None = None) -> None:
         self._references = references
         self._tail = ""
-        self._unfinished: list[TopLevel] = []  # what the tail was parsed to
+        self._unfinished: list[TopLevelBlock] = []  # what the tail was parsed to
         self._any = False
 
     def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
@@ -70,7 +70,7 @@ class GrowingMarkdown:
             live += self._spaced(each.blocks(), peek=True)
         return final, live
 
-    def _finished(self) -> list[TopLevel]:
+    def _finished(self) -> list[TopLevelBlock]:
         """Take all top-level blocks but the last from the tail, and of one without end a part."""
         self._unfinished = self._parse(self._tail)
         finished = self._unfinished[:-1]
@@ -83,7 +83,7 @@ class GrowingMarkdown:
             self._unfinished = self._parse(self._tail)
         return finished
 
-    def _parse(self, source: str) -> list[TopLevel]:
+    def _parse(self, source: str) -> list[TopLevelBlock]:
         return parse(source, self._references)
 
     def _spaced(self, blocks: list[Block], *, peek: bool = False) -> list[Block]:

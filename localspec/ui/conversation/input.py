@@ -13,14 +13,14 @@ from textual.widgets.text_area import EditResult
 
 from localspec.safe_text import safe
 from localspec.ui.bases import unseen
-from localspec.ui.conversation.completion import Completion
-from localspec.ui.conversation.pastes import Pastes
+from localspec.ui.conversation.completion import CompletionList
+from localspec.ui.conversation.pastes import FoldedPastes
 
 LONGEST_PASTE = 200_000
 _NEWLINE_KEYS = ("shift+enter", "ctrl+j", "alt+enter", "ctrl+enter")
 
 
-class History:
+class InputHistory:
     """What was sent before, walked with up and down; the unsent text waits at the end."""
 
     def __init__(self) -> None:
@@ -93,14 +93,14 @@ class PromptArea(TextArea):
     def __init__(
         self,
         enter: Callable[[str, bool], bool],
-        completion: Completion,
+        completion: CompletionList,
         say: Callable[..., None],
     ) -> None:
-        self._pastes = Pastes()  # before Textual asks for the text
+        self._pastes = FoldedPastes()  # before Textual asks for the text
         super().__init__(id="prompt", show_line_numbers=False, tab_behavior="focus", compact=True)
         self.highlight_cursor_line = False
         self.cursor_blink = False  # it would draw twice a second all day long
-        self.sent = History()
+        self.sent = InputHistory()
         self._pasted_to: tuple[int, int] | None = None  # the end of a paste of more than a line
         self._slash_at: tuple[int, int] | None = None  # where one was typed behind that
         self._enter = enter

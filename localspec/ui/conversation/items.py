@@ -14,7 +14,7 @@ from localspec import formats
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Span
 from localspec.chat.figures import accepted_words
-from localspec.chat.history.record import Place
+from localspec.chat.history.record import MessageVersion
 from localspec.chat.history.tree import FOLDED, folded
 from localspec.engine.stats import FinishReason
 from localspec.pairs.names import STARTER
@@ -63,7 +63,7 @@ _ENDINGS = {
 }
 
 
-class Item:
+class ConversationItem:
     """Something in the conversation. Lines are kept until the width or the item changes.
 
     It is laid out step by step, so that nothing holds up the screen, however long it is.
@@ -73,7 +73,7 @@ class Item:
         strips: what the transcript has drawn, by line, with the line's place in the whole.
     """
 
-    def __init__(self, place: Place | None = None) -> None:
+    def __init__(self, place: MessageVersion | None = None) -> None:
         self.place = place
         self.strips: dict[int, tuple[int, Strip]] = {}
         self._lines: list[Content] = []
@@ -149,10 +149,12 @@ def _wrapped(text: Content, first: Content, rest: Content, width: int) -> list[C
     return lay_out([Block(Paragraph(text), first, rest)], width)
 
 
-class Question(Item):
+class Question(ConversationItem):
     """What the user said, exactly as typed, but for attached files and long texts while folded."""
 
-    def __init__(self, text: str, place: Place | None = None, *, opened: bool = False) -> None:
+    def __init__(
+        self, text: str, place: MessageVersion | None = None, *, opened: bool = False
+    ) -> None:
         super().__init__(place)
         self._said = text
         self._opened = opened
@@ -175,7 +177,7 @@ class Question(Item):
             ]
 
 
-class Notice(Item):
+class Notice(ConversationItem):
     """A message of the app itself, in place; an error looks like one also without colour."""
 
     def __init__(self, text: str, remedy: str = "", *, error: bool = False) -> None:
@@ -192,7 +194,7 @@ class Notice(Item):
             yield _wrapped(self._remedy, _INDENT, _INDENT, width)
 
 
-class Welcome(Item):
+class Welcome(ConversationItem):
     """What an empty conversation shows: which pair is loaded, what it is good at, how to begin."""
 
     def __init__(self, session: SessionInfo) -> None:
@@ -225,7 +227,7 @@ class Welcome(Item):
         return "Text that repeats is copied as a guess, the target checks and decides."
 
 
-class Answer(Item):
+class Answer(ConversationItem):
     """One answer: Markdown that grows while the model writes, or the same text by origin.
 
     Args:
@@ -408,7 +410,7 @@ class Answer(Item):
         return start + same
 
 
-def version_mark(place: Place | None) -> Content:
+def version_mark(place: MessageVersion | None) -> Content:
     """Which of several versions a message is, with arrows to click; nothing for a single one."""
     if place is None or place.versions < 2:
         return Content("")

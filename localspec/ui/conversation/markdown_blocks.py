@@ -24,10 +24,10 @@ from localspec.ui.bases import MUTED
 from localspec.ui.conversation.blocks import (
     GAP,
     Block,
-    Code,
-    Grid,
+    CodeBlock,
     HorizontalRule,
     Paragraph,
+    TableBlock,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def definitions(text: str) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class TopLevel:
+class TopLevelBlock:
     """A top-level block, parsed, and made into what is drawn of it when that is asked for.
 
     Attributes:
@@ -95,7 +95,7 @@ class TopLevel:
         return _Builder().build(self._tokens)
 
 
-def parse(source: str, references: Mapping[str, Any] | None = None) -> list[TopLevel]:
+def parse(source: str, references: Mapping[str, Any] | None = None) -> list[TopLevelBlock]:
     """The top-level blocks of `source`.
 
     Args:
@@ -113,13 +113,13 @@ def parse(source: str, references: Mapping[str, Any] | None = None) -> list[TopL
     if source.count("[") > _MOST_BRACKETS:
         left_out += ["link", "image"]
     tokens = _parser(*left_out).parse(source, {"references": dict(references or {})})
-    found: list[TopLevel] = []
+    found: list[TopLevelBlock] = []
     start = 0
     for index, token in enumerate(tokens):
         if token.level == 0 and token.nesting <= 0:
             group = tokens[start : index + 1]
             first_line = group[0].map[0] if group[0].map else 0
-            found.append(TopLevel(first_line, group))
+            found.append(TopLevelBlock(first_line, group))
             start = index + 1
     return found
 
@@ -222,10 +222,10 @@ class _Builder:
         language = token.info.strip().partition(" ")[0]
         # A line this long was never meant as the name of a language; it must not vanish.
         first = f"{safe(token.info)}\n" if len(token.info) > _LONGEST_INFO else ""
-        self._emit(Code(code_lines(first + token.content, "" if first else language)))
+        self._emit(CodeBlock(code_lines(first + token.content, "" if first else language)))
 
     def _on_code_block(self, token: Token) -> None:
-        self._emit(Code(code_lines(token.content, "")))
+        self._emit(CodeBlock(code_lines(token.content, "")))
 
     def _on_hr(self, token: Token) -> None:
         self._emit(HorizontalRule())
@@ -238,7 +238,7 @@ class _Builder:
 
     def _on_table_close(self, token: Token) -> None:
         self._in_table = False
-        self._emit(Grid(tuple(tuple(row) for row in self._rows)))
+        self._emit(TableBlock(tuple(tuple(row) for row in self._rows)))
 
 
 def code_lines(code: str, language: str) -> tuple[Content, ...]:

@@ -9,7 +9,7 @@ MOST_LINES, MOST_CHARACTERS = 20, 4000
 """What is pasted and has more of either is folded."""
 
 
-class Pastes:
+class FoldedPastes:
     """Folds texts into marks, and marks into texts.
 
     Attributes:

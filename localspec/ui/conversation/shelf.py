@@ -13,18 +13,18 @@ from textual.timer import Timer
 
 from localspec.chat.history import exchange
 from localspec.chat.history.fields import settings_of
-from localspec.chat.history.keeper import Keeper
-from localspec.chat.history.record import Place, Record
+from localspec.chat.history.keeper import StoreThread
+from localspec.chat.history.record import ConversationRecord, MessageVersion
 from localspec.chat.history.store import Store
-from localspec.chat.history.tree import PairReference, Stored
+from localspec.chat.history.tree import PairReference, StoredConversation
 from localspec.errors import ConversationError
 from localspec.process.engine_client import EngineClient
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
-from localspec.ui.conversation.gate import Gate, Phase
+from localspec.ui.conversation.gate import EnginePhase, EngineState
 from localspec.ui.conversation.input import PromptArea, as_typed
 from localspec.ui.conversation.transcript import Transcript
-from localspec.ui.conversation.turns import Turns
+from localspec.ui.conversation.turns import TurnController
 
 Result = TypeVar("Result")
 _PATIENCE_S = 5.0
@@ -33,21 +33,21 @@ _QUESTIONS = 200
 
 
 @dataclass(eq=False, repr=False)
-class Shelf:
+class ConversationLibrary:
     """Opens conversations and other versions of messages, writes and reads files, keeps drafts.
 
     Attributes:
-        keeper: writes and reads the store; None to keep nothing.
+        store_thread: writes and reads the store; None to keep nothing.
         record: of the conversation on screen.
         resume: the id of the conversation to begin with.
     """
 
-    keeper: Keeper | None
-    record: Record
+    store_thread: StoreThread | None
+    record: ConversationRecord
     resume: str | None
-    gate: Gate
+    engine_state: EngineState
     engine: EngineClient
-    turns: Turns
+    turns: TurnController
     transcript: Transcript
     prompt: PromptArea
     _begun: bool = False
@@ -57,13 +57,13 @@ class Shelf:
 
     def start(self) -> None:
         """Open the store, in its own thread."""
-        if self.keeper is not None:
-            self.keeper.start()
+        if self.store_thread is not None:
+            self.store_thread.start()
 
     def shut_down(self) -> bool:
         """Write what is left; whether all of it was written in time."""
         self._save_draft()
-        return self.keeper is None or self.keeper.close(_PATIENCE_S)
+        return self.store_thread is None or self.store_thread.close(_PATIENCE_S)
 
     def loaded(self, session: SessionInfo) -> None:
         """A pair has been loaded: it answers from now on."""
@@ -76,7 +76,7 @@ class Shelf:
 
     def draft(self, text: str) -> None:
         """The input holds `text` now: kept within a second, unless it edits an earlier message."""
-        if self.keeper is None or self.gate.editing is not None:
+        if self.store_thread is None or self.engine_state.editing is not None:
             return
         self._draft = (self._draft_key(), text)
         if self._draft_timer is None and self._knows_drafts:
@@ -84,31 +84,33 @@ class Shelf:
 
     def sent(self) -> None:
         """What was typed is about to be sent: a conversation that begins takes no draft along."""
-        if self.keeper is not None and not self.record.tree.nodes:
+        if self.store_thread is not None and not self.record.tree.nodes:
             self._draft = None
-            self.keeper.write(lambda store: store.save_draft("", ""))
+            self.store_thread.write(lambda store: store.save_draft("", ""))
 
     def _save_draft(self) -> None:
         draft, self._draft, self._draft_timer = self._draft, None, None
-        if draft is None or self.keeper is None:
+        if draft is None or self.store_thread is None:
             return
         key, text = draft
         if self._knows_drafts:
-            self.keeper.write(lambda store: store.save_draft(key, text))
+            self.store_thread.write(lambda store: store.save_draft(key, text))
         elif text:  # behind what nobody has seen yet
-            self.keeper.write(lambda store: store.save_draft(key, _joined(store.draft(key), text)))
+            self.store_thread.write(
+                lambda store: store.save_draft(key, _joined(store.draft(key), text))
+            )
 
     def _draft_key(self) -> str:
         return self.record.header.id if self.record.tree.nodes else ""
 
     async def _begin(self) -> None:
         """What earlier runs have left: a conversation, questions to walk through, a draft."""
-        if self.keeper is None:
+        if self.store_thread is None:
             return
         try:
             if self.resume is not None:
                 await self._open(self.resume)
-            with suppress(ConversationError):  # the keeper has told what is wrong
+            with suppress(ConversationError):  # the store thread has told what is wrong
                 questions = await self.ask(lambda store: store.questions(_QUESTIONS))
                 self.prompt.sent.begin([*map(as_typed, questions)])
                 if self.resume is None:
@@ -120,7 +122,9 @@ class Shelf:
 
     async def _restore_draft(self) -> None:
         key = self._draft_key()
-        text = await self.ask(lambda store: store.draft(key)) if self.keeper is not None else ""
+        text = (
+            await self.ask(lambda store: store.draft(key)) if self.store_thread is not None else ""
+        )
         if text and self.prompt.text:
             self.prompt.sent.add(text)  # something else is typed already: Up finds it
         self.prompt.give_back(text)
@@ -129,25 +133,25 @@ class Shelf:
 
     def step(self, node: str, by: int) -> None:
         """Show an earlier (-1) or later (+1) version of a message, and what followed it."""
-        if node not in self.record.tree.nodes or not self.gate.free():
+        if node not in self.record.tree.nodes or not self.engine_state.free():
             return
         if self.record.step(node, by):
             self.turns.reopen()
         else:
-            self.gate.say("this is the latest version" if by > 0 else "the first version")
+            self.engine_state.say("this is the latest version" if by > 0 else "the first version")
 
     def step_newest(self, by: int) -> None:
         """`step` for the message that is picked, else for the newest that has versions."""
         place = self.newest()
         if place is not None:
-            self.gate.edit(None)
+            self.engine_state.edit(None)
             self.step(place.node, by)
         else:
-            self.gate.say("there is only one version")
+            self.engine_state.say("there is only one version")
 
-    def newest(self) -> Place | None:
+    def newest(self) -> MessageVersion | None:
         """The message that is picked, else the newest one, if it has versions; None for none."""
-        picked = self.gate.editing
+        picked = self.engine_state.editing
         nodes = [node.id for node in self.record.nodes() if picked in (None, node.id)]
         places = (self.record.place(node) for node in reversed(nodes))
         return next((place for place in places if place.versions > 1), None)
@@ -166,13 +170,13 @@ class Shelf:
         Raises:
             ConversationError: conversations are not kept, or cannot be read.
         """
-        if self.keeper is None:
+        if self.store_thread is None:
             raise ConversationError("conversations are not kept")
-        return asyncio.wrap_future(self.keeper.ask(job, changes=changes))
+        return asyncio.wrap_future(self.store_thread.ask(job, changes=changes))
 
     def work(self, job: Coroutine[Any, Any, None]) -> None:
         """Do one of the following meanwhile, and tell what goes wrong."""
-        self.transcript.run_worker(self._told(job), group="shelf")
+        self.transcript.run_worker(self._told(job), group="library")
 
     async def _told(self, job: Coroutine[Any, Any, None]) -> None:
         try:
@@ -218,7 +222,7 @@ class Shelf:
             ConversationError: there is nothing to write, or it cannot be written.
         """
         if conversation is None:
-            stored = Stored(self.record.header, self.record.tree)
+            stored = StoredConversation(self.record.header, self.record.tree)
             if not stored.tree.nodes:
                 raise ConversationError("there is nothing to export yet", "Ask something first.")
         else:
@@ -229,24 +233,24 @@ class Shelf:
     async def import_file(self, path: Path) -> None:
         """Store the conversation in a file, and open it."""
         stored = await asyncio.to_thread(exchange.read_file, path)
-        if self.keeper is not None:
+        if self.store_thread is not None:
             nodes = list(stored.tree.nodes.values())
             await self.ask(
                 lambda store: store.save(stored.header, nodes, stored.tree.leaf), changes=True
             )
         self._show(stored)
 
-    def _show(self, stored: Stored) -> bool:
+    def _show(self, stored: StoredConversation) -> bool:
         """Go on with it, if the engine is free; whether that was so.
 
         Without a model it is shown all the same, and goes on once one is loaded.
         """
-        if self.gate.phase is Phase.UNUSABLE:
+        if self.engine_state.phase is EnginePhase.UNUSABLE:
             self.record.open(stored)
             self.turns.show_conversation()
             return True
         session = self.engine.info
-        if not self.gate.free() or session is None:
+        if not self.engine_state.free() or session is None:
             return False
         stored_settings = settings_of(stored.header.parameters, session.settings)
         settings = session.advice.settled(stored_settings)

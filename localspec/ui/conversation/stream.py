@@ -28,7 +28,7 @@ SHARE, SPARE_SHARE = 0.01, 0.4
 SHORTEST, SPARE_SHORTEST, LONGEST = 0.1, 0.03, 1.0
 
 
-class Inbox:
+class EventInbox:
     """Turn events on their way to the screen.
 
     They are announced once until they are collected: a fast pair makes hundreds of
@@ -54,7 +54,7 @@ class Inbox:
         return [self._events.popleft() for _ in range(len(self._events))]
 
 
-class Pace:
+class FramePacer:
     """Spaces frames by what drawing has cost so far, measured as the thread's own CPU time.
 
     Lives in the screen's thread: `time.thread_time` counts whoever calls it.
@@ -90,7 +90,7 @@ class Pace:
         self._last_wall = time.monotonic()
 
 
-class Stream:
+class AnswerStream:
     """What a running turn says, drawn as it comes; lives in the screen's thread.
 
     Args:
@@ -119,8 +119,8 @@ class Stream:
         self._read = read
         self._timer: Timer | None = None
         self._tokens = 0
-        self.inbox = Inbox(announce)
-        self.pace = Pace()
+        self.inbox = EventInbox(announce)
+        self.pace = FramePacer()
         self.answer: Answer | None = None
         self.heard: list[Span] = []
         self.end: TurnEnd | None = None

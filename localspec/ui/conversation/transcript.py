@@ -27,12 +27,19 @@ from textual.widget import Widget
 from localspec.chat.conversation import Message
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, Span
-from localspec.chat.history.record import Place
+from localspec.chat.history.record import MessageVersion
 from localspec.engine.stats import FinishReason
 from localspec.errors import PromptTooLong, in_words
 from localspec.process.messages import SessionInfo
-from localspec.ui.bases import Plain, PlainScrollBar
-from localspec.ui.conversation.items import Answer, AnswerFigures, Item, Notice, Question, Welcome
+from localspec.ui.bases import LineWidget, PlainScrollBar
+from localspec.ui.conversation.items import (
+    Answer,
+    AnswerFigures,
+    ConversationItem,
+    Notice,
+    Question,
+    Welcome,
+)
 
 # Laying out thousands of messages takes seconds: so many at once where one of them is wanted, and
 # so many where the reader comes to the top, who would feel more of them as a jerk.
@@ -42,13 +49,13 @@ _TOP = 1
 _STRETCH_S, _PAUSE_S = 0.03, 0.005
 _JUMPS = 8  # by this part of what is seen an answer scrolls that grows at the end
 
-AnyItem = TypeVar("AnyItem", bound=Item)
+AnyItem = TypeVar("AnyItem", bound=ConversationItem)
 
-Shown: TypeAlias = "tuple[Message, Place, AnswerFigures]"
+Shown: TypeAlias = "tuple[Message, MessageVersion, AnswerFigures]"
 """A message, where it stands, and how it was made."""
 
 
-class Transcript(ScrollView, Plain, can_focus=False):
+class Transcript(ScrollView, LineWidget, can_focus=False):
     """The scrolling conversation; stays at the newest line until the user scrolls away."""
 
     def __init__(self) -> None:
@@ -56,7 +63,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         self.by_origin = False
         self.thoughts_shown = False
         self._dialect = Dialect()
-        self.items: list[Item] = []
+        self.items: list[ConversationItem] = []
         self._older: list[Shown] = []
         self._above = 0  # how many items stand above the messages
         self._more = 0  # whether one of the items below those says that there are older ones
@@ -64,7 +71,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         self._margin = 2
         self._following = True  # whether the newest line is to be seen
         self._goes_on: Timer | None = None  # while not everything is laid out
-        self._sought: Item | None = None  # what is to be seen once its place is known
+        self._sought: ConversationItem | None = None  # what is to be seen once its place is known
         self._ground = Style()
         self.auto_links = False
 
@@ -100,7 +107,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         """Put so many older messages above those that are shown."""
         batch, self._older = self._older[-count:], self._older[:-count]
         del self.items[self._above : self._above + self._more]
-        items: list[Item] = []
+        items: list[ConversationItem] = []
         for message, place, figures in batch:
             if message.role == "user":
                 items.append(Question(message.content, place, opened=self.thoughts_shown))
@@ -142,7 +149,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
             self._show_older(STEP)
         (self.scroll_page_up if by < 0 else self.scroll_page_down)(animate=False)
 
-    def ask(self, text: str, place: Place | None = None) -> Answer:
+    def ask(self, text: str, place: MessageVersion | None = None) -> Answer:
         """Show a question; the answer that is to come."""
         self.items = [item for item in self.items if not isinstance(item, Welcome)]
         self._above = min(self._above, len(self.items))
@@ -150,7 +157,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         self._add(Question(text, place, opened=self.thoughts_shown))
         return self._add(self._new_answer())
 
-    def find(self, node: str) -> Item | None:
+    def find(self, node: str) -> ConversationItem | None:
         """What shows a node; older messages are added until it is there."""
         while True:
             for item in self.items:
@@ -277,7 +284,7 @@ class Transcript(ScrollView, Plain, can_focus=False):
         self._to_end()
         return item
 
-    def _grown(self, item: Item, changed: int = 0) -> None:
+    def _grown(self, item: ConversationItem, changed: int = 0) -> None:
         """An item is longer, from its line `changed` on."""
         if item in self.items:
             self._measure(self.items.index(item), changed, growing=True)

@@ -9,15 +9,21 @@ from typing import Any
 from localspec import formats
 from localspec.chat.conversation import Message, Role
 from localspec.chat.figures import figures_of
-from localspec.chat.history.record import Record
+from localspec.chat.history.record import ConversationRecord
 from localspec.chat.settings import ChatSettings
 from localspec.errors import UsageError, in_words
 from localspec.process.engine_client import EngineClient
-from localspec.process.messages import Compact, Compare, Open, Regenerate, Request
-from localspec.ui.conversation.gate import ANSWER, Gate, Phase
+from localspec.process.messages import (
+    Compact,
+    CompareAnswers,
+    OpenConversation,
+    Regenerate,
+    Request,
+)
+from localspec.ui.conversation.gate import ANSWER, EnginePhase, EngineState
 from localspec.ui.conversation.input import PromptArea, as_typed
 from localspec.ui.conversation.items import Answer
-from localspec.ui.conversation.stream import Stream
+from localspec.ui.conversation.stream import AnswerStream
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.panel.dashboard import Dashboard
 
@@ -27,16 +33,16 @@ _LATEST, _USUAL = 20, 4  # messages that are looked at; characters of a token wh
 
 
 @dataclass(eq=False, repr=False)
-class Turns:
+class TurnController:
     """Has the engine answer, and puts what comes of it into the record and on the screen.
 
     Lives in the screen's thread.
     """
 
-    gate: Gate
+    engine_state: EngineState
     engine: EngineClient
-    record: Record
-    stream: Stream
+    record: ConversationRecord
+    stream: AnswerStream
     transcript: Transcript
     prompt: PromptArea
     dashboard: Dashboard
@@ -52,9 +58,9 @@ class Turns:
     _numbers: dict[str, int] = field(default_factory=dict)  # of the engine's turns, by node
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> EnginePhase:
         """What the engine is doing."""
-        return self.gate.phase
+        return self.engine_state.phase
 
     @property
     def busy(self) -> bool:
@@ -74,7 +80,7 @@ class Turns:
             return ""
         exact = text == self._counted[0]
         tokens = self._counted[1] if exact else self._guess(text)
-        if not exact and len(text) >= _COUNTED_FROM and self.phase is Phase.READY:
+        if not exact and len(text) >= _COUNTED_FROM and self.phase is EnginePhase.READY:
             self._count(text)
         said = f"{'' if exact else 'about '}{formats.count(tokens)} tokens"
         room = self.dashboard.state.figures.context_size
@@ -126,17 +132,17 @@ class Turns:
     # What is asked for
 
     def reserve(self) -> bool:
-        """Close the gate for a turn; False, and a word, while there is no free engine."""
-        if not self.gate.free():
+        """Take the engine for a turn; False, and a word, while there is no free engine."""
+        if not self.engine_state.free():
             return False
-        self.gate.enter(Phase.ANSWERING)
+        self.engine_state.enter(EnginePhase.ANSWERING)
         self.engine.reserve()
         return True
 
     def ask(self, text: str) -> None:
         """Send `text` to the model, after `reserve`."""
-        self._instead_of, earlier = self.gate.editing, None
-        self.gate.edit(None)
+        self._instead_of, earlier = self.engine_state.editing, None
+        self.engine_state.edit(None)
         if self._instead_of is not None:
             earlier = self.record.before(self._instead_of)
             self.transcript.cut(self._instead_of)
@@ -153,7 +159,7 @@ class Turns:
         """Answer the last message again."""
         last = self.transcript.last_answer()
         if last is None:
-            self.gate.say("there is no answer yet")
+            self.engine_state.say("there is no answer yet")
         elif self.reserve():
             self._replaced, answer = last, self.transcript.answer_again(last)
             (node,) = self.record.begin(None, self._settings())
@@ -173,13 +179,13 @@ class Turns:
     def compare(self, text: str, before: Sequence[Message]) -> None:
         """Have `text` answered twice after `before`; `stop` of the engine ends it."""
         self.engine.reserve()
-        self.gate.enter(Phase.CHANGING)
-        self.engine.begin(Compare(text, tuple(before)))
+        self.engine_state.enter(EnginePhase.CHANGING)
+        self.engine.begin(CompareAnswers(text, tuple(before)))
 
     def stop(self) -> None:
         """Ask the running answer to end; the screen answers at once."""
-        if self.phase is Phase.ANSWERING:
-            self.gate.enter(Phase.STOPPING)
+        if self.phase is EnginePhase.ANSWERING:
+            self.engine_state.enter(EnginePhase.STOPPING)
             self.engine.stop()
 
     def _settings(self) -> ChatSettings:
@@ -191,31 +197,31 @@ class Turns:
 
     def edit_earlier(self) -> None:
         """Put the last question into the input to be sent in another form; then the one before."""
-        if not self.gate.free():
+        if not self.engine_state.free():
             return
-        node = self.record.question_before(self.gate.editing)
+        node = self.record.question_before(self.engine_state.editing)
         if node is None:
-            self.gate.say("there is no earlier message")
+            self.engine_state.say("there is no earlier message")
             return
-        if self.gate.editing is None:
+        if self.engine_state.editing is None:
             self._unsent = self.prompt.text
             if self._unsent.strip():
                 self.prompt.sent.add(self._unsent)  # whatever becomes of the edit, Up finds it
-        self.gate.edit(node.id)
+        self.engine_state.edit(node.id)
         self.prompt.show(as_typed(node.message.content))
         self.transcript.show(node.id)
 
     def leave_edit(self) -> None:
         """Leave an edited question as it was."""
-        if self.gate.editing is not None:
-            self.gate.edit(None)
+        if self.engine_state.editing is not None:
+            self.engine_state.edit(None)
             self.prompt.show(self._unsent)
 
     # Changes between turns
 
     def clear(self) -> None:
         """Begin a new conversation."""
-        self.change(Open(()), self._cleared)
+        self.change(OpenConversation(()), self._cleared)
 
     def _cleared(self) -> None:
         self.record.fresh()
@@ -223,9 +229,9 @@ class Turns:
 
     def change(self, request: Request, then: Callable[[], None]) -> None:
         """Change the session between turns, if it is free; once it is done, do `then`."""
-        if self.gate.free():
+        if self.engine_state.free():
             self._then = then
-            self.gate.enter(Phase.CHANGING)
+            self.engine_state.enter(EnginePhase.CHANGING)
             self.engine.change(request)
 
     def changed(self, error: Exception | None) -> None:
@@ -236,8 +242,8 @@ class Turns:
         elif then is not None:
             then()
         self._notice = ""
-        self.gate.edit(None)
-        self.gate.enter(Phase.READY)
+        self.engine_state.edit(None)
+        self.engine_state.enter(EnginePhase.READY)
         self.dashboard.refresh()
 
     def reopen(self, settings: ChatSettings | None = None, notice: str = "") -> None:
@@ -249,7 +255,7 @@ class Turns:
         """
         self._notice = notice
         if self.engine.alive:
-            opened = Open(tuple(self.messages()), settings, self.record.stored_as)
+            opened = OpenConversation(tuple(self.messages()), settings, self.record.stored_as)
             self.change(opened, self.show_conversation)
         else:
             self.show_conversation()
@@ -277,9 +283,12 @@ class Turns:
     # How a turn ends
 
     def over(
-        self, error: Exception | None, said: Sequence[Message], phase: Phase = Phase.READY
+        self,
+        error: Exception | None,
+        said: Sequence[Message],
+        phase: EnginePhase = EnginePhase.READY,
     ) -> None:
-        """The turn is over: draw the rest, settle the answer, open the gate.
+        """The turn is over: draw the rest, settle the answer, free the engine.
 
         Args:
             error: why it failed; None where it did not.
@@ -287,7 +296,7 @@ class Turns:
             phase: what the engine is doing now.
         """
         self.stream.flush()
-        self.gate.enter(phase)
+        self.engine_state.enter(phase)
         if self._summing:
             self._compacted(error, said)
         else:
@@ -302,13 +311,15 @@ class Turns:
             heard = tuple(self.stream.heard)
             text = "".join(span.text for span in heard)
             said = [Message(Role.ASSISTANT, text, None, heard)] if text else []
-            self.over(error, [] if self._summing else said, Phase.DEAD)
+            self.over(error, [] if self._summing else said, EnginePhase.DEAD)
         else:
             self.transcript.say_error(error)
         self._then, self._counting = None, ""
-        if self.gate.editing not in self.record.tree.nodes:  # another conversation was to be opened
-            self.gate.edit(None)
-        self.gate.enter(Phase.DEAD)
+        if (
+            self.engine_state.editing not in self.record.tree.nodes
+        ):  # another conversation was to be opened
+            self.engine_state.edit(None)
+        self.engine_state.enter(EnginePhase.DEAD)
 
     def _compacted(self, error: Exception | None, said: Sequence[Message]) -> None:
         self._summing = False

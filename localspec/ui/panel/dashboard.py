@@ -18,8 +18,8 @@ from textual.strip import Strip
 from textual.timer import Timer
 from textual.visual import Visual
 
-from localspec.process.messages import SessionInfo, Status
-from localspec.ui.bases import Plain, Uncopied
+from localspec.process.messages import EngineStatus, SessionInfo
+from localspec.ui.bases import LineWidget, Uncopied
 from localspec.ui.panel.layout import PanelState, compact_lines, full_lines, head_lines, summary
 
 _FIGURES_S = 0.75
@@ -48,7 +48,7 @@ def next_form(form: PanelForm, width: int) -> PanelForm:
     return PanelForm.COMPACT if following is PanelForm.FULL and width < 70 else following
 
 
-class _Column(Uncopied, Plain):
+class _Column(Uncopied, LineWidget):
     """Lines of which only those are drawn anew that say something else than before.
 
     One widget for all of them: each costs something in every frame.
@@ -122,7 +122,7 @@ class Dashboard:
         self.full = Vertical(self._long, id="full")
         self.chosen = PanelForm(form) if form is not None else None
         self._timer: Timer | None = None
-        self._status: Status | None = None
+        self._status: EngineStatus | None = None
         self._fresh = self._running = False
         self._taken_at = float("-inf")
         self._size = Size(0, 0)
@@ -155,7 +155,7 @@ class Dashboard:
         """Another pair answers."""
         self.state.note = session.speculation_note
 
-    def hear(self, status: Status) -> None:
+    def hear(self, status: EngineStatus) -> None:
         """Take what the engine tells; while text is drawn it waits for that."""
         self._status, self._fresh = status, True
         if not self._running:

@@ -15,12 +15,12 @@ from textual.renderables.digits import Digits as DigitsRenderable
 
 from localspec.ui.bases import MUTED
 
-ACCEPTED, RECOVERED, BONUS, PLAIN, REJECTED = "■", "▲", "◆", "□", "·"
+ACCEPTED, RECOVERED, BONUS, UNDRAFTED, REJECTED = "■", "▲", "◆", "□", "·"
 STYLES = {
     ACCEPTED: "$success",
     RECOVERED: "$warning",
     BONUS: "$accent",
-    PLAIN: MUTED,
+    UNDRAFTED: MUTED,
     REJECTED: "$foreground 55%",
 }
 FAINT = "$foreground 35%"

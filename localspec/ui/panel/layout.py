@@ -92,7 +92,7 @@ def marks_of(done: Round) -> str:
         drawing.ACCEPTED * done.from_draft
         + drawing.RECOVERED * done.recovered
         + drawing.BONUS * done.bonus
-        + drawing.PLAIN * (done.emitted - done.from_draft - done.recovered - done.bonus)
+        + drawing.UNDRAFTED * (done.emitted - done.from_draft - done.recovered - done.bonus)
         + drawing.REJECTED * (done.drafted - done.accepted)
     )
 
@@ -199,8 +199,8 @@ def _speed_lines(state: PanelState, width: int) -> list[Content]:
         ("first ", MUTED), (formats.seconds(now.time_to_first_token_s), "bold")
     )
     lines = [two_sides(average, first, width), sparkline(state.speeds, width)]
-    if now.plain_speed is not None:
-        lines.append(two_sides(_speed("plain", now.plain_speed), _speedup(now.speedup), width))
+    if now.baseline_speed is not None:
+        lines.append(two_sides(_speed("plain", now.baseline_speed), _speedup(now.speedup), width))
     return lines
 
 
@@ -263,7 +263,7 @@ def _round_lines(state: PanelState, width: int) -> list[Content]:
             (drawing.RECOVERED, " recovered "),
             (drawing.BONUS, " bonus"),
         ),
-        _key((drawing.REJECTED, " rejected "), (drawing.PLAIN, " without a draft")),
+        _key((drawing.REJECTED, " rejected "), (drawing.UNDRAFTED, " without a draft")),
     ]
 
 

@@ -27,7 +27,7 @@ _EVERY_S = 0.125
 
 
 @dataclass(slots=True)
-class Side:
+class AnswerSide:
     """One of the two answers.
 
     Attributes:
@@ -62,7 +62,7 @@ def question(messages: Sequence[Message], typed: str) -> tuple[str, Sequence[Mes
     return messages[users[-1]].content, messages[: users[-1]]
 
 
-def heading(side: Side) -> Content:
+def heading(side: AnswerSide) -> Content:
     """Which side it is, and how fast it was."""
     name = "with speculation" if side.speculation else "without speculation"
     said = "writing …" if side.text else "waiting"
@@ -76,13 +76,13 @@ def heading(side: Side) -> Content:
     return Content.assemble((name, "bold"), ("  " + said, "$text-accent"))
 
 
-def in_common(one: Side, other: Side) -> int:
+def in_common(one: AnswerSide, other: AnswerSide) -> int:
     """Characters that both texts begin with."""
     pairs = zip(one.text, other.text, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def body(side: Side, other: Side) -> Content:
+def body(side: AnswerSide, other: AnswerSide) -> Content:
     """The text; what the other side does not say stands out, once there is something to compare."""
     if not other.text:
         return Content(safe(side.text))
@@ -91,7 +91,7 @@ def body(side: Side, other: Side) -> Content:
     return Content.assemble(safe(side.text[:common]), (safe(side.text[common:]), rest))
 
 
-def verdict(off: Side, on: Side) -> str:
+def verdict(off: AnswerSide, on: AnswerSide) -> str:
     """What drafting brought, and whether the texts are the same."""
     if off.stats is None or on.stats is None:
         return "Esc stops and closes"
@@ -115,7 +115,7 @@ class CompareScreen(ModalScreen[None]):
     def __init__(self, asked: str, stop: Callable[[], None]) -> None:
         super().__init__()
         self._asked = asked
-        self._sides = sides = Side(speculation=False), Side(speculation=True)
+        self._sides = sides = AnswerSide(speculation=False), AnswerSide(speculation=True)
         self._stop = stop
         self._heads = [Static("", markup=False, classes="side-head") for _ in sides]
         self._texts = [Static("", markup=False) for _ in sides]

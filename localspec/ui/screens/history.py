@@ -19,7 +19,7 @@ from localspec import formats
 from localspec.chat.history import exchange
 from localspec.errors import in_words
 from localspec.safe_text import one_line
-from localspec.ui.bases import MUTED, Field, MarkedList, key_hint
+from localspec.ui.bases import MUTED, InputLine, MarkedList, key_hint
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from localspec.chat.history.store import Store
-    from localspec.chat.history.tree import Listed
-    from localspec.ui.conversation.shelf import Shelf
+    from localspec.chat.history.tree import ListedConversation
+    from localspec.ui.conversation.shelf import ConversationLibrary
 
 _DAY_S = 24 * 3600
 # What a key does, as it is shown; the actions are called the same.
@@ -43,7 +43,7 @@ _KEYS = {
 }
 
 
-def entry(listed: Listed, now: float, current: str = "") -> Content:
+def entry(listed: ListedConversation, now: float, current: str = "") -> Content:
     """A conversation on two lines: title and when, then pair, length and where a search hit.
 
     Args:
@@ -69,7 +69,7 @@ class HistoryScreen(ModalScreen[str | None]):
     """Dismissed with the id of the conversation to open, or None.
 
     Args:
-        shelf: where they are.
+        library: where they are.
         current: the id of the one on screen.
     """
 
@@ -85,15 +85,15 @@ class HistoryScreen(ModalScreen[str | None]):
         ("up", "move(-1)", "Previous"),
     ]
 
-    def __init__(self, shelf: Shelf, current: str) -> None:
+    def __init__(self, library: ConversationLibrary, current: str) -> None:
         super().__init__()
-        self._shelf = shelf
+        self._library = library
         self._current = current
-        self._found: list[Listed] = []
+        self._found: list[ListedConversation] = []
         self._renaming: str | None = None
         self._sought = ""  # what was searched for before a title was edited
         self._nothing = False
-        self._search = Field(placeholder="search", id="search")
+        self._search = InputLine(placeholder="search", id="search")
         self._search.cursor_blink = False
         self._list = MarkedList(id="conversations", markup=False)
         self._hint = Static("", id="hint", markup=False)
@@ -135,7 +135,7 @@ class HistoryScreen(ModalScreen[str | None]):
         self._work(self._fetch(self._search.value, keep, chosen), "list")
 
     async def _fetch(self, search: str, keep: int, chosen: str) -> None:
-        self._found = await self._shelf.ask(lambda store: store.listed(search))
+        self._found = await self._library.ask(lambda store: store.listed(search))
         now = time.time()
         if self._nothing:
             self._say("")
@@ -151,9 +151,9 @@ class HistoryScreen(ModalScreen[str | None]):
 
     def _change(self, job: Callable[[Store], None]) -> None:
         # Asked for here: by the time a worker begins, the list may have been closed.
-        self._work(self._shelf.ask(job, changes=True), "change")
+        self._work(self._library.ask(job, changes=True), "change")
 
-    def _chosen(self) -> Listed | None:
+    def _chosen(self) -> ListedConversation | None:
         index = self._list.highlighted
         return self._found[index] if index is not None and index < len(self._found) else None
 
@@ -206,7 +206,7 @@ class HistoryScreen(ModalScreen[str | None]):
         conversation = self._renaming
         if title and conversation is not None:
             if conversation == self._current:
-                self._shelf.record.rename(title)
+                self._library.record.rename(title)
             self._change(lambda store: store.rename(conversation, title))
         self._stop_renaming()
 
@@ -236,7 +236,7 @@ class HistoryScreen(ModalScreen[str | None]):
         self._work(self._undo(), "change")
 
     async def _undo(self) -> None:
-        title = await self._shelf.ask(lambda store: store.undelete(), changes=True)
+        title = await self._library.ask(lambda store: store.undelete(), changes=True)
         if title is None:
             self._say("nothing was deleted within the last week")
         else:
@@ -251,6 +251,7 @@ class HistoryScreen(ModalScreen[str | None]):
 
     async def _export(self, conversation: str) -> None:
         written = [
-            await self._shelf.write_file(form, conversation=conversation) for form in exchange.FORMS
+            await self._library.write_file(form, conversation=conversation)
+            for form in exchange.FORMS
         ]
         self._say(f"written to {' and '.join(map(str, written))} in {Path.cwd()}")

@@ -11,7 +11,7 @@ from textual.content import Content
 
 from localspec import formats
 from localspec.loading import ranking
-from localspec.loading.ranking import RankedPair, Speed
+from localspec.loading.ranking import MachineSpeed, RankedPair
 from localspec.pairs import describe
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.hub.download import FileProgress
@@ -25,7 +25,7 @@ _MOST_FILES = 4
 _UNKNOWN = "not known before loading"
 
 
-class Work(Enum):
+class PairWork(Enum):
     """What is being done; the values follow "is being"."""
 
     NONE = ""
@@ -55,10 +55,10 @@ class PairsState:
     """
 
     ranked: Sequence[RankedPair] = ()
-    speed: Speed | None = None
+    speed: MachineSpeed | None = None
     used: int = 0
     in_use: str = ""
-    work: Work = Work.NONE
+    work: PairWork = PairWork.NONE
     name: str = ""
     plan: PullPlan | None = None
     note: str = ""
@@ -69,7 +69,7 @@ class PairsState:
     guest: ListedPair | None = None
     progress: PullProgress | None = None
 
-    def list(self, pairs: Sequence[RankedPair], speed: Speed | None, used: int) -> None:
+    def list(self, pairs: Sequence[RankedPair], speed: MachineSpeed | None, used: int) -> None:
         """Take the pairs as they are now."""
         self.ranked, self.speed, self.used = pairs, speed, used
         if self.guest is not None and self.row(self.guest.name) is not self.guest:
@@ -91,7 +91,7 @@ class PairsState:
 
     def checked(self, name: str) -> PullPlan | None:
         """What was found out about `name`, if the user is being asked about it now."""
-        return self.plan if self.name == name and self.work is Work.NONE else None
+        return self.plan if self.name == name and self.work is PairWork.NONE else None
 
     def share(self) -> str:
         """How much of the pull is done, and the time that is left; empty while nobody knows."""
@@ -103,13 +103,13 @@ class PairsState:
     def doing(self) -> str:
         """What is being done that takes its time, for a single line; empty for nothing."""
         name = one_line(self.name, 40)
-        if self.work is Work.PULLING:
+        if self.work is PairWork.PULLING:
             return f"fetching {name}{self.share()}"
-        return f"checking {name}" if self.work is Work.CHECKING else ""
+        return f"checking {name}" if self.work is PairWork.CHECKING else ""
 
     def end(self, said: tuple[str, ...]) -> None:
         """The work is done."""
-        self.work, self.plan, self.progress = Work.NONE, None, None
+        self.work, self.plan, self.progress = PairWork.NONE, None, None
         self.say(said, "" if self.typed else self.name)
 
     def say(self, said: tuple[str, ...], about: str = "") -> None:
@@ -158,7 +158,7 @@ def _columns(left: list[Piece], right: list[Piece], width: int) -> Content:
 def _state(state: PairsState, row: ListedPair) -> str:
     if row.name == state.in_use:
         return "in use"
-    if row.name == state.name and state.work is Work.PULLING:
+    if row.name == state.name and state.work is PairWork.PULLING:
         done = state.progress
         return f"pull {done.done / done.total:4.0%}" if done and done.total else "pulling"
     return row.state
@@ -171,9 +171,9 @@ def detail_lines(
     if width <= 0 or height <= 0:
         return []
     here = state.typed or (row is not None and row.name == state.name)
-    if state.work is Work.PULLING and (here or row is None):
+    if state.work is PairWork.PULLING and (here or row is None):
         lines = pull_lines(state, width, height)
-    elif state.work is not Work.NONE and here:
+    elif state.work is not PairWork.NONE and here:
         lines = _wrap(f"{state.work.name.lower()} … {state.note}", width)
     elif row is not None and (plan := state.checked(row.name)) is not None:
         there = "uses" if row.state == "found" else "installs"
@@ -295,9 +295,9 @@ def summary(state: PairsState) -> str:
 def key_hints(state: PairsState, row: ListedPair | None) -> list[tuple[str, str]]:
     """What can be done now: keys and meanings, what matters most first."""
     hints = []
-    if state.work in (Work.PULLING, Work.CHECKING):
+    if state.work in (PairWork.PULLING, PairWork.CHECKING):
         hints.append(("C", "cancel"))
-    busy = row is not None and row.name == state.name and state.work is not Work.NONE
+    busy = row is not None and row.name == state.name and state.work is not PairWork.NONE
     if row is not None and row.name != state.in_use and not busy:
         planned = state.checked(row.name) is not None
         known = row.state == "installed" or (planned and row.state == "found")

@@ -11,10 +11,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.ui.bases import KEY, MUTED, Field, MarkedList
+from localspec.ui.bases import KEY, MUTED, InputLine, MarkedList
 from localspec.ui.lines import as_many
 from localspec.ui.screens.pair_lines import (
-    Work,
+    PairWork,
     detail_lines,
     head_line,
     key_hints,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from localspec.pairs.catalogue import ListedPair
-    from localspec.ui.pair_work import Pairs
+    from localspec.ui.pair_work import PairManager
 
 _REDRAW_S = 0.25
 _TYPING = (("Enter", "check"), ("Esc", "leave"))
@@ -36,7 +36,7 @@ _FORM = "user/repo[:QUANT] [--draft user/repo] [--name NAME]"
 
 
 class PairsScreen(ModalScreen[None]):
-    """Shows what `Pairs` knows and passes on keys; everything lasting is in there.
+    """Shows what `PairManager` knows and passes on keys; everything lasting is in there.
 
     Args:
         pairs: does the work.
@@ -50,7 +50,7 @@ class PairsScreen(ModalScreen[None]):
         ("p,P", "ask", "Pull another"),
     ]
 
-    def __init__(self, pairs: Pairs) -> None:
+    def __init__(self, pairs: PairManager) -> None:
         super().__init__()
         self._pairs = pairs
         self._chosen: str | None = None  # the pair that was highlighted last
@@ -58,7 +58,7 @@ class PairsScreen(ModalScreen[None]):
         self._head = Static(markup=False, id="pair-head")
         self._detail = Static(markup=False, id="pair-detail")
         self._keys = Static(markup=False, id="pair-keys")
-        self._ask = Field(placeholder=_FORM, id="pair-ask", compact=True, select_on_focus=False)
+        self._ask = InputLine(placeholder=_FORM, id="pair-ask", compact=True, select_on_focus=False)
         self._ask.cursor_blink = False
         self._drawn: list[Content] = []
         self._follow: Timer | None = None
@@ -153,7 +153,7 @@ class PairsScreen(ModalScreen[None]):
         self._draw_list()
         self._draw_detail()
         if self._follow is not None:
-            at_work = self._pairs.state.work is not Work.NONE
+            at_work = self._pairs.state.work is not PairWork.NONE
             (self._follow.resume if at_work else self._follow.pause)()
 
     def _row(self) -> ListedPair | None:

@@ -48,7 +48,7 @@ _WORDS = (
 )
 
 
-class Kind(Enum):
+class PictureKind(Enum):
     """What a picture shows."""
 
     BEFORE = auto()
@@ -59,22 +59,22 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class RoundPicture:
     """One step of the slow motion; `at` is the guess that it is about."""
 
-    kind: Kind
+    kind: PictureKind
     at: int = 0
 
 
-def pictures(inside: Inside) -> list[Picture]:
+def pictures(inside: Inside) -> list[RoundPicture]:
     """The steps of a round, in order."""
     n = len(inside.guesses)
     return [
-        Picture(Kind.BEFORE),
-        *(Picture(Kind.GUESS, i) for i in range(n)),
-        Picture(Kind.CHECK),
-        *(Picture(Kind.JUDGE, i) for i in range(min(n, inside.accepted + 1))),
-        Picture(Kind.END),
+        RoundPicture(PictureKind.BEFORE),
+        *(RoundPicture(PictureKind.GUESS, i) for i in range(n)),
+        RoundPicture(PictureKind.CHECK),
+        *(RoundPicture(PictureKind.JUDGE, i) for i in range(min(n, inside.accepted + 1))),
+        RoundPicture(PictureKind.END),
     ]
 
 
@@ -88,27 +88,29 @@ _STYLES = {
 }
 
 
-def cells(inside: Inside, now: Picture) -> list[tuple[str, str]]:
+def cells(inside: Inside, now: RoundPicture) -> list[tuple[str, str]]:
     """The tokens of the round as they stand in a picture, each with its mark."""
     shown = len(inside.guesses)
-    if now.kind in (Kind.BEFORE, Kind.GUESS):
-        shown = 0 if now.kind is Kind.BEFORE else now.at + 1
+    if now.kind in (PictureKind.BEFORE, PictureKind.GUESS):
+        shown = 0 if now.kind is PictureKind.BEFORE else now.at + 1
     guesses = inside.guesses[:shown]
     found = [(visible(one.text), _mark(inside, now, i)) for i, one in enumerate(guesses)]
-    if now.kind is Kind.END or (now.kind is Kind.JUDGE and now.at == inside.accepted):
+    if now.kind is PictureKind.END or (now.kind is PictureKind.JUDGE and now.at == inside.accepted):
         mark = RECOVERED if inside.accepted < len(inside.guesses) else BONUS
         after = inside.accepted + (mark is RECOVERED)
         found.insert(after, (visible(inside.token), mark))
     return found
 
 
-def _mark(inside: Inside, now: Picture, i: int) -> str:
-    judged = now.kind is Kind.END or (now.kind is Kind.JUDGE and i <= now.at)
+def _mark(inside: Inside, now: RoundPicture, i: int) -> str:
+    judged = now.kind is PictureKind.END or (now.kind is PictureKind.JUDGE and i <= now.at)
     if judged and i < inside.accepted:
         return ACCEPTED
     if judged and i == inside.accepted:
         return _WRONG
-    over = now.kind is Kind.END or (now.kind is Kind.JUDGE and now.at == inside.accepted)
+    over = now.kind is PictureKind.END or (
+        now.kind is PictureKind.JUDGE and now.at == inside.accepted
+    )
     return _DROPPED if over and i > inside.accepted else _GUESS
 
 
@@ -200,16 +202,16 @@ def _wrapped(width: int, *texts: tuple[str, str]) -> list[Content]:
     ]
 
 
-def detail(inside: Inside, now: Picture, width: int) -> list[Content]:
+def detail(inside: Inside, now: RoundPicture, width: int) -> list[Content]:
     """What a picture is about: bars, the test, words where they are first needed."""
-    if now.kind is Kind.BEFORE:
+    if now.kind is PictureKind.BEFORE:
         return _beginning(inside, width)
-    if now.kind is Kind.CHECK:
+    if now.kind is PictureKind.CHECK:
         return _check(inside, width)
-    if now.kind is Kind.END:
+    if now.kind is PictureKind.END:
         return _end(inside, width)
     one = inside.guesses[now.at]
-    looked = now.kind is Kind.JUDGE
+    looked = now.kind is PictureKind.JUDGE
     head = Content.assemble(
         (f"guess {now.at + 1} of {len(inside.guesses)}: ", MUTED), (visible(one.text), "bold")
     )
@@ -308,13 +310,13 @@ def _end(inside: Inside, width: int) -> list[Content]:
 
 def _cost(inside: Inside, width: int) -> list[Content]:
     made, tokens = inside.made, inside.accepted + 1
-    total, plain = made.total_s, inside.plain_s * tokens
-    most = max(total, plain) or 1.0
+    total, baseline = made.total_s, inside.plain_s * tokens
+    most = max(total, baseline) or 1.0
     room = max(4, min(30, width - 56))
     ms = formats.milliseconds
     rows = [
         ("this round", total, f"{ms(made.draft_s)} drafting, {ms(made.verify_s)} checking"),
-        ("plain", plain, f"{tokens} pass{'es' if tokens > 1 else ''} of {ms(inside.plain_s)}"),
+        ("plain", baseline, f"{tokens} pass{'es' if tokens > 1 else ''} of {ms(inside.plain_s)}"),
     ]
     lines = [
         Content.assemble(
@@ -325,12 +327,12 @@ def _cost(inside: Inside, width: int) -> list[Content]:
         )
         for name, value, how in rows
     ]
-    gain = f", {plain / total:.1f}× as fast as plain decoding" if total and plain else ""
+    gain = f", {baseline / total:.1f}× as fast as plain decoding" if total and baseline else ""
     count = f"{tokens} token{'s' if tokens > 1 else ''} in one pass{gain} (this round alone)"
     return [*lines, *_wrapped(width, (count, "bold"))]
 
 
-def round_lines(inside: Inside, now: Picture, width: int, height: int) -> list[Content]:
+def round_lines(inside: Inside, now: RoundPicture, width: int, height: int) -> list[Content]:
     """A picture of a round in `width` cells by `height` lines."""
     before = Content.styled(unbroken(inside.before.replace("\n", "⏎")), MUTED).wrap(max(1, width))
     strip = token_lines(cells(inside, now), width)

@@ -25,7 +25,7 @@ _STEP_S = 1.2
 
 
 @dataclass(slots=True)
-class Player:
+class RoundPlayer:
     """Which picture of which round is shown.
 
     Attributes:
@@ -80,7 +80,7 @@ class RoundScreen(ModalScreen[None]):
         self, ask: Callable[[int], Callable[[], None]], growing: Callable[[], bool]
     ) -> None:
         super().__init__()
-        self.player = Player()
+        self.player = RoundPlayer()
         self._ask = ask
         self._growing = growing
         self._withdraw: Callable[[], None] = lambda: None

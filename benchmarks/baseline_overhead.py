@@ -16,7 +16,7 @@ median over the turns, with a bootstrap interval of 95 %), and how much processo
 outside ``llama_decode``, which other programs on the machine disturb less. Takes half a minute for
 a model of 135 million parameters.
 
-    uv run python benchmarks/plain_overhead.py MODEL.gguf --threads 2
+    uv run python benchmarks/baseline_overhead.py MODEL.gguf --threads 2
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import Round
 from localspec.loading.load import load_session
 from localspec.loading.request import LoadRequest
-from localspec.process.messages import Letter, Turn, Wire
+from localspec.process.messages import Channel, Envelope, TurnReported
 
 READER = "import os, time\nwhile os.read(0, 1 << 16):\n    time.sleep(0.02)\n"
 TEXT = "Write a long story about a dog who wanted to see the sea. Describe every place. "
@@ -89,15 +89,15 @@ class Arms:
         self.session, self.clock, self.prompt, self.count = session, clock, prompt, count
         self.sampling = SamplingParams(temperature=temp)
         self.tokens: list[int] = []
-        self.letters = 0
+        self.envelopes = 0
         self.reader = subprocess.Popen([sys.executable, "-c", READER], stdin=subprocess.PIPE)
         assert self.reader.stdin is not None
         self.nothing = Path(os.devnull).open("rb")  # noqa: SIM115 - nobody answers
-        self.wire = Wire(self.nothing, self.reader.stdin, Letter)
+        self.channel = Channel(self.nothing, self.reader.stdin, Envelope)
 
     def close(self) -> None:
         """End the process that reads."""
-        self.wire.close()
+        self.channel.close()
         self.reader.wait()
         self.nothing.close()
 
@@ -159,8 +159,8 @@ class Arms:
 
     def _telling(self, events: Iterable[TurnEvent]) -> Iterator[TurnEvent]:
         for event in events:
-            self.letters += 1
-            self.wire.send(Letter(self.letters, 1, Turn(event)))
+            self.envelopes += 1
+            self.channel.send(Envelope(self.envelopes, 1, TurnReported(event)))
             yield event
 
     def _timed(self, events: Iterable[Round | TurnEvent]) -> Took:
