@@ -46,7 +46,7 @@ from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import Round
 from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.process.messages import Channel, Envelope, TurnReported
 
 READER = "import os, time\nwhile os.read(0, 1 << 16):\n    time.sleep(0.02)\n"

@@ -44,7 +44,7 @@ from localspec.engine.length.gamma import AutoGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of, machine
 from localspec.engine.stats import DRAFT, Round
-from localspec.pairs.gguf import heads
+from localspec.pairs.gguf import head_checks
 
 PLAIN, LOOKUP = "none", "lookup"
 APART = "apart"  # all, but no model reads what lookup says
@@ -149,7 +149,7 @@ def lanes_of(
     of_target = None if curve[0] else costs_of(first, draft=False)
 
     def opened(file: Model, beside: Context) -> Context:
-        head = file is target or file.metadata["general.architecture"] in heads.FILES
+        head = file is target or file.metadata["general.architecture"] in head_checks.FILES
         made = head_of(file, beside, options) if head else Context(file, options)
         return open_.enter_context(made)
 

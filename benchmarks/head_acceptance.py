@@ -25,9 +25,9 @@ import zstandard
 from localspec.chat.conversation import Message, Role
 from localspec.engine.cancel import Cancel
 from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.train.judging import AcceptedDrafts, judge
-from localspec.train.reading import prompt_ids
+from localspec.train.token_ids import prompt_ids
 
 KINDS = ("chitchat", "python_algorithms", "tinystories", "facts")
 EACH = 6

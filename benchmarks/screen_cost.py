@@ -43,10 +43,10 @@ import pexpect
 
 from localspec.chat.events import RoundText
 from localspec.engine.llama import Model
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.pairs import resolver
 from localspec.process.engine_client import EngineClient
-from localspec.ui.app import ChatApp
+from localspec.ui.chat_app import ChatApp
 from localspec.ui.conversation.stream import EventInbox, FramePacer
 from localspec.ui.screens.rounds import RoundScreen
 

@@ -37,7 +37,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.llama import Context, ContextOptions, machine
 from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 
 ANSWERS, TOKENS, EARLY = 40, 128, 64
 SHORT = 900  # characters of a question: every setting reads it for itself

@@ -39,7 +39,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions
 from localspec.errors import PromptTooLong
 from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 
 QUESTIONS = (
     "Tell me a story about a boat.",

@@ -26,7 +26,7 @@ from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure
 from localspec.engine.llama import Context, ContextOptions, machine
 from localspec.engine.stats import DRAFT
 from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 
 TOKENS, ANSWERS, CONTEXT = 300, 2, 1024
 WAYS: dict[str, Wrong] = {

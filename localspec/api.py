@@ -25,8 +25,8 @@ from localspec.engine.params import Accept
 from localspec.errors import UsageError
 from localspec.limits import CACHE_TYPES, MAX_GAMMA
 from localspec.loading.load import load_session
-from localspec.loading.models import Progress
-from localspec.loading.request import LoadOptions, LoadRequest
+from localspec.loading.load_request import LoadOptions, LoadRequest
+from localspec.loading.model_loader import Progress
 
 _SEVERAL = ("stop", "device", "draft_device", "rpc", "tensor_split")
 _ONE_OF = {

@@ -21,14 +21,14 @@ from pathlib import Path
 
 from localspec import formats
 from localspec.errors import HubOffline, LocalspecError
-from localspec.pairs import catalogue, folders, sources, vocabulary
+from localspec.pairs import catalogue, folders, model_source, vocabulary
 from localspec.pairs.catalogue import CuratedFile, CuratedPair
-from localspec.pairs.gguf import heads
-from localspec.pairs.hub.patience import RetryPolicy
+from localspec.pairs.gguf import head_checks
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.need import draft_facts, facts
 from localspec.pairs.memory.outlook import counted
+from localspec.pairs.model_source import ModelSource
 from localspec.pairs.references import Reference
-from localspec.pairs.sources import ModelSource
 from localspec.private import write_whole
 
 PINS = ("bytes", "revision", "sha256")
@@ -52,8 +52,8 @@ def verify(entry: CuratedPair, retries: RetryPolicy) -> Verified:
     target, *drafts = models
     for draft in drafts:
         vocabulary.check(target.header, draft.header)
-        if heads.is_head(draft.header):
-            heads.require_fit(draft.header, target.header, draft.label)
+        if head_checks.is_head(draft.header):
+            head_checks.require_fit(draft.header, target.header, draft.label)
     if target.header.architecture != entry.architecture:
         raise LocalspecError(f"{target.label} is of the architecture {target.header.architecture}")
     beside = [draft_facts(each.header, each.more_bytes) for each in drafts]
@@ -73,7 +73,7 @@ def verify(entry: CuratedPair, retries: RetryPolicy) -> Verified:
 
 
 def _look_at(side: CuratedFile, retries: RetryPolicy) -> ModelSource:
-    source = sources.from_hub(Reference(side.repo, file=side.file), retries)
+    source = model_source.from_hub(Reference(side.repo, file=side.file), retries)
     if source.files[0].name != side.file:  # `pull` knows a curated pair by these very names
         raise LocalspecError(f"{side.file} is named {source.files[0].name} in {side.repo}")
     if len(source.files) != 1 or not source.files[0].sha256:

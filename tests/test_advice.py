@@ -18,15 +18,15 @@ from localspec.chat.advice import ADVISABLE, SamplingAdvice, SettingSource, advi
 from localspec.chat.history.fields import document_of, settings_of
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings
-from localspec.cli.app import cli
 from localspec.cli.run import command as run_command
 from localspec.cli.show import command as show_command
+from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
 from localspec.engine.params import SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import load_beside, load_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.pairs import catalogue
 from tests.support.gguf_models import write_advised, write_other_vocabulary
 

@@ -18,8 +18,8 @@ from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing
 from localspec.engine.stats import FinishReason
 from localspec.errors import LocalspecError, UsageError
-from localspec.loading import attention, form
-from localspec.loading.request import LoadOptions, LoadRequest
+from localspec.loading import attention, starter_form
+from localspec.loading.load_request import LoadOptions, LoadRequest
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
@@ -48,7 +48,7 @@ def test_the_examples_of_the_page_run(
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))  # nothing measured takes seconds
     monkeypatch.setattr(profile, "measure", lambda *_, **__: Timing({1: 1e-3, 4: 2e-3}))
     monkeypatch.setattr(attention, "_compared", lambda *_: {})
-    monkeypatch.setattr(form, "settle", lambda _source: "")  # the starter stays as it came
+    monkeypatch.setattr(starter_form, "settle", lambda _source: "")  # the starter stays as it came
     exec(compile(example, str(PAGE), "exec"), {})
     assert len(capsys.readouterr().out) > 20
 

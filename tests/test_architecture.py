@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -171,7 +171,7 @@ def test_what_decides_imports_nothing_of_the_engine_that_runs() -> None:
 
 
 # Rooms and files that still have circles. A name comes off with the change that opens its last one.
-CIRCLES_LEFT = ("cli/app", "cli/completion", "engine/generate", "engine/look", "ui")
+CIRCLES_LEFT = ("cli/subcommands", "cli/shell_completion", "engine/generate", "engine/look", "ui")
 
 
 def circles(sources: Mapping[Path, str | None]) -> set[frozenset[str]]:
@@ -209,28 +209,30 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 @pytest.mark.parametrize("indent", ["", "def later():\n    ", "if TYPE_CHECKING:\n    "])
 def test_control_a_circle_is_seen(indent: str) -> None:
-    line = "from localspec.{} import f"
-    one, two, three = (PACKAGE / "pairs" / name for name in ("pull.py", "found.py", "demo.py"))
-    chain = {one: line.format("pairs.found"), two: line.format("pairs.demo"), three: ""}
+    line = "from localspec.pairs.{} import f"
+    one, two, three = (PACKAGE / "pairs" / f"{name}.py" for name in ("one", "two", "three"))
+    chain = {one: line.format("two"), two: line.format("three"), three: ""}
     assert circles(chain) == set()
-    closed = chain | {three: indent + line.format("pairs.pull")}
-    assert circles(closed) == {frozenset({"pairs/pull.py", "pairs/found.py", "pairs/demo.py"})}
+    closed = chain | {three: indent + line.format("one")}
+    assert circles(closed) == {frozenset({"pairs/one.py", "pairs/two.py", "pairs/three.py"})}
 
 
 def knows_the_app(path: Path, source: str | None = None) -> bool:
     """Whether a part of the screen imports the app, which is made of it, also for its types."""
     parts = inside(path, "ui/conversation", "ui/panel", "ui/screens")
     found = {name.partition(":")[0] for name in imports(path, source)}
-    return parts and not found.isdisjoint({"localspec.ui.app", "localspec.ui.launch"})
+    return parts and not found.isdisjoint({"localspec.ui.chat_app", "localspec.ui.launch"})
 
 
 def test_no_part_of_the_screen_knows_the_app() -> None:
     assert [path for path in files() if knows_the_app(path)] == []
 
 
-@pytest.mark.parametrize("file", ["ui/conversation/turns.py", "ui/panel/a.py", "ui/screens/b.py"])
 @pytest.mark.parametrize(
-    "line", ["from localspec.ui.app import ChatApp", "from localspec.ui import app"]
+    "file", ["ui/conversation/turn_controller.py", "ui/panel/a.py", "ui/screens/b.py"]
+)
+@pytest.mark.parametrize(
+    "line", ["from localspec.ui.chat_app import ChatApp", "from localspec.ui import chat_app"]
 )
 def test_control_a_part_that_knows_the_app_is_seen(file: str, line: str) -> None:
     assert knows_the_app(PACKAGE / file, f"if TYPE_CHECKING:\n    {line}")
@@ -261,6 +263,26 @@ def test_no_two_types_have_the_same_name() -> None:
     source = "class An:\n    class Of: ...\n_An = dict[str, int]\nOf: TypeAlias = int\n"
     source += "LIMIT = 3\nTo = TypeVar('To')"
     assert sorted(types(PACKAGE / "a.py", source)) == ["An", "An", "Of", "Of"]
+
+
+# File names that still stand twice.
+TWICE_LEFT = {"grammar.py"}
+
+
+def names_twice(paths: Iterable[Path]) -> set[str]:
+    """The file names that stand more than once, `__init__.py` and `__main__.py` left out."""
+    found = Counter(path.name for path in paths)
+    return {name for name, times in found.items() if times > 1 and not name.startswith("__")}
+
+
+def test_no_two_files_have_the_same_name() -> None:
+    assert names_twice(files()) == TWICE_LEFT
+
+
+def test_control_a_file_name_that_stands_twice_is_seen() -> None:
+    names = ("pairs/__init__.py", "chat/__init__.py", "pairs/past.py", "chat/session/past.py")
+    assert names_twice(PACKAGE / name for name in names) == {"past.py"}
+    assert names_twice(PACKAGE / name for name in names[:3]) == set()
 
 
 MOST_LINES = 45
@@ -335,8 +357,8 @@ def test_nothing_that_waits_goes_by_a_clock_that_jumps() -> None:
         if any(word in path.read_text() for word in by_the_wall)
     }
     assert found == {  # what is dated for people to read, and when a deleted conversation goes
-        "chat/history/exchange.py",
-        "chat/history/record.py",
+        "chat/history/import_export.py",
+        "chat/history/conversation_record.py",
         "chat/history/store.py",
         "chat/renderer_child.py",
         "serve/replies.py",
@@ -367,9 +389,9 @@ def test_control_an_init_that_acts_is_seen(source: str) -> None:
     [
         ("engine/llama/hardware.py", "from localspec import pairs as p"),
         ("engine/verify.py", "import localspec.chat.session as s"),
-        ("pairs/pull.py", "from localspec.engine import sampling"),
+        ("pairs/pair_pull.py", "from localspec.engine import sampling"),
         ("chat/session.py", "from localspec.engine.verify import _split"),
-        ("ui/app.py", "from localspec.cli.app import main"),
+        ("ui/chat_app.py", "from localspec.cli.subcommands import main"),
     ],
 )
 def test_control_a_wrong_import_is_seen(file: str, line: str) -> None:

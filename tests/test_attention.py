@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.cli import doctor
-from localspec.cli.app import cli
+from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import ProfileStore, Timing, fill, measure
 from localspec.engine.llama import Context, ContextOptions, Model
@@ -28,9 +28,9 @@ from localspec.loading.attention import (
     measured_here,
     stored,
 )
-from localspec.loading.measuring import profile_store
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.measured_costs import profile_store
 from localspec.loading.planning import load_plan
-from localspec.loading.request import LoadRequest
 from localspec.pairs.memory.need import ModelSetup
 from localspec.pairs.memory.placement import PROGRAM
 from tests.support.gguf_models import (

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from localspec.bench import benchmark
 from localspec.bench.result import BenchReport
-from localspec.cli.app import cli
+from localspec.cli.subcommands import cli
 from localspec.errors import LocalspecError, UsageError
 from tests.support import bench_reports, toy
 

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from localspec.bench import files as output
+from localspec.bench import report_files as output
 from localspec.bench.comparison import compare, load
-from localspec.bench.files import document
 from localspec.bench.picture import Drawing
+from localspec.bench.report_files import document
 from localspec.bench.result import (
     AnswerDifference,
     AnswersAgree,

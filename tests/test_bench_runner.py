@@ -14,9 +14,9 @@ import pytest
 
 from localspec.bench import benchmark
 from localspec.bench.benchmark import arms_of, bench
-from localspec.bench.files import document
 from localspec.bench.picture import draw
 from localspec.bench.prompt_sets import BenchPrompt, BenchRequest, PromptSet
+from localspec.bench.report_files import document
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, BenchReport
 from localspec.bench.runner import BeforeAsking, Runner, part
 from localspec.bench.tables import text
@@ -25,7 +25,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Timing
 from localspec.errors import Cancelled
 from localspec.loading.load import load_beside, load_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from tests.support import toy
 from tests.support.gguf_models import write_random_llama
 

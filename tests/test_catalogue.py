@@ -23,10 +23,10 @@ from localspec.errors import (
     NotOnHub,
     UsageError,
 )
-from localspec.pairs import catalogue, folders, installed, pull, references, resolver, starter
-from localspec.pairs.gguf import heads
+from localspec.pairs import catalogue, folders, installed, pair_pull, references, resolver, starter
+from localspec.pairs.gguf import head_checks
 from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.pull import PullRequest
+from localspec.pairs.pair_pull import PullRequest
 from localspec.pairs.references import Reference
 from tests.support import gguf_models, ggufs, toy
 from tests.support.heads import write_dflash
@@ -147,7 +147,7 @@ def test_a_repositorys_file_in_the_form_of_a_path(
     ],
 )
 def test_a_pull_is_read_from_one_line(text: str, expected: PullRequest) -> None:
-    assert pull.parse_request(text) == expected
+    assert pair_pull.parse_request(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_pull_is_read_from_one_line(text: str, expected: PullRequest) -> None:
 )
 def test_a_line_that_is_no_pull_is_refused(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        pull.parse_request(text)
+        pair_pull.parse_request(text)
     assert "Write PAIR or user/repo" in caught.value.remedy
 
 
@@ -272,7 +272,7 @@ def test_every_curated_pair_is_well_formed() -> None:
 @pytest.mark.parametrize("name", ["muse-glimmer-30b", "lfm2.5-2.6b"])
 def test_a_head_that_can_draft_beside_a_curated_target_is_its_draft(name: str) -> None:
     entry = catalogue.pairs()[name]
-    assert entry.architecture in heads.TAPPED
+    assert entry.architecture in head_checks.TAPPED
     assert entry.draft is not None
     assert "not used" not in entry.notes
 
@@ -304,7 +304,7 @@ def test_every_gemma_4_comes_with_its_assistant() -> None:
 def test_no_curated_head_is_called_unused_that_could_draft() -> None:
     for entry in catalogue.pairs().values():
         if "not used" in entry.notes and re.search("DFlash|DSpark|EAGLE", entry.notes):
-            assert entry.architecture not in heads.TAPPED, entry.name
+            assert entry.architecture not in head_checks.TAPPED, entry.name
 
 
 def test_llama_cpp_as_it_is_knows_every_curated_architecture(tmp_path: Path) -> None:
@@ -542,8 +542,8 @@ def test_list_shows_everything(hub_world: World, pair: tuple[Repo, Repo]) -> Non
 def test_list_loads_neither_the_engine_nor_the_hub_client() -> None:
     script = (
         "import sys; sys.argv = ['localspec', 'list']\n"
-        "from localspec.cli import app\n"
-        "try:\n    app.main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
+        "from localspec.cli import subcommands\n"
+        "try:\n    subcommands.main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
         "loaded = {'llama_cpp', 'textual', 'numpy', 'huggingface_hub.file_download'}\n"
         "assert not loaded & set(sys.modules), loaded & set(sys.modules)\n"
     )

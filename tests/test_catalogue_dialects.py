@@ -10,7 +10,7 @@ import pytest
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import AnswerReading
-from localspec.chat.dialects.learning import learnt
+from localspec.chat.dialects.learner import learnt
 from localspec.chat.renderer import TemplateSource
 from localspec.engine.cancel import Cancel
 from localspec.pairs import catalogue

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from localspec import errors
-from localspec.cli import app
+from localspec.cli import subcommands
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, raised: BaseException | None) -> int:
@@ -20,9 +20,9 @@ def leave(monkeypatch: pytest.MonkeyPatch, raised: BaseException | None) -> int:
         if raised is not None:
             raise raised
 
-    monkeypatch.setattr(app.cli, "main", invoke)
+    monkeypatch.setattr(subcommands.cli, "main", invoke)
     with pytest.raises(SystemExit) as left:
-        app.main()
+        subcommands.main()
     assert isinstance(left.value.code, int)
     return left.value.code
 
@@ -137,13 +137,13 @@ def watched(interrupting: str, *arguments: str) -> subprocess.CompletedProcess[s
 @pytest.mark.parametrize(
     ("interrupting", "command"),
     [
-        ("localspec.cli.app", "run -p hi"),
+        ("localspec.cli.subcommands", "run -p hi"),
         ("click", "--help"),
         ("localspec.cli.run", "run -p hi"),
-        ("localspec.cli.answering", "run -p hi"),
+        ("localspec.cli.answer_output", "run -p hi"),
         ("localspec.process.engine_client", "tune toy"),
         ("msgspec", "tune toy"),
-        ("localspec.pairs.pull", "pull starter"),
+        ("localspec.pairs.pair_pull", "pull starter"),
     ],
 )
 def test_ctrl_c_during_an_import_leaves_quietly(interrupting: str, command: str) -> None:

@@ -20,12 +20,12 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.history import exchange, schema
+from localspec.chat.history import import_export, schema
+from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.fields import settings_of
-from localspec.chat.history.keeper import StoreThread
 from localspec.chat.history.markdown import to_markdown
-from localspec.chat.history.record import ConversationRecord
 from localspec.chat.history.store import Store
+from localspec.chat.history.store_thread import StoreThread
 from localspec.chat.history.tree import PairReference, StoredConversation
 from localspec.chat.settings import ChatSettings
 from localspec.engine.stats import FinishReason
@@ -203,7 +203,7 @@ def used(stored: StoredConversation) -> None:
     """What the screen does with a conversation."""
     settings_of(stored.header.parameters, ChatSettings())
     time.localtime(stored.header.updated)
-    exchange.from_text(exchange.to_json(stored)) if stored.tree.nodes else None
+    import_export.from_text(import_export.to_json(stored)) if stored.tree.nodes else None
     to_markdown(stored)
 
 
@@ -341,7 +341,7 @@ def test_a_conversation_begun_with_a_full_disk_is_kept_once_there_is_room(
             raise full
         return Store(path)
 
-    monkeypatch.setattr("localspec.chat.history.keeper.Store", opened)
+    monkeypatch.setattr("localspec.chat.history.store_thread.Store", opened)
     told: list[LocalspecError] = []
     path = tmp_path / "conversations.db"
     store_thread = StoreThread(path, told.append)
@@ -407,9 +407,9 @@ def test_an_import_of_nothing_but_brackets_is_refused_and_takes_little(tmp_path:
     program = (
         "import sys; from pathlib import Path\n"
         "from localspec import machine\n"
-        "from localspec.chat.history import exchange\n"
+        "from localspec.chat.history import import_export\n"
         "from localspec.errors import ConversationError\n"
-        "try:\n    exchange.read_file(Path(sys.argv[1]))\n"
+        "try:\n    import_export.read_file(Path(sys.argv[1]))\n"
         "except ConversationError as error:\n    print(error.message)\n"
         "print(machine.peak_resident() >> 20)\n"
     )
@@ -426,16 +426,16 @@ def test_quotes_and_backslashes_without_end_take_no_time(size: int) -> None:
     begun = time.monotonic()
     for text in ('{"' + '\\"' * size, '{"' + "\\" * size, "{" + '"' * size):
         with pytest.raises(ConversationError):
-            exchange.from_text(text)
+            import_export.from_text(text)
     assert time.monotonic() - begun < 5
 
 
 def test_what_a_message_says_counts_as_one_value() -> None:
     text = json.dumps(
         {
-            "format": exchange.FORMAT,
+            "format": import_export.FORMAT,
             "version": 1,
             "messages": [{"id": 1, "role": "user", "content": '[{"a": "\\", ,,"}]' * 200_000}],
         }
     )
-    assert len(exchange.from_text(text).tree.nodes) == 1
+    assert len(import_export.from_text(text).tree.nodes) == 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.pairs import sources
+from localspec.pairs import model_source
 from tests.support import damaged, gguf_models, ggufs, heads, toy
 from tests.support.damaged import Damaged, Parts, put_together, split, take_apart, write_parts
 
@@ -89,10 +89,10 @@ def test_what_llama_cpp_would_die_of_is_said(
 ) -> None:
     words = gguf_models.write_other_vocabulary(tmp_path / "words.gguf")
     path = gguf_models.GENERATORS[model](tmp_path / "it.gguf", like=words)
-    assert sources.local(path).header.tensors
+    assert model_source.local(path).header.tensors
     path.write_bytes(damaged.put_together(change(damaged.take_apart(path.read_bytes()))))
     with pytest.raises(ModelFileError, match="is damaged") as refused:
-        sources.local(path)
+        model_source.local(path)
     assert said in refused.value.message
 
 
@@ -105,7 +105,7 @@ def test_a_part_that_says_oddly_which_one_it_is_ends_nothing(
     odd = replace(parts[1], keys=(("split.no", kind, value), *parts[1].keys[1:]))
     paths = write_parts(tmp_path, "it", [put_together(parts[0]), put_together(odd)])
     with pytest.raises(ModelFileError, match="is damaged: which part it is"):
-        sources.local(paths[0])
+        model_source.local(paths[0])
 
 
 @pytest.mark.slow

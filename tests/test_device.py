@@ -29,8 +29,8 @@ from localspec.engine.llama import Context, ContextOptions, Model, backends, dev
 from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.stats import DeviceMemory, FinishReason
 from localspec.loading.load import load_session
+from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan
-from localspec.loading.request import LoadRequest
 from tests.support import toy
 
 from .support.gemma4 import write_assistant, write_gemma4

@@ -10,15 +10,15 @@ import pytest
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import AnswerReading, Call, Dialect
-from localspec.chat.dialects.learning import learnt
+from localspec.chat.dialects.learner import learnt
 from localspec.chat.renderer import TemplateSource
 from localspec.chat.settings import ChatSettings
 from localspec.chat.template import ChatTemplate
 from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import require_grammar
 from localspec.errors import LocalspecError
+from localspec.serve.request_tools import RequestTools
 from localspec.serve.requests import ChatRequest, parsed
-from localspec.serve.tools import RequestTools
 from tests.fakes import FakeModel, ended, fake_session, renderer, rounds_of
 from tests.support.golden_answers import BOS, EOS
 from tests.support.llama_source import templates

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects import AnswerReading, Call, Dialect, kept, learn, learning
-from localspec.chat.dialects.learning import learnt
+from localspec.chat.dialects import AnswerReading, Call, Dialect, dialect_store, learn, learner
+from localspec.chat.dialects.learner import learnt
 from localspec.chat.renderer import RenderBudget, TemplateRenderer, TemplateSource
 from tests.support.golden_answers import BOS, EOS, golden, in_pieces
 from tests.support.llama_source import templates
@@ -372,7 +372,7 @@ def test_a_template_is_learnt_once_and_kept(
             return super().render(*args, **named)
 
     def learn_anew() -> Dialect:
-        learning._known.cache_clear()
+        learner._known.cache_clear()
         return learnt(process, source, folder=tmp_path)
 
     process = Counting()
@@ -388,7 +388,7 @@ def test_a_template_is_learnt_once_and_kept(
         assert learn_anew() == first
         assert rendered
         rendered.clear()
-        monkeypatch.setattr(kept, "_code", lambda: b"other code")
+        monkeypatch.setattr(dialect_store, "_code", lambda: b"other code")
         learn_anew()
         assert rendered
         hostile = TemplateSource(LOOP, BOS, EOS)
@@ -399,12 +399,12 @@ def test_a_template_is_learnt_once_and_kept(
     finally:
         tmp_path.chmod(0o700)
         process.close()
-        learning._known.cache_clear()
+        learner._known.cache_clear()
 
 
 @needs_templates
 def test_all_that_is_learnt_survives_the_disk(tmp_path: Path) -> None:
     for name in TEMPLATES:
         source = TemplateSource(TEMPLATES[name], BOS, EOS)
-        kept.keep(tmp_path, source, dialect_of(name))
-        assert kept.recall(tmp_path, source) == dialect_of(name)
+        dialect_store.keep(tmp_path, source, dialect_of(name))
+        assert dialect_store.recall(tmp_path, source) == dialect_of(name)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from localspec.chat.dialects import Dialect
-from localspec.chat.dialects.enforced_values import CallableTool
-from localspec.chat.dialects.enforcing import CallGrammar, call_grammar
-from localspec.chat.dialects.learning import learnt
+from localspec.chat.dialects.call_grammar import CallGrammar, call_grammar
+from localspec.chat.dialects.learner import learnt
+from localspec.chat.dialects.value_rules import CallableTool
 from localspec.chat.events import Origin, PromptMade, RoundText, Span, TurnEnd
 from localspec.chat.renderer import TemplateRenderer, TemplateSource
 from localspec.engine import lark
@@ -24,7 +24,7 @@ from localspec.engine.grammar import Constraint
 from localspec.engine.stats import FinishReason, GenerationStats
 from localspec.errors import EngineError, SchemaError
 from localspec.serve.replies import Reply
-from localspec.serve.tools import HERMES
+from localspec.serve.request_tools import HERMES
 from tests.fakes import rounds_of
 from tests.support.golden_answers import BOS, EOS, Golden, golden
 from tests.support.json_validity import valid

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from localspec import machine
-from localspec.cli.app import cli
 from localspec.cli.doctor import _threads_asked
 from localspec.cli.settings_file import SettingsFile
+from localspec.cli.subcommands import cli
 from localspec.doctor import facts
 from localspec.doctor.facts import MachineFacts, machine_facts, makers, read_bandwidth
 from localspec.doctor.findings import Level, findings

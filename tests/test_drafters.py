@@ -27,11 +27,11 @@ from localspec.engine.lookup import Lookup
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, LOOKUP, Round
 from localspec.errors import LocalspecError, OutOfMemory, UsageError
-from localspec.loading import models
+from localspec.loading import model_loader
 from localspec.loading.load import load_session
-from localspec.loading.measuring import identity_of
+from localspec.loading.load_request import AllowedDrafters, LoadRequest
+from localspec.loading.measured_costs import identity_of
 from localspec.loading.planning import load_plan
-from localspec.loading.request import AllowedDrafters, LoadRequest
 from localspec.pairs.memory.free import FreeMemory
 from tests.support import toy
 
@@ -443,7 +443,9 @@ def test_every_draft_s_costs_are_kept_under_its_own_threads(
     second = shutil.copy(toy_draft, tmp_path / "second.gguf")
     threads = {"second.gguf": 2}  # as `tune` found
     monkeypatch.setattr(
-        models, "chosen_threads", lambda context, *_, **__: threads.get(context.model.path.name, 1)
+        model_loader,
+        "chosen_threads",
+        lambda context, *_, **__: threads.get(context.model.path.name, 1),
     )
     asked = replace(SMALL, threads=None, draft=f"{toy_draft},{second}")
     session = load_session(asked, progress=lambda *_: None, cancel=Cancel())

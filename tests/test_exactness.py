@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from localspec.cli.app import cli
+from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Profile, ProfileStore
 from localspec.engine.llama import Context
 from localspec.errors import UsageError
 from localspec.loading import exactness
 from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 
 from .support.gguf_models import write_random_llama
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.history import exchange
+from localspec.chat.history import import_export
 from localspec.chat.history.store import Store
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.process.engine_client import EngineClient
 from localspec.process.server import EngineServer, loader
-from localspec.ui.app import ChatApp
-from localspec.ui.conversation.gate import EnginePhase
+from localspec.ui.chat_app import ChatApp
+from localspec.ui.conversation.engine_state import EnginePhase
 from tests.support.old_store import COUNT, questions
 
 NOW = "so far demo answered here, now starter does"
@@ -89,10 +89,12 @@ def test_all_are_listed_found_and_exported(archive: Path, tmp_path: Path) -> Non
         stored = [store.load(one.header.id) for one in listed]
     exported: list[str] = []
     for one in stored:
-        text = exchange.write_file(one, "md", tmp_path / f"{one.header.id}.md").read_text("utf-8")
+        text = import_export.write_file(one, "md", tmp_path / f"{one.header.id}.md").read_text(
+            "utf-8"
+        )
         assert all(node.message.content in text for node in one.tree.path())
-        path = exchange.write_file(one, "json", tmp_path / f"{one.header.id}.json")
-        again = exchange.read_file(path)
+        path = import_export.write_file(one, "json", tmp_path / f"{one.header.id}.json")
+        again = import_export.read_file(path)
         exported += [node.message.content for node in again.tree.nodes.values()]
         assert json.loads(path.read_text("utf-8"))["pair"]["name"] == "demo"
     assert sorted(exported) == sorted(before.values())

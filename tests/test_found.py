@@ -20,11 +20,11 @@ import localspec
 from localspec.errors import ModelLoadError, NotOnHub
 from localspec.loading import ranking
 from localspec.loading.ranking import PairCosts, RankedPair
-from localspec.pairs import found, installed, pull, resolver
+from localspec.pairs import installed, other_programs, pair_pull, resolver
 from localspec.pairs.examine import examine
-from localspec.pairs.hub.patience import RetryPolicy
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.pull import PullRequest
+from localspec.pairs.pair_pull import PullRequest
 from tests.support import ggufs, toy
 from tests.support.hub_world import World, world
 
@@ -114,7 +114,7 @@ def hub_world(stores: Stores, tmp_path: Path) -> Iterator[World]:
 
 
 def names() -> list[str]:
-    return [model.name for model in found.scan().models]
+    return [model.name for model in other_programs.scan().models]
 
 
 def test_every_store_is_found_with_name_quant_and_licence(stores: Stores) -> None:
@@ -127,7 +127,7 @@ def test_every_store_is_found_with_name_quant_and_licence(stores: Stores) -> Non
     stores.file(".lmstudio/settings.json", settings.encode())
     stores.file(".cache/llama.cpp/ggml-org_tiny-GGUF_tiny-q8_0.gguf", data[3])
     stores.cached("bob/Cached-GGUF", "sub/cached-IQ4_XS.gguf", data[4])
-    models = found.scan()
+    models = other_programs.scan()
     assert models.complete
     assert [(one.name, one.store, one.quant, one.licence) for one in models.models] == [
         ("llama3.2:1b", "Ollama", "Q8_0", "Some Licence"),
@@ -170,7 +170,7 @@ def test_a_split_model_is_one_model(stores: Stores) -> None:
     parts = ggufs.split_model("Whole-Q4_K_M", 3)
     for name, data in parts.items():
         stores.file(f".lmstudio/models/a/b/{name}", data)
-    (model,) = found.scan().models
+    (model,) = other_programs.scan().models
     assert (model.name, model.quant) == ("Whole-Q4_K_M", "Q4_K_M")
     assert model.n_bytes == sum(map(len, parts.values()))
 
@@ -201,7 +201,7 @@ def test_ollama_models_of_other_forms(stores: Stores) -> None:
     stores.ollama("registry.ollama.ai/library/mlx:latest", ggufs.model(), layout="safetensors")
     stores.ollama("registry.ollama.ai/library/odd:latest", ggufs.model(seed=1), quant=None)
     stores.ollama("hf.co/ann/Big-GGUF:Q8_0", ggufs.model(seed=2))
-    models = found.scan().models
+    models = other_programs.scan().models
     assert [(model.name, model.quant) for model in models] == [
         ("Big-GGUF:Q8_0", "Q4_K_M"),
         ("odd:latest", ""),
@@ -262,7 +262,7 @@ def test_without_a_scan_their_names_mean_nothing(stores: Stores) -> None:
 def test_other_names_are_resolved_without_looking(
     stores: Stores, toy_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(found, "scan", lambda: pytest.fail("it looked"))
+    monkeypatch.setattr(other_programs, "scan", lambda: pytest.fail("it looked"))
     resolver.resolve("toy")
     resolver.resolve(str(toy_target), "none")
     for text in ("qwen3-8b", "user/repo:Q4_K_M", "hf.co/user/repo"):
@@ -304,8 +304,8 @@ def test_whether_a_found_model_says_how_to_chat_is_shown(
         data = ggufs.model(seed=len(extra) + len(name), extra=extra)
         stores.file(f".lmstudio/models/a/b/{name}-Q8_0.gguf", data)
     for step in (1 << 20, 64):  # the key may lie across two of them
-        monkeypatch.setattr(found, "_STEP", step)
-        chats, *others = found.rows(found.scan().models)
+        monkeypatch.setattr(other_programs, "_STEP", step)
+        chats, *others = other_programs.rows(other_programs.scan().models)
         assert chats.notes == "Of LM Studio, Q8_0, with a chat template: used where it is."
         assert all("without a chat template" in other.notes for other in others)
     listed = json.loads(hub_world.run("list", "--json").out)["found"]
@@ -334,7 +334,7 @@ def test_a_found_mixture_is_as_fast_as_the_experts_it_reads_and_then_as_measured
     other = PairCosts(10 * n_bytes, (0.1,) * 26, bits=8.5)
 
     def speeds() -> dict[str, RankedPair]:
-        found_ones = found.rows(found.scan().models)
+        found_ones = other_programs.rows(other_programs.scan().models)
         return {one.row.name: one for one in ranking.ranked(found_ones, ranking.recall())}
 
     ranking.remember("other", other, None, None)
@@ -351,8 +351,8 @@ def test_a_found_model_gets_a_pairs_name_by_a_pull_and_stays(stores: Stores) -> 
     blob = stores.ollama("registry.ollama.ai/library/big:1b", ggufs.model())
     before = stores.contents()
     wanted = PullRequest("big:1b", "none")
-    plan = pull.plan(wanted.pair, wanted.draft, wanted.name, RetryPolicy())
-    record = pull.execute(plan, RetryPolicy(), lambda _progress: None)
+    plan = pair_pull.plan(wanted.pair, wanted.draft, wanted.name, RetryPolicy())
+    record = pair_pull.execute(plan, RetryPolicy(), lambda _progress: None)
     assert (record.name, record.target.path) == ("big-1b", blob)
     assert stores.contents() == before
 
@@ -427,7 +427,7 @@ def test_ten_thousand_files_cost_at_most_a_second(stores: Stores) -> None:
         (folder / f"m{number}.gguf").write_bytes(b"GGUF or something else")
         (folder / f"note-{number}.txt").write_bytes(b"")
     started = time.perf_counter()
-    models = found.scan()
+    models = other_programs.scan()
     assert time.perf_counter() - started < 1
     assert models.models[0].name == "good:latest"
-    assert not found.scan(within_s=0).complete
+    assert not other_programs.scan(within_s=0).complete

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.pairs import pull
+from localspec.pairs import pair_pull
 from localspec.pairs.hub import download
 from tests.support import ggufs, toy
 from tests.support.hub_server import wait_for
@@ -62,7 +62,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def test_a_pull_goes_on_once_there_is_room(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "DISK_MARGIN", 0)
+    monkeypatch.setattr(pair_pull, "DISK_MARGIN", 0)
     name, arguments = "big-Q4_K_M.gguf", ("pull", "ann/Big-GGUF", "--draft", "none")
     with world(disk.folder) as hub:
         repo = hub.server.add("ann/Big-GGUF", {name: ggufs.model(n_bytes=2_000_000)})

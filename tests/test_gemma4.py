@@ -39,11 +39,11 @@ from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import ASSISTANT
 from localspec.errors import Cancelled, EngineError
 from localspec.loading.load import load_session
-from localspec.loading.measuring import measured
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.measured_costs import measured
 from localspec.loading.planning import load_plan
-from localspec.loading.request import LoadRequest
+from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.gguf import heads
 from localspec.pairs.memory.need import ModelSetup, draft_facts, need
 from tests.support import toy
 
@@ -226,7 +226,7 @@ def test_text_is_the_target_s_with_other_shapes(shape: str, tmp_path: Path) -> N
     target_file = write_gemma4(tmp_path / "target.gguf", attention=attention)
     own = replace(attention, sliding=(True, True, False), shared=0)
     head_file = write_assistant(tmp_path / "head.gguf", Assistant(attention=own))
-    heads.require_head(gguf.read_model(head_file), gguf.read_header(target_file))
+    head_checks.require_head(gguf.read_model(head_file), gguf.read_header(target_file))
     with (
         Model.load(target_file) as model,
         Model.load(head_file, head=True) as head_model,
@@ -246,10 +246,16 @@ def test_what_a_shared_layer_reads_is_what_the_earlier_one_cached(tmp_path: Path
     usual = Attention(sliding=(True, False, True, False), shared=2)
     target = gguf.read_header(write_gemma4(tmp_path / "target.gguf", attention=usual))
     head = gguf.read_model(write_assistant(tmp_path / "head.gguf"))
-    heads.require_head(head, target)
-    assert (heads._cached(target, slides=True), heads._cached(target, slides=False)) == (0, 1)
+    head_checks.require_head(head, target)
+    assert (
+        head_checks._cached(target, slides=True),
+        head_checks._cached(target, slides=False),
+    ) == (0, 1)
     last = replace(target, metadata={**target.metadata, "gemma4.attention.shared_kv_layers": 0})
-    assert (heads._cached(last, slides=True), heads._cached(last, slides=False)) == (2, 3)
+    assert (head_checks._cached(last, slides=True), head_checks._cached(last, slides=False)) == (
+        2,
+        3,
+    )
 
 
 def test_what_a_pass_costs_is_measured_without_the_target_s_cells(made: SharedHead) -> None:

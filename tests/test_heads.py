@@ -26,8 +26,8 @@ from llama_cpp import llama_cpp_ext
 from localspec.bench import benchmark
 from localspec.bench.benchmark import bench_pair
 from localspec.bench.prompt_sets import BenchRequest, PromptSet
+from localspec.chat.cached_prefixes import CachedPrefixes
 from localspec.chat.pair import LoadRecord
-from localspec.chat.prefixes import CachedPrefixes
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import GAP, LOOK, Drafted
 from localspec.engine.generate import Engine, GenerateSettings
@@ -45,20 +45,20 @@ from localspec.engine.llama import (
     head_of,
 )
 from localspec.engine.llama.checkpoint import Rollback
-from localspec.engine.llama.crew import ThreadController
 from localspec.engine.llama.head import Rows, TargetStates
+from localspec.engine.llama.thread_controller import ThreadController
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import DFLASH, DRAFT, EAGLE3, MTP, FinishReason, Round
 from localspec.engine.verify import Draft
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
-from localspec.loading.measuring import identity_of
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.measured_costs import identity_of
 from localspec.loading.planning import load_plan
-from localspec.loading.request import LoadRequest
 from localspec.pairs import catalogue, installed, resolver
 from localspec.pairs.examine import examine
+from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.gguf import heads
-from localspec.pairs.hub.patience import RetryPolicy
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.memory.need import ModelSetup, draft_facts, facts, mtp_facts, need
 from localspec.pairs.memory.outlook import counted
@@ -482,7 +482,7 @@ def test_a_head_inside_a_target_with_a_state_goes_back_with_it(
     models: tuple[Model, Model], snapshots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By copies of the state, and by as many snapshots; its own cache is a plain one."""
-    heads.require_mtp(gguf.read_header(models[0].path), "it")
+    head_checks.require_mtp(gguf.read_header(models[0].path), "it")
     how = replace(OPTIONS, snapshots=snapshots)
     with (
         Context(models[0], how) as target,
@@ -617,7 +617,7 @@ MORE_BLOCKS = ("dspark", "dspark, from the place behind", "dflash2", "of few tok
 def blocks(request: pytest.FixtureRequest, target_model: Model, tmp_path: Path) -> Iterator[Engine]:
     """An engine whose drafter guesses several tokens in one pass."""
     path = write_dflash(tmp_path / "head.gguf", BLOCKS[request.param])
-    heads.require_head(gguf.read_model(path), gguf.read_header(target_model.path))
+    head_checks.require_head(gguf.read_model(path), gguf.read_header(target_model.path))
     with (
         Model.load(path, head=True) as model,
         Context(target_model, OPTIONS) as target,
@@ -674,7 +674,7 @@ def test_a_guess_leaves_nothing_behind(blocks: Engine) -> None:
 def chain(tmp_path: Path) -> Iterator[Engine]:
     """A target with three layers of MTP, each for a token further than the one before."""
     path = write_chain(tmp_path / "chain.gguf")
-    heads.require_mtp(gguf.read_header(path), "it")
+    head_checks.require_mtp(gguf.read_header(path), "it")
     with (
         Model.load(path, mtp=True) as model,
         Context(model, OPTIONS) as target,
@@ -891,7 +891,7 @@ def test_a_reduced_vocabulary_drafts_its_own_tokens_alone(
 ) -> None:
     known = [*range(300, 364)]
     path = write_eagle3(tmp_path / "e.gguf", Eagle(own_output=64, d2t=known))
-    heads.require_head(gguf.read_model(path), gguf.read_header(target_model.path))
+    head_checks.require_head(gguf.read_model(path), gguf.read_header(target_model.path))
     with (
         Model.load(path, head=True) as model,
         Context(target_model, OPTIONS) as target,

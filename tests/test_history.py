@@ -24,15 +24,15 @@ import pytest
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Origin, RoundText, Span, TurnEvent
-from localspec.chat.history import exchange, schema
+from localspec.chat.history import import_export, schema
+from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.fields import document_of, pack, settings_of, unpack
-from localspec.chat.history.keeper import StoreThread
-from localspec.chat.history.record import ConversationRecord
 from localspec.chat.history.store import KEEP_DELETED_S, Store
+from localspec.chat.history.store_thread import StoreThread
 from localspec.chat.history.tree import MessageNode, MessageTree, PairReference, StoredConversation
-from localspec.chat.past import PAST
+from localspec.chat.past_conversations import PAST
 from localspec.chat.settings import ChatSettings
-from localspec.chat.states import STATES, StateFiles
+from localspec.chat.state_files import STATES, StateFiles
 from localspec.engine.acceptance import Accept
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import FinishReason, Round
@@ -571,8 +571,8 @@ def test_an_export_is_imported_as_a_conversation_of_its_own(
     one.turn("q", "a")
     one.turn(None, "again \x1b[2J")
     stored = one.store_thread.ask(lambda s: s.load(one.record.header.id)).result(10)
-    file = exchange.write_file(stored, "json", tmp_path / "c.json")
-    back = exchange.read_file(file)
+    file = import_export.write_file(stored, "json", tmp_path / "c.json")
+    back = import_export.read_file(file)
     assert back.header.id != stored.header.id
     assert back.header.pair == PAIR
     assert not set(back.tree.nodes) & set(stored.tree.nodes)
@@ -581,12 +581,12 @@ def test_an_export_is_imported_as_a_conversation_of_its_own(
     assert record.messages() == one.record.messages()
     assert record.step(record.nodes()[-1].id, -1)
     assert said(record) == ["q", "a"]
-    text = exchange.write_file(stored, "md", tmp_path / "c.md").read_text(encoding="utf-8")
+    text = import_export.write_file(stored, "md", tmp_path / "c.md").read_text(encoding="utf-8")
     assert text.startswith("# q\n\ndemo, ")
     assert "## System prompt\n\nBe brief.\n\n## You\n\nq\n\n## demo\n\nagain" in text
     assert len(text.rpartition("\n\n")[2].splitlines()) == 1  # the comment, the last line
     with pytest.raises(ConversationError, match="exists already"):
-        exchange.write_file(stored, "md", tmp_path / "c.md")
+        import_export.write_file(stored, "md", tmp_path / "c.md")
 
 
 NOTE = '<!-- localspec conversation {"version": 1} -->'
@@ -619,10 +619,10 @@ def test_markdown_is_read_in_again_as_it_was_said(
         record.end(Message(Role.ASSISTANT, contents[-1 - number], finish), {})
     record.rename("A # title of ## You")
     stored = StoredConversation(record.header, record.tree)
-    file = exchange.write_file(stored, "md", tmp_path / "c.md")
+    file = import_export.write_file(stored, "md", tmp_path / "c.md")
     if converted:  # as an editor or git on Windows does
         file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
-    back = exchange.read_file(file)
+    back = import_export.read_file(file)
     assert [node.message for node in back.tree.path()] == record.messages()
     assert back.header.id != record.header.id
     for name in ("title", "pair", "parameters", "created"):
@@ -633,9 +633,9 @@ def test_markdown_is_read_in_again_as_it_was_said(
 def test_markdown_that_somebody_has_changed_is_read_as_it_is_now(desk: Callable[[], Desk]) -> None:
     one = desk()
     one.turn("q", "a")
-    text = exchange.to_markdown(StoredConversation(one.record.header, one.record.tree))
+    text = import_export.to_markdown(StoredConversation(one.record.header, one.record.tree))
     text = text.replace("# q", "# Another").replace("\n\na\n\n", "\n\nb\n\n## You\n\nmore\n\n")
-    stored = exchange.from_text(text + "\n")
+    stored = import_export.from_text(text + "\n")
     assert stored.header.title == "Another"
     assert [node.message.content for node in stored.tree.path()] == ["q", "b", "more"]
     assert {node.message.finish for node in stored.tree.path()} == {None}
@@ -660,7 +660,7 @@ def test_markdown_that_somebody_has_changed_is_read_as_it_is_now(desk: Callable[
 def test_other_files_are_refused_in_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ConversationError) as caught:
-        exchange.read_file(tmp_path / "x.json")
+        import_export.read_file(tmp_path / "x.json")
     assert len(caught.value.message) < 300
     assert "Error" not in caught.value.message
 
@@ -674,7 +674,7 @@ def test_figures_and_times_that_cannot_be_are_left_out(
         '{"format": "localspec conversation", "version": 1, "created": VALUE, "messages":'
         f' [{{"id": "a", "role": "assistant", "content": "x", "figures": {figures}}}]}}'
     ).replace("VALUE", value)
-    stored = exchange.from_text(text)
+    stored = import_export.from_text(text)
     assert abs(stored.header.created - time.time()) < 600
     kept = stored.tree.path()[0].figures
     assert kept["generated_tokens"] == 7
@@ -698,7 +698,7 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
         with pytest.raises(ConversationError, match="it is no file"):
-            exchange.read_file(path)
+            import_export.read_file(path)
 
 
 @pytest.mark.parametrize(
@@ -706,7 +706,7 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
 )
 def test_exports_of_a_newer_localspec_are_named_as_such(text: str) -> None:
     with pytest.raises(ConversationError, match="of version 2, not 1"):
-        exchange.from_text(text)
+        import_export.from_text(text)
 
 
 def test_origins_are_kept_in_a_few_characters() -> None:

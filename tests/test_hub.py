@@ -8,12 +8,12 @@ import pytest
 from huggingface_hub import constants
 
 from localspec.errors import AccessDenied, HubOffline, HubUnavailable, NotOnHub
-from localspec.pairs import references, sources
+from localspec.pairs import model_source, references
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub import cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub.client import RemoteFile
-from localspec.pairs.hub.patience import RetryPolicy
+from localspec.pairs.hub.retries import RetryPolicy
 from tests.support import ggufs, toy
 from tests.support.hub_world import World
 
@@ -50,7 +50,7 @@ def test_a_repository_is_described(hub_world: World, one: RemoteFile) -> None:
 
 
 def test_a_header_is_read_without_the_weights(hub_world: World, one: RemoteFile) -> None:
-    source = sources.from_hub(ONE, QUICK)
+    source = model_source.from_hub(ONE, QUICK)
     assert source.header.architecture == "llama"
     assert len(source.header.tokens or ()) == 300
     assert source.missing == one.size
@@ -292,7 +292,7 @@ def test_drafts_are_rejected_as_soon_as_they_cannot_fit(hub_world: World) -> Non
     hub_world.server.add("ann/Wide", {"wide.gguf": ggufs.model(wide, tokenizer="llama")})
     target = gguf.parse_header(lambda at, size: ggufs.model()[at : at + size], None, "target")
     with pytest.raises(Exception, match="type SPM"):
-        sources.from_hub(references.parse("ann/Wide"), QUICK, like=target)
+        model_source.from_hub(references.parse("ann/Wide"), QUICK, like=target)
     assert hub_world.server.sent() == 256 * 1024
 
 

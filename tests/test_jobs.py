@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from localspec import machine
-from localspec.cli.app import cli
+from localspec.cli.subcommands import cli
 from localspec.process import spawning
 from tests.support import toy
 
@@ -191,7 +191,7 @@ def test_a_fault_in_the_engine_is_a_fault_of_the_command(
         raise ZeroDivisionError("by zero")
 
     monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
-    monkeypatch.setattr("localspec.loading.answering.answer", broken)
+    monkeypatch.setattr("localspec.loading.one_answer.answer", broken)
     with pytest.raises(ZeroDivisionError, match="by zero") as raised:
         CliRunner().invoke(cli, [*RUN, "1"], catch_exceptions=False)
     assert "in broken" in raised.value.__notes__[0]

@@ -9,9 +9,9 @@ import pytest
 from localspec.engine.cancel import Cancel
 from localspec.errors import ModelFileError, UsageError
 from localspec.loading.load import open_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.pairs import remove
-from localspec.pairs.hub.patience import RetryPolicy
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.installed import (
     InstalledModel,
     InstalledPair,

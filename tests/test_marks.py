@@ -15,8 +15,8 @@ from unittest import mock
 import gguf
 import pytest
 
+from localspec.chat.control_tokens import ControlTokens
 from localspec.chat.conversation import Message, Role
-from localspec.chat.marks import ControlTokens
 from localspec.chat.template import ChatTemplate
 from localspec.engine.llama import Model
 from localspec.errors import LocalspecError

@@ -16,16 +16,16 @@ from unittest import mock
 import pytest
 
 from localspec.bench import prompt_sets
-from localspec.loading import form, tuning
-from localspec.loading.request import LoadRequest
-from localspec.pairs import pull
+from localspec.loading import starter_form, tuning
+from localspec.loading.load_request import LoadRequest
+from localspec.pairs import pair_pull
 from localspec.pairs.installed import remember_last
 from localspec.process.engine_client import EngineClient
 from localspec.process.messages import BenchProgress
 from localspec.process.server import EngineServer, loader
-from localspec.ui.app import ChatApp
-from localspec.ui.conversation.gate import EnginePhase
-from localspec.ui.measuring import MeasuringJobs
+from localspec.ui.chat_app import ChatApp
+from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.measuring_jobs import MeasuringJobs
 from tests.support import toy
 from tests.support.chat_pilot import Chat
 from tests.support.heads import write_mtp
@@ -56,7 +56,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(known, tmp_path / "costs")  # the toy is not measured anew
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
-    monkeypatch.setattr(form, "settle", lambda _source: "")  # the starter stays as it came
+    monkeypatch.setattr(starter_form, "settle", lambda _source: "")  # the starter stays as it came
     toy.install(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
@@ -155,7 +155,7 @@ def test_a_draft_that_is_not_here_is_offered_with_the_pair_that_it_is_for(
             assert f"Ctrl+F fetches {name} --draft {draft}," in " ".join(chat.transcript().split())
             assert "the name of a model is empty" not in chat.transcript()
             chat.app.pairs.get()  # with a draft of its own it is another pair than the one in use
-            assert chat.app.pairs._getting == pull.PullRequest(name, draft)
+            assert chat.app.pairs._getting == pair_pull.PullRequest(name, draft)
             await chat.until(lambda: f"✗ {name}" in chat.transcript(), "there is no Hub here")
 
     asyncio.run(body())
@@ -168,7 +168,7 @@ def test_a_pair_that_is_not_here_is_fetched_with_the_draft_that_was_named() -> N
         async with chatting(pair, draft) as chat:
             said = f"{pair} is not on this disk yet"
             await chat.until(lambda: said in chat.transcript(), said)
-            with mock.patch.object(pull, "plan", wraps=pull.plan) as planned:
+            with mock.patch.object(pair_pull, "plan", wraps=pair_pull.plan) as planned:
                 await chat.press("ctrl+f")
                 await chat.until(lambda: planned.called, "the look at it")
             assert planned.call_args.args[:2] == (pair, draft)

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from localspec import machine
-from localspec.cli.app import LEAST, report, require_memory
+from localspec.cli.subcommands import LEAST, report, require_memory
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
 from localspec.errors import OutOfMemory
 from localspec.loading.load import load_session
+from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan
-from localspec.loading.request import LoadRequest
 
 from .support import toy
 from .support.limits import cgroup, limit_address_space

@@ -13,15 +13,15 @@ import pytest
 
 from localspec.chat.events import TurnEnd
 from localspec.chat.session import Session
-from localspec.cli.app import cli
-from localspec.cli.options import shared_options
+from localspec.cli.shared_options import shared_options
+from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading import planning
 from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
 from localspec.pairs.memory.need import ModelFacts, ModelSetup, facts, need

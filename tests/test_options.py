@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.chat.settings import ChatSettings
-from localspec.cli.options import shared_options
+from localspec.cli.shared_options import shared_options
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import chat_settings
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 
 
 @click.command()

@@ -15,11 +15,11 @@ from time import perf_counter, process_time
 import numpy as np
 import pytest
 
-from localspec.chat import past
+from localspec.chat import past_conversations
 from localspec.chat.history.store import Store
-from localspec.chat.past import PAST, PastStore
+from localspec.chat.past_conversations import PAST, PastStore
 from localspec.chat.session import Session
-from localspec.chat.states import forget
+from localspec.chat.state_files import forget
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings
@@ -29,7 +29,7 @@ from localspec.engine.past import Past
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import LOOKUP, GenerationStats
 from localspec.loading.load import load_session, open_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from tests.support import toy
 
 from .support.chat_pilot import chatting
@@ -202,7 +202,7 @@ def test_ids_that_the_vocabulary_does_not_have_are_damage(tmp_path: Path) -> Non
 def test_the_oldest_make_room_and_all_can_be_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(past, "MOST", 70)
+    monkeypatch.setattr(past_conversations, "MOST", 70)
     for i, name in enumerate(("c1", "c2", "c3", "c4")):
         kept(tmp_path, name)
         for path in tmp_path.glob(f"{name}.*"):
@@ -213,8 +213,8 @@ def test_the_oldest_make_room_and_all_can_be_cleared(
     store.enter("long")
     store.keep(range(100))
     assert [path.name.split(".")[0] for path in tmp_path.iterdir()] == ["long"]  # its end
-    past.clear(tmp_path)
-    past.clear(tmp_path / "nowhere")
+    past_conversations.clear(tmp_path)
+    past_conversations.clear(tmp_path / "nowhere")
     assert [*tmp_path.iterdir()] == []
 
 

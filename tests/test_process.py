@@ -28,14 +28,14 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import FinishReason, GenerationStats
 from localspec.errors import Cancelled, EngineDied, EngineError, OutOfMemory, UsageError
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.process import messages as m
 from localspec.process.engine_client import EngineClient
 from localspec.process.server import EngineServer, Loader
 from localspec.process.transport import EngineProcess
 from localspec.ui import parameters
-from localspec.ui.app import ChatApp
-from localspec.ui.conversation.gate import EnginePhase
+from localspec.ui.chat_app import ChatApp
+from localspec.ui.conversation.engine_state import EnginePhase
 from tests.fakes import rounds_of
 from tests.support import ENDLESS
 from tests.support.chat_pilot import Chat
@@ -405,7 +405,7 @@ def test_a_process_that_does_not_end_is_killed() -> None:
 def test_no_process_outlives_the_one_that_started_it() -> None:
     program = (
         "import os, time\n"
-        "from localspec.loading.request import LoadRequest\n"
+        "from localspec.loading.load_request import LoadRequest\n"
         "from localspec.process.engine_client import EngineClient\n"
         "from localspec.process.messages import Loaded\n"
         "engine = EngineClient(LoadRequest(pair='toy', threads=1, ctx_size=512))\n"

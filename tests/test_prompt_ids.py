@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.prompt import KnownIds
+from localspec.chat.prompt_ids import KnownIds
 from localspec.chat.template import ChatTemplate
 from tests.fakes import CHATML, END, FakeModel, renderer
 

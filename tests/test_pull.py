@@ -23,13 +23,13 @@ from localspec.errors import (
     NotEnoughDisk,
     NotOnHub,
 )
-from localspec.pairs import catalogue, installed, pull, references, resolver
-from localspec.pairs.hub import body as hub_body
+from localspec.pairs import catalogue, installed, pair_pull, references, resolver
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import download
+from localspec.pairs.hub import response_body as hub_body
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.download import FileProgress
-from localspec.pairs.hub.patience import RetryPolicy
+from localspec.pairs.hub.retries import RetryPolicy
 from tests.support import ggufs
 from tests.support.hub_server import CERTIFICATE, Repo, wait_for
 from tests.support.hub_world import World
@@ -467,9 +467,9 @@ def test_a_cache_without_links_works(
 
 
 def test_progress_adds_up(hub_world: World, pair: tuple[Repo, Repo]) -> None:
-    plan = pull.plan("ann/Big-GGUF", "ann/Small-GGUF", None, QUICK)
-    seen: list[pull.PullProgress] = []
-    pull.execute(plan, QUICK, seen.append)
+    plan = pair_pull.plan("ann/Big-GGUF", "ann/Small-GGUF", None, QUICK)
+    seen: list[pair_pull.PullProgress] = []
+    pair_pull.execute(plan, QUICK, seen.append)
     assert seen[0].done == 0
     assert seen[-1].done == seen[-1].total == plan.report.n_bytes
     assert [one.done for one in seen] == sorted(one.done for one in seen)
@@ -589,9 +589,9 @@ def test_too_little_room_is_said_before_anything_moves(
     assert done.code == 1
     assert "2 MB are to be fetched and 1 MB are free" in done.err
     assert hub_world.blobs("ann/Big-GGUF") == {}
-    plan = pull.plan("ann/Big-GGUF", "none", None, QUICK)
+    plan = pair_pull.plan("ann/Big-GGUF", "none", None, QUICK)
     with pytest.raises(NotEnoughDisk):
-        pull.execute(plan, QUICK, lambda one: None)
+        pair_pull.execute(plan, QUICK, lambda one: None)
 
 
 @pytest.mark.parametrize(
@@ -729,9 +729,9 @@ def test_a_target_without_a_draft_is_told_which_would_fit(
 def test_a_model_that_is_its_own_draft_is_fetched_and_counted_once(
     hub_world: World, pair: tuple[Repo, Repo]
 ) -> None:
-    plan = pull.plan("ann/Big-GGUF", "ann/Big-GGUF", "twice", QUICK)
-    seen: list[pull.PullProgress] = []
-    pull.execute(plan, QUICK, seen.append)
+    plan = pair_pull.plan("ann/Big-GGUF", "ann/Big-GGUF", "twice", QUICK)
+    seen: list[pair_pull.PullProgress] = []
+    pair_pull.execute(plan, QUICK, seen.append)
     size = pair[0].size("big-Q4_K_M.gguf")
     assert (seen[-1].done, seen[-1].total) == (size, size)
     assert hub_world.run("rm", "twice").code == 0

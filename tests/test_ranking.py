@@ -15,13 +15,13 @@ from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.stopping import gamma_for
 from localspec.engine.llama import Model
 from localspec.loading import ranking
-from localspec.loading.expected import note
+from localspec.loading.expected_speed import note
 from localspec.loading.ranking import MachineSpeed, PairCosts
 from localspec.pairs import catalogue
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.examine import examine
 from localspec.pairs.gguf.header import read_model
-from localspec.pairs.hub.patience import RetryPolicy
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.outlook import MemoryFit
 from localspec.pairs.references import quant_bits, quant_of
 from tests.support import gguf_models

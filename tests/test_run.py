@@ -20,7 +20,7 @@ from localspec.cli import main
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, OutOfMemory
 from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.pairs.memory.placement import DEFAULT_CTX
 from tests.support import gguf_models
 

@@ -23,7 +23,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from localspec.chat.completion import Completions
+from localspec.chat.cached_prefixes import CachedPrefixes
+from localspec.chat.completions import Completions
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import (
@@ -35,7 +36,6 @@ from localspec.chat.events import (
     TurnEnd,
     TurnEvent,
 )
-from localspec.chat.prefixes import CachedPrefixes
 from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.cli.serve import _keys
 from localspec.engine import guidance, lark
@@ -48,15 +48,15 @@ from localspec.engine.llama.grammar import LlamaGrammar
 from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
 from localspec.errors import EngineError, SchemaError, UsageError
 from localspec.process import messages as m
-from localspec.serve import app
-from localspec.serve.desk import QueuedRequest, RequestQueue
-from localspec.serve.errors import Refusal, refusal_of
-from localspec.serve.guard import AccessRules, digest
-from localspec.serve.launch import PatientProtocol
+from localspec.serve import endpoint
+from localspec.serve.access import AccessRules, digest
+from localspec.serve.counters import EndpointCounters
+from localspec.serve.http_server import PatientProtocol
+from localspec.serve.refusals import Refusal, refusal_of
 from localspec.serve.replies import Reply, timings
+from localspec.serve.request_queue import QueuedRequest, RequestQueue
+from localspec.serve.request_tools import BEGIN, END, HERMES, RequestTools
 from localspec.serve.requests import ChatRequest, CompletionRequest, parsed
-from localspec.serve.tally import EndpointCounters
-from localspec.serve.tools import BEGIN, END, HERMES, RequestTools
 from tests.fakes import rounds_of
 from tests.support.endpoint import Serving, streaming
 from tests.support.gguf_models import write_random_gemma3
@@ -142,7 +142,7 @@ async def test_what_takes_too_long_is_stopped_and_told() -> None:
 
 
 def test_an_engine_that_does_not_stop_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.serve.desk._STOP_S", 0.01)
+    monkeypatch.setattr("localspec.serve.request_queue._STOP_S", 0.01)
 
     async def go() -> None:
         engine: Any = ScriptedEngine()
@@ -165,8 +165,8 @@ ENDLESS = 'root ::= x{0,1000}\nx ::= ("a" | "b" | "") ("a" | "b" | "")'
 
 @pytest.mark.slow
 def test_a_grammar_without_end_does_not_keep_the_engine() -> None:
-    program = SLOW.replace("from localspec.cli", "from localspec.serve import desk\n"
-                           "desk._STOP_S = 0.5\nfrom localspec.cli")  # fmt: skip
+    program = SLOW.replace("from localspec.cli", "from localspec.serve import request_queue\n"
+                           "request_queue._STOP_S = 0.5\nfrom localspec.cli")  # fmt: skip
     with Serving(program=("-c", program)) as one:
         messages = [{"role": "user", "content": "Tell me a story."}]
         sock = socket.create_connection(("127.0.0.1", one.port))
@@ -180,8 +180,8 @@ def test_a_grammar_without_end_does_not_keep_the_engine() -> None:
 
 def test_an_answer_that_is_complete_stays_so_and_one_that_was_ended_is_none() -> None:
     whole = TurnEnd("a", FinishReason.STOP, GenerationStats())
-    assert app._sorted(job("a", "x"), [whole, Refusal(504, "too late")]) == ([whole], None)
-    events, refusal = app._sorted(
+    assert endpoint._sorted(job("a", "x"), [whole, Refusal(504, "too late")]) == ([whole], None)
+    events, refusal = endpoint._sorted(
         job("a", "x"), [TurnEnd("a", FinishReason.CANCELLED, GenerationStats())]
     )
     assert not events
@@ -232,7 +232,7 @@ async def test_an_engine_that_keeps_dying_is_given_a_rest() -> None:
 async def test_an_engine_that_cannot_be_started_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("localspec.serve.desk._PATIENCE_S", 0)
+    monkeypatch.setattr("localspec.serve.request_queue._PATIENCE_S", 0)
     engine, request_queue, _, waiting = await one_runs_and_one_waits()
     works = engine.reload
     engine.reload = Mock(side_effect=OSError(12, "no memory"))
@@ -257,7 +257,7 @@ def test_whose_fault_an_error_is() -> None:
 async def test_who_stops_reading_is_left_and_who_goes_on_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("localspec.serve.launch._STALLED_S", 0.05)
+    monkeypatch.setattr("localspec.serve.http_server._STALLED_S", 0.05)
 
     def stalled() -> tuple[PatientProtocol, Mock]:
         config = uvicorn.Config(lambda: None, log_config=None)
@@ -675,9 +675,8 @@ def test_all_keys_are_compared_whole() -> None:
 
 SLOW = """
 import sys
-from localspec.serve import guard, launch
-from localspec.serve import app
-guard._BODY_S = launch._HEADERS_S = app._HEADERS_S = app._PING_S = 0.5
+from localspec.serve import access, endpoint, http_server
+access._BODY_S = http_server._HEADERS_S = endpoint._HEADERS_S = endpoint._PING_S = 0.5
 from localspec.cli import main
 main()
 """
@@ -744,7 +743,7 @@ def test_models_that_cannot_be_loaded_end_it_with_a_reason(tmp_path: Path) -> No
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from click.testing import CliRunner  # noqa: PLC0415
 
-    from localspec.cli.app import cli  # noqa: PLC0415
+    from localspec.cli.subcommands import cli  # noqa: PLC0415
 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     done = CliRunner().invoke(cli, ["serve", "toy"])
@@ -753,7 +752,8 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_endpoints_process_imports_neither_llama_cpp_nor_numpy() -> None:
     program = (
-        "import sys, localspec.serve.launch, localspec.cli.serve, localspec.process.engine_client\n"
+        "import sys, localspec.serve.http_server, localspec.cli.serve\n"
+        "import localspec.process.engine_client\n"
         "heavy = ('llama_cpp', 'llguidance', 'numpy', 'ctypes', 'jinja2', 'textual')\n"
         "print([name for name in heavy if name in sys.modules])"
     )

@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.cli import chat, settings_file
-from localspec.cli.app import COMMANDS, cli
-from localspec.cli.options import shared_options
 from localspec.cli.settings_file import read, settings_of
-from localspec.loading.request import LoadRequest
+from localspec.cli.shared_options import shared_options
+from localspec.cli.subcommands import COMMANDS, cli
+from localspec.loading.load_request import LoadRequest
 from localspec.ui import commands
-from localspec.ui.app import Appearance, ChatApp
+from localspec.ui.chat_app import Appearance, ChatApp
 from localspec.ui.launch import remember
 from localspec.ui.screens.themes import themes
 from tests.support.chat_pilot import Chat

@@ -10,7 +10,7 @@ import pytest
 
 from localspec import formats, machine
 from localspec.chat.figures import Figures
-from localspec.chat.slow import SlownessCheck
+from localspec.chat.slowness import SlownessCheck
 from localspec.doctor import findings
 from localspec.engine.length.cost import Costs, ModelCosts
 

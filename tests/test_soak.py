@@ -20,7 +20,7 @@ from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import FinishReason
 from localspec.errors import Cancelled
 from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 
 AT_ONCE = 0.2
 GREEDY = GenerateSettings(sampling=SamplingParams(temperature=0), n_predict=40)

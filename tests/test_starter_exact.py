@@ -18,7 +18,7 @@ from llama_cpp import llama_cpp as lib
 from localspec.chat.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 
 PROMPTS = (
     "hi",

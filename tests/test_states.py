@@ -14,18 +14,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from localspec.chat import prefixes, states
+from localspec.chat import cached_prefixes, state_files
+from localspec.chat.cached_prefixes import CachedPrefixes
 from localspec.chat.conversation import Message
 from localspec.chat.history.store import Store
-from localspec.chat.prefixes import CachedPrefixes
 from localspec.chat.session import Session
-from localspec.chat.states import StateFiles, forget
+from localspec.chat.state_files import StateFiles, forget
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context
 from localspec.engine.stats import GenerationStats
 from localspec.loading.load import load_session
-from localspec.loading.measuring import made_by
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.measured_costs import made_by
 from tests.support import toy
 from tests.test_serve_parts import read
 
@@ -165,12 +165,12 @@ def test_models_that_were_changed_are_others(tmp_path: Path) -> None:
 
 
 def test_there_is_a_most_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "_MOST", 3500)
+    monkeypatch.setattr(state_files, "_MOST", 3500)
     store = StateFiles(tmp_path, "one")
     for i in range(4):
         store.save(f"c{i}", b"x" * 300, TOKENS, [np.zeros(500, np.uint8)] * 2)
     assert [i for i in range(4) if store.find(f"c{i}")] == [2, 3]
-    monkeypatch.setattr(states, "_LARGEST", 100)
+    monkeypatch.setattr(state_files, "_LARGEST", 100)
     store.save("c5", b"", TOKENS, BYTES)
     assert store.find("c5") is None
 
@@ -180,7 +180,7 @@ def test_what_finds_no_room_takes_none_from_others(
 ) -> None:
     store = StateFiles(tmp_path, "one")
     store.save("c1", b"", TOKENS, BYTES)
-    monkeypatch.setattr(states, "_MOST", 5000)
+    monkeypatch.setattr(state_files, "_MOST", 5000)
     store.save("c2", b"", TOKENS, [np.zeros(6000, np.uint8)])
     assert store.find("c2") is None
     assert store.find("c1") is not None
@@ -226,6 +226,6 @@ def test_copies_without_room_in_memory_go_to_files_without_names(
     assert [read([target_context], kept, [*text, 7]) for text in texts] == [1] * 3
     assert kept.n_bytes == 0
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(prefixes, "_DISK_SHARE", 0.0)
+    monkeypatch.setattr(cached_prefixes, "_DISK_SHARE", 0.0)
     assert read([target_context], kept, [5, 4, 3]) == 3
     assert [read([target_context], kept, [*text, 8]) for text in texts] == [60] * 3

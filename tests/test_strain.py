@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 import pytest
 
-from localspec.cli.app import COMMANDS, cli
 from localspec.cli.settings_file import FILE, SettingsFile, read, settings_of
+from localspec.cli.subcommands import COMMANDS, cli
 from localspec.errors import EXIT_USAGE
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows has no such devices")

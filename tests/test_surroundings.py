@@ -26,9 +26,9 @@ from localspec.cli.option_types import file_text
 from localspec.cli.settings_file import read
 from localspec.engine.llama.grammar import check_grammar
 from localspec.errors import LocalspecError, UsageError, in_words, of_system
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.pairs import folders, references
-from localspec.pairs.hub import surroundings
+from localspec.pairs.hub import environment
 from localspec.pairs.references import Reference
 from localspec.process import messages as m
 from localspec.process import spawning
@@ -218,9 +218,9 @@ def test_of_several_variables_those_that_are_wrong_are_named(
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
-    assert surroundings.certificates() == "SSL_CERT_FILE"
+    assert environment.certificates() == "SSL_CERT_FILE"
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
-    assert surroundings.certificates() == "SSL_CERT_FILE and SSL_CERT_DIR"
+    assert environment.certificates() == "SSL_CERT_FILE and SSL_CERT_DIR"
 
 
 # --- llama.cpp's library ----------------------------------------------------------------------

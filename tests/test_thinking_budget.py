@@ -17,7 +17,7 @@ from localspec.engine.grammar import Anything, Budgeted, Constraint
 from localspec.engine.params import Accept
 from localspec.errors import EngineError
 from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from tests.fakes import FakeModel
 
 WORDS = b"a thought with words</think>said"

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from localspec.engine.llama import LOOK_S, Context, busy_cores
-from localspec.engine.llama.crew import ThreadController, busy_seconds
+from localspec.engine.llama.thread_controller import ThreadController, busy_seconds
 
 
 class Machine:

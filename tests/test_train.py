@@ -31,16 +31,16 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model, head_of
 from localspec.engine.llama.taps import Taps
 from localspec.errors import Cancelled, LocalspecError
-from localspec.pairs import installed, trained
-from localspec.pairs.gguf import heads, writing
+from localspec.pairs import installed, trained_heads
+from localspec.pairs.gguf import gguf_writer, head_checks
 from localspec.pairs.gguf.header import read_model
-from localspec.train import answers, files, lessons, prompts, run, training, verdict
+from localspec.train import answers, head_files, head_verdict, lessons, pipeline, prompts, training
 from localspec.train.answers import AnsweredText
 from localspec.train.lessons import Lessons
-from localspec.train.request import TrainRequest
-from localspec.train.run import TrainingListener
+from localspec.train.pipeline import TrainingListener
 from localspec.train.shape import candidates
-from localspec.train.told import TrainingResult
+from localspec.train.train_request import TrainRequest
+from localspec.train.training_result import TrainingResult
 
 from .support.gemma4 import write_gemma4
 from .support.gguf_models import write_random_llama, write_random_qwen3
@@ -89,15 +89,15 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short answers, since random models never end one, and few prompts of localspec's own."""
     monkeypatch.setattr(answers, "LONGEST", 160)
     few = replace(found := prompts.gather((), ()), held_out=found.held_out[:2])
-    monkeypatch.setattr(verdict, "gather", lambda *_: few)
+    monkeypatch.setattr(head_verdict, "gather", lambda *_: few)
 
 
-def exact(name: str, array: np.ndarray) -> writing.PackedTensor:
+def exact(name: str, array: np.ndarray) -> gguf_writer.PackedTensor:
     """Pack a tensor without rounding it."""
     if array.dtype == np.int64:
-        return writing.packed(name, array)
+        return gguf_writer.packed(name, array)
     floats = np.ascontiguousarray(array, np.float32)
-    return writing.PackedTensor(name, "F32", floats.shape[::-1], floats.tobytes())
+    return gguf_writer.PackedTensor(name, "F32", floats.shape[::-1], floats.tobytes())
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -105,17 +105,19 @@ def test_torch_and_llama_cpp_draft_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first test of all: the same tokens and states give the same drafts, step by step."""
-    monkeypatch.setattr(files, "packed", exact)
+    monkeypatch.setattr(head_files, "packed", exact)
     target = TARGETS[name](tmp_path / "target.gguf")
     found = read_model(target)
     shape = list(candidates(found.header))[1]
-    weights, chance = files.ModelWeights(found.paths), np.random.default_rng(0)
+    weights, chance = head_files.ModelWeights(found.paths), np.random.default_rng(0)
     drafted = sorted(chance.permutation(shape.vocab)[: shape.drafted].tolist())
     layers = found.header.setting("block_count")
-    its = files.beginning(shape, weights, found.header.architecture, layers, drafted)
-    for part in (*shape.matrices, *files.NORMS):  # so that every part counts
+    its = head_files.beginning(shape, weights, found.header.architecture, layers, drafted)
+    for part in (*shape.matrices, *head_files.NORMS):  # so that every part counts
         its[part] = its[part] + 0.1 * chance.standard_normal(its[part].shape).astype(np.float32)
-    files.write_head(tmp_path / "head.gguf", shape, its, drafted=drafted, target=target, about={})
+    head_files.write_head(
+        tmp_path / "head.gguf", shape, its, drafted=drafted, target=target, about={}
+    )
     texts = [
         AnsweredText(n, tuple(chance.integers(3, 300, 20 + 9 * n).tolist()), 3) for n in range(3)
     ]
@@ -158,12 +160,12 @@ def test_a_training_ends_and_its_head_drafts_what_plain_decoding_says(
 ) -> None:
     target = TARGETS[name](home / "target.gguf")
     started = time.process_time()  # of one thread: other programs have no part in it
-    done = run.train(request(target, asked), hearer())
+    done = pipeline.train(request(target, asked), hearer())
     assert time.process_time() - started < 60
     assert isinstance(done, TrainingResult)
     assert done.head == home / "data" / "heads" / "target.head.gguf"
-    heads.require_head(read_model(done.head), read_model(target).header)
-    made = trained.made_for(read_model(done.head).header)
+    head_checks.require_head(read_model(done.head), read_model(target).header)
+    made = trained_heads.made_for(read_model(done.head).header)
     assert made is not None
     assert made.name == "target.gguf"
     assert not made.private
@@ -192,9 +194,9 @@ def test_a_head_learns_what_a_target_repeats(home: Path) -> None:
     target = write_random_llama(home / "target.gguf")
     found = read_model(target)
     shape = list(candidates(found.header))[-1]
-    weights = files.ModelWeights(found.paths)
+    weights = head_files.ModelWeights(found.paths)
     drafted = list(range(shape.drafted))
-    its = files.beginning(shape, weights, "llama", 2, drafted)
+    its = head_files.beginning(shape, weights, "llama", 2, drafted)
     chance = np.random.default_rng(0)
     texts = [AnsweredText(n, tuple(chance.integers(3, 60, 40).tolist()), 2) for n in range(8)]
     with (
@@ -221,16 +223,16 @@ def test_interrupted_at_ten_random_moments_it_ends_as_an_unbroken_one(
 ) -> None:
     target = write_random_llama(home / "target.gguf")
     found: list[tuple[float, ...]] = []
-    real = run._TrainingRun._end
+    real = pipeline._TrainingRun._end
 
     def end(self: object, samples: list[AnsweredText]) -> TrainingResult:
         found.append(accepted_in(home))
         return real(self, samples)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(run._TrainingRun, "_end", end)
+    monkeypatch.setattr(pipeline._TrainingRun, "_end", end)
     monkeypatch.setattr(lessons, "ROWS", 160)  # a text a step
     monkeypatch.setattr(training, "_SAVE_S", 0.0)
-    run.train(request(target, asked), hearer())
+    pipeline.train(request(target, asked), hearer())
     chance, breaks = random.Random(0), 0
     left = [chance.randint(1, 2) for _ in range(10)]
 
@@ -246,7 +248,7 @@ def test_interrupted_at_ten_random_moments_it_ends_as_an_unbroken_one(
     resume = False
     while True:
         try:
-            run.train(request(target, asked, resume=resume), hearer(between=between))
+            pipeline.train(request(target, asked, resume=resume), hearer(between=between))
             break
         except Killed:
             resume = True
@@ -295,8 +297,8 @@ def test_ctrl_c_leaves_a_checkpoint(
             cancel.set()
 
     with pytest.raises(Cancelled):
-        run.train(request(target, asked), hearer(cancel, between))
-    done = run.train(request(target, asked, resume=True), hearer())
+        pipeline.train(request(target, asked), hearer(cancel, between))
+    done = pipeline.train(request(target, asked, resume=True), hearer())
     assert done.head.exists()
 
 
@@ -306,11 +308,11 @@ def test_a_full_disk_is_a_sentence_and_costs_nothing_that_was_kept(
     target = write_random_llama(home / "target.gguf")
     with monkeypatch.context() as patch:
         patch.setattr(
-            "localspec.train.work.shutil.disk_usage",
+            "localspec.train.training_folder.shutil.disk_usage",
             lambda _: type("Usage", (), {"free": 1000})(),
         )
         with pytest.raises(LocalspecError, match=r"needs .* of disk, 1 kB are free"):
-            run.train(request(target, asked), hearer())
+            pipeline.train(request(target, asked), hearer())
     real = private.whole_file
 
     def full(path: Path) -> Iterator[object]:
@@ -321,24 +323,24 @@ def test_a_full_disk_is_a_sentence_and_costs_nothing_that_was_kept(
     with monkeypatch.context() as patch:
         patch.setattr(training.private, "whole_file", full)
         with pytest.raises(OSError, match="No space left"):
-            run.train(request(target, asked, anew=True), hearer())
-    assert run.train(request(target, asked, resume=True), hearer()).head.exists()
+            pipeline.train(request(target, asked, anew=True), hearer())
+    assert pipeline.train(request(target, asked, resume=True), hearer()).head.exists()
 
 
 def test_a_head_no_better_than_the_control_is_not_used(home: Path, asked: Path) -> None:
     target = write_random_llama(home / "target.gguf")
     with pytest.raises(LocalspecError, match="no head can make this target faster"):
-        run.train(request(target, asked, force=False), hearer())
-    started = run.train(request(target, asked), hearer())
+        pipeline.train(request(target, asked, force=False), hearer())
+    started = pipeline.train(request(target, asked), hearer())
     assert not started.found.better  # nobody can guess what a random model says
     head = started.head
     head.unlink()
     for pair in installed.all_pairs():
         installed.forget(pair.name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run._TrainingRun, "_require_sense", lambda *_: None)
+        patch.setattr(pipeline._TrainingRun, "_require_sense", lambda *_: None)
         with pytest.raises(LocalspecError, match="no better than the control"):
-            run.train(request(target, asked, force=False), hearer())
+            pipeline.train(request(target, asked, force=False), hearer())
     assert not head.exists()
     assert installed.all_pairs() == []
 
@@ -348,15 +350,15 @@ def test_one_s_own_conversations_are_told_in_the_head(
 ) -> None:
     target = write_random_llama(home / "target.gguf")
     said = [list(each) for each in prompts.gather([asked], ()).learnt[:12]]
-    monkeypatch.setattr(run.reading, "conversations", lambda _: said)
-    done = run.train(request(target, asked, history=True), hearer())
-    made = trained.made_for(read_model(done.head).header)
+    monkeypatch.setattr(pipeline.token_ids, "conversations", lambda _: said)
+    done = pipeline.train(request(target, asked, history=True), hearer())
+    made = trained_heads.made_for(read_model(done.head).header)
     assert made is not None
     assert made.private
 
 
 def test_a_head_to_begin_with(home: Path, asked: Path) -> None:
     target = write_random_llama(home / "target.gguf")
-    first = run.train(request(target, asked, out=home / "first.gguf"), hearer())
-    second = run.train(request(target, asked, init=first.head), hearer())
+    first = pipeline.train(request(target, asked, out=home / "first.gguf"), hearer())
+    second = pipeline.train(request(target, asked, init=first.head), hearer())
     assert read_model(second.head).header.tensors == read_model(first.head).header.tensors

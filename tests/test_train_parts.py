@@ -15,15 +15,15 @@ from localspec.engine.length.cost import Curve
 from localspec.engine.llama import Context, ContextOptions, Model, head_of
 from localspec.engine.llama.taps import Taps, TextRow, unpacked
 from localspec.errors import LocalspecError, UnsupportedModel, UsageError
-from localspec.loading import promise, ranking
-from localspec.loading.promise import expected
-from localspec.pairs import installed, remove, resolver, starter, trained
+from localspec.loading import head_promise, ranking
+from localspec.loading.head_promise import expected
+from localspec.pairs import installed, remove, resolver, starter, trained_heads
 from localspec.pairs.fingerprint import fingerprint
-from localspec.pairs.gguf import heads
+from localspec.pairs.gguf import head_checks
+from localspec.pairs.gguf.gguf_writer import packed, rewritten, write
 from localspec.pairs.gguf.header import read_model
-from localspec.pairs.gguf.writing import packed, rewritten, write
-from localspec.pairs.hub.patience import RetryPolicy
-from localspec.train import prompts, reading, run, verdict
+from localspec.pairs.hub.retries import RetryPolicy
+from localspec.train import head_verdict, pipeline, prompts, token_ids
 from localspec.train.answers import (
     LONGEST,
     AnsweredText,
@@ -34,13 +34,13 @@ from localspec.train.answers import (
     write_answers,
 )
 from localspec.train.estimate import TrainingCosts, estimate, tokens_within
-from localspec.train.files import NORMS, ModelWeights, beginning, read_head, write_head
+from localspec.train.head_files import NORMS, ModelWeights, beginning, read_head, write_head
 from localspec.train.lessons import ROWS, Lessons, batches
+from localspec.train.pipeline import TrainingListener
 from localspec.train.recording import place, record
-from localspec.train.request import TrainRequest
-from localspec.train.run import TrainingListener
 from localspec.train.shape import HeadShape, candidates, require_trainable, taps_of
-from localspec.train.work import TrainingChoices, TrainingFolder, TrainingTerms, alone
+from localspec.train.train_request import TrainRequest
+from localspec.train.training_folder import TrainingChoices, TrainingFolder, TrainingTerms, alone
 
 from .support.gemma4 import write_gemma4
 from .support.gguf_models import (
@@ -84,7 +84,7 @@ def test_a_head_of_every_size_loads_beside_its_target(name: str, tmp_path: Path)
     with Model.load(target) as model, Context(model, options) as context:
         for shape in (found[0], found[-1]):
             untrained(tmp_path / "head.gguf", target, shape)
-            heads.require_head(read_model(tmp_path / "head.gguf"), files.header)
+            head_checks.require_head(read_model(tmp_path / "head.gguf"), files.header)
             with (
                 Model.load(tmp_path / "head.gguf", head=True) as its,
                 head_of(its, context, options) as head,
@@ -211,15 +211,15 @@ def test_a_target_without_states_is_refused_before_it_is_loaded(
 ) -> None:
     assert callable(writer)
     path = writer(tmp_path / "target.gguf")
-    monkeypatch.setattr(run, "load_session", None)
+    monkeypatch.setattr(pipeline, "load_session", None)
     with pytest.raises(UnsupportedModel, match=r"target\.gguf: llama\.cpp shows no layers of"):
-        run.train(TrainRequest(pair=str(path)), quiet())
+        pipeline.train(TrainRequest(pair=str(path)), quiet())
 
 
 def test_missing_torch_is_a_sentence(toy_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "find_spec", lambda _: None)
+    monkeypatch.setattr(pipeline, "find_spec", lambda _: None)
     with pytest.raises(LocalspecError, match="needs PyTorch") as caught:
-        run.train(TrainRequest(pair=str(toy_target)), quiet())
+        pipeline.train(TrainRequest(pair=str(toy_target)), quiet())
     assert "localspec[train]" in caught.value.remedy
 
 
@@ -323,8 +323,8 @@ def test_a_lesson_pairs_states_with_the_tokens_after_them(tmp_path: Path) -> Non
 
 def test_the_commonest_ids_can_be_drafted() -> None:
     samples = [AnsweredText(0, (9, 9, 9, 4, 4, 2), 2), AnsweredText(1, (1, 4), 1)]
-    assert reading.by_frequency(samples, 12, 5) == [4, 2, 9, 0, 1]
-    assert len(set(reading.by_frequency(samples, 12, 12))) == 12
+    assert token_ids.by_frequency(samples, 12, 5) == [4, 2, 9, 0, 1]
+    assert len(set(token_ids.by_frequency(samples, 12, 12))) == 12
 
 
 def costs(times: dict[int, float], step: float = 0.001) -> TrainingCosts:
@@ -427,9 +427,9 @@ def trained_head(folder: Path, target: Path, accepted: float) -> Path:
     untrained(folder / "raw.gguf", target, shape)
     out = place(target, None)
     about = {
-        trained.TARGET: target.name,
-        trained.TARGET_HASH: fingerprint([target]),
-        trained.ACCEPTED: accepted,
+        trained_heads.TARGET: target.name,
+        trained_heads.TARGET_HASH: fingerprint([target]),
+        trained_heads.ACCEPTED: accepted,
     }
     rewritten(folder / "raw.gguf", out, about)
     return out
@@ -476,40 +476,40 @@ def test_a_head_for_another_file_is_told_with_what_was_measured(
     target = write_random_llama(tmp_path / "t.gguf")
     other = write_random_llama(tmp_path / "o.gguf", type="f16")
     head = read_model(trained_head(tmp_path, target, 0.5))
-    assert trained.notices(head, read_model(target)) == []
-    (said,) = trained.notices(head, read_model(other))
+    assert trained_heads.notices(head, read_model(target)) == []
+    (said,) = trained_heads.notices(head, read_model(other))
     assert "was made for another file (t.gguf)" in said
     assert "--check" in said
     few = prompts.gather((), ())
     few = replace(few, held_out=few.held_out[:2])
-    monkeypatch.setattr(verdict, "gather", lambda *_: few)
-    lines = run.check(str(other), head.paths[0], quiet(), scan=False, threads=1)
+    monkeypatch.setattr(head_verdict, "gather", lambda *_: few)
+    lines = pipeline.check(str(other), head.paths[0], quiet(), scan=False, threads=1)
     assert lines[0].startswith("accepted ")
     assert "another file (t.gguf)" in lines[1]
-    (said,) = trained.notices(head, read_model(other))
+    (said,) = trained_heads.notices(head, read_model(other))
     assert said.endswith("points less accepted here")
-    assert trained.difference(0.5, 0.38) == "12 points less accepted here"
-    assert trained.difference(0.5, 0.5) == "as much is accepted here"
+    assert trained_heads.difference(0.5, 0.38) == "12 points less accepted here"
+    assert trained_heads.difference(0.5, 0.5) == "as much is accepted here"
 
 
 def test_a_head_of_others_says_nothing_of_its_target(tmp_path: Path) -> None:
     target = write_random_llama(tmp_path / "t.gguf")
     untrained(tmp_path / "h.gguf", target, next(candidates(read_model(target).header)))
-    assert trained.notices(read_model(tmp_path / "h.gguf"), read_model(target)) == []
+    assert trained_heads.notices(read_model(tmp_path / "h.gguf"), read_model(target)) == []
 
 
 def test_a_target_without_a_draft_is_told_that_a_head_can_be_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
-    assert promise.line("m.gguf", "m", "gemma3") == ""
-    said = promise.line("m.gguf", "m", "llama")
+    assert head_promise.line("m.gguf", "m", "gemma3") == ""
+    said = head_promise.line("m.gguf", "m", "llama")
     assert said == "`localspec train m.gguf` makes a head for this target"
     flat = (0.0, 0.01, 0.011, 0.0115, 0.012, 0.0125)
     for times, ending in ((flat, "times the speed"), ([0.01 * n for n in range(6)], "not pay")):
         ranking.forget("m")
         ranking.remember("m", ranking.PairCosts(10**8, tuple(times)), None, None)
-        assert promise.line("m.gguf", "m", "llama").endswith(ending)
+        assert head_promise.line("m.gguf", "m", "llama").endswith(ending)
 
 
 def test_the_starter_drafts_with_a_head_that_was_trained_for_it(

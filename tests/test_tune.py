@@ -13,19 +13,19 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.chat.pair import LoadedPair, LoadRecord
-from localspec.cli.app import cli
+from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing
 from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
-from localspec.engine.llama.crew import Threads
+from localspec.engine.llama.thread_controller import Threads
 from localspec.engine.stats import DRAFT, Round
 from localspec.errors import Cancelled, ModelFileError, UsageError
-from localspec.loading import measuring, ranking, tuning
+from localspec.loading import measured_costs, ranking, tuning
 from localspec.loading.load import load_session
-from localspec.loading.measuring import MeasuredPair, chosen_threads, measured, profile_store
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.measured_costs import MeasuredPair, chosen_threads, measured, profile_store
 
 from .fakes import round_of
 from .support import gguf_models
@@ -46,7 +46,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     for room in (profile, tuning):
         monkeypatch.setattr(room, "measure", scripted)
-    for room in (measuring, tuning):
+    for room in (measured_costs, tuning):
         monkeypatch.setattr(room, "busy_cores", lambda _seconds: 0.0)
     return tmp_path / "costs"
 
@@ -117,7 +117,7 @@ def test_what_was_tuned_is_what_loading_in_the_same_way_finds(
     tune("toy", "-c", "256", "--threads", "1", *how)
     stored = {path.name for path in cache.glob("*.json")}
     assert len(stored) == 2
-    monkeypatch.setattr(measuring, "profile", pytest.fail)  # it is not measured again
+    monkeypatch.setattr(measured_costs, "profile", pytest.fail)  # it is not measured again
     asked = ["run", "toy", "-c", "256", "--threads", "1", "-n", "1", "-p", "Hi", *how]
     assert CliRunner().invoke(cli, asked, catch_exceptions=False).exit_code == 0
     assert {path.name for path in cache.glob("*.json")} == stored
@@ -128,7 +128,7 @@ def test_what_was_tuned_for_exact_answers_is_what_they_find(
 ) -> None:
     monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 0.0)
     tune("toy", "-c", "256", "--exact")
-    monkeypatch.setattr(measuring, "profile", pytest.fail)
+    monkeypatch.setattr(measured_costs, "profile", pytest.fail)
     asked = ["run", "toy", "-c", "256", "--exact", "-n", "1", "-p", "Hi"]
     assert CliRunner().invoke(cli, asked, catch_exceptions=False).exit_code == 0
     assert list(cache.glob("*.json"))
@@ -255,7 +255,7 @@ def test_a_draft_far_dearer_than_its_target_is_measured_again(
     stopped: int,
 ) -> None:
     """The program was stopped in both passes that were timed: such a draft is never asked."""
-    really, looks = measuring.profile, []
+    really, looks = measured_costs.profile, []
 
     def disturbed(context: Context, known: dict[str, Any]) -> profile.Profile:
         found = really(context, known)
@@ -264,7 +264,7 @@ def test_a_draft_far_dearer_than_its_target_is_measured_again(
             found = replace(found, measured={0: {1: 0.236, 2: 0.264}})
         return found
 
-    monkeypatch.setattr(measuring, "profile", disturbed)
+    monkeypatch.setattr(measured_costs, "profile", disturbed)
     found = start(target_context, draft_context)
     assert len(looks) == 3
     assert found.doubtful is (stopped == 2)
@@ -346,7 +346,7 @@ def test_what_is_measured_anew_meanwhile_stays(
 
 def test_tuned_threads_are_used_unless_others_are_asked_for(target_context: Context) -> None:
     store = profile_store()
-    known = profile.identity(target_context, threads=measuring.ANY_THREADS, draft=False)
+    known = profile.identity(target_context, threads=measured_costs.ANY_THREADS, draft=False)
 
     def chosen(asked: int | None) -> int:
         return chosen_threads(target_context, asked, draft=False, store=store)
@@ -365,7 +365,7 @@ def test_what_is_found_beside_other_programs_chooses_no_threads(
 
     monkeypatch.setattr(tuning, "measure", sooner)
     monkeypatch.setattr(tuning, "default_threads", lambda: 2)
-    monkeypatch.setattr(measuring, "default_threads", lambda: 2)
+    monkeypatch.setattr(measured_costs, "default_threads", lambda: 2)
     for busy in (itertools.repeat(1.5), itertools.cycle([0.0, 1.5])):  # always; only afterwards
         monkeypatch.setattr(tuning, "busy_cores", lambda _, busy=busy: next(busy))
         monkeypatch.setattr(tuning, "wait_for_calm", lambda *_: None)
@@ -523,7 +523,7 @@ def test_a_vague_table_of_before_stands_in_nobodys_way_and_is_measured_again_whe
     store = profile_store()
 
     def known() -> profile.Profile:
-        found = store.load(measuring.identity_of(target_context, pair.loaded, draft=False))
+        found = store.load(measured_costs.identity_of(target_context, pair.loaded, draft=False))
         assert found is not None
         return found
 
@@ -553,12 +553,12 @@ def test_what_is_measured_beside_other_programs_is_not_kept(
 ) -> None:
     held: list[bool] = []
     monkeypatch.setattr(Threads, "hold", lambda _self, hold: held.append(hold))
-    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 99.0)
+    monkeypatch.setattr(measured_costs, "busy_cores", lambda _seconds: 99.0)
     pair = loaded(target_context, draft_context)
     assert measured(pair, repeatable=False, measure=True, announce=str) is not None
     assert held == [False, False]  # fewer threads meanwhile
     assert not list(cache.glob("*"))
-    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 0.1)
+    monkeypatch.setattr(measured_costs, "busy_cores", lambda _seconds: 0.1)
     assert measured(pair, repeatable=False, measure=True, announce=str) is not None
     assert held[2:] == [True, True]
     assert len(list(cache.glob("*"))) == 2
@@ -573,7 +573,7 @@ def test_what_is_measured_later_takes_the_place_of_what_lists_expect(
         return Timing({n: took * TARGET_POINTS.get(n, 5e-3) for n in dict.fromkeys(sizes)})
 
     monkeypatch.setattr(profile, "measure", scripted)
-    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 99.0)
+    monkeypatch.setattr(measured_costs, "busy_cores", lambda _seconds: 99.0)
     options = LoadRequest(pair="toy", ctx_size=256, threads=1)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     with closing(session):
@@ -583,7 +583,7 @@ def test_what_is_measured_later_takes_the_place_of_what_lists_expect(
         took = 1.0
         session.rest(Cancel())
         assert plain_s() == disturbed  # it is as busy as before
-        monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 0.0)
+        monkeypatch.setattr(measured_costs, "busy_cores", lambda _seconds: 0.0)
         session.rest(Cancel())
         assert plain_s() == pytest.approx(disturbed / 4)
         assert "doubtful" not in listed()
@@ -605,7 +605,7 @@ def plain_s() -> float:
 def test_what_was_disturbed_is_measured_again_in_an_idle_moment(
     target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 99.0)
+    monkeypatch.setattr(measured_costs, "busy_cores", lambda _seconds: 99.0)
     found = measured(
         loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
     )
@@ -614,7 +614,7 @@ def test_what_was_disturbed_is_measured_again_in_an_idle_moment(
     before = target_context.decode([1, 2, 3], 1).copy()
     assert not found.again(Cancel())
     assert not list(cache.glob("*"))  # it is as busy as before
-    monkeypatch.setattr(measuring, "busy_cores", lambda _seconds: 0.0)
+    monkeypatch.setattr(measured_costs, "busy_cores", lambda _seconds: 0.0)
     cancel = Cancel()
 
     def interrupted(context: Context, _known: Any) -> Any:
@@ -622,7 +622,7 @@ def test_what_was_disturbed_is_measured_again_in_an_idle_moment(
         context.decode([5] * 200, 0)
 
     with monkeypatch.context() as patched:
-        patched.setattr(measuring, "profile", interrupted)
+        patched.setattr(measured_costs, "profile", interrupted)
         with pytest.raises(Cancelled):
             found.again(cancel)
     assert target_context.tokens == [1, 2, 3]
@@ -631,5 +631,5 @@ def test_what_was_disturbed_is_measured_again_in_an_idle_moment(
     assert target_context.tokens == [1, 2, 3]
     target_context.truncate(2)
     assert (target_context.decode([3], 1) == before).all()  # its cache is there again
-    monkeypatch.setattr(measuring, "profile", pytest.fail)
+    monkeypatch.setattr(measured_costs, "profile", pytest.fail)
     assert not found.again(Cancel())  # once

@@ -16,11 +16,11 @@ from textual import events
 from localspec.chat.events import Origin, Span
 from localspec.engine.stats import DeviceMemory, FinishReason, GammaNote, GammaReason
 from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLong
-from localspec.ui import able
-from localspec.ui.app import ChatApp
+from localspec.ui import availability
+from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import COMMANDS
-from localspec.ui.conversation.gate import EnginePhase
-from localspec.ui.conversation.input import LONGEST_PASTE
+from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.prompt_area import LONGEST_PASTE
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.panel import layout as panel_layout
 from localspec.ui.panel.dashboard import Dashboard, PanelForm, natural_form, next_form
@@ -162,7 +162,7 @@ async def test_a_frame_between_a_new_size_and_its_news_shows_what_was_there(
 async def test_a_message_is_told_to_its_end_beside_the_full_panel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("localspec.ui.lines._FLASH_S", 0.5)
+    monkeypatch.setattr("localspec.ui.status_lines._FLASH_S", 0.5)
 
     async with chatting(size=(80, 24)) as chat:
         line = chat.app.query_one("#status")
@@ -498,7 +498,7 @@ async def test_help_lists_every_key_and_command_and_the_palette_offers_them() ->
         assert not command.shown or command.shown in text
     async with chatting() as chat:
         offered = {entry.title for entry in chat.app.get_system_commands(chat.app.screen)}
-        always = {one.name.capitalize() for one in COMMANDS if one.able is able.always}
+        always = {one.name.capitalize() for one in COMMANDS if one.able is availability.always}
         assert always <= offered
         assert len(always) > len(COMMANDS) / 2
         told = {entry.help for entry in chat.app.get_system_commands(chat.app.screen)}

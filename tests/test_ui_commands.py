@@ -12,12 +12,12 @@ from localspec.chat.advice import SamplingAdvice, advise
 from localspec.chat.settings import ChatSettings
 from localspec.errors import SamplingError, UsageError
 from localspec.ui import parameters
-from localspec.ui.app import ChatApp
+from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import COMMANDS
 from localspec.ui.conversation import extracts
-from localspec.ui.conversation.completion import candidates
+from localspec.ui.conversation.engine_state import EnginePhase
 from localspec.ui.conversation.extracts import code_blocks
-from localspec.ui.conversation.gate import EnginePhase
+from localspec.ui.conversation.suggestions import candidates
 from localspec.ui.screens.pairs import PairsScreen
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline

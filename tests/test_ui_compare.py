@@ -10,13 +10,13 @@ import pytest
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.settings import Gamma
-from localspec.chat.twice import answer_twice
+from localspec.chat.side_by_side import answer_twice
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import GenerationStats
 from localspec.errors import PromptTooLong
 from localspec.loading.load import load_session
-from localspec.loading.request import LoadRequest
-from localspec.ui.conversation.gate import EnginePhase
+from localspec.loading.load_request import LoadRequest
+from localspec.ui.conversation.engine_state import EnginePhase
 from localspec.ui.screens.compare import (
     AnswerSide,
     CompareScreen,

@@ -17,15 +17,15 @@ from textual.pilot import Pilot
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import TurnEnd, TurnEvent
-from localspec.chat.history import exchange
-from localspec.chat.history.record import ConversationRecord
+from localspec.chat.history import import_export
+from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.store import Store
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import FinishReason
 from localspec.errors import ConversationError, EngineError
 from localspec.ui import launch
-from localspec.ui.app import ChatApp
+from localspec.ui.chat_app import ChatApp
 from localspec.ui.screens.history import HistoryScreen
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
@@ -152,7 +152,7 @@ async def test_rename_delete_undo_and_export_in_the_list(
         assert chat.screen().count("▸") == 1
         await chat.press("ctrl+s")
         await chat.until(lambda: "written to My-first-question.md and" in chat.screen())
-        monkeypatch.setattr(exchange, "write_file", full)
+        monkeypatch.setattr(import_export, "write_file", full)
         await chat.press("ctrl+s")
         await chat.until(lambda: "cannot write" in chat.screen())
         await chat.press("escape")
@@ -418,7 +418,7 @@ async def test_what_nobody_foresaw_is_said_in_place(
     def broken(*_: object) -> None:
         raise RecursionError("too deep")
 
-    monkeypatch.setattr(exchange, "read_file", broken)
+    monkeypatch.setattr(import_export, "read_file", broken)
     monkeypatch.setattr(Store, "listed", broken)
 
     async with chatting(archive=archive) as chat:

@@ -15,14 +15,14 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.history.store import Store
 from localspec.chat.history.tree import title_of
 from localspec.errors import LocalspecError, PromptTooLong
-from localspec.pairs.pull import PullRequest
-from localspec.ui.app import ChatApp
+from localspec.pairs.pair_pull import PullRequest
+from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import COMMANDS
+from localspec.ui.conversation.engine_state import EnginePhase
 from localspec.ui.conversation.extracts import attached
-from localspec.ui.conversation.gate import EnginePhase
 from localspec.ui.conversation.pastes import FoldedPastes
-from localspec.ui.lines import KeyLine
 from localspec.ui.screens.help import WORDS, help_lines
+from localspec.ui.status_lines import KeyLine
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
 from tests.support.pairwise import usually
@@ -374,7 +374,7 @@ async def test_what_is_typed_while_models_are_loaded_again_is_not_sent() -> None
     async with chatting() as chat:
         sending, reloaded = chat.app._sender, Mock()
         sending.pair_loader = Mock(reload=reloaded)
-        sending.gate = Mock(phase=EnginePhase.DEAD)
+        sending.engine_state = Mock(phase=EnginePhase.DEAD)
         sending.prompt = Mock(text="half a sen")
         sending._send("", "")
         reloaded.call_args.args[0]()

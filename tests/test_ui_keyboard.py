@@ -8,7 +8,7 @@ import pytest
 from textual import events
 
 from localspec.ui import launch
-from localspec.ui.app import ChatApp
+from localspec.ui.chat_app import ChatApp
 from localspec.ui.launch import TerminalText, reading_anything
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession

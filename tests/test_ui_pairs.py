@@ -18,20 +18,20 @@ from localspec import formats
 from localspec.chat.conversation import Message, Role
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory, UsageError
 from localspec.loading import ranking
+from localspec.loading.load_request import LoadRequest
 from localspec.loading.ranking import MachineSpeed, PairCosts, RankedPair
-from localspec.loading.request import LoadRequest
-from localspec.pairs import catalogue, found, installed, pull
+from localspec.pairs import catalogue, installed, other_programs, pair_pull
 from localspec.pairs.catalogue import CuratedPair
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.pull import PullRequest
+from localspec.pairs.pair_pull import PullRequest
 from localspec.process.engine_client import EngineClient
 from localspec.process.server import EngineServer, Loader
-from localspec.ui import proposing
-from localspec.ui.app import Appearance, ChatApp
-from localspec.ui.conversation.gate import EnginePhase
+from localspec.ui import pair_messages
+from localspec.ui.chat_app import Appearance, ChatApp
+from localspec.ui.conversation.engine_state import EnginePhase
 from localspec.ui.screens.help import HelpScreen
 from localspec.ui.screens.pair_lines import (
     PairsState,
@@ -253,7 +253,7 @@ async def test_an_offline_hub_is_named(hub_world: World, monkeypatch: pytest.Mon
         await chat.press("escape")
         await chat.send(f"/get {NAME}")
         await chat.until(lambda: f"✗ {NAME}" in chat.transcript(), "the reason")
-        assert pull.recall_wanted() is None  # nothing came
+        assert pair_pull.recall_wanted() is None  # nothing came
 
 
 async def test_removing_asks_twice_and_spares_the_pair_in_use(
@@ -661,7 +661,7 @@ async def test_what_is_said_of_a_pair_stays_with_it(hub_world: World, target: Re
 
 def test_a_pull_says_how_long_it_takes_on_as_soon_as_that_can_be_told() -> None:
     file = download.FileProgress("a.gguf", "e", "fetching", 250, 1000, 250)
-    told = pull.PullProgress(file, (file,), 250, 1000, 100.0, 95.0)
+    told = pair_pull.PullProgress(file, (file,), 250, 1000, 100.0, 95.0)
     state = PairsState(work=PairWork.PULLING, name="small", progress=told)
     assert state.doing() == "fetching small 25%, 1 min 35 s left"
     assert "1 min 35 s left" in pull_lines(state, 80, 24)[0].plain
@@ -790,13 +790,15 @@ async def test_a_pair_that_is_fetched_to_be_used_waits_for_the_answers_end_and_s
         await chat.send(f"/get {NAME}")
         await chat.until(fault.reached.is_set, "the download")
         await chat.until(lambda: f"fetching {NAME}" in chat.status(), "how far it is")
-        await chat.until(lambda: pull.recall_wanted() == PullRequest(NAME), "what came is known")
+        await chat.until(
+            lambda: pair_pull.recall_wanted() == PullRequest(NAME), "what came is known"
+        )
         fault.release.set()
         await chat.until(lambda: "waits for the answer's end" in chat.status(), "waiting")
         assert f"load {NAME}" not in rooms.log
         chat.session.gate.open()
         await chat.until(lambda: f"load {NAME}" in rooms.log, "the change")
-        await chat.until(lambda: chat.ready() and pull.recall_wanted() is None, "the end")
+        await chat.until(lambda: chat.ready() and pair_pull.recall_wanted() is None, "the end")
         await chat.until(lambda: f"{NAME} answers from now on" in chat.transcript(), "that it is")
         await browse(chat)
         assert "being loaded" not in chat.screen()
@@ -818,7 +820,7 @@ async def test_a_pair_that_is_here_is_changed_to_without_a_network(
         await chat.until(lambda: rooms.log.count(f"load {NAME}") > loads, "the change")
         await chat.until(chat.ready, "the pair again")
         assert len(hub_world.server.seen) == asked
-        assert pull.recall_wanted() is None
+        assert pair_pull.recall_wanted() is None
 
 
 async def test_a_pair_that_cannot_be_fetched_to_be_used_is_no_more_than_told(
@@ -828,7 +830,7 @@ async def test_a_pair_that_cannot_be_fetched_to_be_used_is_no_more_than_told(
         await chat.send("/get nobody/nothing")
         await chat.until(lambda: "✗ nobody/nothing" in chat.transcript(), "the reason")
         await chat.until(chat.ready)
-        assert pull.recall_wanted() is None  # no later start speaks of it
+        assert pair_pull.recall_wanted() is None  # no later start speaks of it
         assert "fetching" not in chat.status()
         chat.app.pairs.cancel()
 
@@ -866,12 +868,14 @@ def test_what_the_key_does_is_said_with_the_size_or_that_it_is_here_already() ->
     row = next(one for one in catalogue.rows() if one.state == "available")
     known = RankedPair(row, "fits", 9.0, 12.0)
     wanted = PullRequest(row.name)
-    said = proposing.what_get_does(wanted, known)
+    said = pair_messages.what_get_does(wanted, known)
     assert f"fetches {row.name} ({formats.size(row.n_bytes)}), checks" in said
-    assert "(" not in proposing.what_get_does(wanted, None)
+    assert "(" not in pair_messages.what_get_does(wanted, None)
     here = RankedPair(replace(row, state="installed"), "fits", 9.0, 12.0, measured=True)
-    assert proposing.what_get_does(wanted, here) == f"Ctrl+F changes to {row.name}, which is here."
-    assert "measured 9.0 tokens/s" in proposing.answers_now(wanted, here)
+    assert (
+        pair_messages.what_get_does(wanted, here) == f"Ctrl+F changes to {row.name}, which is here."
+    )
+    assert "measured 9.0 tokens/s" in pair_messages.answers_now(wanted, here)
 
 
 def test_a_pair_that_nothing_drafts_for_is_shown_without_an_assumed_acceptance() -> None:
@@ -921,29 +925,29 @@ async def test_what_has_to_wait_for_other_work_says_so_in_the_conversation(
 async def test_what_was_fetched_and_opened_by_other_means_is_wanted_no_more(
     hub_world: World, typed: bool
 ) -> None:
-    pull.remember_wanted(PullRequest("first"))
+    pair_pull.remember_wanted(PullRequest("first"))
     async with chatting(Rooms(), proposes=not typed) as chat:
         if typed:
             await chat.send("/get first")
-        await chat.until(lambda: pull.recall_wanted() is None, "the end of it")
+        await chat.until(lambda: pair_pull.recall_wanted() is None, "the end of it")
         assert "was being fetched" not in chat.transcript()
 
 
 async def test_another_interrupted_pair_is_still_wanted_and_offered(hub_world: World) -> None:
-    pull.remember_wanted(PullRequest("first", "user/other"))  # with a draft it is another pair
+    pair_pull.remember_wanted(PullRequest("first", "user/other"))  # with a draft it is another pair
     async with chatting(Rooms(), proposes=True) as chat:
         said = "first --draft user/other was being fetched"
         await chat.until(lambda: said in " ".join(chat.transcript().split()), said)
         await chat.send("/get first")
         assert "first is in use" in chat.status()
-        assert pull.recall_wanted() == PullRequest("first", "user/other")
+        assert pair_pull.recall_wanted() == PullRequest("first", "user/other")
 
 
 @pytest.mark.slow
 async def test_what_was_interrupted_is_offered_though_the_pairs_were_looked_at_first(
     hub_world: World,
 ) -> None:
-    pull.remember_wanted(PullRequest("user/other"))
+    pair_pull.remember_wanted(PullRequest("user/other"))
     rooms = Rooms()
     rooms.slow.add("first")
     async with chatting(rooms, proposes=True) as chat:
@@ -975,7 +979,9 @@ async def test_nobody_looks_for_other_programs_models_where_that_is_not_wanted(
     hub_world: World, strangers: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[object] = []
-    monkeypatch.setattr(found, "scan", lambda: looked.append(1) or found.FoundModels(()))
+    monkeypatch.setattr(
+        other_programs, "scan", lambda: looked.append(1) or other_programs.FoundModels(())
+    )
     async with chatting(Rooms(), scan=False) as chat:
         await browse(chat)
         await type_in(chat, "ann/Big-GGUF:Q2_K")  # for which drafts are searched
@@ -990,7 +996,7 @@ async def test_nobody_looks_for_other_programs_models_where_that_is_not_wanted(
 async def test_cancelling_a_look_at_another_pair_keeps_what_was_interrupted(
     hub_world: World, target: Repo
 ) -> None:
-    pull.remember_wanted(PullRequest("user/other"))
+    pair_pull.remember_wanted(PullRequest("user/other"))
     async with chatting(Rooms()) as chat:
         fault = hub_world.server.fault("/cdn/", hold_after=10)
         await browse(chat)
@@ -999,4 +1005,4 @@ async def test_cancelling_a_look_at_another_pair_keeps_what_was_interrupted(
         await chat.press("c")
         fault.release.set()
         await chat.until(lambda: "cancelled" in chat.screen(), "the end")
-        assert pull.recall_wanted() == PullRequest("user/other")
+        assert pair_pull.recall_wanted() == PullRequest("user/other")

@@ -11,9 +11,9 @@ from textual.geometry import Offset, Region
 from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
-from localspec.ui.bases import PlainScrollBar
 from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.panel.dashboard import _Column
+from localspec.ui.widgets import PlainScrollBar
 from tests.support.chat_pilot import chatting
 
 LONG = "\n\n".join(f"Paragraph {n} of some words." for n in range(60))

@@ -10,9 +10,9 @@ from textual.content import Content
 
 from localspec.engine.inside import Bar, Guessed, Inside, Judged, Opinion
 from localspec.engine.stats import LOOKUP, Round
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.process.engine_client import EngineClient
-from localspec.ui.app import ChatApp
+from localspec.ui.chat_app import ChatApp
 from localspec.ui.screens.round_lines import (
     PictureKind,
     RoundPicture,

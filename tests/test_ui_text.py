@@ -22,8 +22,8 @@ from localspec.safe_text import one_line, safe
 from localspec.ui import commands, launch
 from localspec.ui.conversation.blocks import Block, CodeBlock, lay_out
 from localspec.ui.conversation.growing import STYLES, GrowingMarkdown, GrowingOrigins, cut
-from localspec.ui.conversation.input import InputHistory
 from localspec.ui.conversation.items import Answer, Question
+from localspec.ui.conversation.prompt_area import InputHistory
 from localspec.ui.panel import drawing
 
 UI = Path(launch.__file__).parent

@@ -11,9 +11,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.process.engine_client import EngineClient
-from localspec.ui.app import Appearance, ChatApp
+from localspec.ui.chat_app import Appearance, ChatApp
 from localspec.ui.screens.rounds import RoundScreen
 
 HERE = Path(__file__).parent

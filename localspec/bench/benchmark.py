@@ -26,8 +26,8 @@ from localspec.engine.llama import Context, build, machine
 from localspec.engine.stats import Round
 from localspec.errors import Cancelled
 from localspec.loading.load import check, load_beside, load_session
-from localspec.loading.models import Progress
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.model_loader import Progress
 from localspec.loading.tuning import CALM_S, wait_for_calm
 from localspec.safe_text import one_line
 

@@ -11,19 +11,19 @@ from pathlib import Path
 
 from localspec.chat.advice import SamplingAdvice
 from localspec.chat.answer import AnswerText
+from localspec.chat.cached_prefixes import StoredPrefix
 from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.dialects import Dialect
 from localspec.chat.drafting import Drafting
 from localspec.chat.events import Noticed, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures import Figures
 from localspec.chat.pair import LoadedPair
-from localspec.chat.past import PastStore
-from localspec.chat.prefixes import StoredPrefix
-from localspec.chat.prompt import KnownIds, MessageWindow
+from localspec.chat.past_conversations import PastStore
+from localspec.chat.prompt_ids import KnownIds, MessageWindow
 from localspec.chat.renderer import TemplateRenderer
 from localspec.chat.repetition import Repetition
 from localspec.chat.settings import ChatSettings
-from localspec.chat.states import StateFiles
+from localspec.chat.state_files import StateFiles
 from localspec.chat.template import ChatTemplate
 from localspec.chat.writer import Writer
 from localspec.engine.cancel import Cancel

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from localspec.chat.control_tokens import ControlTokens
 from localspec.chat.conversation import (
     Message,
     Role,
@@ -15,8 +16,7 @@ from localspec.chat.conversation import (
     merge_neighbours,
 )
 from localspec.chat.dialects import Dialect
-from localspec.chat.dialects.learning import learnt
-from localspec.chat.marks import ControlTokens
+from localspec.chat.dialects.learner import learnt
 from localspec.chat.renderer import (
     RenderBudget,
     TemplateRefused,

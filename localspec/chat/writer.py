@@ -8,14 +8,14 @@ from dataclasses import replace
 from time import perf_counter
 
 from localspec.chat.answer import AnswerText, TextKind
+from localspec.chat.cached_prefixes import StoredPrefix
 from localspec.chat.drafting import Drafting
 from localspec.chat.events import PromptProgress, TurnEvent
 from localspec.chat.figures import Figures, Meter
 from localspec.chat.pair import LoadedPair
-from localspec.chat.past import PastStore
-from localspec.chat.prefixes import StoredPrefix
+from localspec.chat.past_conversations import PastStore
 from localspec.chat.settings import ChatSettings
-from localspec.chat.slow import SlownessCheck
+from localspec.chat.slowness import SlownessCheck
 from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import Grammars
 from localspec.engine.generate import Engine, GenerateSettings

@@ -31,9 +31,9 @@ def main() -> NoReturn:
     if _needs_engine(sys.argv[1:]):
         spawning.begin_ahead()
     try:
-        from localspec.cli import app  # noqa: PLC0415
+        from localspec.cli import subcommands  # noqa: PLC0415
 
-        app.main()
+        subcommands.main()
     finally:
         spawning.give_up()
 

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from localspec.bench import prompt_sets as prompts
 from localspec.bench.prompt_sets import BenchRequest, PromptSet
 from localspec.cli import option_types as types
-from localspec.cli.options import (
+from localspec.cli.shared_options import (
     CTX_SIZE,
     EXACT,
     GPU_LAYERS,
@@ -27,7 +27,7 @@ from localspec.cli.options import (
     with_options,
 )
 from localspec.errors import Cancelled, UsageError
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 
 _MOST = 100_000
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -113,14 +113,14 @@ def command(
     if given["draft"] is not None and given["drafts"]:
         raise UsageError("--draft and --drafts say the same", "Give one of them.")
     # Late: `bench --help` needs none of this.
-    from localspec.bench.files import check  # noqa: PLC0415
-    from localspec.cli import benching  # noqa: PLC0415
+    from localspec.bench.report_files import check  # noqa: PLC0415
+    from localspec.cli import bench_output  # noqa: PLC0415
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
     from localspec.process.engine_client import JobClient  # noqa: PLC0415
     from localspec.process.jobs import BenchJob  # noqa: PLC0415
 
     if compare is not None:
-        benching.compare_files(*compare, as_json=as_json)
+        bench_output.compare_files(*compare, as_json=as_json)
         return
     check(outputs)
     how = _request(given, started)
@@ -134,7 +134,7 @@ def command(
     )
     with closing(JobClient()) as worker:
         worker.begin(BenchJob(request, how))
-        printed = partial(benching.print_bench, worker, as_json=as_json, outputs=outputs)
+        printed = partial(bench_output.print_bench, worker, as_json=as_json, outputs=outputs)
         if interruptible(printed, worker.stop):
             raise Cancelled
 

@@ -10,13 +10,13 @@ import click
 from click.core import ParameterSource
 
 from localspec.cli.option_types import plain_text
-from localspec.cli.options import REPEAT_STOP, GroupedCommand, option, shared_options
 from localspec.cli.settings_file import PANELS, SettingsFile
+from localspec.cli.shared_options import REPEAT_STOP, GroupedCommand, option, shared_options
 from localspec.errors import UsageError
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 
 if TYPE_CHECKING:
-    from localspec.ui.app import Appearance
+    from localspec.ui.chat_app import Appearance
 
 
 @click.command(name="chat", cls=GroupedCommand)
@@ -53,9 +53,9 @@ def command(options: LoadRequest, latest: bool, resume: str | None, *, repeat_st
         if typed("latest") is typed("resume"):
             raise UsageError("--continue and --resume exclude each other", "Give one of them.")
         latest, resume = (True, None) if typed("latest") else (False, resume)
-    from localspec.cli import stored  # noqa: PLC0415
+    from localspec.cli import stored_conversations  # noqa: PLC0415
 
-    found = stored.latest(resume or "") if latest or resume is not None else None
+    found = stored_conversations.latest(resume or "") if latest or resume is not None else None
     if found is not None and not (typed("pair") or typed("target")) and found.pair.target:
         draft = options.draft if typed("draft") else found.pair.draft
         options = replace(options, pair=found.pair.target, draft=draft)
@@ -67,13 +67,16 @@ def command(options: LoadRequest, latest: bool, resume: str | None, *, repeat_st
 
     appearance = _appearance(click.get_current_context().obj)
     run_app(
-        engine, archive=stored.archive(), resume=found.id if found else None, appearance=appearance
+        engine,
+        archive=stored_conversations.archive(),
+        resume=found.id if found else None,
+        appearance=appearance,
     )
 
 
 def _appearance(settings: SettingsFile | None) -> Appearance:
     """What the settings file says about the screen, or the app since, and what is wrong in it."""
-    from localspec.ui.app import Appearance  # noqa: PLC0415
+    from localspec.ui.chat_app import Appearance  # noqa: PLC0415
     from localspec.ui.commands import COMMANDS  # noqa: PLC0415
     from localspec.ui.launch import recall  # noqa: PLC0415
     from localspec.ui.screens.themes import themes  # noqa: PLC0415

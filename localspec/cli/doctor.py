@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec import formats
-from localspec.cli.options import WORKERS
+from localspec.cli.shared_options import WORKERS
 
 if TYPE_CHECKING:
     from localspec.cli.settings_file import SettingsFile
@@ -55,7 +55,7 @@ def _threads_asked(settings: SettingsFile | None) -> int:
 def _attention_lines() -> list[str]:
     """What was found out about flash attention, for every way in which a model was loaded here."""
     from localspec.loading.attention import measured_here  # noqa: PLC0415 - it needs llama.cpp
-    from localspec.loading.measuring import profile_store  # noqa: PLC0415
+    from localspec.loading.measured_costs import profile_store  # noqa: PLC0415
 
     found = measured_here(profile_store())
     off = [choice.gain for choice in found if not choice.flash]

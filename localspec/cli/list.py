@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from localspec import formats
-from localspec.cli.options import SCAN
+from localspec.cli.shared_options import SCAN
 from localspec.loading import ranking
 from localspec.loading.ranking import MachineSpeed, RankedPair
-from localspec.pairs import catalogue, describe, found, installed
-from localspec.pairs.found import FoundModel, FoundModels
+from localspec.pairs import catalogue, describe, installed, other_programs
 from localspec.pairs.memory.outlook import MemoryFit, unread
+from localspec.pairs.other_programs import FoundModel, FoundModels
 from localspec.pairs.remove import used_bytes
 from localspec.safe_text import one_line
 
@@ -32,7 +32,7 @@ def command(scan: bool, as_json: bool) -> None:
     used, damaged = used_bytes(), installed.damaged()
     speed = ranking.recall()
     pairs = ranking.ranked(catalogue.rows(), speed)
-    others = found.scan() if scan else FoundModels(())
+    others = other_programs.scan() if scan else FoundModels(())
     if as_json:
         data = {
             "pairs": [_data(pair) for pair in pairs],
@@ -85,7 +85,7 @@ def _print_found(others: FoundModels, room: int) -> None:
         if len(others.models) > _MOST_FOUND:
             click.echo(f"and {len(others.models) - _MOST_FOUND:,} more, which --json shows")
     if not others.complete:
-        click.echo(f"warning: looking for models ended after {found.WITHIN_S} s", err=True)
+        click.echo(f"warning: looking for models ended after {other_programs.WITHIN_S} s", err=True)
 
 
 def _print_table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
@@ -134,5 +134,5 @@ def _data(pair: RankedPair) -> dict[str, Any]:
 
 def _found_data(model: FoundModel) -> dict[str, Any]:
     data = asdict(model)
-    template = found.has_template(model.path)
+    template = other_programs.has_template(model.path)
     return data | {"path": str(model.path), "bytes": data.pop("n_bytes"), "template": template}

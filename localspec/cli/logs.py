@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec import formats
-from localspec.cli import stored
+from localspec.cli import stored_conversations
 from localspec.cli.standard_streams import takes_all, write_said
 from localspec.safe_text import one_line
 
@@ -29,7 +29,11 @@ def command(number: int, as_json: bool) -> None:
 
     What was deleted in the chat is not shown. `localspec run --no-log` keeps nothing.
     """
-    found = stored.ask(lambda store: store.told(number)) if stored.archive().exists() else []
+    found = (
+        stored_conversations.ask(lambda store: store.told(number))
+        if stored_conversations.archive().exists()
+        else []
+    )
     if as_json:
         document = [_data(one) for one in found]
         write_said(json.dumps(document, ensure_ascii=not takes_all(), indent=2) + "\n")

@@ -6,12 +6,12 @@ import click
 
 from localspec import formats
 from localspec.cli.interrupt import raising
-from localspec.cli.options import SCAN
+from localspec.cli.shared_options import SCAN
 from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import Cancelled, Ended
 from localspec.pairs import describe
-from localspec.pairs.hub.patience import RetryPolicy
-from localspec.pairs.pull import PullProgress, execute, plan, require_room
+from localspec.pairs.hub.retries import RetryPolicy
+from localspec.pairs.pair_pull import PullProgress, execute, plan, require_room
 from localspec.safe_text import unbroken
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from localspec import formats
-from localspec.pairs.hub.patience import RetryPolicy
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.remove import remove
 from localspec.safe_text import unbroken
 

@@ -13,11 +13,11 @@ from click.core import ParameterSource
 
 from localspec.cli.interrupt import interruptible
 from localspec.cli.option_types import plain_path, plain_text
-from localspec.cli.options import REPEAT_STOP, GroupedCommand, option, shared_options
 from localspec.cli.questions import is_question
+from localspec.cli.shared_options import REPEAT_STOP, GroupedCommand, option, shared_options
 from localspec.cli.standard_streams import read_prompt, with_input
 from localspec.errors import Cancelled, LocalspecError
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 
 if TYPE_CHECKING:
     from localspec.chat.history.tree import StoredConversation
@@ -106,10 +106,10 @@ def command(
         said = [node.message for node in before.tree.path()] if before is not None else []
         path = None if trace is None else str(trace)
         worker.begin(AnswerJob(options, text, path, tuple(said)))
-        from localspec.cli import stored  # noqa: PLC0415
-        from localspec.cli.answering import print_answer  # noqa: PLC0415
+        from localspec.cli import stored_conversations  # noqa: PLC0415
+        from localspec.cli.answer_output import print_answer  # noqa: PLC0415
 
-        keep = partial(stored.keep, text, before=before) if log else None
+        keep = partial(stored_conversations.keep, text, before=before) if log else None
         printed = partial(print_answer, worker, stats=stats, as_json=as_json, keep=keep)
         if interruptible(printed, worker.stop):
             raise Cancelled
@@ -121,7 +121,7 @@ def _latest(options: LoadRequest) -> tuple[StoredConversation, LoadRequest]:
     Raises:
         ConversationError: there is none, or it cannot be read.
     """
-    from localspec.cli import stored  # noqa: PLC0415
+    from localspec.cli import stored_conversations  # noqa: PLC0415
 
     source = click.get_current_context().get_parameter_source
     typed = {
@@ -129,8 +129,8 @@ def _latest(options: LoadRequest) -> tuple[StoredConversation, LoadRequest]:
         for name in ("pair", "target", "draft", "system_prompt")
         if source(name) is ParameterSource.COMMANDLINE
     }
-    conversation = stored.latest().id
-    found = stored.ask(lambda store: store.load(conversation))
+    conversation = stored_conversations.latest().id
+    found = stored_conversations.ask(lambda store: store.load(conversation))
     pair, prompt = found.header.pair, found.header.parameters.get("system_prompt")
     if not typed & {"pair", "target"} and pair.target:
         draft = options.draft if "draft" in typed else pair.draft

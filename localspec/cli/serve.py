@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from localspec.cli.option_types import no_nan, plain_text
-from localspec.cli.options import GroupedCommand, option, shared_options
+from localspec.cli.shared_options import GroupedCommand, option, shared_options
 from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.errors import LocalspecError, UsageError
 from localspec.safe_text import decoded
 
 if TYPE_CHECKING:
-    from localspec.loading.request import LoadRequest
+    from localspec.loading.load_request import LoadRequest
     from localspec.process.engine_client import EngineClient
 
 _LARGEST = 1 << 16
@@ -78,23 +78,23 @@ def command(
     """
     _require_packages()
     from localspec.process.engine_client import EngineClient  # noqa: PLC0415 - it begins to load
-    from localspec.serve import guard, launch  # noqa: PLC0415
+    from localspec.serve import access, http_server  # noqa: PLC0415
 
     keys = _keys(api_key_file)
-    if host not in guard.LOCAL and not keys:
+    if host not in access.LOCAL and not keys:
         raise UsageError(
             f"{host} can be reached by others, and there is no key",
             "Give --api-key-file, or leave out --host.",
         )
-    hosts = guard.LOCAL | {host.lower()} | {name.lower() for name in allow_host}
-    rules = guard.AccessRules(tuple(map(guard.digest, keys)), hosts, allow_origin)
-    with launch.listening(host, port) as sock:
+    hosts = access.LOCAL | {host.lower()} | {name.lower() for name in allow_host}
+    rules = access.AccessRules(tuple(map(access.digest, keys)), hosts, allow_origin)
+    with http_server.listening(host, port) as sock:
         line = ProgressLine()
         line.step("Loading")
         # No client is to learn by how fast an answer comes what was said in the chat.
         engine = EngineClient(replace(options, past=False))
         asyncio.run(
-            launch.serve(
+            http_server.serve(
                 engine,
                 sock,
                 rules,

@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from localspec.cli.options import SCAN, WORKERS
-from localspec.loading.request import AUTO
+from localspec.cli.shared_options import SCAN, WORKERS
+from localspec.loading.load_request import AUTO
 from localspec.pairs import catalogue, describe
 from localspec.pairs.examine import PairReport, examine
-from localspec.pairs.hub.patience import RetryPolicy
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.safe_text import unbroken
 
 
@@ -81,9 +81,9 @@ def _speed(found: PairReport, tune: str) -> tuple[list[str], dict[str, Any] | No
         or (found.vocabulary is not None and not found.vocabulary.usable)
     ):
         return [], None
-    from localspec.loading import expected  # noqa: PLC0415 - it needs llama.cpp
+    from localspec.loading import expected_speed  # noqa: PLC0415 - it needs llama.cpp
 
     draft = found.draft.paths[0] if found.draft is not None else None
-    known = expected.expected(found.target.paths[0], draft, plan)
-    exact = expected.exact(found.target.paths[0], plan)
-    return expected.lines(known, exact, tune), expected.data(known, exact)
+    known = expected_speed.expected(found.target.paths[0], draft, plan)
+    exact = expected_speed.exact(found.target.paths[0], plan)
+    return expected_speed.lines(known, exact, tune), expected_speed.data(known, exact)

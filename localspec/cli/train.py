@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from localspec.cli.option_types import plain_text
-from localspec.cli.options import MAX_THREADS, SCAN, GroupedCommand, option, pair_of
+from localspec.cli.shared_options import MAX_THREADS, SCAN, GroupedCommand, option, pair_of
 from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import UsageError
-from localspec.loading.promise import USUAL_TOKENS
+from localspec.loading.head_promise import USUAL_TOKENS
 from localspec.signals import acting
-from localspec.train.request import USUAL_PASSES, TrainRequest
+from localspec.train.train_request import USUAL_PASSES, TrainRequest
 
 if TYPE_CHECKING:
     from localspec.engine.cancel import Cancel
@@ -82,7 +82,7 @@ def command(pair: str | None, target: str | None, head: Path | None, **given: An
     if given["tokens"] and given["hours"]:
         raise UsageError("--tokens and --hours say the same", "Give one of them.")
     from localspec.engine.cancel import Cancel  # noqa: PLC0415 - not for `train --help`
-    from localspec.train.run import TrainingListener, check, train  # noqa: PLC0415
+    from localspec.train.pipeline import TrainingListener, check, train  # noqa: PLC0415
 
     line, cancel = ProgressLine(), Cancel()
     hearer = TrainingListener(partial(_tell, line), partial(_show, line), cancel)

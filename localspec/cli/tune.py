@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec.cli.interrupt import interruptible
-from localspec.cli.options import (
+from localspec.cli.shared_options import (
     BUT_THREADS,
     CTX_SIZE,
     MAX_THREADS,
@@ -22,7 +22,7 @@ from localspec.cli.options import (
     with_options,
 )
 from localspec.cli.standard_streams import ProgressLine
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 
 if TYPE_CHECKING:
     from localspec.loading.results import TunedModel, TunedPair

@@ -7,7 +7,7 @@ import ipaddress
 import click
 
 from localspec.cli import option_types as types
-from localspec.cli.options import THREADS, option, with_options
+from localspec.cli.shared_options import THREADS, option, with_options
 
 PORT = 50052  # that of llama.cpp's own server
 

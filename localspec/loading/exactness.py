@@ -20,7 +20,7 @@ from localspec.engine.length.profile import Profile, ProfileStore, fill, of_file
 from localspec.engine.llama import Context, default_threads
 from localspec.errors import UsageError
 from localspec.limits import MAX_BATCH_OUTPUTS
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.pairs.memory.need import ModelSetup
 
 _MOST = 16  # tokens of a pass that is tried: longer ones take long to try, and few rounds want them

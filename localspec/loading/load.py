@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from localspec.chat.advice import ADVISABLE, SamplingAdvice, option
-from localspec.chat.dialects.kept import DIALECTS
+from localspec.chat.dialects.dialect_store import DIALECTS
 from localspec.chat.pair import LoadedPair
-from localspec.chat.past import PAST
+from localspec.chat.past_conversations import PAST
 from localspec.chat.renderer import TemplateRenderer
 from localspec.chat.session import Session
 from localspec.chat.settings import ChatSettings, check_bias
-from localspec.chat.states import STATES
+from localspec.chat.state_files import STATES
 from localspec.engine import lark
 from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import require_grammar
@@ -28,15 +28,15 @@ from localspec.engine.stats import DRAFT, TRANSLATED
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
 from localspec.errors import LocalspecError, SamplingError, UsageError
-from localspec.loading import exactness, form, former
-from localspec.loading.expected import BEHIND, note
-from localspec.loading.measuring import MeasuredPair, made_by, measured
-from localspec.loading.models import LoadedDrafts, ModelLoader, Progress
+from localspec.loading import exactness, former_starter, starter_form
+from localspec.loading.expected_speed import BEHIND, note
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.measured_costs import MeasuredPair, made_by, measured
+from localspec.loading.model_loader import LoadedDrafts, ModelLoader, Progress
 from localspec.loading.planning import LoadPlan, check_files, drafts_plan, load_plan, uses_mtp
-from localspec.loading.request import LoadRequest
 from localspec.pairs import folders, installed, starter
 from localspec.pairs.installed import lasting, lasting_drafts, recall_last, remember_last
-from localspec.pairs.names import STARTER
+from localspec.pairs.reserved_names import STARTER
 
 
 def chat_settings(options: LoadRequest) -> ChatSettings:
@@ -171,10 +171,10 @@ def _prepared(progress: Progress) -> Iterator[str]:
     source = starter.source()
     if source is None:
         return
-    yield from former.cleared()
-    if not form.is_settled():
+    yield from former_starter.cleared()
+    if not starter_form.is_settled():
         progress("Converting the starter to a faster form", None)
-        if said := form.settle(source):
+        if said := starter_form.settle(source):
             yield said
 
 

@@ -11,10 +11,10 @@ from localspec.chat.advice import SamplingAdvice, advise
 from localspec.engine.llama import RPC, add_workers, default_threads, devices
 from localspec.engine.stats import DRAFT, MTP, TRANSLATED, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
-from localspec.loading.request import LoadRequest
-from localspec.pairs import catalogue, resolver, trained, vocabulary
+from localspec.loading.load_request import LoadRequest
+from localspec.pairs import catalogue, resolver, trained_heads, vocabulary
+from localspec.pairs.gguf import head_checks, usable
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.gguf import heads, strict
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles
 from localspec.pairs.memory.free import Device, FreeMemory, read_speed
 from localspec.pairs.memory.need import ModelFacts, ModelSetup, draft_facts, facts, mtp_facts, need
@@ -149,7 +149,7 @@ def _load_plan(options: LoadRequest) -> LoadPlan:
     ]
     notices = [
         *(line for model in found.models for line in _beyond_training(n_ctx, model)),
-        *(line for head in found.heads for line in trained.notices(head, found.target)),
+        *(line for head in found.heads for line in trained_heads.notices(head, found.target)),
         *(f"to fit the memory: {line}" for line in memory.gave_up),
         *memory.advice,
         *(_unlocked(memory) if options.mlock else []),
@@ -279,7 +279,7 @@ class _FoundFiles:
     @property
     def heads(self) -> tuple[ModelFiles, ...]:
         """The files of heads, but for one inside the target."""
-        return tuple(each.files for each in self.drafts if each.kind in heads.FILES)
+        return tuple(each.files for each in self.drafts if each.kind in head_checks.FILES)
 
 
 def _find(options: LoadRequest) -> _FoundFiles:
@@ -296,8 +296,8 @@ def _find(options: LoadRequest) -> _FoundFiles:
         raise UsageError(f"--draft names {twice.name} twice", "Name each drafter once.")
     target = _read(resolved.target)
     drafts = [_draft(path, target) for path in found]
-    if asked.mtp or (asked.own and heads.has_usable_mtp(target.header)):
-        heads.require_mtp(target.header, str(target.paths[0]))
+    if asked.mtp or (asked.own and head_checks.has_usable_mtp(target.header)):
+        head_checks.require_mtp(target.header, str(target.paths[0]))
         drafts.append(_FoundDraft(MTP, target, mtp_facts(target.header)))
     return _FoundFiles(resolved, target, tuple(drafts))
 
@@ -305,8 +305,8 @@ def _find(options: LoadRequest) -> _FoundFiles:
 def _draft(path: Path, target: ModelFiles) -> _FoundDraft:
     """Read the header of a draft model or a head, and check that it can serve the target."""
     files = gguf.read_model(path)
-    if heads.is_head(files.header):
-        heads.require_head(files, target.header)
+    if head_checks.is_head(files.header):
+        head_checks.require_head(files, target.header)
         return _FoundDraft(files.header.architecture, files, draft_facts(files.header))
     draft = _read(path)
     compared = vocabulary.check(target.header, draft.header)
@@ -317,7 +317,7 @@ def _draft(path: Path, target: ModelFiles) -> _FoundDraft:
 def _read(path: Path) -> ModelFiles:
     """Read a model's header, and make sure that llama.cpp can be given the file to chat with."""
     model = gguf.read_model(path)
-    strict.require_usable(model.header, str(path))
+    usable.require_usable(model.header, str(path))
     return model
 
 

@@ -32,11 +32,11 @@ from localspec.engine.llama import (
 )
 from localspec.errors import LocalspecError
 from localspec.loading import exactness
-from localspec.loading.expected import choices
+from localspec.loading.expected_speed import choices
 from localspec.loading.load import check, load_session
-from localspec.loading.measuring import ANY_THREADS, chosen_threads, identity_of, profile_store
-from localspec.loading.models import Progress
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.measured_costs import ANY_THREADS, chosen_threads, identity_of, profile_store
+from localspec.loading.model_loader import Progress
 from localspec.loading.results import TunedModel, TunedPair
 
 CALM_S = 20.0  # seconds to wait for a calm moment

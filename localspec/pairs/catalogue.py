@@ -10,13 +10,13 @@ import msgspec
 
 from localspec.errors import LocalspecError
 from localspec.pairs import folders, starter
+from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.gguf import heads
 from localspec.pairs.installed import InstalledPair
 from localspec.pairs.memory.need import active_share, draft_facts, facts, own_head
 from localspec.pairs.memory.outlook import MemoryFit, counted, unread
-from localspec.pairs.names import STARTER
 from localspec.pairs.references import Reference, quant_bits, quant_of
+from localspec.pairs.reserved_names import STARTER
 from localspec.safe_text import decoded
 
 DRAFT = "draft"
@@ -206,7 +206,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         besides = sizes[1:] + own_head(target)
         fit = counted(facts(target), sizes[0] if sizes else None, besides)
         active, bits = active_share(target), target.bits
-        drafter = drafter or (heads.MTP if heads.has_usable_mtp(target) else "")
+        drafter = drafter or (head_checks.MTP if head_checks.has_usable_mtp(target) else "")
     except LocalspecError:  # files are gone or damaged
         fit = unread(n_bytes)
     return ListedPair(

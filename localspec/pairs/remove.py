@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.errors import LocalspecError, NotOnHub
-from localspec.pairs import catalogue, folders, installed, resolver, starter, trained
+from localspec.pairs import catalogue, folders, installed, resolver, starter, trained_heads
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub.cache import RemoteFile
-from localspec.pairs.hub.patience import RetryPolicy
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.names import STARTER
+from localspec.pairs.reserved_names import STARTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _reason_to_keep(model: InstalledModel, path: Path) -> str:
 
 def _reason_to_keep_local(path: Path) -> str:
     """A file that came from nowhere is the user's, unless it is a head that was trained here."""
-    if not trained.is_ours(path):
+    if not trained_heads.is_ours(path):
         return "it is your own file"
     users = (pair for pair in installed.all_pairs() if path in _paths(pair))
     return next((f"the pair {pair.name} uses it" for pair in users), "")

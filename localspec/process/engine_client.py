@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from localspec.chat.conversation import Message
     from localspec.chat.settings import ChatSettings
-    from localspec.loading.request import LoadRequest
+    from localspec.loading.load_request import LoadRequest
     from localspec.process.server import EngineServer
     from localspec.process.transport import Hear
 

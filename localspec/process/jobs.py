@@ -10,7 +10,7 @@ from msgspec import Struct, msgpack
 from localspec.bench.prompt_sets import BenchRequest
 from localspec.chat.conversation import Message
 from localspec.chat.events import Noticed, TurnEvent
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.process.messages import BenchProgress, Loading, SendEvent, TurnReported
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def perform(job: bytes, tell: SendEvent, cancel: Cancel) -> bytes:
     found: AnswerResult | BenchReport | TunedPair
     match msgpack.decode(job, type=AnyJob):  # late imports: each job needs only its own
         case AnswerJob(request, prompt, trace, before):
-            from localspec.loading.answering import answer  # noqa: PLC0415
+            from localspec.loading.one_answer import answer  # noqa: PLC0415
 
             found = answer(
                 request,

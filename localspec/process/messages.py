@@ -25,7 +25,7 @@ from localspec.chat.figures import Figures
 from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.engine.inside import Inside
 from localspec.engine.stats import MemoryUse
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 
 PROTOCOL = 5
 """Both ends must use the same version, which the first message each way tells."""

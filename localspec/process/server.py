@@ -21,15 +21,15 @@ from localspec.process import messages as m
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from localspec.chat.completion import Completions
+    from localspec.chat.completions import Completions
     from localspec.chat.conversation import Message
     from localspec.chat.events import TurnEvent
     from localspec.chat.session import Session
     from localspec.chat.settings import ChatSettings
     from localspec.engine.inside import Inside
     from localspec.engine.look import Written
-    from localspec.loading.models import Progress
-    from localspec.loading.request import LoadRequest
+    from localspec.loading.load_request import LoadRequest
+    from localspec.loading.model_loader import Progress
     from localspec.process.messages import SendEvent
 
 _FIGURES_S = 0.75
@@ -348,7 +348,7 @@ class EngineServer:
             tell(m.RoundExplained(None, error))
 
     def _completions_of(self, session: Session) -> Completions:
-        from localspec.chat.completion import Completions  # noqa: PLC0415 - only `serve` needs it
+        from localspec.chat.completions import Completions  # noqa: PLC0415 - only `serve` needs it
 
         self._completions = self._completions or Completions(session)
         return self._completions
@@ -414,7 +414,7 @@ class EngineServer:
 def _compare(
     tell: SendEvent, session: Session, text: str, before: tuple[Message, ...], cancel: Cancel
 ) -> None:
-    from localspec.chat.twice import answer_twice  # noqa: PLC0415 - after the pipes are safe
+    from localspec.chat.side_by_side import answer_twice  # noqa: PLC0415 - after the pipes are safe
 
     for speculation, event in answer_twice(session, text, before, cancel):
         tell(m.TurnReported(event, speculation))

@@ -16,9 +16,9 @@ from localspec.engine import lark
 from localspec.engine.params import Accept, SamplingParams
 from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
-from localspec.serve.errors import Refusal
+from localspec.serve.refusals import Refusal
+from localspec.serve.request_tools import FunctionTool, RequestTools
 from localspec.serve.schemas import require_bounded
-from localspec.serve.tools import FunctionTool, RequestTools
 
 Count = Annotated[int, Meta(ge=-1, le=1 << 31)]
 Seed = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from localspec.serve.errors import Refusal
+from localspec.serve.refusals import Refusal
 
 DEEPEST = 32
 _LARGEST = 64 << 10  # characters of JSON

@@ -7,7 +7,7 @@ from typing import Final
 
 from localspec import formats
 from localspec.engine.length.cost import Curve
-from localspec.loading.promise import PAYS, REACHABLE, expected, speedup
+from localspec.loading.head_promise import PAYS, REACHABLE, expected, speedup
 from localspec.train.answers import LONGEST
 from localspec.train.lessons import ROWS
 from localspec.train.shape import HeadShape

@@ -17,7 +17,7 @@ from localspec.train.network import HeadNetwork
 from localspec.train.optim import optimisers, set_rate
 
 if TYPE_CHECKING:
-    from localspec.train.files import Tensors
+    from localspec.train.head_files import Tensors
     from localspec.train.lessons import Lesson
     from localspec.train.shape import HeadShape
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from localspec.engine.llama.taps import Taps, TextRow
 from localspec.train.answers import AnsweredText
-from localspec.train.files import ModelWeights
+from localspec.train.head_files import ModelWeights
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

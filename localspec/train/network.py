@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from localspec.train.files import NORMS, OUTPUT
+from localspec.train.head_files import NORMS, OUTPUT
 
 if TYPE_CHECKING:
-    from localspec.train.files import Tensors
+    from localspec.train.head_files import Tensors
     from localspec.train.shape import HeadShape
 
 _PROJECTIONS = ("attn_q", "attn_k", "attn_v")

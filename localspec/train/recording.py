@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from localspec import private
-from localspec.pairs import catalogue, folders, installed, trained
+from localspec.pairs import catalogue, folders, installed, trained_heads
 from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.names import FORMER_STARTER, STARTER
+from localspec.pairs.reserved_names import FORMER_STARTER, STARTER
 
 _LONGEST: Final = 56
 _ODD: Final = re.compile(r"[^a-z0-9._-]+")
@@ -24,8 +24,8 @@ def place(target: Path, out: Path | None) -> Path:
     """
     if out is not None:
         return out.absolute()
-    private.make_folder(trained.folder())
-    return trained.folder() / f"{target.stem}.head.gguf"
+    private.make_folder(trained_heads.folder())
+    return trained_heads.folder() / f"{target.stem}.head.gguf"
 
 
 def record(target: tuple[Path, ...], head: Path) -> str:

@@ -8,8 +8,8 @@ from typing import Final
 
 from localspec.errors import UnsupportedModel
 from localspec.pairs import vocabulary
+from localspec.pairs.gguf.head_checks import TAPPED
 from localspec.pairs.gguf.header import GgufHeader
-from localspec.pairs.gguf.heads import TAPPED
 
 _EPSILON, _ROPE = 1e-5, 10_000.0  # where the target does not say
 _LEAST_LAYERS: Final = 2

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from localspec import formats, private
 from localspec.engine.cancel import Cancel
-from localspec.loading.models import Progress
+from localspec.loading.model_loader import Progress
 from localspec.train.answers import AnsweredText
 from localspec.train.learning import Acceptance, HeadLearner
 from localspec.train.lessons import Lessons, batches
-from localspec.train.work import TrainingFolder
+from localspec.train.training_folder import TrainingFolder
 
 _SAVE_S: Final = 30.0
 _JUDGED: Final = 20  # times in a training

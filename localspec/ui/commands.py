@@ -8,14 +8,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from localspec.chat.history import exchange
-from localspec.chat.past import PAST, clear
+from localspec.chat.history import import_export
+from localspec.chat.past_conversations import PAST, clear
 from localspec.errors import UsageError
 from localspec.pairs.folders import data_folder, is_file, user_path
 from localspec.safe_text import one_line, safe
-from localspec.ui import able, parameters, words
+from localspec.ui import availability, command_words, parameters
 from localspec.ui.conversation import extracts
-from localspec.ui.conversation.gate import ANY_TIME, IDLE, LOADABLE, LOADED, WHOLE, EnginePhase
+from localspec.ui.conversation.engine_state import (
+    ANY_TIME,
+    IDLE,
+    LOADABLE,
+    LOADED,
+    WHOLE,
+    EnginePhase,
+)
 from localspec.ui.panel.dashboard import PanelForm
 from localspec.ui.screens import compare
 from localspec.ui.screens.history import HistoryScreen
@@ -25,13 +32,13 @@ from localspec.ui.screens.themes import ThemeScreen, themes
 if TYPE_CHECKING:
     from localspec.process.engine_client import EngineClient
     from localspec.process.messages import SessionInfo
-    from localspec.ui.conversation.gate import PairLoader
-    from localspec.ui.conversation.input import PromptArea
-    from localspec.ui.conversation.shelf import ConversationLibrary
+    from localspec.ui.conversation.conversation_library import ConversationLibrary
+    from localspec.ui.conversation.engine_state import PairLoader
+    from localspec.ui.conversation.prompt_area import PromptArea
     from localspec.ui.conversation.transcript import Transcript
-    from localspec.ui.conversation.turns import TurnController
-    from localspec.ui.measuring import MeasuringJobs
-    from localspec.ui.pair_work import PairManager
+    from localspec.ui.conversation.turn_controller import TurnController
+    from localspec.ui.measuring_jobs import MeasuringJobs
+    from localspec.ui.pair_manager import PairManager
     from localspec.ui.panel.dashboard import Dashboard
 
 Action: TypeAlias = "Callable[[CommandContext, str], None]"
@@ -104,8 +111,8 @@ class Command:
     footer: str = ""
     when: frozenset[EnginePhase] = ANY_TIME
     bare: bool = False
-    able: Callable[[CommandContext], bool] = able.always
-    words: Callable[[CommandContext], Sequence[str]] = words.none
+    able: Callable[[CommandContext], bool] = availability.always
+    words: Callable[[CommandContext], Sequence[str]] = command_words.none
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -447,9 +454,9 @@ def _theme(app: CommandContext, argument: str) -> None:
 
 def _export(app: CommandContext, argument: str) -> None:
     form, _, rest = argument.partition(" ")
-    if form not in exchange.FORMS:
+    if form not in import_export.FORMS:
         ending = argument.rpartition(".")[2].lower()
-        form, rest = (ending if ending in exchange.FORMS else "md"), argument
+        form, rest = (ending if ending in import_export.FORMS else "md"), argument
     path = user_path(rest.strip()) if rest.strip() else None
     app.library.work(app.library.export(form, path))
 
@@ -473,7 +480,8 @@ COMMANDS = (
     Command("help", "", "keys and commands", lambda app, _: app.show_help(), "?", "f1", "Help"),
     Command(
         "speculation", "[on|off]", "switch speculation, also in the middle of an answer",
-        _speculation, keys="f2,ctrl+t", footer="Speculation", when=LOADED, able=able.drafted,
+        _speculation, keys="f2,ctrl+t", footer="Speculation", when=LOADED,
+        able=availability.drafted,
     ),
     Command(
         "origin", "",
@@ -487,7 +495,7 @@ COMMANDS = (
     Command(
         "regen", "", "answer the last message again",
         _regenerate, "retry", "f5,ctrl+r", "Again", when=IDLE | {EnginePhase.DEAD},
-        able=able.repeatable,
+        able=availability.repeatable,
     ),
     Command(
         "history", "[WORDS|FILE]",
@@ -498,49 +506,50 @@ COMMANDS = (
     Command(
         "edit", "", "change an earlier message; again for the one before",
         lambda app, _: app.turns.edit_earlier(), keys="f8", footer="Edit", when=IDLE,
-        able=able.changeable,
+        able=availability.changeable,
     ),
     Command(
         "earlier", "", "go back to an earlier version of an answer or a message",
         lambda app, _: app.library.step_newest(-1), keys="f9,alt+left", when=IDLE,
-        able=able.earlier,
+        able=availability.earlier,
     ),
     Command(
         "later", "", "go on to a later version",
-        lambda app, _: app.library.step_newest(1), keys="f10,alt+right", when=IDLE, able=able.later,
+        lambda app, _: app.library.step_newest(1), keys="f10,alt+right", when=IDLE,
+        able=availability.later,
     ),
     Command(
         "copy", "[N|code [N]]", "copy the last answer, an earlier one, or a block of code",
-        _copy, keys="f6", footer="Copy", able=able.answered,
+        _copy, keys="f6", footer="Copy", able=availability.answered,
     ),
     Command("read", "FILE", "put a text file into the message; @FILE in a message does too", _read),
     Command(
         "pairs", "[NAME]", "browse, pull and remove pairs; change to another",
         _pairs, "models model", "f12", "Pairs", when=LOADABLE, bare=True,
-        words=words.names_of_pairs,
+        words=command_words.names_of_pairs,
     ),
     Command(
         "get", "[NAME]", "fetch the pair proposed for this machine, or NAME, and change to it",
-        lambda app, name: app.pairs().get(name), keys="ctrl+f", able=able.offered,
-        words=words.names_of_pairs,
+        lambda app, name: app.pairs().get(name), keys="ctrl+f", able=availability.offered,
+        words=command_words.names_of_pairs,
     ),
     Command(
         "twice", "[PROMPT]",
         "answer PROMPT, or the last one, without and with speculation, side by side",
-        _compare, keys="ctrl+b", when=IDLE, able=able.comparable,
+        _compare, keys="ctrl+b", when=IDLE, able=availability.comparable,
     ),
     Command(
         "round", "[N]", "look inside a round of an answer: guesses, checks and why, in slow motion",
-        _inside, keys="ctrl+s,alt+r", when=LOADED, able=able.known,
+        _inside, keys="ctrl+s,alt+r", when=LOADED, able=availability.known,
     ),
     Command("system", "[TEXT|none]", "show or set the system prompt", _system, when=LOADED),
     Command(
         "preset", "[NAME|save NAME|forget NAME]", "system prompts that are kept, by name", _preset,
-        when=LOADED, words=words.names_of_presets,
+        when=LOADED, words=command_words.names_of_presets,
     ),
     Command(
         "draft", "[NAME|auto|lookup|mtp|none]", "show what can draft for this target, or choose it",
-        _draft, when=LOADABLE, words=words.files_of_drafts,
+        _draft, when=LOADABLE, words=command_words.files_of_drafts,
     ),
     Command("forget", "", "delete what lookup copies of earlier conversations", _forget),
     Command(
@@ -559,7 +568,7 @@ COMMANDS = (
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma, when=LOADED),
     Command(
         "set", "[NAME VALUE]", "show or set any parameter: of sampling, n-predict, stop, ctx-size",
-        _set, when=LOADED, words=words.names_of_parameters,
+        _set, when=LOADED, words=command_words.names_of_parameters,
     ),
     Command(
         "temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature, when=LOADED,
@@ -567,7 +576,7 @@ COMMANDS = (
     Command(
         "think", "[HOW]",
         "show or set how a model thinks: off, on, low, medium, high, budget N (tokens), auto",
-        _think, when=LOADED, words=words.ways_to_think,
+        _think, when=LOADED, words=command_words.ways_to_think,
     ),
     Command(
         "thoughts", "",
@@ -575,25 +584,27 @@ COMMANDS = (
         _thoughts, keys="f11,alt+t",
     ),
     Command(
-        "title", "[TEXT]", "show or set the title of this conversation", _title, able=able.begun,
+        "title", "[TEXT]", "show or set the title of this conversation", _title,
+        able=availability.begun,
     ),
     Command(
         "export", "[md|json] [FILE]", "write this conversation to a file", _export, "save",
-        when=WHOLE, able=able.begun,
+        when=WHOLE, able=availability.begun,
     ),
     Command(
         "import", "FILE", "read an exported conversation, Markdown or JSON", _import, when=IDLE,
     ),
     Command(
         "compact", "", "have the model sum the conversation up and go on from there",
-        lambda app, _: app.turns.compact(), when=IDLE, able=able.begun,
+        lambda app, _: app.turns.compact(), when=IDLE, able=availability.begun,
     ),
     Command(
         "clear", "", "begin a new conversation", lambda app, _: app.turns.clear(), "new reset",
         when=IDLE,
     ),
     Command(
-        "theme", "[NAME]", "choose the colours", _theme, "themes", words=words.names_of_themes
+        "theme", "[NAME]", "choose the colours", _theme, "themes",
+        words=command_words.names_of_themes,
     ),
     Command("quit", "", "leave", lambda app, _: app.leave(), "exit bye", "ctrl+q", "Quit"),
 )  # fmt: skip

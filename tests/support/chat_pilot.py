@@ -10,8 +10,8 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.timer import Timer
 
-from localspec.ui.app import ChatApp
-from localspec.ui.conversation.gate import EnginePhase
+from localspec.ui.chat_app import ChatApp
+from localspec.ui.conversation.engine_state import EnginePhase
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 

@@ -452,8 +452,8 @@ def _examine(path: Path, role: str, target: Path | None) -> None:
     """What is checked by headers alone before anything is loaded."""
     from localspec.loading import planning  # noqa: PLC0415
     from localspec.pairs import vocabulary  # noqa: PLC0415
+    from localspec.pairs.gguf import head_checks as checks  # noqa: PLC0415
     from localspec.pairs.gguf import header as gguf  # noqa: PLC0415
-    from localspec.pairs.gguf import heads as checks  # noqa: PLC0415
     from localspec.pairs.memory.need import draft_facts, facts, mtp_facts  # noqa: PLC0415
     from localspec.pairs.memory.outlook import outlook_for  # noqa: PLC0415
 

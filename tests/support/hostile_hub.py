@@ -22,11 +22,11 @@ from typing import Any
 from unittest import mock
 
 from localspec.pairs import installed
-from localspec.pairs.hub import body as hub_body
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import download
+from localspec.pairs.hub import response_body as hub_body
 from localspec.pairs.hub.cache import RemoteFile
-from localspec.pairs.hub.patience import RetryPolicy
+from localspec.pairs.hub.retries import RetryPolicy
 from tests.support import ggufs
 from tests.support.hub_server import Repo, wait_for
 from tests.support.hub_world import Result, World, world
@@ -238,7 +238,7 @@ def _hurried() -> Iterator[None]:
     with ExitStack() as stack:
         quick = functools.partial(RetryPolicy, pauses=(0.01,) * 6)
         stack.enter_context(mock.patch("localspec.cli.pull.RetryPolicy", quick))
-        stack.enter_context(mock.patch("localspec.pairs.hub.patience.LONGEST_PAUSE", 0.2))
+        stack.enter_context(mock.patch("localspec.pairs.hub.retries.LONGEST_PAUSE", 0.2))
         for name in ("HEAD_S", "SLOW_S"):
             stack.enter_context(mock.patch.object(hub_body, name, 0.6))
         yield

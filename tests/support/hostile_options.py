@@ -16,7 +16,7 @@ from unittest import mock
 import click
 from huggingface_hub import constants
 
-from localspec.cli.app import COMMANDS, cli, main
+from localspec.cli.subcommands import COMMANDS, cli, main
 from localspec.pairs import starter
 
 LONGEST = 500

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from localspec.chat.past import PastStore
-from localspec.chat.states import StateFiles
+from localspec.chat.past_conversations import PastStore
+from localspec.chat.state_files import StateFiles
 from localspec.cli.settings_file import FILE
 from localspec.engine.length.profile import Profile, ProfileStore
 from localspec.loading import ranking
-from localspec.pairs import folders, installed, pull
+from localspec.pairs import folders, installed, pair_pull
 from localspec.pairs.installed import InstalledModel, InstalledPair
 from tests.support import hostile_options
 
@@ -47,7 +47,7 @@ def _records(folder: Path) -> list[Path]:
     settings.parent.mkdir(exist_ok=True)
     settings.write_text('temp = 0.5\n[run]\nn-predict = 7\n[keys]\nregen = ["f5"]\n')
     ranking.remember("demo", _COSTS, 1 << 30, ("a card", "a command"))
-    pull.remember_wanted(pull.PullRequest("user/repo", "other/repo", "hurt"))
+    pair_pull.remember_wanted(pair_pull.PullRequest("user/repo", "other/repo", "hurt"))
     _states(folder).save("a", b"known", [[1, 2, 3]], [np.arange(9, dtype=np.uint8)])
     (measured,) = costs.folder.glob("*.json")
     (state,) = (folder / "states").iterdir()
@@ -148,7 +148,7 @@ def _faults(folder: Path, damaged: Path) -> list[str]:
 
 _READERS: tuple[Callable[[Path], object], ...] = (
     lambda _: installed.recall_last(),
-    lambda _: pull.recall_wanted(),
+    lambda _: pair_pull.recall_wanted(),
     _read_past,
     _read_state,
     lambda folder: ProfileStore(folder / "CACHE" / "costs").matching(KNOWN),

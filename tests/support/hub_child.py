@@ -11,7 +11,7 @@ import huggingface_hub.file_download
 from huggingface_hub import constants
 
 import localspec.cli.pull
-from localspec.cli import app
+from localspec.cli import subcommands
 
 assert huggingface_hub.file_download, localspec.cli.pull
 
@@ -31,4 +31,4 @@ def run(endpoint: str, home: str, data: str, arguments: tuple[str, ...], limit: 
     log = Path(home).parent / f"log-{os.getpid()}"
     with log.open("w", encoding="utf-8") as file:
         sys.stdout = sys.stderr = file
-        app.main()
+        subcommands.main()

@@ -17,7 +17,7 @@ from unittest import mock
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session  # type: ignore[attr-defined]
 
-from localspec.cli import app
+from localspec.cli import subcommands
 from tests.support import hub_child
 from tests.support.hub_server import HubServer
 
@@ -62,7 +62,7 @@ class World:
             contextlib.redirect_stderr(err),
         ):
             try:
-                app.main()
+                subcommands.main()
             except SystemExit as stop:
                 code = stop.code if isinstance(stop.code, int) else 1
         return Result(code, out.getvalue(), err.getvalue())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from localspec.loading.request import LoadRequest
+from localspec.loading.load_request import LoadRequest
 from localspec.process.engine_client import EngineClient
 from localspec.process.server import EngineServer, Loader
 

@@ -35,9 +35,9 @@ async def _talk(folder: Path) -> None:
     # ruff: noqa: PLC0415 - names of that version, some of which later ones do not have
     from localspec.process.client import EngineClient  # type: ignore[import-untyped]
 
-    from localspec.loading.request import LoadRequest
-    from localspec.ui.app import ChatApp
-    from localspec.ui.conversation.gate import EnginePhase
+    from localspec.loading.load_request import LoadRequest
+    from localspec.ui.chat_app import ChatApp
+    from localspec.ui.conversation.engine_state import EnginePhase
 
     engine = EngineClient(LoadRequest(n_predict=24, seed=7, threads=1))
     app = ChatApp(engine, archive=folder / "data" / "conversations.db")

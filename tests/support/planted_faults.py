@@ -125,13 +125,13 @@ FAULTS: Final = {
     "store": (
         Fault(
             "What streams is never written down before its end.",
-            "chat/history/keeper.py",
+            "chat/history/store_thread.py",
             "                taken.setdefault(message, []).extend(spans)\n",
             "                pass\n",
         ),
         Fault(
             "A change that failed is not tried again.",
-            "chat/history/keeper.py",
+            "chat/history/store_thread.py",
             "            self._trouble(store_error(error, self._path))\n            return False\n",
             "            self._trouble(store_error(error, self._path))\n            return True\n",
         ),
@@ -161,7 +161,7 @@ FAULTS: Final = {
         ),
         Fault(
             "An earlier version of a message cannot be reached.",
-            "chat/history/record.py",
+            "chat/history/conversation_record.py",
             "versions.index(node) + by",
             "versions.index(node) + abs(by)",
         ),
@@ -187,13 +187,13 @@ FAULTS: Final = {
         ),
         Fault(
             "The first cut ends the download.",
-            "pairs/hub/patience.py",
+            "pairs/hub/retries.py",
             "if in_vain > len(retries.pauses) or",
             "if in_vain > 0 or",
         ),
         Fault(
             "A server's wish to wait for an hour is followed.",
-            "pairs/hub/patience.py",
+            "pairs/hub/retries.py",
             " or error.retry_after > LONGEST_PAUSE:",
             ":",
         ),
@@ -205,13 +205,13 @@ FAULTS: Final = {
         ),
         Fault(
             "Two pairs get one name.",
-            "pairs/pull.py",
+            "pairs/pair_pull.py",
             "return len(known) == len(ours) and all(map(_same, known, ours))",
             "return True",
         ),
         Fault(
             "The time left is of what has come already.",
-            "pairs/pull.py",
+            "pairs/pair_pull.py",
             "left = (total - done) / rate if rate > 0 else None",
             "left = done / rate if rate > 0 else None",
         ),
@@ -219,19 +219,19 @@ FAULTS: Final = {
     "screen": (
         Fault(
             "What waits is sent the latest first.",
-            "ui/sending.py",
+            "ui/prompt_sender.py",
             "self._ask(self.waiting.pop(0))",
             "self._ask(self.waiting.pop())",
         ),
         Fault(
             "What waits is lost where the answer before it is stopped.",
-            "ui/sending.py",
+            "ui/prompt_sender.py",
             '            self.prompt.put_back("\\n".join(self.waiting))\n',
             "",
         ),
         Fault(
             "A question that cannot be sent is gone from the input.",
-            "ui/sending.py",
+            "ui/prompt_sender.py",
             "        self.give_back()\n        self.prompt.put_back(text)\n",
             "        self.give_back()\n",
         ),

@@ -24,11 +24,11 @@ import numpy as np
 from llama_cpp import llama_cpp as lib
 
 # All that a command imports, once: the processes are forks of this one. None makes a thread here.
-from localspec.cli import answering, app, run  # noqa: F401
+from localspec.cli import answer_output, run, subcommands  # noqa: F401
 from localspec.engine.llama import head as functions
 from localspec.engine.llama import options
 from localspec.limits import HEAD_BATCH
-from localspec.loading import answering as loaded  # noqa: F401
+from localspec.loading import one_answer as loaded  # noqa: F401
 from localspec.process import engine_client, jobs, server  # noqa: F401
 from tests.support import toy
 from tests.support.gemma4 import USUAL, Assistant, write_assistant, write_gemma4
@@ -314,7 +314,7 @@ def _answer(wrong: Wrong, said: int) -> None:
         wrong.spoil()
         how = ["--ctx-size=256", "--gamma=4", "--threads=1", "--n-predict=8", "--prompt=Hello"]
         sys.argv = ["localspec", "run", str(wrong.target), "--draft", wrong.draft, *how]
-        app.main()
+        subcommands.main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else code
     except BaseException:

@@ -1,8 +1,8 @@
 """Dialects: how models mark thoughts, content and calls, learnt from their chat templates."""
 
+from localspec.chat.dialects.answer_parts import AnswerReading, Call, ContentPiece, ThoughtPiece
 from localspec.chat.dialects.dialect import AnswerReader, Dialect
-from localspec.chat.dialects.reading import AnswerReading, Call, ContentPiece, ThoughtPiece
-from localspec.chat.dialects.templates import learn
+from localspec.chat.dialects.learn_apart import learn
 
 __all__ = [
     "AnswerReader",

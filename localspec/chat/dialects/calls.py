@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from localspec.chat.dialects.known_tools import FoundCalls, KnownTools, NoCall
 from localspec.chat.dialects.marks import (
     may_begin,
     skip_blanks,
 )
-from localspec.chat.dialects.shaped import ARGUMENTS, NAMES, NotationReader, envelope
+from localspec.chat.dialects.notation_reader import ARGUMENTS, NAMES, NotationReader, envelope
 from localspec.chat.dialects.shapes import CallShape
-from localspec.chat.dialects.tools import FoundCalls, KnownTools, NoCall
 from localspec.chat.dialects.values import UnfinishedText, json_at
 
 _FENCE = re.compile(r"```\w*\s*")

@@ -7,12 +7,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from localspec.chat.dialects import functionary, harmony, muse
+from localspec.chat.dialects.answer_parts import (
+    Call,
+    ContentPiece,
+    ReadPiece,
+    ThoughtPiece,
+    Underway,
+)
 from localspec.chat.dialects.calls import CallReader
 from localspec.chat.dialects.headers import HeaderNotation, MessageHeader
+from localspec.chat.dialects.known_tools import KnownTools, NoCall
 from localspec.chat.dialects.marks import overlap, skip_blanks
-from localspec.chat.dialects.reading import Call, ContentPiece, ReadPiece, ThoughtPiece, Underway
 from localspec.chat.dialects.shapes import AnswerMarks
-from localspec.chat.dialects.tools import KnownTools, NoCall
 from localspec.chat.dialects.trim import Trimmer
 from localspec.chat.dialects.values import (
     UnfinishedText,

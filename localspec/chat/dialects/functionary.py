@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from localspec.chat.dialects.headers import HeaderNotation, MessageHeader
-from localspec.chat.dialects.tools import KnownTools
+from localspec.chat.dialects.known_tools import KnownTools
 
 _NEXT = ">>>"
 _ENDS = ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>")

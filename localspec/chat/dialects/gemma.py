@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from localspec.chat.dialects.answer_parts import Call
+from localspec.chat.dialects.known_tools import KnownTools, NoCall
 from localspec.chat.dialects.marks import may_begin, skip_blanks
-from localspec.chat.dialects.reading import Call
-from localspec.chat.dialects.tools import KnownTools, NoCall
 from localspec.chat.dialects.values import NOTHING, UnfinishedText, begun, literal
 
 _QUOTE = '<|"|>'

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from localspec.chat.dialects.headers import HeaderNotation, MessageHeader
-from localspec.chat.dialects.tools import KnownTools
+from localspec.chat.dialects.known_tools import KnownTools
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")

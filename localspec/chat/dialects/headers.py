@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from localspec.chat.dialects.tools import KnownTools
+from localspec.chat.dialects.known_tools import KnownTools
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from localspec.chat.dialects.headers import HeaderNotation, MessageHeader
+from localspec.chat.dialects.known_tools import KnownTools
 from localspec.chat.dialects.shapes import CallShape
-from localspec.chat.dialects.tools import KnownTools
 
 _START, _MESSAGE = "<|start|>", "<|message|>"
 _ENDS = ("<|eom|>", "<|eot|>")

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from localspec.chat.dialects.answer_parts import Call
+from localspec.chat.dialects.known_tools import KnownTools, NoCall
 from localspec.chat.dialects.marks import may_begin, skip_blanks
-from localspec.chat.dialects.reading import Call
 from localspec.chat.dialects.shapes import CallShape
-from localspec.chat.dialects.tools import KnownTools, NoCall
 from localspec.chat.dialects.values import UnfinishedText, begun, kinds_of, typed
 
 _NAME = re.compile(r"[^\s<>\"'`{}()\[\]=|,;]+")

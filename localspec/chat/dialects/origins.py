@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from localspec.chat.dialects.answer_parts import Call, ReadPiece, ThoughtPiece
 from localspec.chat.dialects.dialect import AnswerReader
-from localspec.chat.dialects.reading import Call, ReadPiece, ThoughtPiece
 from localspec.chat.events import Origin, Span, joined
 
 

@@ -6,9 +6,9 @@ import ast
 import re
 from typing import Any
 
+from localspec.chat.dialects.answer_parts import Call
+from localspec.chat.dialects.known_tools import KnownTools, NoCall
 from localspec.chat.dialects.marks import skip_blanks
-from localspec.chat.dialects.reading import Call
-from localspec.chat.dialects.tools import KnownTools, NoCall
 from localspec.chat.dialects.values import (
     NOTHING,
     UnfinishedText,

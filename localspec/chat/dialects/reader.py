@@ -6,11 +6,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from localspec.chat.dialects.answer_parts import (
+    Call,
+    ContentPiece,
+    ReadPiece,
+    ThoughtPiece,
+    Underway,
+)
 from localspec.chat.dialects.calls import CallReader, stray_closers
+from localspec.chat.dialects.known_tools import KnownTools, NoCall
 from localspec.chat.dialects.marks import may_begin, overlap, skip_blanks
-from localspec.chat.dialects.reading import Call, ContentPiece, ReadPiece, ThoughtPiece, Underway
 from localspec.chat.dialects.shapes import AnswerMarks
-from localspec.chat.dialects.tools import KnownTools, NoCall
 from localspec.chat.dialects.trim import Trimmer
 from localspec.chat.dialects.values import UnfinishedText
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from localspec.chat.dialects.reading import Call, ContentPiece, ReadPiece, ThoughtPiece
+from localspec.chat.dialects.answer_parts import Call, ContentPiece, ReadPiece, ThoughtPiece
 
 
 class Trimmer:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from localspec.chat.dialects.reading import Underway
+from localspec.chat.dialects.answer_parts import Underway
 
 _STRICT = json.JSONDecoder()
 _LENIENT = json.JSONDecoder(strict=False)

@@ -2,7 +2,6 @@
 
 from localspec.engine.llama.block import BlockHead
 from localspec.engine.llama.context import Context, Listener
-from localspec.engine.llama.crew import BUSY, LOOK_S, bearable, busy_cores
 from localspec.engine.llama.hardware import (
     RPC,
     backends,
@@ -19,6 +18,7 @@ from localspec.engine.llama.options import ContextOptions
 from localspec.engine.llama.requantise import write_q8_0
 from localspec.engine.llama.rpc import add_workers
 from localspec.engine.llama.shared import SharedHead, head_of
+from localspec.engine.llama.thread_controller import BUSY, LOOK_S, bearable, busy_cores
 
 __all__ = [
     "BUSY",

@@ -3,10 +3,10 @@
 A row of its cache pairs the target's state at token i with token i + 1, and its logits are those of
 token i + 2. llama.cpp counts the row's position from the state (EAGLE-3) or from the token (MTP).
 
-That head and target fit together is checked before, by their headers (`pairs/gguf/heads.py`): where
-they don't, llama.cpp ends the process. Two traps give wrong rows in silence: EAGLE-3's graph wants
-logits of every row or of none, and an MTP context orders its states by output unless they are asked
-for unmasked.
+That head and target fit together is checked before, by their headers (`pairs/gguf/head_checks.py`):
+where they don't, llama.cpp ends the process. Two traps give wrong rows in silence: EAGLE-3's graph
+wants logits of every row or of none, and an MTP context orders its states by output unless they are
+asked for unmasked.
 """
 
 from __future__ import annotations

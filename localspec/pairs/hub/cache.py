@@ -17,7 +17,7 @@ from typing import Any
 
 from localspec.errors import HubError, NotOnHub, UsageError
 from localspec.pairs import folders, references
-from localspec.pairs.hub.patience import RetryPolicy
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.references import Reference
 from localspec.private import write_whole
 from localspec.safe_text import reason

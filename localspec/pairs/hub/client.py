@@ -26,16 +26,16 @@ from localspec.errors import (
 )
 from localspec.limits import LARGEST_FILE
 from localspec.pairs import references
-from localspec.pairs.hub.body import ResponseBody, endpoint
 from localspec.pairs.hub.cache import RemoteFile
-from localspec.pairs.hub.patience import (
+from localspec.pairs.hub.environment import certificates, proxies
+from localspec.pairs.hub.response_body import ResponseBody, endpoint
+from localspec.pairs.hub.retries import (
     NO_HUB,
     RetryPolicy,
     TransferInterrupted,
     Unreachable,
     retried,
 )
-from localspec.pairs.hub.surroundings import certificates, proxies
 from localspec.pairs.references import Reference
 from localspec.safe_text import one_line, reason
 

@@ -23,7 +23,7 @@ from localspec.errors import DownloadCorrupt, HubError, NotEnoughDisk
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub.cache import RemoteFile
-from localspec.pairs.hub.patience import (
+from localspec.pairs.hub.retries import (
     CONTINUES,
     RetryPolicy,
     TransferInterrupted,

@@ -14,8 +14,8 @@ from math import gcd, prod
 from typing import Final
 
 from localspec.limits import HEAD_BATCH, HEAD_REACH, MAX_BATCH_OUTPUTS
+from localspec.pairs.gguf.head_checks import ASSISTANT, FILES, has_usable_mtp
 from localspec.pairs.gguf.header import GGML_TYPES, GgufHeader, padded
-from localspec.pairs.gguf.heads import ASSISTANT, FILES, has_usable_mtp
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
 N_BATCH: Final = 512

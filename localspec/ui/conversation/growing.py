@@ -12,9 +12,9 @@ from localspec import formats
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.origins import OriginReader
 from localspec.chat.events import MODELS, Origin, Span
-from localspec.ui.bases import MUTED
 from localspec.ui.conversation.blocks import GAP, Block, Paragraph, divided
 from localspec.ui.conversation.markdown_blocks import TopLevelBlock, parse
+from localspec.ui.widgets import MUTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -14,13 +14,12 @@ from localspec import formats
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Span
 from localspec.chat.figures import accepted_words
-from localspec.chat.history.record import MessageVersion
+from localspec.chat.history.conversation_record import MessageVersion
 from localspec.chat.history.tree import FOLDED, folded
 from localspec.engine.stats import FinishReason
-from localspec.pairs.names import STARTER
+from localspec.pairs.reserved_names import STARTER
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line, safe
-from localspec.ui.bases import HEAD, KEY, MUTED
 from localspec.ui.conversation.blocks import Block, Paragraph, divided, lay_out
 from localspec.ui.conversation.growing import (
     LONGEST_PIECE,
@@ -29,6 +28,7 @@ from localspec.ui.conversation.growing import (
     Thought,
 )
 from localspec.ui.conversation.markdown_blocks import definitions
+from localspec.ui.widgets import HEAD, KEY, MUTED
 
 AnswerFigures: TypeAlias = "Mapping[str, Any]"
 """How an answer was made, by name; `chat.figures.figures_of` says what there can be."""

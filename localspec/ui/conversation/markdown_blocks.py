@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from textual.content import Content
 
 from localspec.safe_text import safe
-from localspec.ui.bases import MUTED
 from localspec.ui.conversation.blocks import (
     GAP,
     Block,
@@ -29,6 +28,7 @@ from localspec.ui.conversation.blocks import (
     Paragraph,
     TableBlock,
 )
+from localspec.ui.widgets import MUTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -27,11 +27,10 @@ from textual.widget import Widget
 from localspec.chat.conversation import Message
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, Span
-from localspec.chat.history.record import MessageVersion
+from localspec.chat.history.conversation_record import MessageVersion
 from localspec.engine.stats import FinishReason
 from localspec.errors import PromptTooLong, in_words
 from localspec.process.messages import SessionInfo
-from localspec.ui.bases import LineWidget, PlainScrollBar
 from localspec.ui.conversation.items import (
     Answer,
     AnswerFigures,
@@ -40,6 +39,7 @@ from localspec.ui.conversation.items import (
     Question,
     Welcome,
 )
+from localspec.ui.widgets import LineWidget, PlainScrollBar
 
 # Laying out thousands of messages takes seconds: so many at once where one of them is wanted, and
 # so many where the reader comes to the top, who would feel more of them as a jerk.

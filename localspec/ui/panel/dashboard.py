@@ -19,8 +19,8 @@ from textual.timer import Timer
 from textual.visual import Visual
 
 from localspec.process.messages import EngineStatus, SessionInfo
-from localspec.ui.bases import LineWidget, Uncopied
 from localspec.ui.panel.layout import PanelState, compact_lines, full_lines, head_lines, summary
+from localspec.ui.widgets import LineWidget, Uncopied
 
 _FIGURES_S = 0.75
 _STALE_S = 1.5  # longer than two frames of a running answer are ever apart

@@ -13,7 +13,7 @@ from rich.style import Style
 from textual.content import Content
 from textual.renderables.digits import Digits as DigitsRenderable
 
-from localspec.ui.bases import MUTED
+from localspec.ui.widgets import MUTED
 
 ACCEPTED, RECOVERED, BONUS, UNDRAFTED, REJECTED = "■", "▲", "◆", "□", "·"
 STYLES = {

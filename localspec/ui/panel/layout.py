@@ -15,9 +15,9 @@ from localspec.chat.benefit import benefit
 from localspec.chat.figures import Figures, accepted_share, accepted_words, gamma_words, lossy_words
 from localspec.engine.stats import MemoryUse, Round, Speedup
 from localspec.safe_text import one_line
-from localspec.ui.bases import HEAD, MUTED
 from localspec.ui.panel import drawing
 from localspec.ui.panel.drawing import Piece, bar, joined, sparkline, two_sides
+from localspec.ui.widgets import HEAD, MUTED
 
 _SPEEDS_KEPT, _ROUNDS_KEPT = 200, 80
 _LATELY = 16  # rounds of one column in the course of the acceptance

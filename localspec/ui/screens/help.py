@@ -14,9 +14,9 @@ from textual.screen import ModalScreen
 from textual.system_commands import SystemCommandsProvider
 from textual.widgets import Static
 
-from localspec.ui.bases import HEAD, MUTED
 from localspec.ui.commands import COMMANDS, Command, find
 from localspec.ui.conversation.blocks import GAP, Block, Paragraph, lay_out
+from localspec.ui.widgets import HEAD, MUTED
 
 _KEY_WIDTH = 20
 # Keys that are no commands; the help lists them first.

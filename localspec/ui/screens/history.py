@@ -16,10 +16,10 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec import formats
-from localspec.chat.history import exchange
+from localspec.chat.history import import_export
 from localspec.errors import in_words
 from localspec.safe_text import one_line
-from localspec.ui.bases import MUTED, InputLine, MarkedList, key_hint
+from localspec.ui.widgets import MUTED, InputLine, MarkedList, key_hint
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from localspec.chat.history.store import Store
     from localspec.chat.history.tree import ListedConversation
-    from localspec.ui.conversation.shelf import ConversationLibrary
+    from localspec.ui.conversation.conversation_library import ConversationLibrary
 
 _DAY_S = 24 * 3600
 # What a key does, as it is shown; the actions are called the same.
@@ -252,6 +252,6 @@ class HistoryScreen(ModalScreen[str | None]):
     async def _export(self, conversation: str) -> None:
         written = [
             await self._library.write_file(form, conversation=conversation)
-            for form in exchange.FORMS
+            for form in import_export.FORMS
         ]
         self._say(f"written to {' and '.join(map(str, written))} in {Path.cwd()}")

@@ -15,10 +15,10 @@ from localspec.loading.ranking import MachineSpeed, RankedPair
 from localspec.pairs import describe
 from localspec.pairs.catalogue import ListedPair
 from localspec.pairs.hub.download import FileProgress
-from localspec.pairs.pull import PullPlan, PullProgress
+from localspec.pairs.pair_pull import PullPlan, PullProgress
 from localspec.safe_text import one_line, safe
-from localspec.ui.bases import MUTED
 from localspec.ui.panel.drawing import Piece, bar, two_sides
+from localspec.ui.widgets import MUTED
 
 _NAME = 22
 _MOST_FILES = 4

@@ -11,8 +11,6 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.ui.bases import KEY, MUTED, InputLine, MarkedList
-from localspec.ui.lines import as_many
 from localspec.ui.screens.pair_lines import (
     PairWork,
     detail_lines,
@@ -21,6 +19,8 @@ from localspec.ui.screens.pair_lines import (
     row_line,
     summary,
 )
+from localspec.ui.status_lines import as_many
+from localspec.ui.widgets import KEY, MUTED, InputLine, MarkedList
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from localspec.pairs.catalogue import ListedPair
-    from localspec.ui.pair_work import PairManager
+    from localspec.ui.pair_manager import PairManager
 
 _REDRAW_S = 0.25
 _TYPING = (("Enter", "check"), ("Esc", "leave"))

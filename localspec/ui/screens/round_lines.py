@@ -14,8 +14,8 @@ from localspec import formats
 from localspec.engine.inside import Inside, Opinion
 from localspec.engine.stats import ASSISTANT, DFLASH, EAGLE3, LOOKUP, MTP, TRANSLATED
 from localspec.safe_text import unbroken
-from localspec.ui.bases import HEAD, KEY, MUTED
 from localspec.ui.panel.drawing import ACCEPTED, BONUS, FAINT, RECOVERED, Piece, bar
+from localspec.ui.widgets import HEAD, KEY, MUTED
 
 _GUESS, _WRONG, _DROPPED = "?", "✗", "·"
 _BAR: Piece = ("│", FAINT)

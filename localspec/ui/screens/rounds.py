@@ -16,10 +16,10 @@ from textual.widgets import Static
 
 from localspec.engine.inside import Inside
 from localspec.safe_text import one_line
-from localspec.ui.bases import KEY, MUTED, key_hint
-from localspec.ui.lines import as_many
 from localspec.ui.panel.drawing import two_sides
 from localspec.ui.screens.round_lines import pictures, round_lines
+from localspec.ui.status_lines import as_many
+from localspec.ui.widgets import KEY, MUTED, key_hint
 
 _STEP_S = 1.2
 

@@ -11,7 +11,7 @@ from textual.theme import BUILTIN_THEMES
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from localspec.ui.bases import MUTED, MarkedList
+from localspec.ui.widgets import MUTED, MarkedList
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult

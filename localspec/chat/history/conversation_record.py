@@ -1,0 +1,221 @@
+"""The conversation that is going on: a tree in memory, every change on its way to the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.events import RoundText, TurnEvent
+from localspec.chat.history.fields import document_of
+from localspec.chat.history.store_thread import StoreThread
+from localspec.chat.history.tree import (
+    ConversationHeader,
+    MessageNode,
+    MessageTree,
+    PairReference,
+    StoredConversation,
+    fresh_id,
+    title_of,
+)
+from localspec.chat.settings import ChatSettings
+
+
+@dataclass(frozen=True, slots=True)
+class MessageVersion:
+    """Where a shown message stands: its node, which version it is, and of how many."""
+
+    node: str
+    version: int
+    versions: int
+
+
+class ConversationRecord:
+    """One conversation at a time, or a new one that nothing has been said in.
+
+    The screen's thread uses it, but for `hear`. Without a store thread it remembers branches, but
+    nothing outlives the program.
+
+    Args:
+        store_thread: writes what is said.
+        pair: what answers.
+    """
+
+    def __init__(
+        self, store_thread: StoreThread | None = None, pair: PairReference | None = None
+    ) -> None:
+        self._write = _forget if store_thread is None else store_thread.write
+        self._stream = None if store_thread is None else store_thread.stream
+        self.pair = pair or PairReference()
+        self._settings: Mapping[str, Any] = {}
+        self._begun: list[MessageNode] = []
+        self._answer: str | None = None
+        self._leaf_before: str | None = None
+        self.fresh()
+
+    @property
+    def header(self) -> ConversationHeader:
+        """What is going on."""
+        return self._header
+
+    @property
+    def stored_as(self) -> str:
+        """The id under which it is stored; empty where nothing is kept."""
+        return self._header.id if self._stream is not None else ""
+
+    def fresh(self) -> None:
+        """Begin a new conversation; it is stored with its first question."""
+        now = time.time()
+        self._header = ConversationHeader(fresh_id(), "", self.pair, created=now, updated=now)
+        self.tree = MessageTree()
+
+    def open(self, stored: StoredConversation) -> None:
+        """Go on with a stored conversation."""
+        self._header, self.tree = stored.header, stored.tree
+
+    def messages(self) -> list[Message]:
+        """What the session is to know."""
+        return [node.message for node in self.tree.path()]
+
+    def nodes(self) -> list[MessageNode]:
+        """The path in force."""
+        return self.tree.path()
+
+    def place(self, node: str) -> MessageVersion:
+        """Which version of its message a node is."""
+        versions = self.tree.versions(node)
+        return MessageVersion(node, versions.index(node) + 1, len(versions))
+
+    # A turn
+
+    def begin(
+        self, question: str | None, settings: ChatSettings, *, instead_of: str | None = None
+    ) -> tuple[str, ...]:
+        """A turn begins: it and its beginning are stored.
+
+        Args:
+            question: None to answer the last question again.
+            settings: those in force.
+            instead_of: the node that the question is another version of; None to go on.
+
+        Returns:
+            The ids of the new nodes: question and answer, or the answer alone.
+        """
+        self._settings = document_of(settings)
+        self._leaf_before = self.tree.leaf
+        self._begun = []
+        if question is None:
+            users = [node.id for node in self.tree.path() if node.message.role is Role.USER]
+            parent = users[-1] if users else None
+        else:
+            before = self.tree.leaf if instead_of is None else self.tree.nodes[instead_of].parent
+            parent = self._hang(Message(Role.USER, question), before)
+        self._answer = self._hang(Message(Role.ASSISTANT, ""), parent)
+        self._save(self._begun, begins=self._answer)
+        return tuple(node.id for node in self._begun)
+
+    def before(self, node: str) -> list[Message]:
+        """What was said before a message of the path in force."""
+        path = self.tree.path()
+        return [one.message for one in path[: [one.id for one in path].index(node)]]
+
+    def question_before(self, node: str | None) -> MessageNode | None:
+        """The question before `node` (None for the end) in the path in force."""
+        found = None
+        for one in self.tree.path():
+            if one.id == node:
+                break
+            if one.message.role is Role.USER:
+                found = one
+        return found
+
+    def hear(self, event: TurnEvent) -> None:
+        """Text of the running answer (another thread; costs next to nothing)."""
+        # No spans where a character is still incomplete.
+        if self._stream and self._answer and isinstance(event, RoundText) and event.spans:
+            self._stream(self._answer, event.spans)
+
+    def end(self, answer: Message | None, figures: Mapping[str, Any]) -> None:
+        """The turn is over.
+
+        Args:
+            answer: what joined the conversation; None where nothing did.
+            figures: what is worth keeping about it.
+        """
+        begun, self._begun, self._answer = self._begun, [], None
+        if answer is None:
+            for node in reversed(begun):
+                self.tree.remove(node.id)
+            self.tree.leaf = self._leaf_before
+            if not self.tree.nodes and self._header.title == title_of(begun[0].message):
+                self._header = replace(self._header, title="")  # the next question gives one
+            ids, conversation, leaf = [n.id for n in begun], self._header.id, self.tree.leaf
+            self._write(lambda store: store.drop(conversation, ids, leaf), ends=ids[-1])
+            return
+        node = begun[-1]
+        node.message, node.figures = answer, dict(figures)
+        self._save(begun, ends=node.id)
+        self._retitle(begun[0])
+
+    def _retitle(self, first: MessageNode) -> None:
+        """Where the first question was changed, its title follows, unless the user gave another."""
+        if first.parent is not None or first.message.role is not Role.USER:
+            return
+        others = (self.tree.nodes[one] for one in self.tree.versions(first.id) if one != first.id)
+        if self._header.title in [title_of(other.message) for other in others]:
+            self.rename(title_of(first.message))
+
+    # Versions
+
+    def step(self, node: str, by: int) -> bool:
+        """Let an earlier (-1) or later (+1) version be in force; whether there is one."""
+        versions = self.tree.versions(node)
+        index = versions.index(node) + by
+        if not 0 <= index < len(versions):
+            return False
+        self.tree.choose(versions[index])
+        conversation, leaf = self._header.id, self.tree.leaf
+        self._write(lambda store: store.set_leaf(conversation, leaf))
+        return True
+
+    def graft(self, messages: list[Message], settings: ChatSettings) -> None:
+        """Continue from `messages`, a new beginning; the old path stays as another version."""
+        self._settings = document_of(settings)
+        self._begun, parent = [], None
+        for message in messages:
+            parent = self._hang(message, parent)
+        self._save(self._begun)
+
+    def rename(self, title: str) -> None:
+        """Give the conversation another title."""
+        self._header = replace(self._header, title=title)
+        conversation = self._header.id
+        self._write(lambda store: store.rename(conversation, title))
+
+    def _hang(self, message: Message, parent: str | None) -> str:
+        node = MessageNode(fresh_id(), parent, message)
+        self.tree.add(node)
+        self._begun.append(node)
+        return node.id
+
+    def _save(
+        self, nodes: list[MessageNode], *, begins: str | None = None, ends: str | None = None
+    ) -> None:
+        path = self.tree.path()
+        self._header = replace(
+            self._header,
+            title=self._header.title or title_of(path[0].message),
+            pair=self.pair,
+            parameters=self._settings,
+            updated=time.time(),
+        )
+        header, leaf = self._header, self.tree.leaf
+        # Copies: the answer's node changes while the store thread reads.
+        frozen = [replace(node) for node in nodes]
+        self._write(lambda store: store.save(header, frozen, leaf), begins=begins, ends=ends)
+
+
+def _forget(_job: object, **_: object) -> None:
+    """Where nothing is kept."""

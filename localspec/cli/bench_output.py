@@ -1,0 +1,115 @@
+"""What `localspec bench` prints and writes: reports, and what changed between two."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec import formats
+from localspec.bench import report_files
+from localspec.bench.result import ALL, INTERRUPTED, BenchReport
+from localspec.bench.tables import text
+from localspec.chat.events import Noticed
+from localspec.cli.standard_streams import ProgressLine, warn, write
+from localspec.errors import LocalspecError
+from localspec.process.messages import BenchProgress, Event, Loading, TurnReported
+from localspec.safe_text import one_line
+
+if TYPE_CHECKING:
+    from localspec.bench.comparison import Comparison
+    from localspec.process.engine_client import JobClient
+
+
+def print_bench(worker: JobClient, *, as_json: bool, outputs: Sequence[Path]) -> bool:
+    """Print and write what comes of a `BenchJob`, with progress; whether the user stopped it.
+
+    Args:
+        worker: at work on it.
+        as_json: print one JSON document in place of the tables.
+        outputs: files that the report is written to.
+
+    Raises:
+        LocalspecError: as `JobClient.result`; files that cannot be written.
+        Cancelled: it was stopped before there was anything to report.
+    """
+    line = ProgressLine()
+
+    def hear(event: Event) -> None:
+        match event:
+            case Loading(step):
+                line.step(step)
+            case TurnReported(Noticed(notice)):
+                line.clear()
+                warn(notice)
+            case BenchProgress():
+                line.update(_progress(event))
+
+    try:
+        report = worker.result(BenchReport, hear)
+    finally:
+        line.clear()
+    memory = worker.peak_memory_bytes(report.peak_memory_bytes)
+    _hand_over(replace(report, peak_memory_bytes=memory), as_json=as_json, outputs=outputs)
+    return report.ended == INTERRUPTED
+
+
+def _progress(now: BenchProgress) -> str:
+    left = "" if now.left_s is None else f", about {formats.duration(now.left_s)} left"
+    return f"{now.done + 1} of {now.total}: {one_line(now.prompt, 80)}{left}"
+
+
+def _hand_over(report: BenchReport, *, as_json: bool, outputs: Sequence[Path]) -> None:
+    """Write every file that can be written, and print in any case: measuring took its time.
+
+    Raises:
+        LocalspecError: a file could be written before the run, and cannot now.
+    """
+    failures = []
+    for path in outputs:
+        try:
+            report_files.write(report, path)
+        except LocalspecError as error:
+            failures.append(error)
+    colour = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    write(report_files.to_json(report) if as_json else text(report, colour=colour) + "\n")
+    if failures:
+        raise failures[0]
+
+
+def compare_files(old: Path, new: Path, *, as_json: bool) -> None:
+    """Print what changed from `old` to `new`.
+
+    Raises:
+        LocalspecError: a file is no report, or they have nothing in common.
+    """
+    from localspec.bench.comparison import compare, load  # noqa: PLC0415 - it needs numpy
+
+    found = compare(load(old), load(new))
+    write((json.dumps(asdict(found), indent=1) if as_json else _comparison(found)) + "\n")
+
+
+def _comparison(found: Comparison) -> str:
+    rows = [("setting", "kind", "tokens/s, new/old", "speed-up, new/old")]
+    rows += [
+        (
+            one_line(change.arm, 80),
+            one_line(change.kind, 80),
+            formats.known(change.speed),
+            formats.known(change.speedup),
+        )
+        for change in found.changes
+        if change.kind == ALL or not change.arm.startswith("gamma ")
+    ]
+    lines = formats.columns(rows)
+    if found.different:
+        lines += ["", "Different:"]
+        lines += [
+            f"  {one_line(name, 80)}: {one_line(old, 200)} -> {one_line(new, 200)}"
+            for name, old, new in found.different
+        ]
+    return "\n".join([*lines, "", *(one_line(line, 400) for line in found.verdict)])

@@ -1,0 +1,384 @@
+"""The options that `run` and `chat` share: llama.cpp's names, and its defaults for sampling."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from localspec.cli import option_types as types
+from localspec.engine.params import SamplingParams
+from localspec.errors import UsageError
+from localspec.limits import CACHE_TYPES
+from localspec.loading.load_request import LoadRequest
+
+MAX_THREADS = 512  # ggml's own limit
+CONSTRAINTS = ("grammar", "grammar_file", "json_schema", "json_schema_file")
+_DEFAULTS = LoadRequest()
+_CHAIN = SamplingParams()
+
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""What click makes of an option: it decorates a command."""
+
+
+def option(names: str, kind: Any, text: str, metavar: str | None = "N", **how: Any) -> Option:
+    """An option whose help shows its default.
+
+    Args:
+        names: with spaces between.
+        kind: what click makes a value with.
+        text: for the help.
+        metavar: what stands for a value there; None for what `kind` says.
+        how: further arguments of `click.option`.
+    """
+    return click.option(
+        *names.split(), type=kind, metavar=metavar, help=text, **{"show_default": True, **how}
+    )
+
+
+def _set(names: str, kind: Any, text: str, metavar: str | None = "N") -> Option:
+    """An option with the default of `LoadRequest`."""
+    name = max(names.split(), key=len).lstrip("-").replace("-", "_")
+    return option(names, kind, text, metavar, default=getattr(_DEFAULTS, name))
+
+
+def _advised(names: str, kind: Any, text: str, metavar: str = "N") -> Option:
+    """An option of the sampler chain: unset, it is as advised for the model, if at all."""
+    name = names.split(maxsplit=1)[0].lstrip("-").replace("-", "_")
+    usual = getattr(_CHAIN, "temperature" if name == "temp" else name)
+    return option(names, kind, f"{text}  [default: as advised, else {usual}]", metavar)
+
+
+def _threads(names: str, text: str) -> Option:
+    return option(names, click.IntRange(-1, MAX_THREADS), text, callback=types.above_zero)
+
+
+SCAN: Option = click.option(
+    "--scan/--no-scan",
+    default=_DEFAULTS.scan,
+    show_default=True,
+    help="Know the models of Ollama, LM Studio, llama.cpp and the Hub cache by their names.",
+)
+
+PAIR: tuple[Option, ...] = (
+    click.argument("pair", required=False, type=types.plain_text, metavar="[PAIR]"),
+    option("--target", types.plain_text, "The same as PAIR.", "MODEL"),
+    option(
+        "--draft",
+        types.plain_text,
+        "What drafts: files of models or heads, references, 'lookup' (copies what repeats), 'mtp'"
+        " (the head inside the target), 'auto' (all there is), 'none'.  [default: auto]",
+        "A,B",
+    ),
+    SCAN,
+)
+
+THREADS = _threads("-t --threads", "CPU threads.  [default: as tuned, else the physical cores]")
+
+GPU_LAYERS = option(
+    "-ngl --n-gpu-layers",
+    types.layers,
+    "Layers on the GPU, if there is one.  [default: as many as fit]",
+    "N|auto|all",
+)
+
+EXACT: Option = click.option(
+    "--exact",
+    is_flag=True,
+    help="Drafting changes no bit: single tokens by one thread, flash attention, shorter drafts.",
+)
+
+CTX_SIZE = option("-c --ctx-size", click.IntRange(0, 2**31 - 1), "Context size in tokens.")
+
+WORKERS = option(
+    "--workers --rpc rpc",
+    types.listed,
+    "Other machines that run `localspec worker`: use their devices for the target as well.",
+    "HOST:PORT,...",
+    default=_DEFAULTS.rpc,
+)
+
+BUT_THREADS: tuple[Option, ...] = (
+    _threads(
+        "-tb --threads-batch",
+        "CPU threads for batches: prompts and checking.  [default: --threads]",
+    ),
+    _threads("-td --draft-threads", "The same for the draft."),
+    GPU_LAYERS,
+    option("-ngld --draft-n-gpu-layers", types.layers, "The same for the draft.", "N|auto|all"),
+    option(
+        "-dev --device",
+        types.devices,
+        "Devices to use, with commas between, or none; `localspec doctor` names them.",
+        "NAMES",
+    ),
+    option(
+        "-ts --tensor-split",
+        types.shares,
+        "Share the target's layers among its devices in these proportions.  [default: by memory]",
+        "N,N,...",
+        default=_DEFAULTS.tensor_split,
+        show_default=False,
+    ),
+    option(
+        "-devd --draft-device",
+        types.devices,
+        "The same for the draft.  [default: --device]",
+        "NAMES",
+    ),
+    WORKERS,
+    _set(
+        "-fa --flash-attn",
+        click.Choice(["on", "off", "auto"]),
+        "Flash attention; auto: what is measured to be faster.",
+        None,
+    ),
+    option(
+        "-ctk --cache-type-k",
+        click.Choice(CACHE_TYPES),
+        "Type of the cached keys.  [default: f16]",
+        None,
+    ),
+    option(
+        "-ctv --cache-type-v",
+        click.Choice(CACHE_TYPES),
+        "Type of the cached values.  [default: f16]",
+        None,
+    ),
+    click.option(
+        "--mmap/--no-mmap",
+        default=_DEFAULTS.mmap,
+        show_default=True,
+        help="Map the weights, so that they may be larger than the memory.",
+    ),
+    click.option("--mlock", is_flag=True, help="Keep the weights in memory, never in swap."),
+    EXACT,
+)
+"""Where the models lie and how they run, all but `THREADS`."""
+
+_ANSWER: tuple[Option, ...] = (
+    option(
+        "-c --ctx-size",
+        types.whole(0),
+        "Context size in tokens; 0 for all that the target was trained for."
+        "  [default: that, but 8192 at most]",
+    ),
+    _set("-n --n-predict", types.whole(-1), "Tokens to generate at most; -1 for no limit."),
+    _set(
+        "--reasoning",
+        click.Choice(["on", "off", "auto"]),
+        "Whether the model thinks before it answers, where its template has a switch for that.",
+        None,
+    ),
+    option(
+        "--reasoning-effort",
+        click.Choice(["low", "medium", "high"]),
+        "How much it thinks, where its template knows efforts.",
+        None,
+    ),
+    _set(
+        "--reasoning-budget",
+        types.whole(-1),
+        "Tokens that a thought may have, then it is closed; -1 for no limit.",
+    ),
+    _set(
+        "--reasoning-format",
+        click.Choice(["auto", "none"]),
+        "none: take no thoughts out of answers, and show their marks.",
+        None,
+    ),
+    option(
+        "-sys --system-prompt",
+        types.plain_text,
+        "What the model is told before anything else.",
+        "TEXT",
+        default=_DEFAULTS.system_prompt,
+        show_default=False,
+    ),
+    option(
+        "--chat-template",
+        types.file_text,
+        "Use the chat template in this file in place of the model's own.",
+        "FILE",
+    ),
+    option(
+        "--stop",
+        types.plain_text,
+        "End the answer where this text begins; may be repeated.",
+        "TEXT",
+        multiple=True,
+    ),
+    option(
+        "--grammar",
+        types.plain_text,
+        "The answer conforms to this grammar: llama.cpp's GBNF, or llguidance's Lark, which begins"
+        " with %llguidance.",
+        "GBNF",
+    ),
+    option("--grammar-file", types.file_text, "The same, from a file.", "FILE"),
+    option("-j --json-schema", types.plain_text, "The answer is JSON of this schema.", "SCHEMA"),
+    option("-jf --json-schema-file", types.file_text, "The same, from a file.", "FILE"),
+)
+
+_DRAFTING: tuple[Option, ...] = (
+    click.option(
+        "--past/--no-past",
+        default=_DEFAULTS.past,
+        show_default=True,
+        help="In the chat: lookup copies from earlier conversations, too; `/forget` deletes what"
+        " it knows of them.",
+    ),
+    _set("--gamma", types.gamma, "Tokens drafted per round; 0 is plain decoding.", "N|auto"),
+    click.option(
+        "--draft-anyway",
+        is_flag=True,
+        help="Keep a draft model that takes too long a step to save time on this machine.",
+    ),
+    option(
+        "--accept",
+        click.Choice(["match", "coupled", "token", "block"]),
+        "The acceptance rule; all of them keep the target's distribution. 'coupled': the"
+        " same seed gives the same text with speculation on or off.  [default: match at"
+        " temperature 0, coupled with --seed, else block]",
+        None,
+    ),
+    option(
+        "--lossy",
+        click.FloatRange(0, 1, min_open=True),
+        "Accept more drafted tokens than the target's distribution allows: up to 1/LENIENCE"
+        " times its probability. Faster, and other text.  [default: lossless]",
+        "LENIENCE",
+        callback=types.no_nan,
+    ),
+)
+
+_SAMPLING: tuple[Option, ...] = (
+    _advised(
+        "--temp",
+        float,
+        "Temperature; 0 is greedy. `localspec show` tells what a model's makers advise.",
+        "X",
+    ),
+    _advised("--top-k", types.whole(-1), "Keep the N most probable tokens; 0 keeps all."),
+    _advised("--top-p", float, "Keep the most probable tokens up to this share; 1 keeps all.", "X"),
+    _advised(
+        "--min-p",
+        float,
+        "Keep tokens with at least this share of the best one's probability; 0 keeps all.",
+        "X",
+    ),
+    option(
+        "-s --seed",
+        types.seed,
+        "Seed of the random draws; the same seed gives the same text.  [default: a new one]",
+    ),
+    _advised(
+        "--typical-p --typical",
+        float,
+        "Keep the tokens nearest to the entropy up to this share; 1 keeps all.",
+        "X",
+    ),
+    _advised(
+        "--repeat-penalty", float, "Divide the logits of recent tokens by this; 1 is off.", "X"
+    ),
+    _advised("--presence-penalty", float, "Subtract this from the logits of recent tokens.", "X"),
+    _advised("--frequency-penalty", float, "Subtract this for every recent occurrence.", "X"),
+    _advised(
+        "--repeat-last-n",
+        click.IntRange(0, 2**31 - 1),
+        "How many tokens are recent, the prompt's included; 0 switches penalties off.",
+    ),
+    option(
+        "-l --logit-bias",
+        types.bias,
+        "Add to a token's logit, as 15043+1 or 15043-inf; may be repeated.",
+        "ID(+/-)BIAS",
+        multiple=True,
+    ),
+)
+
+_GROUPS = {
+    "Models": PAIR,
+    "Answer": _ANSWER,
+    "Drafting": _DRAFTING,
+    "Sampling": _SAMPLING,
+    "Machine": (THREADS, *BUT_THREADS),
+}
+
+
+class GroupedCommand(click.Command):
+    """A command whose help shows its own options first, then those that others share, in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options."""
+        left = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        sections = {}
+        for title, options in _GROUPS.items():
+            group = click.command()(with_options(*options)(lambda: None))
+            names = {one.name for one in group.params}
+            sections[title] = [one for one in left if one.name in names]
+            left = [one for one in left if one.name not in names]
+        for title, parameters in {"Options": left, **sections}.items():
+            records = [one.get_help_record(ctx) for one in parameters]
+            if rows := [record for record in records if record is not None]:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+REPEAT_STOP: Option = click.option(
+    "--repeat-stop/--no-repeat-stop",
+    default=True,
+    show_default=True,
+    help="Stop an answer that only repeats itself: 256 tokens of a cycle of at most 64.",
+)
+
+
+def with_options(*options: Option) -> Option:
+    """Give a command these options, in this order."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.reduce(lambda done, option: option(done), reversed(options), command)
+
+    return decorate
+
+
+def pair_of(pair: str | None, target: str | None) -> str | None:
+    """What PAIR or --target names.
+
+    Raises:
+        UsageError: both are given.
+    """
+    if pair is not None and target is not None:
+        raise UsageError("PAIR and --target say the same", "Give one of them.")
+    return target if pair is None else pair
+
+
+def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a click command the shared parameters; it gets them as one argument, `options`."""
+    names = {field.name for field in fields(LoadRequest)} - {"pair", "repeat_stop"}
+
+    @functools.wraps(command)
+    def call(pair: str | None, target: str | None, **given: Any) -> Any:
+        source = click.get_current_context().get_parameter_source
+        if target is not None and source("pair") is ParameterSource.DEFAULT_MAP:
+            pair = None
+        if any(source(name) is ParameterSource.COMMANDLINE for name in CONSTRAINTS):
+            for name in CONSTRAINTS:  # one of the command line comes before one of the file
+                if source(name) is ParameterSource.DEFAULT_MAP:
+                    given[name] = None
+        if pair is not None and target is not None:
+            raise click.UsageError("PAIR and --target say the same: give one of them.")
+        if sum(given[name] is not None for name in CONSTRAINTS) > 1:
+            raise click.UsageError("Give one grammar or one JSON schema.")
+        for name in ("grammar", "json_schema"):
+            text = given.pop(f"{name}_file")
+            given[name] = given[name] if text is None else text
+        shared = {name: given.pop(name) for name in names}
+        options = LoadRequest(pair=target if pair is None else pair, **shared)
+        return command(options=options, **given)
+
+    return with_options(*(one for group in _GROUPS.values() for one in group))(call)

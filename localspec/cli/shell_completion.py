@@ -1,0 +1,77 @@
+"""`localspec --install-completion`: has a shell complete commands and options (click's scripts)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from click.shell_completion import get_completion_class
+
+from localspec import private
+from localspec.errors import LocalspecError, UsageError
+from localspec.pairs.folders import config_folder
+
+_PROGRAM, _VARIABLE = "localspec", "_LOCALSPEC_COMPLETE"
+_STARTS = {"bash": ".bashrc", "zsh": ".zshrc"}
+# zsh knows `compdef` once its completion is switched on, which many have in this file anyway.
+_BEFORE = {
+    "bash": "",
+    "zsh": "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n",
+}
+
+
+def install(shell: str) -> str:
+    """Write the script that completes, and have the shell read it when it starts.
+
+    Args:
+        shell: its name; empty for the one in use.
+
+    Returns:
+        What was done, for a person.
+
+    Raises:
+        UsageError: there is no completion for that shell.
+        LocalspecError: a file cannot be written.
+    """
+    shell = shell or Path(os.environ.get("SHELL", "")).name
+    made = get_completion_class(shell)
+    if made is None:
+        name = shell or "this shell"
+        raise UsageError(
+            f"there is no completion for {name}", "Say --install-completion bash, zsh or fish."
+        )
+    from localspec.cli.subcommands import cli  # noqa: PLC0415 - which imports this module
+
+    source = made(cli, {}, _PROGRAM, _VARIABLE).source()
+    try:
+        where = _fish(source) if shell == "fish" else _started(shell, source)
+    except OSError as error:
+        raise LocalspecError(
+            f"the completion cannot be written: {error.strerror} ({error.filename})",
+            "See to it that the home folder can be written.",
+        ) from None
+    return f"{shell} completes localspec from its next start on ({where})"
+
+
+def _fish(source: str) -> Path:
+    """Fish reads every file of a folder of its own, when it needs it."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    script = Path(base) / "fish" / "completions" / f"{_PROGRAM}.fish"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(source, encoding="utf-8")
+    return script
+
+
+def _started(shell: str, source: str) -> Path:
+    """Bash and zsh read a file when they start: a line there, which is written once."""
+    folder = config_folder()
+    private.make_folder(folder)
+    script = folder / f"completion.{shell}"
+    script.write_text(_BEFORE[shell] + source, encoding="utf-8")
+    start = Path.home() / _STARTS[shell]
+    text = start.read_text("utf-8", "surrogateescape") if start.exists() else ""
+    line = f'[ -r "{script}" ] && . "{script}"'
+    if line not in text:
+        with start.open("a", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(f"{'' if text.endswith(chr(10)) or not text else chr(10)}{line}\n")
+    return start

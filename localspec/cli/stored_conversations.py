@@ -1,0 +1,95 @@
+"""The store of conversations, as commands use it: they wait, and tell what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.figures import figures_of
+from localspec.chat.history.conversation_record import ConversationRecord
+from localspec.chat.history.store_thread import StoreThread
+from localspec.chat.history.tree import PairReference
+from localspec.cli.standard_streams import warn
+from localspec.errors import ConversationError, LocalspecError
+from localspec.pairs.folders import data_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from localspec.chat.history.store import Store
+    from localspec.chat.history.tree import ConversationHeader, StoredConversation
+    from localspec.loading.results import AnswerResult
+
+from contextlib import contextmanager
+
+Found = TypeVar("Found")
+_NONE_YET = "there is no conversation yet"
+
+
+def archive() -> Path:
+    """The file of the conversations."""
+    return data_folder() / "conversations.db"
+
+
+@contextmanager
+def _kept() -> Iterator[StoreThread]:
+    """A store thread while it is used; what is wrong with the store is told at the end."""
+    told: list[LocalspecError] = []
+    store_thread = StoreThread(archive(), told.append)
+    store_thread.start()
+    try:
+        yield store_thread
+    finally:
+        store_thread.close()
+        for error in told:
+            warn(f"{error.message}. {error.remedy}")
+
+
+def ask(job: Callable[[Store], Found]) -> Found:
+    """What the store says.
+
+    Raises:
+        ConversationError: it cannot be read.
+    """
+    with _kept() as store_thread:
+        return store_thread.ask(job).result()
+
+
+def latest(words: str = "") -> ConversationHeader:
+    """The latest conversation, or the latest in which all these words occur.
+
+    Raises:
+        ConversationError: there is none, or the store cannot be read.
+    """
+    found = ask(lambda store: store.listed(words))
+    if not found:
+        missing = "there is no such conversation" if words else _NONE_YET
+        raise ConversationError(missing, "F7 in the chat lists them all.")
+    return found[0].header
+
+
+def keep(question: str, found: AnswerResult, before: StoredConversation | None) -> None:
+    """Store a question of `run` and its answer: a new conversation, or the next turn of one.
+
+    Args:
+        question: what was asked.
+        found: what came of it.
+        before: the conversation that it belongs to; None for a new one.
+    """
+    with _kept() as store_thread:
+        record = ConversationRecord(
+            store_thread, PairReference(found.pair_name, *found.pair_reference)
+        )
+        if before is not None:
+            record.open(before)
+        record.begin(question, found.chosen)
+        answer = Message(Role.ASSISTANT, found.end.text, found.end.reason, found.spans)
+        record.end(
+            answer if answer.content else None,
+            {
+                **figures_of(found.end.stats),
+                "pair": record.pair.name,
+                **({"draft": record.pair.draft} if record.pair.draft else {}),
+            },
+        )

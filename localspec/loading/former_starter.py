@@ -1,0 +1,42 @@
+"""What the pair `demo` left, whose place the starter has taken: it is removed, and said.
+
+Stored conversations stay: the starter goes on with their text. The caches of them are of models
+that are not here any more, and so are files that were padded to 300 MB.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from localspec import formats
+from localspec.chat.state_files import STATES, forget_models
+from localspec.errors import LocalspecError
+from localspec.loading import ranking
+from localspec.pairs import folders, starter
+from localspec.pairs.reserved_names import FORMER_STARTER, STARTER
+
+SWITCH: Final = "LOCALSPEC_DEMO"
+TARGETS: Final = (
+    "70afb0096e8901d7efcfaca6799ad9ab5c80122e9f56ce620dcd67062f0d422a",
+    "db22249dd60672df15de0f97da565ea03eb3d1964c440220dbae7288458d904e",
+)
+"""Hashes of the first megabyte of its target, as it shipped and padded: what states name it by."""
+
+
+def cleared() -> Iterator[str]:
+    """Remove what is left, and say how much that was; nothing where nothing is."""
+    freed = forget_models(folders.data_folder() / STATES, TARGETS)
+    try:
+        freed += starter.clear_former()
+    except LocalspecError as error:
+        yield error.message
+    ranking.forget(FORMER_STARTER)
+    if freed:
+        yield (
+            f"{STARTER} has taken the place of {FORMER_STARTER}: conversations stay, and"
+            f" {formats.size(freed)} of its files are removed"
+        )
+    if os.environ.get(SWITCH):
+        yield f"{SWITCH} is set and does nothing any more: {STARTER} is a real model"

@@ -1,0 +1,272 @@
+"""From files to models in memory: a target and what drafts for it, with their contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from localspec.chat.pair import LoadRecord
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama import Context, ContextOptions, Head, Model, devices, head_of
+from localspec.engine.stats import MTP
+from localspec.errors import ModelLoadError
+from localspec.loading import exactness
+from localspec.loading.attention import QUICK, THOROUGH, choose, key
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.measured_costs import chosen_threads, profile_store
+from localspec.loading.planning import DraftingPlan, LoadPlan, PlannedDraft, devices_of_draft
+from localspec.pairs.gguf import head_checks
+from localspec.pairs.memory.need import ModelSetup
+from localspec.pairs.other_programs import remedy
+
+Progress: TypeAlias = Callable[[str, float | None], None]
+"""Called with a step in words and its share done (0 to 1), None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDrafts:
+    """What drafts, loaded.
+
+    Attributes:
+        contexts: of draft models, by the drafters' names.
+        lookup: whether what repeats is copied.
+        note: why nothing can be drafted; empty where something can.
+        notices: what else the user should know.
+        threads, gpu_layers: of the first model; 0 without any.
+    """
+
+    contexts: Mapping[str, Context] = field(default_factory=dict)
+    lookup: bool = False
+    note: str = ""
+    notices: tuple[str, ...] = ()
+    threads: int = 0
+    gpu_layers: int = 0
+
+
+@dataclass(slots=True)
+class ModelLoader:
+    """How a target and what drafts for it are loaded; `undo` frees them if anything later fails.
+
+    Attributes:
+        options: what is asked for.
+        progress: is told about every step.
+        cancel: stops the loading.
+        undo: gets what has been loaded.
+        repack: not where weights are to stay on disk.
+        thorough: choose the attention anew, and take the time.
+        unflashed: bytes more that go without flash attention; None where that is no choice.
+        flash_attn: the attention as asked for or, once the target is there, as chosen.
+        exact: what `LoadRecord` has, once the target is there.
+    """
+
+    options: LoadRequest
+    progress: Progress
+    cancel: Cancel
+    undo: ExitStack
+    repack: bool = True
+    thorough: bool = False
+    unflashed: int | None = None
+    flash_attn: str = ""
+    exact: int | None = None
+
+    def __post_init__(self) -> None:
+        self.flash_attn = self.flash_attn or self.options.flash_attn
+
+    def load_target(self, path: Path, setup: ModelSetup, *, mtp: bool) -> Context:
+        """Load a target as `setup` says, with the head inside it if wanted; make its context.
+
+        What attention is chosen for it holds for what drafts as well.
+        """
+        model = self._model(path, setup, draft=False, mtp=mtp)
+        self._choose_attention(model, self._how(setup, draft=False), setup)
+        target = self._kept(Context(model, self._how(setup, draft=False), self.cancel))
+        if self.options.exact:
+            self._threads(target, draft=False)
+            self.exact = exactness.longest(
+                target,
+                exactness.key(path, setup, self.options),
+                store=profile_store(),
+                announce=lambda: self.progress("Comparing passes bit by bit", None),
+            )
+        return target
+
+    def load_drafts(self, plan: DraftingPlan, target: Context) -> LoadedDrafts:
+        """Load what drafts; a draft model that cannot take back its tokens is left out."""
+        if not target.can_truncate:
+            return LoadedDrafts(note=_cannot_go_back(target.model))
+        found: dict[str, Context] = {}
+        refused, threads = [], []
+        for planned in plan.models:
+            draft = self._draft(planned, target)
+            if not draft.can_truncate:
+                draft.close()
+                if draft.model is not target.model:
+                    draft.model.close()
+                refused.append(_cannot_go_back(draft.model))
+                continue
+            alike = sum(name.split()[0] == planned.kind for name in found)
+            found[f"{planned.kind} {alike + 1}" if alike else planned.kind] = draft
+            threads.append(self._threads(draft, draft=True))
+        if not found and not plan.lookup:
+            return LoadedDrafts(note=next(iter(refused), f"there is no draft: {plan.why_no_model}"))
+        return LoadedDrafts(
+            found,
+            plan.lookup,
+            notices=tuple(refused),
+            threads=next(iter(threads), 0),
+            gpu_layers=next((each.model.gpu_layers for each in found.values()), 0),
+        )
+
+    def record(self, plan: LoadPlan, target: Context, drafts: LoadedDrafts) -> LoadRecord:
+        """How the models run; gives the target its threads."""
+        options, setup = self.options, plan.memory.target
+        chosen_off = self.flash_attn == "off" != options.flash_attn
+        more = (self.unflashed or 0) if chosen_off else 0
+        return LoadRecord(
+            ctx_size=setup.n_ctx,
+            threads=self._threads(target, draft=False),
+            draft_threads=drafts.threads,
+            threads_batch=options.threads_batch,
+            n_gpu_layers=setup.gpu_layers,
+            draft_n_gpu_layers=drafts.gpu_layers,
+            device=options.device,
+            draft_device=devices_of_draft(options),
+            rpc=options.rpc,
+            tensor_split=dict(setup.split) or None,
+            flash_attn=self.flash_attn,
+            cache_type_k=setup.cache_k,
+            cache_type_v=setup.cache_v,
+            mmap=options.mmap,
+            mlock=options.mlock,
+            exact=self.exact,
+            memory_plan_bytes=plan.total + more,
+        )
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the user should know of the target's passes."""
+        if self.exact is None or self.exact > 1:
+            return ()
+        return (f"--exact: {exactness.words(self.exact)}",)
+
+    def _model(
+        self,
+        path: Path,
+        setup: ModelSetup,
+        *,
+        draft: bool,
+        mtp: bool = False,
+        reads: Model | None = None,
+    ) -> Model:
+        """Load a file's weights; those of a head, which reads the target's tensors."""
+        step, options = f"Loading {path.name}", self.options
+        where = devices_of_draft(options) if draft else _devices_of_target(options)
+        if setup.split:
+            where = [label for label, layers in setup.split if layers]
+        try:
+            model = Model.load(
+                path,
+                n_gpu_layers=setup.gpu_layers,
+                devices=where,
+                split=[dict(setup.split)[each] for each in where or ()] if setup.split else (),
+                beside=_devices_with(reads, options) if reads else (),
+                mmap=options.mmap,
+                mlock=options.mlock,
+                repack=self.repack,
+                mtp=mtp,
+                head=reads is not None,
+                progress=lambda share: self.progress(step, share),
+                cancel=self.cancel,
+            )
+        except ModelLoadError as error:
+            raise ModelLoadError(error.message, remedy(path) or error.remedy) from None
+        self.undo.callback(model.close)
+        return model
+
+    def _draft(self, planned: PlannedDraft, target: Context) -> Context:
+        """Load a draft model or a head, and make its context."""
+        how = self._how(planned.setup, draft=True)
+        if planned.kind == MTP:
+            return self._kept(Head(target.model, target, how, self.cancel))
+        reads = target.model if planned.kind in head_checks.FILES else None
+        model = self._model(planned.path, planned.setup, draft=True, reads=reads)
+        if reads:
+            return self._kept(head_of(model, target, how, self.cancel))
+        return self._kept(Context(model, how, self.cancel))
+
+    def _how(self, setup: ModelSetup, *, draft: bool) -> ContextOptions:
+        """How a context is made."""
+        return ContextOptions(
+            n_ctx=setup.n_ctx,
+            threads=self._asked(draft=draft),
+            threads_batch=self.options.threads_batch,
+            flash_attention=None if self.flash_attn == "auto" else self.flash_attn == "on",
+            snapshots=setup.snapshots,
+            cache_k=setup.cache_k,
+            cache_v=setup.cache_v,
+        )
+
+    def _kept(self, context: Context) -> Context:
+        """A context that is closed if anything later fails."""
+        self.undo.callback(context.close)
+        return context
+
+    def _choose_attention(self, model: Model, how: ContextOptions, setup: ModelSetup) -> None:
+        if self.flash_attn != "auto" or self.unflashed is None:
+            return
+        found = choose(
+            model,
+            how,
+            key(model.path, setup, self.options.threads),
+            store=profile_store(),
+            seconds=THOROUGH if self.thorough else QUICK,
+            repeatable=self.options.seed is not None,
+            cancel=self.cancel,
+            announce=lambda: self.progress("Measuring attention", None),
+        )
+        if found is not None:
+            self.flash_attn = found.option
+
+    def _asked(self, *, draft: bool) -> int | None:
+        """The threads that were asked for."""
+        return (self.options.draft_threads if draft else None) or self.options.threads
+
+    def _threads(self, context: Context, *, draft: bool) -> int:
+        """Give `context` its CPU threads; return how many."""
+        asked = self._asked(draft=draft)
+        threads = chosen_threads(context, asked, draft=draft, store=profile_store())
+        fixed = asked is not None and not self.options.exact
+        context.threads.use(threads, self.options.threads_batch, at_most=not fixed)
+        return threads
+
+
+def _devices_with(target: Model, options: LoadRequest) -> Sequence[str]:
+    """Those where the target may have tensors.
+
+    A head reads its embeddings and output, and llama.cpp ends the process where it cannot.
+    """
+    allowed = _devices_of_target(options)
+    if not target.gpu_layers:
+        return ()
+    return [each.label for each in devices()] if allowed is None else allowed
+
+
+def _devices_of_target(options: LoadRequest) -> Sequence[str] | None:
+    """The devices that the target may use; None for llama.cpp's own choice.
+
+    That choice leaves out a worker that lends its CPU, which is no graphics card.
+    """
+    if options.device is None and options.rpc:
+        return [each.label for each in devices()] or None
+    return options.device
+
+
+def _cannot_go_back(model: Model) -> str:
+    architecture = model.metadata.get("general.architecture", "?")
+    return (
+        f"{model.name} cannot take back rejected tokens: llama.cpp restores no earlier state"
+        f" of this architecture ({architecture})"
+    )

@@ -1,0 +1,172 @@
+"""One prompt, one answer: loads, answers, writes the trace, and frees the models."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from localspec.chat.advice import option
+from localspec.chat.conversation import Message
+from localspec.chat.dialects.origins import OriginReader
+from localspec.chat.events import Noticed, RoundText, Span, TurnEnd, TurnEvent
+from localspec.chat.figures import gamma_words
+from localspec.chat.session import Session
+from localspec.chat.settings import ChatSettings
+from localspec.engine.cancel import Cancel
+from localspec.engine.stats import FinishReason
+from localspec.engine.trace import Recorder
+from localspec.errors import LocalspecError
+from localspec.loading.load import load_session
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.model_loader import Progress
+from localspec.loading.results import AnswerResult
+
+
+def answer(
+    request: LoadRequest,
+    prompt: str,
+    trace: Path | None,
+    *,
+    before: Sequence[Message] = (),
+    progress: Progress,
+    hear: Callable[[TurnEvent], None],
+    cancel: Cancel,
+) -> AnswerResult:
+    """Load, answer `prompt`, free the models.
+
+    Args:
+        request: what is loaded, and how it answers.
+        prompt: the question.
+        trace: a file for what a replay needs; None for none.
+        before: what was said before, without the system prompt.
+        progress: told of every step of loading.
+        hear: told what the user should know, and of every event of the turn but its end.
+        cancel: stops it; an answer that has begun is kept as far as it came.
+
+    Raises:
+        LocalspecError: as `load_session` and `Session.turn`; the trace cannot be written.
+        Cancelled: it was stopped while it was loading.
+    """
+    with closing(load_session(request, progress=progress, cancel=cancel)) as session:
+        asked = session.settings
+        session.settings = dataclasses.replace(asked, sampling=asked.sampling.seeded())
+        for notice in session.notices:
+            hear(Noticed(notice))
+        session.open(before)
+        spoken = _WithoutThoughts(session)
+        with _traced(session, trace):
+            for event in session.turn(prompt, cancel):
+                if isinstance(event, TurnEnd):
+                    for shown in spoken.end(event):
+                        hear(shown)
+                    return _answered(session, event, asked)
+                for shown in spoken.take(event):
+                    hear(shown)
+    raise AssertionError("the turn ended without an end")
+
+
+class _WithoutThoughts:
+    """Rounds with that of their text which is said to the user, thoughts left out."""
+
+    def __init__(self, session: Session) -> None:
+        self._reader = OriginReader(session.dialect.reader((), exact=True))
+        self._last: RoundText | None = None
+
+    def take(self, event: TurnEvent) -> Iterator[TurnEvent]:
+        """What is told of an event."""
+        if not isinstance(event, RoundText):
+            yield event
+            return
+        self._last = event
+        told = (one for span in event.spans for one in self._reader.feed(span))
+        yield structs.replace(event, spans=_content(told))
+
+    def end(self, event: TurnEnd) -> Iterator[TurnEvent]:
+        """What was held back, as it might have become a mark: text of the last round."""
+        spans = _content(self._reader.end(cut=event.reason is not FinishReason.STOP))
+        if spans and self._last is not None:
+            yield structs.replace(self._last, spans=spans)
+
+
+def _content(told: Iterable[tuple[bool, tuple[Span, ...]]]) -> tuple[Span, ...]:
+    return tuple(span for thought, spans in told if not thought for span in spans)
+
+
+@contextmanager
+def _traced(session: Session, path: Path | None) -> Iterator[None]:
+    """Have the answer's trace written to `path`, one JSON document to a line."""
+    if path is None:
+        yield
+        return
+    try:
+        with path.open("w", encoding="utf-8") as out:
+
+            def line(document: dict[str, Any]) -> None:
+                out.write(json.dumps(document, allow_nan=False) + "\n")
+
+            session.recorder = Recorder(line, _settings(session))
+            yield
+    except OSError as error:
+        raise LocalspecError(
+            f"cannot write the trace to {path}: {error.strerror}", "Choose another file."
+        ) from None
+    finally:
+        session.recorder = None
+
+
+def _answered(session: Session, end: TurnEnd, asked: ChatSettings) -> AnswerResult:
+    said = session.dialect.said(end.text, cut=end.reason is not FinishReason.STOP)
+    return AnswerResult(
+        end=end,
+        said=said.content or "",
+        thought=said.thought,
+        figures=session.figures(),
+        speculation_note=session.speculation_note,
+        peak_memory_bytes=session.peak_memory_bytes(),
+        settings=_settings(session),
+        chosen=asked,
+        pair_name=session.pair_name,
+        pair_reference=session.pair_reference,
+        spans=session.messages[-1].spans if session.messages else (),
+        notices=tuple(session.notices),
+    )
+
+
+def _settings(session: Session) -> dict[str, Any]:
+    """Everything that was in force, by the names of the command line."""
+    chosen, pair = session.settings, session.pair
+    sampling = asdict(chosen.sampling)
+    return {
+        "pair": pair.name,
+        "target": str(pair.target.model.path),
+        "draft": str(pair.draft.model.path) if pair.draft else None,
+        "draft_note": session.speculation_note,
+        **pair.loaded.document(),
+        "temp": sampling.pop("temperature"),
+        **sampling,
+        "sampling_sources": {
+            option(name): source.value for name, source in session.advice.sources(chosen).items()
+        },
+        # JSON has no infinity.
+        "logit_bias": {str(token): str(bias) for token, bias in chosen.sampling.logit_bias.items()},
+        "accept": chosen.rule.value if chosen.lenience is None else "lossy",
+        "lossy": chosen.lenience,
+        "grammar": chosen.grammar or None,
+        "gamma": chosen.gamma,
+        "gamma_note": gamma_words(session.figures().gamma_note),
+        "n_predict": chosen.n_predict,
+        "repeat_stop": chosen.repeat_stop,
+        "reasoning": chosen.reasoning,
+        "reasoning_effort": chosen.reasoning_effort or None,
+        "reasoning_budget": chosen.reasoning_budget,
+        "reasoning_format": chosen.reasoning_format,
+        "system_prompt": chosen.system_prompt,
+        "stop": list(chosen.stop),
+    }

@@ -1,0 +1,299 @@
+"""Draft heads by their headers: what llama.cpp ends the process over, or gets wrong in silence.
+
+An EAGLE-3 or DFlash head or a Gemma 4 assistant is a file of its own; MTP is a layer after the
+target's last one. llama.cpp takes for granted that a head was made for the target that it is given
+(src/models/eagle3.cpp, dflash.cpp, gemma4-assistant.cpp, those with a `graph_mtp`,
+src/llama-graph.cpp, src/llama-kv-cache.cpp).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from localspec.errors import ModelFileError, UnsupportedModel
+from localspec.pairs import vocabulary
+from localspec.pairs.gguf import usable
+from localspec.pairs.gguf.header import GgufHeader, ModelFiles, TensorInfo
+
+EAGLE3: Final = "eagle3"
+DFLASH: Final = "dflash"
+ASSISTANT: Final = "gemma4-assistant"
+MTP: Final = "mtp"  # the head inside a target, by its name
+FILES: Final = (EAGLE3, DFLASH, ASSISTANT)
+"""Architectures of heads that are files of their own."""
+
+_TAPS: Final = 3  # of EAGLE-3
+_LEAST_PLACES: Final = 2  # the newest token, and one to guess
+_SHARED: Final = "gemma4"  # whose cache an assistant reads
+_LAST_TWO: Final = 2  # of its layers: one with a sliding window, then one without
+_EXACT_TYPES: Final = ("layer_output_scale.weight", "rope_freqs.weight")  # of what is multiplied
+_MASK: Final = "tokenizer.ggml.mask_token_id"
+_READ: Final = 1 << 22  # bytes of a table of tokens: half a million
+
+TAPPED: Final = frozenset(
+    {
+        *("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "qwen4exp", "gemma4"),
+        *("gpt-oss", "lfm2", "mimo2", "minimax-01", "minimax-m2", "nemotron_h", "deepseek4"),
+        *("bailingmoe3", "hunyuan_vl", "muse-glimmer", "nanbeige"),
+    }
+)
+"""Architectures whose graphs give out what enters a layer (`t_layer_inp`): such heads read that."""
+
+# Architectures with a graph for one layer of MTP, and what it asserts besides (`graph_mtp`).
+_NEXTN: Final = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
+_EXPERTS: Final = "ffn_gate_inp"
+_MTP: Final = {
+    "glm4moe": (_EXPERTS,),
+    "glm-dsa": (_EXPERTS,),
+    "deepseek32": (_EXPERTS,),
+    "qwen35": (),
+    "qwen35moe": (_EXPERTS,),
+    "qwen3next": (_EXPERTS,),
+    "cohere2moe": (_EXPERTS,),
+    "step35": (),
+    "hy_v3": (),
+}
+
+_CHAINS: Final = ("step35", "hy_v3")  # of these it takes several layers of MTP, one for each token
+
+
+def is_head(header: GgufHeader) -> bool:
+    """Whether the file is a head that can draft beside a target."""
+    return header.architecture in FILES
+
+
+def has_usable_mtp(target: GgufHeader) -> bool:
+    """Whether a target has a layer that predicts more tokens, and llama.cpp drafts with it."""
+    return next(_mtp_problems(target), None) is None
+
+
+def require_mtp(target: GgufHeader, label: str) -> None:
+    """Insist that llama.cpp can draft with the layer that predicts more tokens.
+
+    Raises:
+        UnsupportedModel: it has none, or one that llama.cpp would end the process over.
+    """
+    _refuse(_mtp_problems(target), f"{label} cannot draft for itself (mtp)")
+
+
+def _mtp_problems(target: GgufHeader) -> Iterator[str]:
+    layers = target.setting("nextn_predict_layers")
+    architecture = target.architecture
+    if not layers:
+        yield "no layer of it predicts more than one token"
+    if architecture not in _MTP:
+        yield f"that is not known to work for {architecture} models"
+        return
+    if layers != 1 and architecture not in _CHAINS:
+        yield f"{layers} layers of it predict more tokens, llama.cpp takes one of {architecture}"
+    end, names = target.setting("block_count"), {tensor.name for tensor in target.tensors}
+    for at in range(end - layers, end):
+        for part in (*_NEXTN, *_MTP[architecture]):
+            if f"blk.{at}.{part}.weight" not in names:
+                yield f"it lacks the tensor blk.{at}.{part}.weight"
+
+
+def require_fit(head: GgufHeader, target: GgufHeader, label: str) -> None:
+    """Insist that llama.cpp can be given the head's file beside this target, as headers tell.
+
+    Raises:
+        ModelFileError: the file is damaged.
+        UnsupportedModel: it was made for another target.
+        VocabularyMismatch: it knows other tokens.
+    """
+    usable.require_whole(head, label)
+    _refuse(_own_problems(head), f"the head {label} cannot be used")
+    _refuse(_fit_problems(head, target), f"the head {label} does not fit this target")
+    vocabulary.check(target, head, same=True)
+
+
+def require_head(head: ModelFiles, target: GgufHeader) -> None:
+    """Insist that llama.cpp can be given the head's file beside this target.
+
+    Raises:
+        LocalspecError: as `require_fit`; its table of tokens is damaged.
+    """
+    require_fit(head.header, target, str(head.paths[0]))
+    _require_table(head, vocabulary.vocabulary(target).size)
+
+
+def _refuse(problems: Iterator[str], what: str) -> None:
+    for problem in problems:
+        raise UnsupportedModel(
+            f"{what}: {problem}",
+            "Choose a head that was made for this model, or go without one (`--draft none`).",
+        )
+
+
+def _own_problems(head: GgufHeader) -> Iterator[str]:
+    if head.setting("attention.key_length") != head.setting("attention.value_length"):
+        yield "its keys and values differ in width"
+    if head.architecture == ASSISTANT:
+        yield from _assistant_problems(head)
+        return
+    yield from (_eagle3_problems if head.architecture == EAGLE3 else _dflash_problems)(head)
+    heads, shared = head.setting("attention.head_count"), head.setting("attention.head_count_kv")
+    if heads < 1 or (shared := shared or heads) < 1 or heads % shared:
+        yield f"its {heads} heads of attention share {shared}"
+    width = head.setting("embedding_length")
+    if head.setting("embedding_length_out", width) not in (0, width):
+        yield f"its states are {width:,} wide, and it promises others"
+    for tensor in head.tensors:
+        if tensor.name.endswith("norm_2.weight") and tensor.type != "F32":
+            yield f"tensor {tensor.name} has the type {tensor.type}"
+
+
+def _eagle3_problems(head: GgufHeader) -> Iterator[str]:
+    layers, taps = head.setting("block_count"), len(head.settings("target_layers"))
+    if layers != 1:
+        yield f"it has {layers} layers, not one"
+    if taps != _TAPS:
+        yield f"it names {taps} layers to read, not {_TAPS}"
+
+
+def _dflash_problems(head: GgufHeader) -> Iterator[str]:
+    """What is said of a block twice, by tensors and by numbers, has to be the same."""
+    names, places = {tensor.name for tensor in head.tensors}, head.setting("block_size")
+    if not head.settings("target_layers"):
+        yield "it names no layers to read"
+    if head.setting("hyper_connection.count"):
+        yield "its layers are those of deepseek4, which are not known to work"
+    if places < _LEAST_PLACES:
+        yield f"it guesses blocks of {places} places"
+    size, mask = vocabulary.vocabulary(head).size, head.metadata.get(_MASK)
+    if not isinstance(mask, int) or not 0 <= mask < size:
+        yield "it names no token that stands for a place to fill"
+    says = head.arch_key("sample_from_anchor") in head.metadata
+    if says != ("markov_w1.weight" in names):
+        yield "it does not say whether its places depend on each other (sample_from_anchor)"
+    if (head.setting("selector_top_k") > 0) != ("selector_hidden.weight" in names):
+        yield "it does not say how many candidates it chooses from (selector_top_k)"
+    for tensor in head.tensors:
+        if tensor.name.endswith("_conv_base") and tensor.type != "F32":
+            yield f"tensor {tensor.name} has the type {tensor.type}"
+
+
+def _assistant_problems(head: GgufHeader) -> Iterator[str]:
+    layers, more = head.setting("block_count"), head.setting("nextn_predict_layers")
+    if more != layers:
+        yield f"{more} of its {layers} layers predict more tokens, not all"
+    sliding = [_slides(head, layer) for layer in range(layers)]
+    if not any(sliding) or all(sliding):
+        yield "its layers do not have a sliding window in part (sliding_window_pattern)"
+    for layer in range(layers):
+        heads, shared, _ = _attention(head, layer)
+        if heads < 1 or shared < 1 or heads % shared:
+            yield f"in layer {layer} its {heads} heads of attention share {shared}"
+    width = _attention(head, sliding.index(True))[2] if any(sliding) else 0
+    turned = head.setting("rope.dimension_count", head.setting("attention.key_length"))
+    turned = head.setting("rope.dimension_count_swa", turned)
+    if not 0 < turned <= width or turned % 2:
+        yield f"in its window {turned:,} of its heads' {width:,} elements are turned"
+    for tensor in head.tensors:
+        if tensor.name.endswith(_EXACT_TYPES) and tensor.type != "F32":
+            yield f"tensor {tensor.name} has the type {tensor.type}"
+
+
+def _slides(header: GgufHeader, layer: int) -> bool:
+    """Whether a layer has a sliding window."""
+    pattern = header.settings("attention.sliding_window_pattern")
+    return layer < len(pattern) and bool(pattern[layer])
+
+
+def _attention(header: GgufHeader, layer: int) -> tuple[int, int, int]:
+    """Heads of queries and of keys in a layer, and how wide each is."""
+    heads = header.settings("attention.head_count")
+    shared = header.settings("attention.head_count_kv") or heads
+    usual = header.setting("embedding_length") // max(1, *heads[:1], 1)
+    width = header.setting("attention.key_length", usual)
+    short = header.setting("attention.key_length_swa", width)
+    return _of(heads, layer), _of(shared, layer), short if _slides(header, layer) else width
+
+
+def _of(found: list[int], layer: int) -> int:
+    """What was found for a layer, given as one for all or for each."""
+    at = 0 if len(found) == 1 else layer
+    return found[at] if at < len(found) else 0
+
+
+def _fit_problems(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
+    yield from (_sharing if head.architecture == ASSISTANT else _tapping)(head, target)
+    sizes = vocabulary.vocabulary(target).size, vocabulary.vocabulary(head).size
+    if sizes[0] != sizes[1]:
+        yield f"it knows {sizes[1]:,} tokens, the target {sizes[0]:,}"
+    embedded = next((each for each in head.tensors if each.name == "token_embd.weight"), None)
+    if embedded is not None and embedded.shape[-1] < sizes[0]:
+        yield f"it embeds {embedded.shape[-1]:,} tokens, the target has {sizes[0]:,}"
+
+
+def _tapping(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
+    """What does not fit of a head that reads what enters some of the target's layers."""
+    layers = target.setting("block_count") - target.setting("nextn_predict_layers")
+    if target.architecture not in TAPPED:
+        yield f"llama.cpp shows no layers of {target.architecture} models"
+    if not all(0 <= tap < layers for tap in head.settings("target_layers")):
+        yield f"it reads layers {head.settings('target_layers')} of {layers}"
+    width, own = target.setting("embedding_length"), head.setting("embedding_length")
+    wanted = head.setting("target_hidden_size") if head.architecture == EAGLE3 else own
+    if wanted != width:
+        yield f"it reads states of {wanted:,} numbers, the target has {width:,}"
+    tensors = {each.name: each for each in head.tensors}
+    borrowed = [name for name in ("token_embd", "output") if f"{name}.weight" not in tensors]
+    if borrowed and own != width:
+        yield f"it is {own:,} wide and takes the target's {borrowed[0]}, which has {width:,}"
+    table = tensors.get("d2t")
+    if table is not None and (table.type != "I64" or "output" in borrowed):
+        yield "its table of tokens (d2t) has no output of its own, or another type"
+
+
+def _sharing(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
+    """What does not fit of a head that reads what the target's last two layers cached."""
+    if target.architecture != _SHARED:
+        yield f"it reads what a {_SHARED} model caches, the target is a {target.architecture}"
+        return
+    width, wanted = target.setting("embedding_length"), head.setting("embedding_length_out")
+    if wanted != width:
+        yield f"it reads states of {wanted:,} numbers, the target has {width:,}"
+    layers = target.setting("block_count")
+    if layers < _LAST_TWO or not _slides(target, layers - 2) or _slides(target, layers - 1):
+        yield "the target's last two layers are not one with a sliding window and one without"
+        return
+    for layer in range(head.setting("block_count")):
+        slides = _slides(head, layer)
+        _, *reads = _attention(head, layer)
+        _, *there = _attention(target, _cached(target, slides=slides))
+        if reads != there:
+            yield (
+                f"its layer {layer} reads {reads[0]:,} keys of {reads[1]:,} numbers for each token,"
+                f" the target has {there[0]:,} of {there[1]:,}"
+            )
+
+
+def _cached(target: GgufHeader, *, slides: bool) -> int:
+    """The layer whose cache the last of its kind reads: its own, or that of an earlier one."""
+    behind, own = 1 + slides, target.setting("attention.shared_kv_layers")
+    last = target.setting("block_count")
+    return last - behind if own < behind else last - own - behind
+
+
+def _require_table(head: ModelFiles, n_vocab: int) -> None:
+    """Insist that the ids of a reduced vocabulary are the target's."""
+    table = next((each for each in head.header.tensors if each.name == "d2t"), None)
+    if table is None:
+        return
+    ids = _numbers(head, table)
+    if not all(0 <= token < n_vocab for token in ids) or len(set(ids)) < len(ids):
+        raise ModelFileError(
+            f"{head.paths[0]} is damaged: its table of tokens (d2t) names other ids than the"
+            f" target's {n_vocab:,}, or one twice",
+            "Choose a head that was made for this model.",
+        )
+
+
+def _numbers(head: ModelFiles, table: TensorInfo) -> tuple[int, ...]:
+    with head.paths[0].open("rb") as file:
+        file.seek(head.header.data_offset + table.offset)
+        data = file.read(min(table.n_bytes, _READ))
+    return struct.unpack(f"<{len(data) // 8}q", data[: len(data) // 8 * 8])

@@ -1,0 +1,138 @@
+"""What a request must be before anybody looks at it: from here, allowed, and of a bearable size."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import re
+from dataclasses import dataclass
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from localspec.serve.refusals import Refusal
+
+LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_OPEN = ("/health", "/v1/health")  # for whoever only wants to know whether this is alive
+_BODY_S = 30.0
+# Nothing else: a URL made of the header must not have another path than the request.
+_HOST = re.compile(r"(?:\[([0-9A-Za-z:.%]+)\]|([\w.-]+))(?::[0-9]*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    """Who may ask for what.
+
+    Attributes:
+        keys: digests of the keys; empty where none is needed.
+        hosts: names that a request may be for, besides addresses in figures.
+        origins: of web pages that may ask.
+        largest: bytes of a body.
+    """
+
+    keys: tuple[bytes, ...] = ()
+    hosts: frozenset[str] = LOCAL
+    origins: tuple[str, ...] = ()
+    largest: int = 8 << 20
+
+    def check(self, request: Request) -> None:
+        """Look at the headers.
+
+        Raises:
+            Refusal: 403 for a name or a web page that is not allowed, 401 for a wrong key, 413 for
+                a body that is too large.
+        """
+        name = _host_name(request.headers.get("host", ""))
+        if not name or (name not in self.hosts and not _is_address(name)):
+            raise _forbidden("the Host header names another machine", "--allow-host")
+        origin = request.headers.get("origin")
+        if origin is not None and not {origin, "*"} & {*self.origins}:
+            raise _forbidden("web pages of this origin may not ask", "--allow-origin")
+        if request.headers.get("sec-fetch-site") == "cross-site" and origin is None:
+            raise _forbidden("web pages of other sites may not ask", "--allow-origin")
+        if self.keys and request.scope["path"] not in _OPEN and not self._knows(request):
+            raise Refusal(
+                401,
+                "there is no such key: send Authorization: Bearer KEY",
+                kind="authentication_error",
+                code="invalid_api_key",
+            )
+        length = request.headers.get("content-length", "0")
+        if length.isascii() and length.isdigit() and int(length[:20]) > self.largest:
+            raise self._too_large()
+
+    def _knows(self, request: Request) -> bool:
+        """Whether the request has one of the keys; takes as long for each wrong one."""
+        given = request.headers.get("authorization", "")
+        scheme, _, key = given.partition(" ")
+        mine = digest(key.strip()) if scheme.lower() == "bearer" else digest(given)
+        # No early end: all are compared.
+        return any([hmac.compare_digest(mine, one) for one in self.keys])  # noqa: C419
+
+    def _too_large(self) -> Refusal:
+        return Refusal(413, f"the body is larger than {self.largest >> 20} MB", code="too_large")
+
+    async def body(self, request: Request) -> bytes:
+        """The body, if it comes in time and is not too large.
+
+        Raises:
+            Refusal: 408, 413.
+        """
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_BODY_S):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > self.largest:
+                        raise self._too_large()
+        except TimeoutError:
+            raise Refusal(408, f"the body took longer than {_BODY_S:g} seconds") from None
+        except ClientDisconnect:
+            raise Refusal(400, "the client has gone") from None
+        return bytes(body)
+
+
+def digest(key: str) -> bytes:
+    """What is kept of a key and compared: of one length, whatever it is."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _host_name(header: str) -> str:
+    """The name in a Host header, without its port; empty for a header of another form."""
+    found = _HOST.fullmatch(header)
+    return (found[1] or found[2]).lower().rstrip(".") if found else ""
+
+
+def _is_address(name: str) -> bool:
+    """Whether it is an address in figures: no name server can have led a browser there."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _forbidden(message: str, option: str) -> Refusal:
+    return Refusal(403, f"{message}; {option} allows it", kind="permission_error", code="forbidden")
+
+
+def refused(refusal: Refusal) -> Response:
+    """A refusal as a reply."""
+    headers = {}
+    if refusal.retry_after is not None:
+        headers["retry-after"] = str(refusal.retry_after)
+    if refusal.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if refusal.status in (408, 413):  # what is still to come of the body is not wanted
+        headers["connection"] = "close"
+    return json_reply(refusal.document, refusal.status, headers)
+
+
+def json_reply(
+    document: object, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
+    """A document as a reply."""
+    return Response(msgspec.json.encode(document), status, headers, media_type="application/json")

@@ -1,0 +1,197 @@
+"""Runs the endpoint: a socket, the event loop, and a line of figures now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from localspec.errors import UsageError
+from localspec.serve.counters import EndpointCounters
+from localspec.serve.endpoint import Endpoint
+from localspec.serve.request_queue import RequestQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from localspec.process.engine_client import EngineClient
+    from localspec.serve.access import AccessRules
+
+_HEADERS_S = 20.0  # for all headers of a request, from the first byte on or from the connection
+_STALLED_S = 120.0  # for a client that has stopped reading to go on
+_CONNECTIONS = 512
+_FAREWELL_S = 2  # for clients, then for the engine
+_FIGURES_S = 1.0
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP/1.1 that gives up clients who do not end their headers, or who stop reading.
+
+    uvicorn has no limits of its own for that. `cycle`, the request that is being answered, is all
+    that is used of its insides.
+    """
+
+    _late: asyncio.TimerHandle | None = None
+    _stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait no longer once a request has come, else on."""
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        super().connection_lost(exc)
+        self._forget()
+        self._goes_on()
+
+    def pause_writing(self) -> None:
+        """The client does not read: wait for it, but not for ever."""
+        super().pause_writing()
+        self._stalled = self.loop.call_later(_STALLED_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        super().resume_writing()
+        self._goes_on()
+
+    def _goes_on(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _wait(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._forget()
+        elif self._late is None:
+            self._late = self.loop.call_later(_HEADERS_S, self._give_up)
+
+    def _forget(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _give_up(self) -> None:
+        self._late = None
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
+class EndpointServer(uvicorn.Server):
+    """uvicorn, which lets go of the engine before it waits for its clients.
+
+    Args:
+        config: uvicorn's.
+        leave: ends what is going on.
+    """
+
+    def __init__(self, config: uvicorn.Config, leave: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._leave = leave
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal asks for the end; the second one gets it at once."""
+        if self.should_exit:
+            os._exit(128 + sig)
+        self._leave()
+        super().handle_exit(sig, frame)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket at this address.
+
+    Raises:
+        UsageError: there is no such address here, or somebody else has it.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family, backlog=128)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen at {host}:{port}: {error.strerror}",
+            "Choose another with --host and --port.",
+        ) from None
+
+
+async def serve(
+    engine: EngineClient,
+    sock: socket.socket,
+    rules: AccessRules,
+    *,
+    queue: int,
+    seconds: float,
+    ready: Callable[[EngineClient], None],
+    show: Callable[[str], None],
+) -> None:
+    """Serve until a signal ends it.
+
+    Args:
+        engine: has begun to load.
+        sock: at which address.
+        rules: who may ask for what.
+        queue: requests that may wait.
+        seconds: that one answer may take.
+        ready: called once the models are loaded.
+        show: called with a line of figures when they have changed, every second at most.
+
+    Raises:
+        LocalspecError: the models cannot be loaded.
+    """
+    counters = EndpointCounters()
+    request_queue = RequestQueue(engine, counters, most=queue, limit_s=seconds)
+    server = EndpointServer(_config(Endpoint(request_queue, rules, counters)), engine.shut_down)
+
+    async def loaded() -> None:
+        try:
+            await request_queue.ready
+        finally:  # without models there is nothing to serve
+            server.should_exit = not request_queue.loaded
+        ready(engine)
+        await _tell(counters, show)
+
+    telling = asyncio.create_task(loaded())
+    try:
+        await server.serve([sock])
+    finally:
+        engine.shut_down()
+        telling.cancel()
+        with suppress(asyncio.CancelledError):
+            await telling
+        await asyncio.to_thread(engine.join, _FAREWELL_S)
+
+
+async def _tell(counters: EndpointCounters, show: Callable[[str], None]) -> None:
+    """Show a line of figures whenever it has changed."""
+    shown = ""
+    while True:
+        if (line := counters.line()) != shown:
+            shown = line
+            show(line)
+        await asyncio.sleep(_FIGURES_S)
+
+
+def _config(endpoint: Endpoint) -> uvicorn.Config:
+    return uvicorn.Config(
+        endpoint.app(),
+        http=PatientProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=_CONNECTIONS,
+        timeout_graceful_shutdown=_FAREWELL_S,
+    )

@@ -1,0 +1,122 @@
+"""The end of a training: how much is accepted of what the head drafts, and what that brings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Final
+
+from localspec.bench.benchmark import bench
+from localspec.bench.prompt_sets import BenchPrompt, BenchRequest, PromptSet
+from localspec.bench.result import MeanInterval
+from localspec.chat.conversation import Message
+from localspec.chat.session import Session
+from localspec.engine.cancel import Cancel
+from localspec.loading.load import load_session
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.model_loader import Progress
+from localspec.train import token_ids
+from localspec.train.judging import AcceptedDrafts, judge
+from localspec.train.prompts import gather
+
+BETTER: Final = 0.02
+"""By so much more of first tokens a head must have accepted than the control."""
+
+_SAMPLED: Final = 0.8
+_TOKENS: Final = 64
+_PROMPTS: Final = 12  # that are timed, twice each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadVerdict:
+    """How good a head is.
+
+    Attributes:
+        greedy, sampled: what was accepted at temperature 0 and 0.8 of the held-out prompts.
+        reference: the same at temperature 0 of localspec's own held-out prompts.
+        speedup: over plain decoding, in pairs; None where there was nothing to time.
+    """
+
+    greedy: AcceptedDrafts
+    sampled: AcceptedDrafts
+    reference: AcceptedDrafts
+    speedup: MeanInterval | None
+
+    @property
+    def better(self) -> bool:
+        """Whether it is better than always guessing the commonest token."""
+        return self.greedy.first > self.greedy.control + BETTER
+
+    def lines(self) -> list[str]:
+        """All of it, for a person."""
+        lines = [
+            f"accepted    temperature {name}: {its.first:.0%} of first tokens, {its.all:.0%} of all"
+            f" ({' '.join(f'{each:.2f}' for each in its.positions)} by position)"
+            for name, its in (("0", self.greedy), ("0.8", self.sampled))
+        ]
+        lines.append(f"control     {self.greedy.control:.0%}, the commonest token always guessed")
+        if self.speedup is not None:
+            lines.append(
+                f"speed       {self.speedup} over plain decoding, greedily, on this machine"
+            )
+        return lines
+
+
+def look(
+    options: LoadRequest,
+    held_out: Sequence[Sequence[Message]],
+    common: int,
+    progress: Progress,
+    cancel: Cancel,
+) -> HeadVerdict:
+    """Judge a head on prompts that it never saw.
+
+    Args:
+        options: the target, with the head as its draft.
+        held_out: the prompts.
+        common: the id that the control always guesses.
+        progress: told what is being done.
+        cancel: stops it.
+
+    Raises:
+        LocalspecError: as `load_session`.
+        Cancelled: it was stopped.
+    """
+    drafting = replace(options, gamma="auto")
+    with closing(load_session(drafting, progress=progress, cancel=cancel)) as session:
+        progress("Judging the head", None)
+        asked = [ids for ids in token_ids.prompt_ids(session.template, held_out) if ids]
+        greedy = judge(session, asked, temperature=0.0, common=common, cancel=cancel)
+        sampled = judge(session, asked, temperature=_SAMPLED, common=common, cancel=cancel)
+        own = gather((), ()).held_out
+        reference = greedy if list(held_out) == list(own) else accepted_of(session, common, cancel)
+        speedup = _timed(session, held_out, progress, cancel)
+    return HeadVerdict(greedy=greedy, sampled=sampled, reference=reference, speedup=speedup)
+
+
+def accepted_of(session: Session, common: int, cancel: Cancel) -> AcceptedDrafts:
+    """What localspec's own held-out prompts accept of a loaded head's drafts, greedily."""
+    own = token_ids.prompt_ids(session.template, gather((), ()).held_out)
+    asked = [ids for ids in own if ids]
+    return judge(session, asked, temperature=0.0, common=common, cancel=cancel)
+
+
+def _timed(
+    session: Session, held_out: Sequence[Sequence[Message]], progress: Progress, cancel: Cancel
+) -> MeanInterval | None:
+    """The speed-up of automatic drafting over plain decoding, asked in turns."""
+    texts = [each[0].content for each in held_out if len(each) == 1][:_PROMPTS]
+    if not texts:
+        return None
+    prompts = tuple(BenchPrompt(f"held-out-{n}", "held-out", t) for n, t in enumerate(texts))
+    request = BenchRequest(
+        prompts=PromptSet("held-out", prompts),
+        repeats=1,
+        n_predict=_TOKENS,
+        temperature=0.0,
+        seed=1,
+        gamma="auto",
+    )
+    report = bench([session], request, cancel, progress=progress, asking=lambda *_: None)
+    return next((arm.overall.speedup for arm in report.arms if arm.gamma == "auto"), None)

@@ -1,0 +1,404 @@
+"""A whole training: find the target, say what it takes, answer, learn, judge, record."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from localspec import formats, machine
+from localspec.chat.conversation import Message
+from localspec.chat.session import Session
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama import default_threads
+from localspec.engine.llama.taps import Taps
+from localspec.errors import LocalspecError, OutOfMemory
+from localspec.loading.head_promise import SHARE, USUAL_TOKENS
+from localspec.loading.load import load_session
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.model_loader import Progress
+from localspec.pairs import folders, resolver, trained_heads
+from localspec.pairs.fingerprint import fingerprint
+from localspec.pairs.gguf import usable
+from localspec.pairs.gguf.gguf_writer import MetaValue, rewritten
+from localspec.pairs.gguf.header import ModelFiles, read_model
+from localspec.train import head_verdict, token_ids
+from localspec.train.answers import LONGEST, LONGEST_PROMPT, AnsweredText, AnswerFile, write_answers
+from localspec.train.estimate import TEXTS, Estimate, TrainingCosts, estimate, tokens_within
+from localspec.train.head_files import (
+    ModelWeights,
+    beginning,
+    read_head,
+    refuse,
+    sizes_of,
+    write_head,
+)
+from localspec.train.keep_awake import kept_awake
+from localspec.train.lessons import ROWS, Lessons
+from localspec.train.prompts import TrainingPrompts, gather
+from localspec.train.recording import place, record
+from localspec.train.shape import HeadShape, candidates, require_trainable
+from localspec.train.step_costs import CONTEXT, chosen_shape, costs
+from localspec.train.train_request import TrainRequest
+from localspec.train.training_folder import (
+    TrainingChoices,
+    TrainingFolder,
+    TrainingTerms,
+    alone,
+    require_disk,
+)
+from localspec.train.training_result import Say, TrainingResult
+
+_STORE: Final = "conversations.db"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingListener:
+    """Who is told, and who may stop it.
+
+    Attributes:
+        tell: takes what a person should know.
+        progress: takes what is being done, and how much of it is.
+        cancel: stops it; it can go on later.
+        between: called before every step of the training.
+    """
+
+    tell: Say
+    progress: Progress
+    cancel: Cancel
+    between: Callable[[], None] = lambda: None
+
+
+def train(request: TrainRequest, hearer: TrainingListener) -> TrainingResult:
+    """Train a head for a target, on this machine, with what llama.cpp computes of it.
+
+    Raises:
+        UnsupportedModel: llama.cpp shows no layers of this target.
+        UsageError: there is a training to go on with, none, or another one.
+        LocalspecError: torch is missing, another training runs, the disk or the memory is too
+            small, no head can pay, or the head is no better than the control.
+        OSError: a file cannot be written.
+        Cancelled: it was stopped; `--resume` goes on.
+    """
+    target = find(request.pair, scan=request.scan)
+    _require_torch()
+    prompts = gather(request.prompts, _history() if request.history else [])
+    with alone(), kept_awake() as awake:
+        if machine.on_battery():
+            hearer.tell("this machine runs on its battery: a training takes long, plug it in")
+        if not awake:
+            hearer.tell("nothing keeps this machine awake: while it sleeps, the training waits")
+        return _TrainingRun(request, hearer, target, prompts).whole()
+
+
+def find(pair: str, *, scan: bool) -> tuple[str, ModelFiles]:
+    """Find a target, and check by its header that a head can be trained for it.
+
+    Returns:
+        How it is called, and its files.
+
+    Raises:
+        LocalspecError: there is no such model, or it is none to train for.
+    """
+    resolved = resolver.resolve(pair, resolver.NO_DRAFT, scan=scan)
+    files = read_model(resolved.target)
+    require_trainable(files.header, resolved.target.name)
+    usable.require_usable(files.header, str(resolved.target))
+    return resolved.name, files
+
+
+def _require_torch() -> None:
+    if find_spec("torch") is None:
+        raise LocalspecError(
+            "`localspec train` needs PyTorch, which is not installed",
+            "Install it: uv run --extra train localspec train, or pip install localspec[train].",
+        )
+
+
+def _history() -> list[list[Message]]:
+    return token_ids.conversations(folders.data_folder() / _STORE)
+
+
+def target_options(files: ModelFiles, draft: str, threads: int | None = None) -> LoadRequest:
+    """How a target is loaded to be measured and judged."""
+    path = str(files.paths[0])
+    return LoadRequest(
+        pair=path, draft=draft, ctx_size=CONTEXT, gamma=0, threads=threads, past=False
+    )
+
+
+class _TrainingRun:
+    """One training, step by step."""
+
+    def __init__(
+        self,
+        request: TrainRequest,
+        hearer: TrainingListener,
+        found: tuple[str, ModelFiles],
+        prompts: TrainingPrompts,
+    ) -> None:
+        self.request, self.hearer, self.prompts = request, hearer, prompts
+        self.name, self.target = found
+        self.hash = fingerprint(self.target.paths)
+        self.weights = ModelWeights(self.target.paths)
+        self.work = TrainingFolder(self.hash)
+        self.threads = request.threads or default_threads()
+
+    def whole(self) -> TrainingResult:
+        """Do all of it."""
+        request, hearer = self.request, self.hearer
+        before = self.work.enter(self._terms(), resume=request.resume, anew=request.anew)
+        options = target_options(self.target, "lookup", request.threads)
+        with closing(
+            load_session(options, progress=hearer.progress, cancel=hearer.cancel)
+        ) as session:
+            begun = before or self._begin(session)
+            shape = self._shape(begun)
+            samples, held = self._answers(session, begun)
+            self._learn(session, begun, shape, samples, held)
+        return self._end(samples)
+
+    def _terms(self) -> TrainingTerms:
+        def hashes(paths: Sequence[Path]) -> tuple[str, ...]:
+            return tuple(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths)
+
+        request = self.request
+        return TrainingTerms(
+            target=self.hash,
+            prompts=hashes(request.prompts),
+            answers=hashes(request.answers),
+            history=request.history,
+            tokens=request.tokens,
+            passes=request.passes,
+            hours=request.hours,
+            init=fingerprint([request.init]) if request.init else "",
+        )
+
+    def _begin(self, session: Session) -> TrainingChoices:
+        """Choose the head's sizes, say what it all takes, and insist on room for it."""
+        request, hearer = self.request, self.hearer
+        hearer.progress("Measuring this machine", None)
+        options = target_options(self.target, "lookup", request.threads)
+        with self._taps(session, outputs=ROWS) as taps:
+            found = costs(session, taps, self.threads)
+        most = SHARE * found.target.seconds(1)
+        probe, cancel = self.work.probe, hearer.cancel
+        shapes = self._allowed()
+        shape, step_s = chosen_shape(
+            session, options, self.target, shapes, probe=probe, most=most, cancel=cancel
+        )
+        found = replace(found, step_s=step_s)
+        tokens = self._tokens(shape, found)
+        told = estimate(shape, found, tokens, request.passes)
+        self._require_sense(told)
+        begun = TrainingChoices(
+            terms=self._terms(),
+            tokens=tokens,
+            feed_forward=shape.feed_forward,
+            drafted=shape.drafted,
+            step_s=step_s,
+        )
+        self.work.begin(begun)
+        return begun
+
+    def _allowed(self) -> list[HeadShape]:
+        """The sizes to choose from: all that a head for this target may have, or a given head's."""
+        every = list(candidates(self.target.header))
+        if self.request.init is None:
+            return every
+        sizes = sizes_of(self.request.init)
+        same = [each for each in every if (each.feed_forward, each.drafted) == sizes]
+        for shape in same:
+            read_head(self.request.init, shape)
+        return same or refuse(self.request.init)
+
+    def _tokens(self, shape: HeadShape, found: TrainingCosts) -> int:
+        request = self.request
+        if request.tokens is not None:
+            return request.tokens
+        if request.hours is not None:
+            return tokens_within(request.hours, shape, found, request.passes)
+        return USUAL_TOKENS
+
+    def _require_sense(self, told: Estimate) -> None:
+        """Say what it takes; refuse what cannot be done, or would be of no use."""
+        self.hearer.tell(f"{self.name}: {told.sentence()}")
+        if not told.pays:
+            if not self.request.force:
+                self.work.leave()
+                raise LocalspecError(told.doubt(), "Train all the same with --force.")
+            self.hearer.tell(told.doubt())
+        require_disk(self.work.folder, told.disk)
+        more, free = told.more, machine.available()
+        if more > free:
+            raise OutOfMemory(
+                f"the training needs {formats.size(more)} of memory more than the target, and"
+                f" {formats.size(free)} are free",
+                "Close other programs, or train for a smaller target.",
+            )
+
+    def _shape(self, begun: TrainingChoices) -> HeadShape:
+        """The sizes that were chosen; those of a head to begin with, where one is named."""
+        sizes = begun.feed_forward, begun.drafted
+        shapes = candidates(self.target.header)
+        return next(each for each in shapes if (each.feed_forward, each.drafted) == sizes)
+
+    @contextmanager
+    def _taps(self, session: Session, *, outputs: int = ROWS) -> Iterator[Taps]:
+        """A context that gives out what a head is trained on; or one that writes many answers."""
+        shape = next(candidates(self.target.header))
+        texts, reads = (ROWS, ROWS) if outputs == ROWS else (TEXTS, TEXTS * LONGEST)
+        with Taps(
+            session.pair.target.model,
+            shape.taps if outputs == ROWS else (),
+            texts=min(texts, 64),
+            n_ctx=reads,
+            n_batch=ROWS if outputs == ROWS else LONGEST_PROMPT + TEXTS,
+            outputs=outputs,
+            threads=self.threads,
+        ) as taps:
+            yield taps
+
+    def _answers(
+        self, session: Session, begun: TrainingChoices
+    ) -> tuple[list[AnsweredText], list[AnsweredText]]:
+        """What is learnt from, and what the head is judged by: as far as missing, written now."""
+        template, hearer = session.template, self.hearer
+        held, learnt = AnswerFile(self.work.held), AnswerFile(self.work.answers)
+        given = [
+            one
+            for path in self.request.answers
+            for one in token_ids.given(path, template, session.pair.target.model)
+        ]
+        asked = token_ids.prompt_ids(template, self.prompts.held_out)
+        with self._taps(session, outputs=TEXTS) as taps:
+            missing = {each.prompt for each in held.samples}
+            greedy = (one for one in token_ids.greedy(asked) if one.prompt not in missing)
+            for sample in write_answers(taps, TEXTS, greedy, hearer.cancel):
+                held.add(sample)
+            asked = token_ids.prompt_ids(template, self.prompts.learnt)
+            have = sum(one.written for one in given) + learnt.written
+            more = token_ids.questions(asked, learnt.samples)
+            writing = write_answers(taps, TEXTS, more, hearer.cancel)
+            while have < begun.tokens and (one := next(writing, None)) is not None:
+                self.hearer.between()
+                learnt.add(one)
+                have += one.written
+                hearer.progress(
+                    f"Answering: {have:,} of {begun.tokens:,} tokens", have / begun.tokens
+                )
+        if not learnt.samples and not given:
+            raise LocalspecError(
+                f"{self.name} answers these prompts with nothing", "Name others with --prompts."
+            )
+        return [*given, *learnt.samples], held.samples
+
+    def _learn(
+        self,
+        session: Session,
+        begun: TrainingChoices,
+        shape: HeadShape,
+        samples: Sequence[AnsweredText],
+        held: Sequence[AnsweredText],
+    ) -> None:
+        """Train; the best head is in the work folder then."""
+        from localspec.train.learning import learner  # noqa: PLC0415 - torch
+        from localspec.train.training import Training  # noqa: PLC0415
+
+        drafted = token_ids.by_frequency(samples, shape.vocab, shape.drafted)
+        if self.request.init is not None:
+            tensors, drafted = read_head(self.request.init, shape)
+        else:
+            header = self.target.header
+            layers = header.setting("block_count") - header.setting("nextn_predict_layers")
+            tensors = beginning(shape, self.weights, header.architecture, layers, drafted)
+        learns = learner(shape, tensors, drafted, self.threads)
+        common = commonest(samples)
+        with self._taps(session) as taps:
+            lessons = Lessons(taps, self.weights)
+            passes = begun.terms.passes
+            training = Training(
+                self.work, learns, lessons, samples, held, passes=passes, common=common
+            )
+
+            def write() -> None:
+                write_head(
+                    self.work.head,
+                    shape,
+                    learns.network.tensors(),
+                    drafted=drafted,
+                    target=self.target.paths[0],
+                    about=self._about(samples, begun),
+                )
+
+            training.run(self.hearer.cancel, self.hearer.progress, write, self.hearer.between)
+
+    def _about(
+        self, samples: Sequence[AnsweredText], begun: TrainingChoices
+    ) -> dict[str, MetaValue]:
+        """What a head's file says of how it was made."""
+        return {
+            "general.name": f"head for {self.name}",
+            trained_heads.TARGET: self.target.paths[0].name,
+            trained_heads.TARGET_HASH: self.hash,
+            trained_heads.TOKENS: begun.terms.passes * sum(one.written for one in samples),
+            trained_heads.PRIVATE: self.prompts.private,
+        }
+
+    def _end(self, samples: Sequence[AnsweredText]) -> TrainingResult:
+        """Judge the head, put it where it belongs, and have the target draft with it."""
+        hearer, request = self.hearer, self.request
+        options = target_options(self.target, str(self.work.head), request.threads)
+        found = head_verdict.look(
+            options, self.prompts.held_out, commonest(samples), hearer.progress, hearer.cancel
+        )
+        if not found.better and not request.force:
+            raise LocalspecError(
+                f"the head is no better than the control: {found.greedy.first:.0%} of first tokens"
+                f" accepted, {found.greedy.control:.0%} by always guessing the commonest token",
+                "Go on with more --tokens and --anew; the head so far is kept with --force.",
+            )
+        out = place(self.target.paths[0], request.out)
+        accepted = found.reference.first
+        rewritten(self.work.head, out, {trained_heads.ACCEPTED: accepted})
+        name = record(self.target.paths, out)
+        self.work.leave()
+        return TrainingResult(head=out, name=name, found=found)
+
+
+def commonest(samples: Sequence[AnsweredText]) -> int:
+    """The id that answers have most often: what a control always guesses."""
+    seen = Counter(token for one in samples for token in one.ids[one.start :])
+    return seen.most_common(1)[0][0]
+
+
+def check(
+    pair: str, path: Path, hearer: TrainingListener, *, scan: bool, threads: int | None = None
+) -> list[str]:
+    """Measure what a head is worth for a target, and what that differs from where it was made.
+
+    Raises:
+        LocalspecError: they do not belong together.
+        Cancelled: it was stopped.
+    """
+    _, target = find(pair, scan=scan)
+    head = read_model(path)
+    options = target_options(target, str(path), threads)
+    with closing(load_session(options, progress=hearer.progress, cancel=hearer.cancel)) as session:
+        hearer.progress("Judging the head", None)
+        common = session.pair.target.model.end or 0
+        found = head_verdict.accepted_of(session, common, hearer.cancel)
+    lines = [f"accepted    {found.first:.0%} of first tokens, {found.all:.0%} of all, greedily"]
+    made = trained_heads.made_for(head.header)
+    if made is None or made.hash == fingerprint(target.paths):
+        return lines
+    trained_heads.remember(head, target, found.first)
+    more = (
+        "" if made.accepted is None else f": {trained_heads.difference(made.accepted, found.first)}"
+    )
+    return [*lines, f"made for    another file ({made.name}){more}"]

@@ -1,0 +1,125 @@
+"""What a target, and heads of several sizes for it, cost on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from localspec.chat.session import Session
+from localspec.engine.cancel import Cancel
+from localspec.engine.length.cost import Curve
+from localspec.engine.length.profile import TARGET_SIZES, measure
+from localspec.engine.llama.taps import Taps, TextRow
+from localspec.errors import UnsupportedModel
+from localspec.loading.load import load_beside
+from localspec.loading.load_request import LoadRequest
+from localspec.pairs.gguf.header import ModelFiles
+from localspec.train.estimate import TrainingCosts
+from localspec.train.head_files import ModelWeights, beginning, write_head
+from localspec.train.shape import HeadShape
+
+CONTEXT: Final = 1024
+"""Tokens of the context in which a target is timed, and its head judged."""
+
+_BUDGET_S: Final = 3.0
+_ONES: Final = (1,) * 12  # passes over one token; the quickest counts
+_READ: Final = 64  # rows by which reading is timed
+_TURNS: Final = 3
+
+
+def costs(session: Session, taps: Taps, threads: int) -> TrainingCosts:
+    """Measure what the target and torch take here; of a head's step nothing is known yet.
+
+    Raises:
+        UnsupportedModel: the target cannot take back tokens, so that nothing can be drafted.
+    """
+    from localspec.train.learning import speed  # noqa: PLC0415 - torch
+
+    target = session.pair.target
+    if not target.can_truncate:
+        raise UnsupportedModel(
+            f"{target.model.name} cannot take back rejected tokens: nothing can be drafted for it",
+            "Choose another target.",
+        )
+    points = measure(target, (*TARGET_SIZES, *TARGET_SIZES), budget=_BUDGET_S, passes=60).points
+    return TrainingCosts(
+        target=Curve(points),
+        step_s=0.0,
+        read_s=_reading(taps),
+        flops=speed(threads),
+        target_bytes=target.model.weights_bytes + target.cache_bytes + target.buffer_bytes,
+        reading_bytes=taps.bytes,
+    )
+
+
+def _reading(taps: Taps) -> float:
+    """Seconds in which one token of many is read and its logits given out."""
+    rows = [TextRow(token, 0, token) for token in range(_READ)]
+    times = []
+    for _ in range(_TURNS):
+        taps.clear()
+        started = perf_counter()
+        taps.decode(rows)
+        times.append(perf_counter() - started)
+    taps.clear()
+    return min(times) / _READ
+
+
+def chosen_shape(
+    session: Session,
+    options: LoadRequest,
+    target: ModelFiles,
+    shapes: Sequence[HeadShape],
+    *,
+    probe: Path,
+    most: float,
+    cancel: Cancel,
+) -> tuple[HeadShape, float]:
+    """The largest head of which a step takes at most so long, and the seconds it takes.
+
+    Where even the smallest takes longer it is that one.
+
+    Args:
+        session: the target, loaded.
+        options: how it was.
+        target: its files.
+        shapes: to choose from, the largest first; at least one.
+        probe: a file that heads are written to, to be timed; it is deleted.
+        most: seconds that a step may take.
+        cancel: stops it.
+    """
+    weights = ModelWeights(target.paths)
+    for shape in shapes:
+        _write_untrained(probe, shape, target, weights)
+        try:
+            seconds = _timed(session, replace(options, draft=str(probe)), cancel)
+        finally:
+            probe.unlink(missing_ok=True)
+        if seconds <= most:
+            break
+    return shape, seconds
+
+
+def _write_untrained(
+    path: Path, shape: HeadShape, target: ModelFiles, weights: ModelWeights
+) -> None:
+    header = target.header
+    layers = header.setting("block_count") - header.setting("nextn_predict_layers")
+    drafted = range(shape.drafted)
+    tensors = beginning(shape, weights, header.architecture, layers, drafted)
+    write_head(path, shape, tensors, drafted=drafted, target=target.paths[0], about={})
+
+
+def _timed(session: Session, options: LoadRequest, cancel: Cancel) -> float:
+    """Seconds of one step of a head that is loaded beside the target."""
+    beside = load_beside(session, options, progress=lambda *_: None, cancel=cancel)
+    try:
+        (head,) = beside.pair.drafts.values()
+        return measure(head, _ONES, budget=_BUDGET_S, passes=len(_ONES) + 1, one_row=True).points[1]
+    finally:
+        beside.engine.close()
+        beside.pair.close_drafts()
+        beside.template.close()

@@ -1,0 +1,507 @@
+"""The chat app: makes its parts, places the widgets, and passes on keys and messages."""
+
+from __future__ import annotations
+
+import textwrap
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import App, SystemCommand
+from textual.binding import Binding
+from textual.constants import DEFAULT_THEME
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+
+from localspec import formats
+from localspec.chat.history.conversation_record import ConversationRecord
+from localspec.chat.history.store_thread import StoreThread
+from localspec.errors import LocalspecError, UsageError
+from localspec.process import messages
+from localspec.ui import commands
+from localspec.ui.conversation.conversation_library import ConversationLibrary
+from localspec.ui.conversation.engine_state import EnginePhase, EngineState, PairLoader
+from localspec.ui.conversation.growing import legend
+from localspec.ui.conversation.prompt_area import PromptArea
+from localspec.ui.conversation.stream import AnswerStream
+from localspec.ui.conversation.suggestions import CompletionList
+from localspec.ui.conversation.transcript import Transcript
+from localspec.ui.conversation.turn_controller import TurnController
+from localspec.ui.panel.dashboard import Dashboard
+from localspec.ui.prompt_sender import PromptSender
+from localspec.ui.screens.compare import CompareScreen
+from localspec.ui.screens.help import HelpScreen, PaletteCommands
+from localspec.ui.screens.rounds import RoundScreen
+from localspec.ui.status_lines import KeyLine, StatusLine, TitleLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+    from textual.screen import Screen
+
+    from localspec.chat.events import PromptProgress
+    from localspec.process.engine_client import EngineClient
+    from localspec.process.messages import SentError, SessionInfo
+    from localspec.ui.measuring_jobs import MeasuringJobs
+    from localspec.ui.pair_manager import PairManager
+
+_AGAIN_WITHIN_S = 2.0
+_SENTENCE = 20  # characters in which a sentence can be told
+
+
+@dataclass(frozen=True, slots=True)
+class Appearance:
+    """Choices that the app begins with.
+
+    Attributes:
+        keys: key names with commas, by command; they replace the command's own.
+        theme: one of Textual's; None for Textual's default.
+        panel: a form of the panel; None for what suits the terminal's size.
+        problems: what is wrong with the choices that were left out, to be shown.
+        settings: the file of the settings.
+        proposes: whether pairs that suit this machine are proposed.
+    """
+
+    keys: Mapping[str, str] = field(default_factory=dict)
+    theme: str | None = None
+    panel: str | None = None
+    problems: tuple[str, ...] = ()
+    settings: Path | None = None
+    proposes: bool = False
+
+
+def _raised(fault: SentError | None) -> Exception | None:
+    return None if fault is None else fault.exception()
+
+
+class ChatApp(App[None], inherit_bindings=False):
+    """Chat with a draft and a target.
+
+    Args:
+        engine: what answers; it loads while the app is already on screen.
+        archive: the file of the stored conversations; None to keep none.
+        resume: the id of the stored conversation to begin with.
+        appearance: what the user has chosen about the screen.
+    """
+
+    TITLE = "localspec"
+    CSS_PATH = Path(__file__).with_name("styles.tcss")  # also for classes made from this one
+    ENABLE_COMMAND_PALETTE = True
+    COMMANDS: ClassVar = {PaletteCommands}
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 - Textual declares the type
+        (0, "-narrow"),
+        (50, "-normal"),
+        (160, "-wide"),
+    ]
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012
+        (0, "-tiny"),
+        (8, "-short"),
+        (16, "-tall"),
+    ]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stop", "Stop", show=False),
+        Binding("ctrl+c", "interrupt", "Stop or quit", show=False, priority=True),
+    ]
+
+    def __init__(
+        self,
+        engine: EngineClient,
+        *,
+        archive: Path | None = None,
+        resume: str | None = None,
+        appearance: Appearance | None = None,
+    ) -> None:
+        super().__init__()
+        self._appearance = appearance or Appearance()
+        self.commands = commands.with_keys(self._appearance.keys)
+        self.engine = engine
+        self._pressed = ("", float("-inf"))  # a key that counts when it comes again, and when
+        self._pairs: PairManager | None = None
+        self._proposes = self._appearance.proposes  # and has not done so yet
+        self._bind_keys()
+        self._place_widgets()
+        self._connect(archive, resume)
+
+    def _bind_keys(self) -> None:
+        # What the user chose comes first: it takes a key away from another command.
+        for one in sorted(self.commands, key=lambda one: one.name not in self._appearance.keys):
+            if one.keys:
+                action = f"command('{one.name}')"
+                self._bindings.bind(one.keys, action, one.name, show=False, priority=True)
+
+    def _place_widgets(self) -> None:
+        self.dashboard = Dashboard(self._appearance.panel)
+        self.transcript = Transcript()
+        self._status = StatusLine()
+        self._engine_state = EngineState(self._status.flash, self._phase_changed)
+        self._completion = CompletionList(self.commands, lambda one: one.words(self._parts))
+        self.prompt = PromptArea(self._enter, self._completion, self.transcript.say)
+        self.title_line = TitleLine("", markup=False, id="title")
+
+    def _connect(self, archive: Path | None, resume: str | None) -> None:
+        """Make what works behind the widgets, each with what it needs."""
+        engine_state, engine, transcript = self._engine_state, self.engine, self.transcript
+        prompt, dashboard = self.prompt, self.dashboard
+        store_thread = None
+        if archive is not None:
+            store_thread = StoreThread(
+                archive, lambda error: self.soon(self.pair_loader.trouble, error)
+            )
+        record = ConversationRecord(store_thread)
+        stream = AnswerStream(
+            transcript, dashboard, self._prompt_read, lambda: self.soon(self.turns.stream.news)
+        )
+        self.turns = TurnController(
+            engine_state, engine, record, stream, transcript, prompt, dashboard
+        )
+        self.library = ConversationLibrary(
+            store_thread, record, resume, engine_state, engine, self.turns, transcript, prompt
+        )
+        self.pair_loader = PairLoader(
+            engine_state, engine, self.turns, transcript, self._seat,
+            lambda *asked: self._later(lambda pairs: pairs.offer(*asked)),
+        )  # fmt: skip
+        self._sender = PromptSender(
+            engine_state, self.turns, self.library, self.pair_loader, transcript, prompt,
+            run=self._run_command, soon=self.soon, changed=self.show_phase,
+        )  # fmt: skip
+        for problem in self._appearance.problems:
+            self.pair_loader.trouble(UsageError(problem))
+        self._parts = commands.CommandContext(
+            engine, self.turns, self.library, self.pair_loader, lambda: self.pairs,
+            lambda: self.measuring, dashboard, transcript, prompt,
+            say=engine_state.say, copy=self._copy, open=self.push_screen, set_theme=self._set_theme,
+            offered=lambda: self._pairs is not None and self._pairs.offered is not None,
+            show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
+        )  # fmt: skip
+
+    def compose(self) -> ComposeResult:
+        """Title, conversation and panel side by side, then status, input and keys."""
+        yield self.title_line
+        with Horizontal(id="main"):
+            with Vertical(id="talk"):
+                yield self.transcript
+                yield self.dashboard.compact
+                yield self._status
+                yield self._completion
+                yield self.prompt
+            yield self.dashboard.full
+        yield KeyLine(self.commands)
+
+    def on_mount(self) -> None:
+        """Begin loading; the screen is there already."""
+        if self._appearance.theme is not None:
+            self.theme = self._appearance.theme
+        self.dashboard.start()
+        self.prompt.focus()
+        self.title_line.show(None)
+        self.show_phase()
+        self.library.start()
+        self.engine.listen(self._hear)
+
+    def chosen(self) -> dict[str, str]:
+        """What of its appearance differs from the start, by name."""
+        now = {"theme": self.theme, "panel": self.dashboard.chosen}
+        begun = {"theme": self._appearance.theme or DEFAULT_THEME, "panel": self._appearance.panel}
+        return {name: value for name, value in now.items() if value and value != begun[name]}
+
+    @property
+    def pairs(self) -> PairManager:
+        """Made when it is first asked for: what it imports can wait for the first frame."""
+        if self._pairs is None:
+            from localspec.ui.pair_manager import PairManager  # noqa: PLC0415
+
+            self._pairs = PairManager(
+                engine_state=self._engine_state, engine=self.engine, switch=self.pair_loader.switch,
+                tell=self.transcript.say, hints=commands.hints(self.commands), soon=self.soon,
+                news=self.show_phase,
+            )  # fmt: skip
+        return self._pairs
+
+    @cached_property
+    def measuring(self) -> MeasuringJobs:
+        """Made when it is first asked for."""
+        from localspec.ui.measuring_jobs import MeasuringJobs  # noqa: PLC0415
+
+        return MeasuringJobs(self.pair_loader, self.transcript, self._status)
+
+    def on_unmount(self) -> None:
+        """However the app ends, what works in the background is told."""
+        self.shut_down()
+
+    def shut_down(self) -> None:
+        """Have the engine end, and a download leave its files in order."""
+        self.engine.shut_down()
+        if self._pairs is not None:
+            self._pairs.shut_down()
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """The palette offers what can be done now on this screen."""
+        parts = self._parts
+        for command in self.commands:
+            if isinstance(screen, ModalScreen) and command.name not in commands.EVERYWHERE:
+                continue
+            if not (commands.may_run(command.name, "", self.turns.phase) and command.able(parts)):
+                continue
+            yield SystemCommand(
+                command.name.capitalize(),
+                f"{command.meaning} ({command.shown})" if command.shown else command.meaning,
+                partial(self.action_command, command.name),
+            )
+
+    @property
+    def session(self) -> SessionInfo | None:
+        """What is loaded, None while nothing is."""
+        return self.engine.info
+
+    # From other threads
+
+    def _hear(self, envelope: messages.Envelope[messages.Event]) -> None:
+        """Take what the engine says, in the thread that hears it."""
+        if isinstance(envelope.body, messages.TurnReported) and envelope.body.speculation is None:
+            self.library.record.hear(envelope.body.event)
+            self.turns.stream.inbox.put(envelope.body.event)
+        else:
+            self.soon(self._from_engine, envelope)
+
+    def soon(self, call: Callable[..., None], *arguments: object) -> None:
+        """Have it called in the screen's thread; from any thread."""
+        try:
+            self.call_later(call, *arguments)
+        except RuntimeError:
+            # The event loop has just been closed: nobody is left to be told.
+            self.engine.stop()
+
+    def _from_engine(self, envelope: messages.Envelope[messages.Event]) -> None:
+        """Take an event of the engine, other than those of a running turn."""
+        self.engine.settle(envelope)
+        match envelope.body:
+            case messages.Loading(step, share) if self.turns.phase is EnginePhase.LOADING:
+                self.pair_loader.loading()
+                self._status.lasting(step, share, hint="Esc cancels")
+            case messages.Loaded(info):
+                self.pair_loader.loaded(info)
+            case messages.LoadFailed() as failed:
+                self.pair_loader.failed(failed)
+            case messages.TurnReported() | messages.RoundExplained() | messages.TokensCounted():
+                self._to_asker(envelope.body)
+            case messages.TurnOver(error, said):
+                self.turns.over(_raised(error), said)
+                self.show_phase()  # by now the figures are those of all the answer
+                self._sender.answered(go_on=error is None)
+            case messages.ChangeDone(error):
+                self._changed(error)
+            case messages.BenchProgress() | messages.JobDone() as news:
+                self.measuring.hear(news)
+            case messages.EngineStatus() as status:
+                self.dashboard.hear(status)
+                self.turns.stream.pace.spare = status.figures.spare
+            case messages.Died(error):
+                self._leave_comparison()
+                self.pair_loader.died(error.exception())
+                self._sender.give_back()
+
+    def _to_asker(
+        self, event: messages.TurnReported | messages.RoundExplained | messages.TokensCounted
+    ) -> None:
+        """Tell the input, or the dialogue that asked, if it is still there."""
+        match self._asking_screen(), event:
+            case CompareScreen() as screen, messages.TurnReported(said, speculation):
+                screen.hear(said, speculation=bool(speculation))
+            case RoundScreen() as screen, messages.RoundExplained(inside, error):
+                screen.hear(inside, error.message if error is not None else "")
+            case _, messages.TokensCounted(tokens):
+                self.turns.counted(tokens)
+                self._show_size()
+
+    def _changed(self, error: SentError | None) -> None:
+        """A change was made, or refused."""
+        if error is not None:
+            self._leave_comparison()
+        self.turns.changed(_raised(error))
+        self._sender.answered()
+
+    def _leave_comparison(self) -> None:
+        """Close a screen that waits for the engine: in vain, and it hides what is said."""
+        while self._asking_screen() is not None:
+            self.pop_screen()
+
+    def _asking_screen(self) -> CompareScreen | RoundScreen | None:
+        """The screen that has asked the engine for something; another may lie above it."""
+        asks = (each for each in self.screen_stack if isinstance(each, CompareScreen | RoundScreen))
+        return next(asks, None)
+
+    def _seat(self, info: SessionInfo) -> None:
+        """Another pair answers: whoever shows its name or keeps it is told."""
+        self.dashboard.seat(info)
+        self.title_line.show(info)
+        self.library.loaded(info)
+        if self._proposes:
+            self._proposes = False
+            self._later(lambda pairs: pairs.propose())
+
+    def _later(self, call: Callable[[PairManager], None]) -> None:
+        """Have something done with the pairs once what they need is imported, elsewhere."""
+
+        def wait() -> None:
+            import_module("localspec.ui.pair_manager")
+            self.soon(lambda: call(self.pairs))
+
+        threading.Thread(target=wait, name="pairs", daemon=True).start()
+
+    # From the keyboard
+
+    def _enter(self, text: str, command: bool) -> bool:
+        return self._sender.enter(text, command)
+
+    @on(PromptArea.Changed)
+    def _typed(self) -> None:
+        self._completion.look(self.prompt.begun)
+        self._show_size()
+        self._sender.keep()
+
+    def _show_size(self) -> None:
+        """Say on the input's frame how much is typed."""
+        text = self.prompt.text
+        said = "" if commands.parse(text) else self.turns.size_of(text)
+        if self.prompt.is_folded:
+            said = f"{said}, F11 opens the paste"
+        if said != self.prompt.border_subtitle:
+            self.prompt.border_subtitle = said
+
+    def action_page(self, pages: int) -> None:
+        """Move the conversation by pages, backwards if negative."""
+        self.transcript.page(pages)
+
+    def action_stop(self) -> None:
+        """Stop loading, answering or editing; else close the list, or empty the input if twice.
+
+        What waits for the answer's end stands in the input again.
+        """
+        if self.turns.phase is EnginePhase.LOADING:
+            self.engine.stop_loading()
+        elif self.turns.busy:
+            self.turns.stop()
+            self._sender.give_back()
+        elif self._engine_state.editing is not None:
+            self.turns.leave_edit()
+        elif self._completion.display:
+            self._completion.leave(self.prompt.text)
+        elif self.prompt.text and self._again("Esc", "empty the input"):
+            self.prompt.clear()
+            self._status.flash("Ctrl+Z brings it back")
+
+    def action_version(self, node: str, by: int) -> None:
+        """Show the earlier (-1) or later (1) version of a message: its arrows were clicked."""
+        self.library.step(node, by)
+
+    def action_interrupt(self) -> None:
+        """Ctrl+C: copy a selection, else stop the answer; pressed twice, quit."""
+        selected = self.screen.get_selected_text() or self.prompt.selected_text
+        if selected:
+            self._copy(selected, "the selection")
+            self.screen.clear_selection()
+            self.prompt.move_cursor(self.prompt.cursor_location)  # the next Ctrl+C stops, or quits
+            return
+        if self.turns.busy:
+            self.turns.stop()
+            self._sender.give_back()
+        if self._again("Ctrl+C", "quit"):
+            self.leave()
+
+    def _again(self, key: str, what: str) -> bool:
+        """Whether `key` was pressed a moment ago already; says otherwise that it has to be."""
+        now, (before, at) = time.monotonic(), self._pressed
+        if key == before and now - at < _AGAIN_WITHIN_S:
+            self._pressed = ("", now)
+            return True
+        self._pressed = (key, now)
+        said = f"press {key} again to {what}"
+        self._status.flash(said)
+        if isinstance(self.screen, ModalScreen):  # which covers the status line
+            self.notify(said, timeout=_AGAIN_WITHIN_S)
+        return False
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """What stands behind a dialogue does not answer to keys, but for the way out."""
+        if action == "command" and isinstance(self.screen, ModalScreen):
+            return parameters[0] in commands.EVERYWHERE
+        return super().check_action(action, parameters)
+
+    def action_command(self, name: str) -> None:
+        """Run a command from a key or the palette; one that needs an argument is begun."""
+        if commands.find(name).waits:
+            self.prompt.begin(f"/{name} ")
+        elif commands.may_run(name, "", self.turns.phase):
+            self._run_command(name, "")
+        else:
+            self._engine_state.refuse()
+
+    def _run_command(self, name: str, argument: str) -> None:
+        try:
+            commands.run(self._parts, name, argument)
+        except LocalspecError as error:
+            self.transcript.say_error(error)
+
+    # What commands and turns ask for
+
+    def _show_help(self) -> None:
+        if isinstance(self.screen, HelpScreen):
+            self.pop_screen()
+        else:
+            self.push_screen(HelpScreen(self.commands))
+
+    def _set_theme(self, name: str) -> None:
+        self.theme = name
+
+    def leave(self) -> None:
+        """Quit; a running answer is stopped, the engine ends by itself."""
+        self.engine.shut_down()
+        self.exit()
+
+    def _phase_changed(self) -> None:
+        self.show_phase()
+        self._show_size()  # it may have waited for an idle engine
+        if self._pairs is not None:
+            self._pairs.phase_changed()
+
+    def show_phase(self) -> None:
+        """The status line for what is going on."""
+        text, hint = self._engine_state.shown()
+        room = (2 if self.size.height >= 16 else 1) * (self.size.width - 12)
+        if self.turns.phase is EnginePhase.READY and not hint and room >= _SENTENCE:
+            hint = textwrap.shorten(self.dashboard.unsaid(), room, placeholder=" …")
+        if waiting := len(self._sender.waiting):
+            hint += f"  {waiting} message{'s' if waiting > 1 else ''} waiting"
+        if self._pairs is not None and (doing := self._pairs.doing()):
+            hint = f"{doing}  {hint}"
+        self._status.settle()
+        tail = legend(self.session) if self.transcript.by_origin else None
+        self._status.lasting(text, hint=hint, tail=tail)
+
+    def _prompt_read(self, progress: PromptProgress) -> None:
+        """The prompt is being read."""
+        if self.turns.phase is EnginePhase.ANSWERING:
+            text = f"reading {formats.count(progress.total)} tokens"
+            share = progress.done / progress.total if progress.total else 1.0
+            self._status.lasting(text, share, hint="Esc stops")
+            if progress.done >= progress.total:
+                self.show_phase()
+
+    # The screen's own shape
+
+    def on_resize(self) -> None:
+        """Let the panel follow the terminal's size."""
+        self.call_after_refresh(lambda: self.dashboard.place(self.size))
+
+    def _copy(self, text: str, what: str) -> None:
+        self.copy_to_clipboard(text)
+        self._status.flash(f"copied {what}: {len(text):,} characters")

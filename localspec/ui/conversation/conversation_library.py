@@ -1,0 +1,266 @@
+"""The conversation that is going on and those that are stored: what the screen does with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from textual.timer import Timer
+
+from localspec.chat.history import import_export
+from localspec.chat.history.conversation_record import ConversationRecord, MessageVersion
+from localspec.chat.history.fields import settings_of
+from localspec.chat.history.store import Store
+from localspec.chat.history.store_thread import StoreThread
+from localspec.chat.history.tree import PairReference, StoredConversation
+from localspec.errors import ConversationError
+from localspec.process.engine_client import EngineClient
+from localspec.process.messages import SessionInfo
+from localspec.safe_text import one_line
+from localspec.ui.conversation.engine_state import EnginePhase, EngineState
+from localspec.ui.conversation.prompt_area import PromptArea, as_typed
+from localspec.ui.conversation.transcript import Transcript
+from localspec.ui.conversation.turn_controller import TurnController
+
+Result = TypeVar("Result")
+_PATIENCE_S = 5.0
+_DRAFT_S = 1.0
+_QUESTIONS = 200
+
+
+@dataclass(eq=False, repr=False)
+class ConversationLibrary:
+    """Opens conversations and other versions of messages, writes and reads files, keeps drafts.
+
+    Attributes:
+        store_thread: writes and reads the store; None to keep nothing.
+        record: of the conversation on screen.
+        resume: the id of the conversation to begin with.
+    """
+
+    store_thread: StoreThread | None
+    record: ConversationRecord
+    resume: str | None
+    engine_state: EngineState
+    engine: EngineClient
+    turns: TurnController
+    transcript: Transcript
+    prompt: PromptArea
+    _begun: bool = False
+    _knows_drafts: bool = False  # what an earlier run left is read by now: it may be replaced
+    _draft_timer: Timer | None = None
+    _draft: tuple[str, str] | None = None
+
+    def start(self) -> None:
+        """Open the store, in its own thread."""
+        if self.store_thread is not None:
+            self.store_thread.start()
+
+    def shut_down(self) -> bool:
+        """Write what is left; whether all of it was written in time."""
+        self._save_draft()
+        return self.store_thread is None or self.store_thread.close(_PATIENCE_S)
+
+    def loaded(self, session: SessionInfo) -> None:
+        """A pair has been loaded: it answers from now on."""
+        self.record.pair = PairReference(session.pair_name, *session.pair_reference)
+        if not self._begun:
+            self._begun = True
+            self.work(self._begin())
+
+    # What is typed
+
+    def draft(self, text: str) -> None:
+        """The input holds `text` now: kept within a second, unless it edits an earlier message."""
+        if self.store_thread is None or self.engine_state.editing is not None:
+            return
+        self._draft = (self._draft_key(), text)
+        if self._draft_timer is None and self._knows_drafts:
+            self._draft_timer = self.prompt.set_timer(_DRAFT_S, self._save_draft)
+
+    def sent(self) -> None:
+        """What was typed is about to be sent: a conversation that begins takes no draft along."""
+        if self.store_thread is not None and not self.record.tree.nodes:
+            self._draft = None
+            self.store_thread.write(lambda store: store.save_draft("", ""))
+
+    def _save_draft(self) -> None:
+        draft, self._draft, self._draft_timer = self._draft, None, None
+        if draft is None or self.store_thread is None:
+            return
+        key, text = draft
+        if self._knows_drafts:
+            self.store_thread.write(lambda store: store.save_draft(key, text))
+        elif text:  # behind what nobody has seen yet
+            self.store_thread.write(
+                lambda store: store.save_draft(key, _joined(store.draft(key), text))
+            )
+
+    def _draft_key(self) -> str:
+        return self.record.header.id if self.record.tree.nodes else ""
+
+    async def _begin(self) -> None:
+        """What earlier runs have left: a conversation, questions to walk through, a draft."""
+        if self.store_thread is None:
+            return
+        try:
+            if self.resume is not None:
+                await self._open(self.resume)
+            with suppress(ConversationError):  # the store thread has told what is wrong
+                questions = await self.ask(lambda store: store.questions(_QUESTIONS))
+                self.prompt.sent.begin([*map(as_typed, questions)])
+                if self.resume is None:
+                    await self._restore_draft()
+        finally:
+            self._knows_drafts = True
+            if self.prompt.text:
+                self.draft(self.prompt.text)
+
+    async def _restore_draft(self) -> None:
+        key = self._draft_key()
+        text = (
+            await self.ask(lambda store: store.draft(key)) if self.store_thread is not None else ""
+        )
+        if text and self.prompt.text:
+            self.prompt.sent.add(text)  # something else is typed already: Up finds it
+        self.prompt.give_back(text)
+
+    # Versions
+
+    def step(self, node: str, by: int) -> None:
+        """Show an earlier (-1) or later (+1) version of a message, and what followed it."""
+        if node not in self.record.tree.nodes or not self.engine_state.free():
+            return
+        if self.record.step(node, by):
+            self.turns.reopen()
+        else:
+            self.engine_state.say("this is the latest version" if by > 0 else "the first version")
+
+    def step_newest(self, by: int) -> None:
+        """`step` for the message that is picked, else for the newest that has versions."""
+        place = self.newest()
+        if place is not None:
+            self.engine_state.edit(None)
+            self.step(place.node, by)
+        else:
+            self.engine_state.say("there is only one version")
+
+    def newest(self) -> MessageVersion | None:
+        """The message that is picked, else the newest one, if it has versions; None for none."""
+        picked = self.engine_state.editing
+        nodes = [node.id for node in self.record.nodes() if picked in (None, node.id)]
+        places = (self.record.place(node) for node in reversed(nodes))
+        return next((place for place in places if place.versions > 1), None)
+
+    # Other conversations
+
+    def ask(
+        self, job: Callable[[Store], Result], *, changes: bool = False
+    ) -> asyncio.Future[Result]:
+        """What the store says.
+
+        Args:
+            job: asked of the store.
+            changes: it is done whether or not somebody waits for it.
+
+        Raises:
+            ConversationError: conversations are not kept, or cannot be read.
+        """
+        if self.store_thread is None:
+            raise ConversationError("conversations are not kept")
+        return asyncio.wrap_future(self.store_thread.ask(job, changes=changes))
+
+    def work(self, job: Coroutine[Any, Any, None]) -> None:
+        """Do one of the following meanwhile, and tell what goes wrong."""
+        self.transcript.run_worker(self._told(job), group="library")
+
+    async def _told(self, job: Coroutine[Any, Any, None]) -> None:
+        try:
+            await job
+        except Exception as error:  # whatever it is, the conversation goes on
+            self.transcript.say_error(error)
+
+    def open(self, conversation: str) -> None:
+        """Go on with a stored conversation."""
+        self.work(self._open(conversation))
+
+    async def _open(self, conversation: str) -> None:
+        if self._knows_drafts:
+            self._save_draft()
+        if self._show(await self.ask(lambda store: store.load(conversation))):
+            await self._restore_draft()
+
+    async def open_with(self, words: str) -> None:
+        """Go on with the latest stored conversation that contains these words.
+
+        Raises:
+            ConversationError: there is none.
+        """
+        found = await self.ask(lambda store: store.listed(words))
+        if not found:
+            raise ConversationError(
+                f"no file and no stored conversation is called {one_line(words, 60)}",
+                "F7 lists the conversations.",
+            )
+        await self._open(found[0].header.id)
+
+    async def export(self, form: str, path: Path | None) -> None:
+        """Write the conversation on screen to a file, and say where it is."""
+        written = await self.write_file(form, path)
+        self.transcript.say(f"written to {written.absolute()}")
+
+    async def write_file(
+        self, form: str, path: Path | None = None, conversation: str | None = None
+    ) -> Path:
+        """Write a conversation to a file, without an id the one on screen; where to.
+
+        Raises:
+            ConversationError: there is nothing to write, or it cannot be written.
+        """
+        if conversation is None:
+            stored = StoredConversation(self.record.header, self.record.tree)
+            if not stored.tree.nodes:
+                raise ConversationError("there is nothing to export yet", "Ask something first.")
+        else:
+            wanted = conversation
+            stored = await self.ask(lambda store: store.load(wanted))
+        return await asyncio.to_thread(import_export.write_file, stored, form, path)
+
+    async def import_file(self, path: Path) -> None:
+        """Store the conversation in a file, and open it."""
+        stored = await asyncio.to_thread(import_export.read_file, path)
+        if self.store_thread is not None:
+            nodes = list(stored.tree.nodes.values())
+            await self.ask(
+                lambda store: store.save(stored.header, nodes, stored.tree.leaf), changes=True
+            )
+        self._show(stored)
+
+    def _show(self, stored: StoredConversation) -> bool:
+        """Go on with it, if the engine is free; whether that was so.
+
+        Without a model it is shown all the same, and goes on once one is loaded.
+        """
+        if self.engine_state.phase is EnginePhase.UNUSABLE:
+            self.record.open(stored)
+            self.turns.show_conversation()
+            return True
+        session = self.engine.info
+        if not self.engine_state.free() or session is None:
+            return False
+        stored_settings = settings_of(stored.header.parameters, session.settings)
+        settings = session.advice.settled(stored_settings)
+        self.record.open(stored)
+        other, notice = stored.header.pair.name, ""
+        if other and other != session.pair_name:
+            notice = f"so far {other} answered here, now {session.pair_name} does"
+        self.turns.reopen(settings, notice)
+        return True
+
+
+def _joined(before: str, behind: str) -> str:
+    return f"{before}\n{behind}" if before else behind

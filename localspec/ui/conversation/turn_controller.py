@@ -1,0 +1,361 @@
+"""Turns and changes of the conversation: one at a time, from what was asked to what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from localspec import formats
+from localspec.chat.conversation import Message, Role
+from localspec.chat.figures import figures_of
+from localspec.chat.history.conversation_record import ConversationRecord
+from localspec.chat.settings import ChatSettings
+from localspec.errors import UsageError, in_words
+from localspec.process.engine_client import EngineClient
+from localspec.process.messages import (
+    Compact,
+    CompareAnswers,
+    OpenConversation,
+    Regenerate,
+    Request,
+)
+from localspec.ui.conversation.engine_state import ANSWER, EnginePhase, EngineState
+from localspec.ui.conversation.items import Answer
+from localspec.ui.conversation.prompt_area import PromptArea, as_typed
+from localspec.ui.conversation.stream import AnswerStream
+from localspec.ui.conversation.transcript import Transcript
+from localspec.ui.panel.dashboard import Dashboard
+
+_TOLD_FROM = 40  # characters: what is shorter fits anywhere
+_COUNTED_FROM = 400  # characters: what is shorter hardly matters where it is guessed wrong
+_LATEST, _USUAL = 20, 4  # messages that are looked at; characters of a token while there are none
+
+
+@dataclass(eq=False, repr=False)
+class TurnController:
+    """Has the engine answer, and puts what comes of it into the record and on the screen.
+
+    Lives in the screen's thread.
+    """
+
+    engine_state: EngineState
+    engine: EngineClient
+    record: ConversationRecord
+    stream: AnswerStream
+    transcript: Transcript
+    prompt: PromptArea
+    dashboard: Dashboard
+    _asked: str = ""
+    _instead_of: str | None = None  # the question that the running one is a version of
+    _replaced: Answer | None = None
+    _summing: bool = False
+    _then: Callable[[], None] | None = None
+    _unsent: str = ""  # what stood in the input before an earlier question was edited
+    _notice: str = ""  # to be shown once the change that is being made is done
+    _counted: tuple[str, int] = ("", 0)  # the last text that the engine counted, and its tokens
+    _counting: str = ""  # the text that it counts now
+    _numbers: dict[str, int] = field(default_factory=dict)  # of the engine's turns, by node
+
+    @property
+    def phase(self) -> EnginePhase:
+        """What the engine is doing."""
+        return self.engine_state.phase
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is running or being stopped."""
+        return self.phase in ANSWER
+
+    def messages(self) -> list[Message]:
+        """What has been said so far, as the session is to know it."""
+        return self.record.messages()
+
+    def size_of(self, text: str) -> str:
+        """How many tokens `text` has, and whether they are too many; nothing for a few.
+
+        A long one is counted while the engine is idle: `counted` is when to ask again.
+        """
+        if len(text) < _TOLD_FROM:
+            return ""
+        exact = text == self._counted[0]
+        tokens = self._counted[1] if exact else self._guess(text)
+        if not exact and len(text) >= _COUNTED_FROM and self.phase is EnginePhase.READY:
+            self._count(text)
+        said = f"{'' if exact else 'about '}{formats.count(tokens)} tokens"
+        room = self.dashboard.state.figures.context_size
+        if tokens <= room or not room:
+            return said
+        return f"{said}, the context holds {formats.count(room)}: /set ctx-size N"
+
+    def _count(self, text: str) -> None:
+        if not self._counting:
+            self._counting = text
+            self.engine.count(text)
+
+    def counted(self, tokens: int) -> None:
+        """The engine has counted what `size_of` wanted to know."""
+        self._counted, self._counting = (self._counting, tokens), ""
+
+    def _guess(self, text: str) -> int:
+        """About how many tokens `text` has, as it was cut before, or the latest answers were."""
+        counted, number = self._counted
+        if counted and counted[:_COUNTED_FROM] == text[:_COUNTED_FROM]:
+            tokens, characters = number, len(counted)
+        else:
+            known = [
+                (n, len(node.message.content))
+                for node in self.record.nodes()[-_LATEST:]
+                if isinstance(n := node.figures.get("generated_tokens"), int) and n
+            ]
+            tokens, characters = map(sum, zip(*known, strict=True)) if known else (1, _USUAL)
+        return max(1, round(len(text) * tokens / max(1, characters)))
+
+    def number_of(self, back: int) -> int:
+        """The engine's number of an answer: the last one, or so many before it.
+
+        Raises:
+            UsageError: there is no such answer, or nobody knows how it was drafted.
+        """
+        path = self.record.nodes()
+        nodes = [node.id for node in path if node.message.role is Role.ASSISTANT]
+        if not 0 <= back < len(nodes):
+            raise UsageError("there is no such answer", "Ask something first.")
+        number = self._numbers.get(nodes[-1 - back], 0)
+        if not number:
+            raise UsageError(
+                "how this answer was drafted is not known any more",
+                "It was written at an earlier start: answer again (F5) and look then.",
+            )
+        return number
+
+    # What is asked for
+
+    def reserve(self) -> bool:
+        """Take the engine for a turn; False, and a word, while there is no free engine."""
+        if not self.engine_state.free():
+            return False
+        self.engine_state.enter(EnginePhase.ANSWERING)
+        self.engine.reserve()
+        return True
+
+    def ask(self, text: str) -> None:
+        """Send `text` to the model, after `reserve`."""
+        self._instead_of, earlier = self.engine_state.editing, None
+        self.engine_state.edit(None)
+        if self._instead_of is not None:
+            earlier = self.record.before(self._instead_of)
+            self.transcript.cut(self._instead_of)
+        nodes = self.record.begin(text, self._settings(), instead_of=self._instead_of)
+        question, answer = (self.record.place(node) for node in nodes)
+        item = self.transcript.ask(text, question)
+        item.place = answer
+        self._numbers[answer.node] = self.engine.turn
+        self._asked = text
+        self.stream.begin(item)
+        self.engine.ask(text, earlier, self.record.stored_as)
+
+    def regenerate(self) -> None:
+        """Answer the last message again."""
+        last = self.transcript.last_answer()
+        if last is None:
+            self.engine_state.say("there is no answer yet")
+        elif self.reserve():
+            self._replaced, answer = last, self.transcript.answer_again(last)
+            (node,) = self.record.begin(None, self._settings())
+            answer.place = self.record.place(node)
+            self._numbers[node] = self.engine.turn
+            self._asked = ""
+            self.stream.begin(answer)
+            self.engine.begin(Regenerate())
+
+    def compact(self) -> None:
+        """Have the conversation summed up; the summary takes its place, as another version."""
+        if self.reserve():
+            self._summing = True
+            self.stream.begin(self.transcript.ask("/compact"))
+            self.engine.begin(Compact())
+
+    def compare(self, text: str, before: Sequence[Message]) -> None:
+        """Have `text` answered twice after `before`; `stop` of the engine ends it."""
+        self.engine.reserve()
+        self.engine_state.enter(EnginePhase.CHANGING)
+        self.engine.begin(CompareAnswers(text, tuple(before)))
+
+    def stop(self) -> None:
+        """Ask the running answer to end; the screen answers at once."""
+        if self.phase is EnginePhase.ANSWERING:
+            self.engine_state.enter(EnginePhase.STOPPING)
+            self.engine.stop()
+
+    def _settings(self) -> ChatSettings:
+        if self.engine.info is None:
+            raise AssertionError("a turn without a session")
+        return self.engine.info.settings
+
+    # An earlier question in another form
+
+    def edit_earlier(self) -> None:
+        """Put the last question into the input to be sent in another form; then the one before."""
+        if not self.engine_state.free():
+            return
+        node = self.record.question_before(self.engine_state.editing)
+        if node is None:
+            self.engine_state.say("there is no earlier message")
+            return
+        if self.engine_state.editing is None:
+            self._unsent = self.prompt.text
+            if self._unsent.strip():
+                self.prompt.sent.add(self._unsent)  # whatever becomes of the edit, Up finds it
+        self.engine_state.edit(node.id)
+        self.prompt.show(as_typed(node.message.content))
+        self.transcript.show(node.id)
+
+    def leave_edit(self) -> None:
+        """Leave an edited question as it was."""
+        if self.engine_state.editing is not None:
+            self.engine_state.edit(None)
+            self.prompt.show(self._unsent)
+
+    # Changes between turns
+
+    def clear(self) -> None:
+        """Begin a new conversation."""
+        self.change(OpenConversation(()), self._cleared)
+
+    def _cleared(self) -> None:
+        self.record.fresh()
+        self.show_conversation()
+
+    def change(self, request: Request, then: Callable[[], None]) -> None:
+        """Change the session between turns, if it is free; once it is done, do `then`."""
+        if self.engine_state.free():
+            self._then = then
+            self.engine_state.enter(EnginePhase.CHANGING)
+            self.engine.change(request)
+
+    def changed(self, error: Exception | None) -> None:
+        """The change has been made, or refused."""
+        then, self._then = self._then, None
+        if error is not None:
+            self.transcript.say_error(error)
+        elif then is not None:
+            then()
+        self._notice = ""
+        self.engine_state.edit(None)
+        self.engine_state.enter(EnginePhase.READY)
+        self.dashboard.refresh()
+
+    def reopen(self, settings: ChatSettings | None = None, notice: str = "") -> None:
+        """Let the session know the path in force, then show it.
+
+        Args:
+            settings: those of the conversation; None for what is in force.
+            notice: to be said below it.
+        """
+        self._notice = notice
+        if self.engine.alive:
+            opened = OpenConversation(tuple(self.messages()), settings, self.record.stored_as)
+            self.change(opened, self.show_conversation)
+        else:
+            self.show_conversation()
+
+    def show_conversation(self) -> None:
+        """Show the path in force, as the record has it."""
+        record = self.record
+        shown = [(node.message, record.place(node.id), node.figures) for node in record.nodes()]
+        last = shown[-1][2] if shown else {}
+        self.dashboard.state.begin(last if self._ours(last) else {})
+        self.transcript.open(self.engine.latest, shown)
+        if self._notice:
+            self.transcript.say(self._notice)
+            self._notice = ""
+        self.dashboard.refresh()
+
+    def _ours(self, figures: Mapping[str, Any]) -> bool:
+        """Whether what answers now gave the answer with these figures, as far as anybody knows."""
+        info = self.engine.info
+        if info is None:
+            return False
+        now = {"pair": info.pair_name, "draft": info.pair_reference[1]}
+        return all(figures.get(name, one) == one for name, one in now.items())
+
+    # How a turn ends
+
+    def over(
+        self,
+        error: Exception | None,
+        said: Sequence[Message],
+        phase: EnginePhase = EnginePhase.READY,
+    ) -> None:
+        """The turn is over: draw the rest, settle the answer, free the engine.
+
+        Args:
+            error: why it failed; None where it did not.
+            said: the messages that joined the conversation.
+            phase: what the engine is doing now.
+        """
+        self.stream.flush()
+        self.engine_state.enter(phase)
+        if self._summing:
+            self._compacted(error, said)
+        else:
+            self._answered(error, said)
+        self._replaced = self._instead_of = None
+        self.stream.close()
+
+    def died(self, error: Exception) -> None:
+        """There is no engine any more: what it said so far is kept."""
+        if self.busy:
+            self.stream.flush()
+            heard = tuple(self.stream.heard)
+            text = "".join(span.text for span in heard)
+            said = [Message(Role.ASSISTANT, text, None, heard)] if text else []
+            self.over(error, [] if self._summing else said, EnginePhase.DEAD)
+        else:
+            self.transcript.say_error(error)
+        self._then, self._counting = None, ""
+        if (
+            self.engine_state.editing not in self.record.tree.nodes
+        ):  # another conversation was to be opened
+            self.engine_state.edit(None)
+        self.engine_state.enter(EnginePhase.DEAD)
+
+    def _compacted(self, error: Exception | None, said: Sequence[Message]) -> None:
+        self._summing = False
+        if said:
+            self.record.graft(list(said), self._settings())
+            notice = "this summary is what the model knows from now on; F9 goes back"
+        elif error is not None:
+            notice = ": ".join(in_words(error))
+        else:
+            notice = "there is no summary: the conversation is what it was"
+        self.reopen(notice=notice)
+
+    def _answered(self, error: Exception | None, said: Sequence[Message]) -> None:
+        answer, end = self.stream.answer, self.stream.end
+        figures = figures_of(end.stats if end else None)
+        if answer is not None:
+            figures.update(answer.thought.figures())
+        kept = said[-1] if said and said[-1].role is Role.ASSISTANT else None
+        pair = self.record.pair
+        self.record.end(kept, {**figures, "pair": pair.name, "draft": pair.draft})
+        if answer is not None:
+            self.transcript.finish(answer, figures, end.reason if end else None)
+            if self._replaced is not None and not answer.text:
+                # As the session does: an answer that never began replaces nothing.
+                self.transcript.put_back(answer, self._replaced)
+                answer = None
+        if kept is None and self._instead_of is not None:
+            # An edited question came to nothing: the conversation is what it was.
+            self.prompt.give_back(as_typed(self._asked))
+            self.reopen(notice=": ".join(in_words(error)) if error is not None else "")
+        elif error is not None:
+            self._failed(error, answer)
+
+    def _failed(self, error: Exception, answer: Answer | None) -> None:
+        """Say what happened; a question without any answer goes back into the input."""
+        if answer is not None and not answer.text:
+            self.transcript.take_back(answer)
+            self.prompt.give_back(as_typed(self._asked))
+        self.transcript.say_error(error)

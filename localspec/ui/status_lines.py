@@ -1,0 +1,125 @@
+"""The lines around the conversation: which pair answers, what the app is doing, the main keys."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from textual.content import Content
+from textual.widgets import Static
+
+from localspec.safe_text import one_line
+from localspec.ui.panel import drawing
+from localspec.ui.widgets import HEAD, KEY, MUTED, Uncopied, key_hint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.timer import Timer
+
+    from localspec.process.messages import SessionInfo
+    from localspec.ui.commands import Command
+
+_FLASH_S = 4.0
+_BAR = 16
+_FIRST = ("help", "quit", "speculation", "pairs", "regen", "history")  # what a newcomer looks for
+
+
+class TitleLine(Static, Uncopied):
+    """The program's name, the pair's, and those of its models."""
+
+    def show(self, session: SessionInfo | None) -> None:
+        """Name what has been loaded, if anything has."""
+        pieces = [("localspec", HEAD)]
+        if session is not None:
+            models = session.target_name + (
+                f" + {session.draft_name}" if session.draft_name else ""
+            )
+            pieces += [
+                (f"  {one_line(session.pair_name, 40)}", "bold"),
+                (f"  {one_line(models, 100)}", MUTED),
+            ]
+        self.update(Content.assemble(*pieces), layout=False)
+
+
+class StatusLine(Static, Uncopied):
+    """Shows a lasting state, covered for some seconds by the latest short answer."""
+
+    def __init__(self) -> None:
+        super().__init__("", markup=False, id="status")
+        self._lasting = Content("")
+        self._timer: Timer | None = None
+
+    def lasting(
+        self, text: str, share: float | None = None, *, hint: str = "", tail: Content | None = None
+    ) -> None:
+        """What the app is doing, with a bar where a share of 1 is known."""
+        parts = [Content.assemble((one_line(text), MUTED))]
+        if share is not None:
+            parts.append(drawing.bar(share, _BAR, "$primary"))
+            parts.append(Content(f"{100 * share:.0f} %"))
+        if hint:
+            parts.append(Content.assemble((hint, MUTED)))
+        if tail is not None:
+            parts.append(tail)
+        self._lasting = Content("  ").join(parts)
+        if self._timer is None:
+            self._say(self._lasting)
+
+    def flash(self, text: str) -> None:
+        """A short answer that goes away by itself."""
+        if self._timer is not None:
+            self._timer.stop()
+        self._say(Content.assemble((one_line(text), KEY)))
+        self._timer = self.set_timer(_FLASH_S, self._unflash)
+
+    def settle(self) -> None:
+        """Drop a short answer that is no longer true."""
+        if self._timer is not None:
+            self._timer.stop()
+            self._unflash()
+
+    def _unflash(self) -> None:
+        self._timer = None
+        self._say(self._lasting)
+
+    def _say(self, content: Content) -> None:
+        """Show it; the screen is laid out anew only where that takes more lines, or fewer."""
+        width, height = self.size
+        lines = content.get_height({}, width) if width else 0
+        self.update(content, layout=lines != height)
+
+
+def _rank(command: Command) -> int:
+    return _FIRST.index(command.name) if command.name in _FIRST else len(_FIRST)
+
+
+class KeyLine(Uncopied):
+    """Textual's own footer lists keys by focus; this one keeps what fits, `_FIRST` before others.
+
+    Args:
+        commands: the table with the keys in force.
+    """
+
+    ALLOW_SELECT = False
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        super().__init__(id="keys")
+        self._commands = commands
+
+    def render(self) -> Content:
+        """Lay out as many keys as fit; dots at the end where others do not."""
+        items = [
+            key_hint(one.shown.split(",")[0], one.footer, f"app.command('{one.name}')")
+            for one in sorted(self._commands, key=_rank)
+            if one.footer
+        ]
+        return Content.assemble(" ", as_many(items, self.size.width - 2))
+
+
+def as_many(hints: Sequence[Content], width: int) -> Content:
+    """As many keys as fit, what matters most first, and whether there are more."""
+    line = drawing.joined(hints, width)
+    if line.is_same(drawing.joined(hints, sys.maxsize)):
+        return line
+    return Content.assemble(drawing.joined(hints, width - 2), (" …", MUTED))
