@@ -36,9 +36,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from llama_cpp import llama_cpp as lib
 
-from localspec.chat.answer import AnswerText
 from localspec.chat.events import RoundText, TurnEvent
-from localspec.chat.session import Session
+from localspec.chat.session.answer import AnswerText
+from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import GenerateSettings

@@ -37,7 +37,7 @@ from pathlib import Path
 
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-from localspec.chat.figures import gamma_words
+from localspec.chat.figures.figures import gamma_words
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings

@@ -27,7 +27,7 @@ from localspec.engine.cancel import Cancel
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.train.judging import AcceptedDrafts, judge
-from localspec.train.token_ids import prompt_ids
+from localspec.train.texts.token_ids import prompt_ids
 
 KINDS = ("chitchat", "python_algorithms", "tinystories", "facts")
 EACH = 6

@@ -44,7 +44,7 @@ import pexpect
 from localspec.chat.events import RoundText
 from localspec.engine.llama import Model
 from localspec.loading.load_request import LoadRequest
-from localspec.pairs import resolver
+from localspec.pairs.names import resolver
 from localspec.process.engine_client import EngineClient
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.conversation.stream import EventInbox, FramePacer

@@ -34,7 +34,7 @@ from time import perf_counter, process_time
 
 from localspec import machine
 from localspec.chat.events import RoundText, TurnEnd
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions
 from localspec.errors import PromptTooLong

@@ -16,9 +16,9 @@ from typing import Any, Self, Unpack
 
 from localspec.chat.conversation import Message
 from localspec.chat.events import RoundText, TurnEnd
-from localspec.chat.figures import Figures
-from localspec.chat.pair import LoadRecord
-from localspec.chat.session import Session, TurnEvents
+from localspec.chat.figures.figures import Figures
+from localspec.chat.session.pair import LoadRecord
+from localspec.chat.session.session import Session, TurnEvents
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.params import Accept

@@ -21,14 +21,16 @@ from pathlib import Path
 
 from localspec import formats
 from localspec.errors import HubOffline, LocalspecError
-from localspec.pairs import catalogue, folders, model_source, vocabulary
-from localspec.pairs.catalogue import CuratedFile, CuratedPair
+from localspec.pairs.disk import folders
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.need import draft_facts, facts
 from localspec.pairs.memory.outlook import counted
-from localspec.pairs.model_source import ModelSource
-from localspec.pairs.references import Reference
+from localspec.pairs.names import catalogue
+from localspec.pairs.names.catalogue import CuratedFile, CuratedPair
+from localspec.pairs.names.references import Reference
+from localspec.pairs.report import model_source, vocabulary
+from localspec.pairs.report.model_source import ModelSource
 from localspec.private import write_whole
 
 PINS = ("bytes", "revision", "sha256")

@@ -14,13 +14,13 @@ from unittest import mock
 import hypothesis
 import pytest
 
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.pairs import starter
-from localspec.pairs.reserved_names import STARTER
+from localspec.pairs.disk import starter
+from localspec.pairs.names.reserved_names import STARTER
 from tests.support import costs, toy
 from tests.support.two_parts import pytest_cmdline_main  # noqa: F401 - a hook
 

@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from localspec.chat.pair import LoadedPair, LoadRecord
-from localspec.chat.renderer import TemplateRenderer
-from localspec.chat.session import Session
+from localspec.chat.prompt.renderer import TemplateRenderer
+from localspec.chat.session.pair import LoadedPair, LoadRecord
+from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Situation

@@ -16,10 +16,10 @@ from llama_cpp import llama_cpp as lib
 
 from localspec.chat.advice import ADVISABLE, SamplingAdvice, SettingSource, advise
 from localspec.chat.history.fields import document_of, settings_of
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings
-from localspec.cli.run import command as run_command
-from localspec.cli.show import command as show_command
+from localspec.cli.answers.run import command as run_command
+from localspec.cli.models.show import command as show_command
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
@@ -27,7 +27,7 @@ from localspec.engine.params import SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import load_beside, load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.pairs import catalogue
+from localspec.pairs.names import catalogue
 from tests.support.gguf_models import write_advised, write_other_vocabulary
 
 SMALL = LoadRequest(draft="none", ctx_size=64, threads=1, gamma=0, n_predict=2)

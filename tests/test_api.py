@@ -18,8 +18,9 @@ from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing
 from localspec.engine.stats import FinishReason
 from localspec.errors import LocalspecError, UsageError
-from localspec.loading import attention, starter_form
+from localspec.loading import starter_form
 from localspec.loading.load_request import LoadOptions, LoadRequest
+from localspec.loading.measurements import attention
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)

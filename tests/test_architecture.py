@@ -67,12 +67,12 @@ ONLY_IN = {
     "textual": ("ui",),
     "huggingface_hub": ("pairs/hub",),
     "llama_cpp": ("engine/llama",),
-    "jinja2": ("chat/renderer_child",),
+    "jinja2": ("chat/prompt/renderer_child",),
     "ctypes": ("engine/llama",),
     "llguidance": ("engine/guidance",),
-    "starlette": ("serve", "cli/serve"),
-    "uvicorn": ("serve", "cli/serve"),
-    "torch": ("train/learning", "train/network", "train/optim"),
+    "starlette": ("serve", "cli/answers/serve"),
+    "uvicorn": ("serve", "cli/answers/serve"),
+    "torch": ("train/head/learning", "train/head/network", "train/head/optim"),
 }
 
 
@@ -219,7 +219,8 @@ def test_control_a_circle_is_seen(indent: str) -> None:
 
 def knows_the_app(path: Path, source: str | None = None) -> bool:
     """Whether a part of the screen imports the app, which is made of it, also for its types."""
-    parts = inside(path, "ui/conversation", "ui/panel", "ui/screens")
+    folders = ("commands", "conversation", "input", "pairs", "panel", "screens", "transcript")
+    parts = inside(path, *(f"ui/{folder}" for folder in folders))
     found = {name.partition(":")[0] for name in imports(path, source)}
     return parts and not found.isdisjoint({"localspec.ui.chat_app", "localspec.ui.launch"})
 
@@ -283,6 +284,28 @@ def test_control_a_file_name_that_stands_twice_is_seen() -> None:
     names = ("pairs/__init__.py", "chat/__init__.py", "pairs/past.py", "chat/session/past.py")
     assert names_twice(PACKAGE / name for name in names) == {"past.py"}
     assert names_twice(PACKAGE / name for name in names[:3]) == set()
+
+
+MOST_FILES = 12
+
+# Folders that are still larger.
+LARGE_LEFT = {"engine", "engine/llama"}
+
+
+def large_folders(paths: Iterable[Path]) -> set[str]:
+    """The folders of the package that have more than a dozen files."""
+    found = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in paths)
+    return {folder for folder, number in found.items() if number > MOST_FILES}
+
+
+def test_every_folder_can_be_seen_whole() -> None:
+    assert large_folders(files()) == LARGE_LEFT
+
+
+def test_control_a_folder_that_is_too_large_is_seen() -> None:
+    paths = [PACKAGE / f"chat/{number}.py" for number in range(MOST_FILES + 1)]
+    assert large_folders(paths) == {"chat"}
+    assert large_folders([PACKAGE / "ui/a.py", *paths[1:]]) == set()
 
 
 MOST_LINES = 45
@@ -360,7 +383,7 @@ def test_nothing_that_waits_goes_by_a_clock_that_jumps() -> None:
         "chat/history/import_export.py",
         "chat/history/conversation_record.py",
         "chat/history/store.py",
-        "chat/renderer_child.py",
+        "chat/prompt/renderer_child.py",
         "serve/replies.py",
         "ui/screens/history.py",
     }
@@ -388,9 +411,9 @@ def test_control_an_init_that_acts_is_seen(source: str) -> None:
     ("file", "line"),
     [
         ("engine/llama/hardware.py", "from localspec import pairs as p"),
-        ("engine/verify.py", "import localspec.chat.session as s"),
-        ("pairs/pair_pull.py", "from localspec.engine import sampling"),
-        ("chat/session.py", "from localspec.engine.verify import _split"),
+        ("engine/verify.py", "import localspec.chat.session.session as s"),
+        ("pairs/hub/pair_pull.py", "from localspec.engine import sampling"),
+        ("chat/session/session.py", "from localspec.engine.verify import _split"),
         ("ui/chat_app.py", "from localspec.cli.subcommands import main"),
     ],
 )
@@ -404,8 +427,8 @@ def test_control_a_wrong_import_is_seen(file: str, line: str) -> None:
     [
         ("engine/llama_grammar.py", "import ctypes"),
         ("engine/llama_grammar.py", "from ctypes import byref"),
-        ("chat/session.py", "import llama_cpp.llama_cpp as c"),
-        ("chat/figures.py", "from textual import on"),
+        ("chat/session/session.py", "import llama_cpp.llama_cpp as c"),
+        ("chat/figures/figures.py", "from textual import on"),
         ("uikit/app.py", "from textual.app import App"),
         ("pairs/hubs.py", "from huggingface_hub import HfApi"),
     ],
@@ -418,9 +441,11 @@ def test_control_a_library_outside_its_room_is_seen(file: str, line: str) -> Non
 
 def test_the_first_frame_waits_for_no_import_that_it_does_without() -> None:
     program = (
-        "import sys, localspec.cli.chat, localspec.process.engine_client, localspec.ui.launch\n"
+        "import sys, localspec.cli.answers.chat, localspec.process.engine_client\n"
+        "import localspec.ui.launch\n"
         "print([m for m in ('markdown_it', 'pygments', 'psutil', 'tomllib', 'huggingface_hub',"
-        " 'httpx', 'localspec.pairs.catalogue', 'localspec.pairs.gguf') if m in sys.modules])\n"
+        " 'httpx', 'localspec.pairs.names.catalogue', 'localspec.pairs.gguf')"
+        " if m in sys.modules])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

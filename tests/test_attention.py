@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from localspec.cli import doctor
+from localspec.cli.machine import doctor
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import ProfileStore, Timing, fill, measure
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.errors import Cancelled
-from localspec.loading import attention
-from localspec.loading.attention import (
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.measurements import attention
+from localspec.loading.measurements.attention import (
     QUICK,
     THOROUGH,
     AttentionTiming,
@@ -28,8 +29,7 @@ from localspec.loading.attention import (
     measured_here,
     stored,
 )
-from localspec.loading.load_request import LoadRequest
-from localspec.loading.measured_costs import profile_store
+from localspec.loading.measurements.measured_costs import profile_store
 from localspec.loading.planning import load_plan
 from localspec.pairs.memory.need import ModelSetup
 from localspec.pairs.memory.placement import PROGRAM

@@ -20,7 +20,7 @@ from localspec.bench.report_files import document
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, BenchReport
 from localspec.bench.runner import BeforeAsking, Runner, part
 from localspec.bench.tables import text
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Timing
 from localspec.errors import Cancelled

@@ -8,8 +8,8 @@ from itertools import product
 
 import pytest
 
-from localspec.chat.benefit import benefit, of_two
-from localspec.chat.figures import Figures, Meter
+from localspec.chat.figures.benefit import benefit, of_two
+from localspec.chat.figures.figures import Figures, Meter
 from localspec.engine.stats import (
     LOOKUP,
     GammaNote,

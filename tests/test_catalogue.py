@@ -23,11 +23,13 @@ from localspec.errors import (
     NotOnHub,
     UsageError,
 )
-from localspec.pairs import catalogue, folders, installed, pair_pull, references, resolver, starter
+from localspec.pairs.disk import folders, installed, starter
+from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.gguf import head_checks
-from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.pair_pull import PullRequest
-from localspec.pairs.references import Reference
+from localspec.pairs.hub import pair_pull
+from localspec.pairs.hub.pair_pull import PullRequest
+from localspec.pairs.names import catalogue, references, resolver
+from localspec.pairs.names.references import Reference
 from tests.support import gguf_models, ggufs, toy
 from tests.support.heads import write_dflash
 from tests.support.hub_server import Repo

@@ -10,10 +10,10 @@ import pytest
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import AnswerReading
-from localspec.chat.dialects.learner import learnt
-from localspec.chat.renderer import TemplateSource
+from localspec.chat.dialects.learning.learner import learnt
+from localspec.chat.prompt.renderer import TemplateSource
 from localspec.engine.cancel import Cancel
-from localspec.pairs import catalogue
+from localspec.pairs.names import catalogue
 from tests.fakes import FakeModel, ended, fake_session, renderer, rounds_of
 from tests.support.golden_answers import BOS, EOS, golden, in_pieces
 from tests.support.llama_source import templates

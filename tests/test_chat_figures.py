@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from localspec import machine
-from localspec.chat.drafting import Drafting
-from localspec.chat.figures import Meter
+from localspec.chat.figures.figures import Meter
+from localspec.chat.session.drafting import Drafting
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma

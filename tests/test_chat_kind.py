@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.answer import TextKind
+from localspec.chat.session.answer import TextKind
 
 TEXT = "So:\n\n```python\nx = 1\n```\nThat is ``` all\n~~~~\n```\n~~~\n~~~~ \nend"
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from localspec.chat.conversation import Message, Role, fold_system, merge_neighbours, with_system
-from localspec.chat.template import PLAIN_STOPS, ChatTemplate
+from localspec.chat.prompt.template import PLAIN_STOPS, ChatTemplate
 from localspec.engine.llama import Model
 from localspec.errors import LocalspecError
 from tests.fakes import BOS, CHATML, END, START, FakeModel, renderer

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.answer import AnswerText, Detokeniser, StopFilter
 from localspec.chat.events import Origin, RoundText, Span, joined
+from localspec.chat.session.answer import AnswerText, Detokeniser, StopFilter
 from localspec.engine.stats import FinishReason, Round
 
 DRAFT, TARGET = Origin.DRAFT, Origin.TARGET

@@ -139,11 +139,11 @@ def watched(interrupting: str, *arguments: str) -> subprocess.CompletedProcess[s
     [
         ("localspec.cli.subcommands", "run -p hi"),
         ("click", "--help"),
-        ("localspec.cli.run", "run -p hi"),
-        ("localspec.cli.answer_output", "run -p hi"),
+        ("localspec.cli.answers.run", "run -p hi"),
+        ("localspec.cli.answers.answer_output", "run -p hi"),
         ("localspec.process.engine_client", "tune toy"),
         ("msgspec", "tune toy"),
-        ("localspec.pairs.pair_pull", "pull starter"),
+        ("localspec.pairs.hub.pair_pull", "pull starter"),
     ],
 )
 def test_ctrl_c_during_an_import_leaves_quietly(interrupting: str, command: str) -> None:

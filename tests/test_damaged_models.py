@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from localspec.errors import ModelFileError
-from localspec.pairs import model_source
+from localspec.pairs.report import model_source
 from tests.support import damaged, gguf_models, ggufs, heads, toy
 from tests.support.damaged import Damaged, Parts, put_together, split, take_apart, write_parts
 

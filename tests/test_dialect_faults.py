@@ -10,10 +10,10 @@ import pytest
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import AnswerReading, Call, Dialect
-from localspec.chat.dialects.learner import learnt
-from localspec.chat.renderer import TemplateSource
+from localspec.chat.dialects.learning.learner import learnt
+from localspec.chat.prompt.renderer import TemplateSource
+from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.settings import ChatSettings
-from localspec.chat.template import ChatTemplate
 from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import require_grammar
 from localspec.errors import LocalspecError

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects import AnswerReading, Call, Dialect, dialect_store, learn, learner
-from localspec.chat.dialects.learner import learnt
-from localspec.chat.renderer import RenderBudget, TemplateRenderer, TemplateSource
+from localspec.chat.dialects import AnswerReading, Call, Dialect, learn
+from localspec.chat.dialects.learning import dialect_store, learner
+from localspec.chat.dialects.learning.learner import learnt
+from localspec.chat.prompt.renderer import RenderBudget, TemplateRenderer, TemplateSource
 from tests.support.golden_answers import BOS, EOS, golden, in_pieces
 from tests.support.llama_source import templates
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from localspec.chat.dialects import Dialect
-from localspec.chat.dialects.call_grammar import CallGrammar, call_grammar
-from localspec.chat.dialects.learner import learnt
-from localspec.chat.dialects.value_rules import CallableTool
+from localspec.chat.dialects.enforcement.call_grammar import CallGrammar, call_grammar
+from localspec.chat.dialects.enforcement.value_rules import CallableTool
+from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.events import Origin, PromptMade, RoundText, Span, TurnEnd
-from localspec.chat.renderer import TemplateRenderer, TemplateSource
+from localspec.chat.prompt.renderer import TemplateRenderer, TemplateSource
 from localspec.engine import lark
 from localspec.engine.constraints import Grammars
 from localspec.engine.grammar import Constraint

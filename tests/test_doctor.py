@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from localspec import machine
-from localspec.cli.doctor import _threads_asked
+from localspec.cli.machine.doctor import _threads_asked
 from localspec.cli.settings_file import SettingsFile
 from localspec.cli.subcommands import cli
 from localspec.doctor import facts

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma

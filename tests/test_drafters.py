@@ -30,7 +30,7 @@ from localspec.errors import LocalspecError, OutOfMemory, UsageError
 from localspec.loading import model_loader
 from localspec.loading.load import load_session
 from localspec.loading.load_request import AllowedDrafters, LoadRequest
-from localspec.loading.measured_costs import identity_of
+from localspec.loading.measurements.measured_costs import identity_of
 from localspec.loading.planning import load_plan
 from localspec.pairs.memory.free import FreeMemory
 from tests.support import toy

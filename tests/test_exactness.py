@@ -16,9 +16,9 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Profile, ProfileStore
 from localspec.engine.llama import Context
 from localspec.errors import UsageError
-from localspec.loading import exactness
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
+from localspec.loading.measurements import exactness
 
 from .support.gguf_models import write_random_llama
 

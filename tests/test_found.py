@@ -18,13 +18,15 @@ from huggingface_hub import constants
 
 import localspec
 from localspec.errors import ModelLoadError, NotOnHub
-from localspec.loading import ranking
-from localspec.loading.ranking import PairCosts, RankedPair
-from localspec.pairs import installed, other_programs, pair_pull, resolver
-from localspec.pairs.examine import examine
+from localspec.loading.measurements import ranking
+from localspec.loading.measurements.ranking import PairCosts, RankedPair
+from localspec.pairs.disk import installed, other_programs
+from localspec.pairs.disk.installed import InstalledModel, InstalledPair
+from localspec.pairs.hub import pair_pull
+from localspec.pairs.hub.pair_pull import PullRequest
 from localspec.pairs.hub.retries import RetryPolicy
-from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.pair_pull import PullRequest
+from localspec.pairs.names import resolver
+from localspec.pairs.report.examine import examine
 from tests.support import ggufs, toy
 from tests.support.hub_world import World, world
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.pairs import pair_pull
-from localspec.pairs.hub import download
+from localspec.pairs.hub import download, pair_pull
 from tests.support import ggufs, toy
 from tests.support.hub_server import wait_for
 from tests.support.hub_world import world

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.chat.figures import gamma_words
+from localspec.chat.figures.figures import gamma_words
 from localspec.engine.acceptance import Accept, coupling, lenient, overlap
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import argmax_proposer

@@ -40,7 +40,7 @@ from localspec.engine.stats import ASSISTANT
 from localspec.errors import Cancelled, EngineError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measured_costs import measured
+from localspec.loading.measurements.measured_costs import measured
 from localspec.loading.planning import load_plan
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf

@@ -26,8 +26,8 @@ from llama_cpp import llama_cpp_ext
 from localspec.bench import benchmark
 from localspec.bench.benchmark import bench_pair
 from localspec.bench.prompt_sets import BenchRequest, PromptSet
-from localspec.chat.cached_prefixes import CachedPrefixes
-from localspec.chat.pair import LoadRecord
+from localspec.chat.session.pair import LoadRecord
+from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import GAP, LOOK, Drafted
 from localspec.engine.generate import Engine, GenerateSettings
@@ -52,17 +52,18 @@ from localspec.engine.stats import DFLASH, DRAFT, EAGLE3, MTP, FinishReason, Rou
 from localspec.engine.verify import Draft
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measured_costs import identity_of
+from localspec.loading.measurements.measured_costs import identity_of
 from localspec.loading.planning import load_plan
-from localspec.pairs import catalogue, installed, resolver
-from localspec.pairs.examine import examine
+from localspec.pairs.disk import installed
+from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub.retries import RetryPolicy
-from localspec.pairs.installed import InstalledModel, InstalledPair
 from localspec.pairs.memory.need import ModelSetup, draft_facts, facts, mtp_facts, need
 from localspec.pairs.memory.outlook import counted
 from localspec.pairs.memory.placement import PROGRAM
+from localspec.pairs.names import catalogue, resolver
+from localspec.pairs.report.examine import examine
 
 from .support import toy, wrong_heads
 from .support.gemma4 import Assistant, write_assistant, write_gemma4

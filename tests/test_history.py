@@ -30,9 +30,9 @@ from localspec.chat.history.fields import document_of, pack, settings_of, unpack
 from localspec.chat.history.store import KEEP_DELETED_S, Store
 from localspec.chat.history.store_thread import StoreThread
 from localspec.chat.history.tree import MessageNode, MessageTree, PairReference, StoredConversation
-from localspec.chat.past_conversations import PAST
 from localspec.chat.settings import ChatSettings
-from localspec.chat.state_files import STATES, StateFiles
+from localspec.chat.states.past_conversations import PAST
+from localspec.chat.states.state_files import STATES, StateFiles
 from localspec.engine.acceptance import Accept
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import FinishReason, Round

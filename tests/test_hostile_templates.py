@@ -20,8 +20,8 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Noticed, TurnEnd
-from localspec.chat.renderer import RenderBudget, TemplateRenderer, TemplateSource
-from localspec.chat.template import PLAIN_STOPS, ChatTemplate
+from localspec.chat.prompt.renderer import RenderBudget, TemplateRenderer, TemplateSource
+from localspec.chat.prompt.template import PLAIN_STOPS, ChatTemplate
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import FinishReason
 from localspec.errors import Cancelled, LocalspecError
@@ -236,7 +236,7 @@ def test_a_child_that_somebody_ends_is_started_again() -> None:
 def test_the_child_ignores_the_terminals_interrupt_and_ends_with_its_parent() -> None:
     program = (
         "import os, psutil, time\n"
-        "from localspec.chat.renderer import *\n"
+        "from localspec.chat.prompt.renderer import *\n"
         "ours = TemplateRenderer()\n"
         "ours.render(TemplateSource('x', '', ''), [], RenderBudget())\n"
         "print(psutil.Process().children()[0].pid, flush=True)\n"

@@ -8,12 +8,13 @@ import pytest
 from huggingface_hub import constants
 
 from localspec.errors import AccessDenied, HubOffline, HubUnavailable, NotOnHub
-from localspec.pairs import model_source, references
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub import cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.retries import RetryPolicy
+from localspec.pairs.names import references
+from localspec.pairs.report import model_source
 from tests.support import ggufs, toy
 from tests.support.hub_world import World
 

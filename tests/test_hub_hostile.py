@@ -16,13 +16,13 @@ import pytest
 from huggingface_hub import constants
 
 from localspec.errors import HubError, HubUnavailable
-from localspec.pairs import references
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub import response_body as hub_body
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.retries import RetryPolicy
+from localspec.pairs.names import references
 from tests.support import ggufs, hostile_hub
 from tests.support.hub_world import World
 

@@ -10,9 +10,8 @@ from localspec.engine.cancel import Cancel
 from localspec.errors import ModelFileError, UsageError
 from localspec.loading.load import open_session
 from localspec.loading.load_request import LoadRequest
-from localspec.pairs import remove
-from localspec.pairs.hub.retries import RetryPolicy
-from localspec.pairs.installed import (
+from localspec.pairs.disk import remove
+from localspec.pairs.disk.installed import (
     InstalledModel,
     InstalledPair,
     LastUsed,
@@ -20,6 +19,7 @@ from localspec.pairs.installed import (
     remember_last,
     save,
 )
+from localspec.pairs.hub.retries import RetryPolicy
 
 
 @pytest.fixture(autouse=True)

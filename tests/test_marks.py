@@ -15,9 +15,9 @@ from unittest import mock
 import gguf
 import pytest
 
-from localspec.chat.control_tokens import ControlTokens
 from localspec.chat.conversation import Message, Role
-from localspec.chat.template import ChatTemplate
+from localspec.chat.prompt.control_tokens import ControlTokens
+from localspec.chat.prompt.template import ChatTemplate
 from localspec.engine.llama import Model
 from localspec.errors import LocalspecError
 from tests.fakes import CHATML, renderer

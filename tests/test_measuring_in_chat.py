@@ -16,16 +16,17 @@ from unittest import mock
 import pytest
 
 from localspec.bench import prompt_sets
-from localspec.loading import starter_form, tuning
+from localspec.loading import starter_form
 from localspec.loading.load_request import LoadRequest
-from localspec.pairs import pair_pull
-from localspec.pairs.installed import remember_last
+from localspec.loading.measurements import tuning
+from localspec.pairs.disk.installed import remember_last
+from localspec.pairs.hub import pair_pull
 from localspec.process.engine_client import EngineClient
 from localspec.process.messages import BenchProgress
 from localspec.process.server import EngineServer, loader
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.conversation.engine_state import EnginePhase
-from localspec.ui.measuring_jobs import MeasuringJobs
+from localspec.ui.pairs.measuring_jobs import MeasuringJobs
 from tests.support import toy
 from tests.support.chat_pilot import Chat
 from tests.support.heads import write_mtp

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from localspec.chat.events import TurnEnd
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.cli.shared_options import shared_options
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel

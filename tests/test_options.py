@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from localspec.chat.settings import ChatSettings
 from localspec.cli.shared_options import shared_options
+from localspec.cli.subcommands import COMMANDS
 from localspec.engine.sampling import SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import chat_settings
@@ -143,7 +144,7 @@ def test_help_of_run_imports_no_llama_cpp() -> None:
 
 @pytest.mark.parametrize("name", ["run", "chat", "serve", "bench", "tune"])
 def test_the_help_has_every_option_once_and_in_groups(name: str) -> None:
-    command = importlib.import_module(f"localspec.cli.{name}").command
+    command = importlib.import_module(COMMANDS[name][0]).command
     text = CliRunner().invoke(command, ["--help"]).output
     titles = [title for title in ("Options:", "Models:", "Machine:") if f"\n{title}\n" in text]
     assert titles == ["Options:", "Models:", "Machine:"]

@@ -15,11 +15,11 @@ from time import perf_counter, process_time
 import numpy as np
 import pytest
 
-from localspec.chat import past_conversations
 from localspec.chat.history.store import Store
-from localspec.chat.past_conversations import PAST, PastStore
-from localspec.chat.session import Session
-from localspec.chat.state_files import forget
+from localspec.chat.session.session import Session
+from localspec.chat.states import past_conversations
+from localspec.chat.states.past_conversations import PAST, PastStore
+from localspec.chat.states.state_files import forget
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import Engine, GenerateSettings

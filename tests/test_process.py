@@ -33,8 +33,8 @@ from localspec.process import messages as m
 from localspec.process.engine_client import EngineClient
 from localspec.process.server import EngineServer, Loader
 from localspec.process.transport import EngineProcess
-from localspec.ui import parameters
 from localspec.ui.chat_app import ChatApp
+from localspec.ui.commands import parameters
 from localspec.ui.conversation.engine_state import EnginePhase
 from tests.fakes import rounds_of
 from tests.support import ENDLESS

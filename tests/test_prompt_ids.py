@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.prompt_ids import KnownIds
-from localspec.chat.template import ChatTemplate
+from localspec.chat.prompt.prompt_ids import KnownIds
+from localspec.chat.prompt.template import ChatTemplate
 from tests.fakes import CHATML, END, FakeModel, renderer
 
 # "hello" written as he-llo: not what the tokeniser would make of the text.

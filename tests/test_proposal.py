@@ -13,7 +13,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
-from localspec.pairs import catalogue
+from localspec.pairs.names import catalogue
 from tests.support import toy
 from tests.support.hub_server import HubServer, running, wait_for
 from tests.support.terminal import Terminal

@@ -23,13 +23,14 @@ from localspec.errors import (
     NotEnoughDisk,
     NotOnHub,
 )
-from localspec.pairs import catalogue, installed, pair_pull, references, resolver
+from localspec.pairs.disk import installed
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.hub import download
+from localspec.pairs.hub import download, pair_pull
 from localspec.pairs.hub import response_body as hub_body
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.retries import RetryPolicy
+from localspec.pairs.names import catalogue, references, resolver
 from tests.support import ggufs
 from tests.support.hub_server import CERTIFICATE, Repo, wait_for
 from tests.support.hub_world import World

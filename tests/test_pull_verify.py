@@ -12,7 +12,8 @@ from types import ModuleType
 import pytest
 from huggingface_hub import constants
 
-from localspec.pairs import catalogue, folders
+from localspec.pairs.disk import folders
+from localspec.pairs.names import catalogue
 from tests.support import ggufs
 from tests.support.hub_world import World
 

@@ -14,16 +14,16 @@ from localspec import machine
 from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.stopping import gamma_for
 from localspec.engine.llama import Model
-from localspec.loading import ranking
-from localspec.loading.expected_speed import note
-from localspec.loading.ranking import MachineSpeed, PairCosts
-from localspec.pairs import catalogue
-from localspec.pairs.catalogue import ListedPair
-from localspec.pairs.examine import examine
+from localspec.loading.measurements import ranking
+from localspec.loading.measurements.expected_speed import note
+from localspec.loading.measurements.ranking import MachineSpeed, PairCosts
 from localspec.pairs.gguf.header import read_model
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.outlook import MemoryFit
-from localspec.pairs.references import quant_bits, quant_of
+from localspec.pairs.names import catalogue
+from localspec.pairs.names.catalogue import ListedPair
+from localspec.pairs.names.references import quant_bits, quant_of
+from localspec.pairs.report.examine import examine
 from tests.support import gguf_models
 from tests.support.hub_world import World
 

@@ -10,8 +10,8 @@ from itertools import cycle, islice
 
 import pytest
 
-from localspec.chat.answer import AnswerText
-from localspec.chat.repetition import Repetition
+from localspec.chat.session.answer import AnswerText
+from localspec.chat.session.repetition import Repetition
 from localspec.engine.stats import FinishReason, Round
 
 

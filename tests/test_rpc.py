@@ -22,7 +22,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from localspec.cli.worker import _how_to_reach
+from localspec.cli.machine.worker import _how_to_reach
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import acquaint, measure
 from localspec.engine.llama import (

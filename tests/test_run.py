@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.cli import main
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, OutOfMemory

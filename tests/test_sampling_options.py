@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from localspec.chat.figures import gamma_words, lossy_words
+from localspec.chat.figures.figures import gamma_words, lossy_words
 from localspec.chat.settings import ChatSettings
-from localspec.cli.run import command as run_command
+from localspec.cli.answers.run import command as run_command
 from localspec.engine.acceptance import Accept
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import GammaNote, GammaReason

@@ -23,8 +23,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from localspec.chat.cached_prefixes import CachedPrefixes
-from localspec.chat.completions import Completions
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import (
@@ -36,8 +34,10 @@ from localspec.chat.events import (
     TurnEnd,
     TurnEvent,
 )
+from localspec.chat.session.completions import Completions
 from localspec.chat.settings import AnswerRequest, ChatSettings
-from localspec.cli.serve import _keys
+from localspec.chat.states.cached_prefixes import CachedPrefixes
+from localspec.cli.answers.serve import _keys
 from localspec.engine import guidance, lark
 from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import Grammars, require_grammar
@@ -752,7 +752,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_endpoints_process_imports_neither_llama_cpp_nor_numpy() -> None:
     program = (
-        "import sys, localspec.serve.http_server, localspec.cli.serve\n"
+        "import sys, localspec.serve.http_server, localspec.cli.answers.serve\n"
         "import localspec.process.engine_client\n"
         "heavy = ('llama_cpp', 'llguidance', 'numpy', 'ctypes', 'jinja2', 'textual')\n"
         "print([name for name in heavy if name in sys.modules])"

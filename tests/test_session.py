@@ -16,7 +16,7 @@ from localspec.chat.events import (
     TurnEnd,
     TurnsLeftOut,
 )
-from localspec.chat.session import RECALL, SUMMARISE
+from localspec.chat.session.session import RECALL, SUMMARISE
 from localspec.chat.settings import UNMEASURED_GAMMA, ChatSettings
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
@@ -375,7 +375,7 @@ def test_memory_of_a_card_counts_where_it_is_its_own(monkeypatch: pytest.MonkeyP
     card, chip = DeviceMemory("A card", 100, 200), DeviceMemory("A chip", 100, 200, integrated=True)
     session.pair = replace(session.pair, devices_before=(card, chip))
     now = (replace(card, free=40), replace(chip, free=10))
-    monkeypatch.setattr("localspec.chat.pair.devices", lambda: now)
+    monkeypatch.setattr("localspec.chat.session.pair.devices", lambda: now)
     memory = session.memory()
     assert memory.taken == memory.process + 60
 

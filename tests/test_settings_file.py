@@ -13,13 +13,14 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from localspec.cli import chat, settings_file
+from localspec.cli import settings_file
+from localspec.cli.answers import chat
 from localspec.cli.settings_file import read, settings_of
 from localspec.cli.shared_options import shared_options
 from localspec.cli.subcommands import COMMANDS, cli
 from localspec.loading.load_request import LoadRequest
-from localspec.ui import commands
 from localspec.ui.chat_app import Appearance, ChatApp
+from localspec.ui.commands import command_table
 from localspec.ui.launch import remember
 from localspec.ui.screens.themes import themes
 from tests.support.chat_pilot import Chat
@@ -145,7 +146,7 @@ def test_every_option_of_every_command_has_a_setting() -> None:
         assert options - known <= never | ({"latest"} if name == "run" else set()), name
 
 
-USUAL = {one.name: one.keys for one in commands.COMMANDS}
+USUAL = {one.name: one.keys for one in command_table.COMMANDS}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from localspec.cli.ps import command_of
+from localspec.cli.machine.ps import command_of
 from localspec.cli.questions import is_question
 from tests.support import ENDLESS, toy
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from localspec import formats, machine
-from localspec.chat.figures import Figures
-from localspec.chat.slowness import SlownessCheck
+from localspec.chat.figures.figures import Figures
+from localspec.chat.figures.slowness import SlownessCheck
 from localspec.doctor import findings
 from localspec.engine.length.cost import Costs, ModelCosts
 

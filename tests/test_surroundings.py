@@ -27,13 +27,14 @@ from localspec.cli.settings_file import read
 from localspec.engine.llama.grammar import check_grammar
 from localspec.errors import LocalspecError, UsageError, in_words, of_system
 from localspec.loading.load_request import LoadRequest
-from localspec.pairs import folders, references
+from localspec.pairs.disk import folders
 from localspec.pairs.hub import environment
-from localspec.pairs.references import Reference
+from localspec.pairs.names import references
+from localspec.pairs.names.references import Reference
 from localspec.process import messages as m
 from localspec.process import spawning
 from localspec.scratch import nameless_file
-from localspec.ui.conversation.extracts import attached
+from localspec.ui.input.extracts import attached
 from tests.support.hub_server import CERTIFICATE
 from tests.test_process import Heard
 

@@ -15,7 +15,7 @@ from localspec.chat.dialects import AnswerReading, ContentPiece, Dialect, Though
 from localspec.chat.dialects.shapes import AnswerMarks, ThinkingOptions
 from localspec.chat.events import RoundText
 from localspec.engine.cancel import Cancel
-from localspec.ui.commands import COMMANDS
+from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.screens.help import WORDS
 from tests.fakes import CHATML, FakeModel, ended, fake_session, rounds_of
 from tests.support.chat_pilot import chatting

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from localspec.chat.events import RoundText, TurnEnd
-from localspec.chat.session import THOUGHT_ENDS, Session
+from localspec.chat.session.session import THOUGHT_ENDS, Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.grammar import Anything, Budgeted, Constraint
 from localspec.engine.params import Accept

@@ -31,22 +31,24 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model, head_of
 from localspec.engine.llama.taps import Taps
 from localspec.errors import Cancelled, LocalspecError
-from localspec.pairs import installed, trained_heads
+from localspec.pairs.disk import installed, trained_heads
 from localspec.pairs.gguf import gguf_writer, head_checks
 from localspec.pairs.gguf.header import read_model
-from localspec.train import answers, head_files, head_verdict, lessons, pipeline, prompts, training
-from localspec.train.answers import AnsweredText
-from localspec.train.lessons import Lessons
+from localspec.train import head_verdict, pipeline, training
+from localspec.train.head import head_files
+from localspec.train.head.shape import candidates
 from localspec.train.pipeline import TrainingListener
-from localspec.train.shape import candidates
+from localspec.train.texts import answers, lessons, prompts
+from localspec.train.texts.answers import AnsweredText
+from localspec.train.texts.lessons import Lessons
 from localspec.train.train_request import TrainRequest
 from localspec.train.training_result import TrainingResult
 
 from .support.gemma4 import write_gemma4
 from .support.gguf_models import write_random_llama, write_random_qwen3
 
-network = importlib.import_module("localspec.train.network")
-learning = importlib.import_module("localspec.train.learning")
+network = importlib.import_module("localspec.train.head.network")
+learning = importlib.import_module("localspec.train.head.learning")
 
 TARGETS: dict[str, Callable[[Path], Path]] = {
     "llama": write_random_llama,

@@ -15,16 +15,23 @@ from localspec.engine.length.cost import Curve
 from localspec.engine.llama import Context, ContextOptions, Model, head_of
 from localspec.engine.llama.taps import Taps, TextRow, unpacked
 from localspec.errors import LocalspecError, UnsupportedModel, UsageError
-from localspec.loading import head_promise, ranking
-from localspec.loading.head_promise import expected
-from localspec.pairs import installed, remove, resolver, starter, trained_heads
-from localspec.pairs.fingerprint import fingerprint
+from localspec.loading.measurements import head_promise, ranking
+from localspec.loading.measurements.head_promise import expected
+from localspec.pairs.disk import installed, remove, starter, trained_heads
+from localspec.pairs.disk.fingerprint import fingerprint
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf.gguf_writer import packed, rewritten, write
 from localspec.pairs.gguf.header import read_model
 from localspec.pairs.hub.retries import RetryPolicy
-from localspec.train import head_verdict, pipeline, prompts, token_ids
-from localspec.train.answers import (
+from localspec.pairs.names import resolver
+from localspec.train import head_verdict, pipeline
+from localspec.train.estimate import TrainingCosts, estimate, tokens_within
+from localspec.train.head.head_files import NORMS, ModelWeights, beginning, read_head, write_head
+from localspec.train.head.shape import HeadShape, candidates, require_trainable, taps_of
+from localspec.train.pipeline import TrainingListener
+from localspec.train.recording import place, record
+from localspec.train.texts import prompts, token_ids
+from localspec.train.texts.answers import (
     LONGEST,
     AnsweredText,
     AnswerFile,
@@ -33,12 +40,7 @@ from localspec.train.answers import (
     loop,
     write_answers,
 )
-from localspec.train.estimate import TrainingCosts, estimate, tokens_within
-from localspec.train.head_files import NORMS, ModelWeights, beginning, read_head, write_head
-from localspec.train.lessons import ROWS, Lessons, batches
-from localspec.train.pipeline import TrainingListener
-from localspec.train.recording import place, record
-from localspec.train.shape import HeadShape, candidates, require_trainable, taps_of
+from localspec.train.texts.lessons import ROWS, Lessons, batches
 from localspec.train.train_request import TrainRequest
 from localspec.train.training_folder import TrainingChoices, TrainingFolder, TrainingTerms, alone
 

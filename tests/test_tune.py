@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from localspec.chat.pair import LoadedPair, LoadRecord
+from localspec.chat.session.pair import LoadedPair, LoadRecord
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.length import profile
@@ -22,10 +22,15 @@ from localspec.engine.llama import Context, ContextOptions, Model, default_threa
 from localspec.engine.llama.thread_controller import Threads
 from localspec.engine.stats import DRAFT, Round
 from localspec.errors import Cancelled, ModelFileError, UsageError
-from localspec.loading import measured_costs, ranking, tuning
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measured_costs import MeasuredPair, chosen_threads, measured, profile_store
+from localspec.loading.measurements import measured_costs, ranking, tuning
+from localspec.loading.measurements.measured_costs import (
+    MeasuredPair,
+    chosen_threads,
+    measured,
+    profile_store,
+)
 
 from .fakes import round_of
 from .support import gguf_models

@@ -16,15 +16,15 @@ from textual import events
 from localspec.chat.events import Origin, Span
 from localspec.engine.stats import DeviceMemory, FinishReason, GammaNote, GammaReason
 from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLong
-from localspec.ui import availability
 from localspec.ui.chat_app import ChatApp
-from localspec.ui.commands import COMMANDS
+from localspec.ui.commands import availability
+from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.conversation.engine_state import EnginePhase
-from localspec.ui.conversation.prompt_area import LONGEST_PASTE
-from localspec.ui.conversation.transcript import Transcript
+from localspec.ui.input.prompt_area import LONGEST_PASTE
 from localspec.ui.panel import layout as panel_layout
 from localspec.ui.panel.dashboard import Dashboard, PanelForm, natural_form, next_form
 from localspec.ui.screens.help import HelpScreen, help_lines
+from localspec.ui.transcript.transcript import Transcript
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession

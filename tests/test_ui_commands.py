@@ -11,13 +11,13 @@ import pytest
 from localspec.chat.advice import SamplingAdvice, advise
 from localspec.chat.settings import ChatSettings
 from localspec.errors import SamplingError, UsageError
-from localspec.ui import parameters
 from localspec.ui.chat_app import ChatApp
-from localspec.ui.commands import COMMANDS
-from localspec.ui.conversation import extracts
+from localspec.ui.commands import parameters
+from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.conversation.engine_state import EnginePhase
-from localspec.ui.conversation.extracts import code_blocks
-from localspec.ui.conversation.suggestions import candidates
+from localspec.ui.input import extracts
+from localspec.ui.input.extracts import code_blocks
+from localspec.ui.input.suggestions import candidates
 from localspec.ui.screens.pairs import PairsScreen
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline

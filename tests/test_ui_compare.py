@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.session.side_by_side import answer_twice
 from localspec.chat.settings import Gamma
-from localspec.chat.side_by_side import answer_twice
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import GenerationStats
 from localspec.errors import PromptTooLong

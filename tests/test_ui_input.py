@@ -15,12 +15,12 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.history.store import Store
 from localspec.chat.history.tree import title_of
 from localspec.errors import LocalspecError, PromptTooLong
-from localspec.pairs.pair_pull import PullRequest
+from localspec.pairs.hub.pair_pull import PullRequest
 from localspec.ui.chat_app import ChatApp
-from localspec.ui.commands import COMMANDS
+from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.conversation.engine_state import EnginePhase
-from localspec.ui.conversation.extracts import attached
-from localspec.ui.conversation.pastes import FoldedPastes
+from localspec.ui.input.extracts import attached
+from localspec.ui.input.pastes import FoldedPastes
 from localspec.ui.screens.help import WORDS, help_lines
 from localspec.ui.status_lines import KeyLine
 from tests.support.chat_pilot import Chat, chatting
@@ -364,7 +364,7 @@ async def test_messages_behind_one_that_cannot_be_sent_come_back(
         await chat.send("wrong")
         await chat.send("second")
         refused = LocalspecError("this file is no text")
-        monkeypatch.setattr("localspec.ui.conversation.extracts.expand", Mock(side_effect=refused))
+        monkeypatch.setattr("localspec.ui.input.extracts.expand", Mock(side_effect=refused))
         chat.session.gate.open()
         await chat.until(lambda: chat.app.prompt.text == "wrong\nsecond", "both")
         assert chat.ready()

@@ -17,21 +17,22 @@ from textual.widgets import Input, OptionList
 from localspec import formats
 from localspec.chat.conversation import Message, Role
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory, UsageError
-from localspec.loading import ranking
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.ranking import MachineSpeed, PairCosts, RankedPair
-from localspec.pairs import catalogue, installed, other_programs, pair_pull
-from localspec.pairs.catalogue import CuratedPair
+from localspec.loading.measurements import ranking
+from localspec.loading.measurements.ranking import MachineSpeed, PairCosts, RankedPair
+from localspec.pairs.disk import installed, other_programs
+from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
-from localspec.pairs.hub import download
-from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.pair_pull import PullRequest
+from localspec.pairs.hub import download, pair_pull
+from localspec.pairs.hub.pair_pull import PullRequest
+from localspec.pairs.names import catalogue
+from localspec.pairs.names.catalogue import CuratedPair
 from localspec.process.engine_client import EngineClient
 from localspec.process.server import EngineServer, Loader
-from localspec.ui import pair_messages
 from localspec.ui.chat_app import Appearance, ChatApp
 from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.pairs import pair_messages
 from localspec.ui.screens.help import HelpScreen
 from localspec.ui.screens.pair_lines import (
     PairsState,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from textual.content import Content
 
-from localspec.chat.figures import Figures, figures_of, gamma_words
+from localspec.chat.figures.figures import Figures, figures_of, gamma_words
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import (
@@ -20,7 +20,7 @@ from localspec.engine.stats import (
     Round,
     Speedup,
 )
-from localspec.ui.conversation.items import footnote
+from localspec.ui.commands.parameters import totals
 from localspec.ui.panel.layout import (
     PanelState,
     big_speed,
@@ -30,7 +30,7 @@ from localspec.ui.panel.layout import (
     machine_lines,
     summary,
 )
-from localspec.ui.parameters import totals
+from localspec.ui.transcript.items import footnote
 from tests.fakes import ended, fake_session, rounds_of
 from tests.support.scripted_session import ScriptedSession
 

@@ -11,8 +11,8 @@ from textual.geometry import Offset, Region
 from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
-from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.panel.dashboard import _Column
+from localspec.ui.transcript.transcript import Transcript
 from localspec.ui.widgets import PlainScrollBar
 from tests.support.chat_pilot import chatting
 

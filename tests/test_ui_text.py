@@ -19,12 +19,13 @@ from localspec import formats
 from localspec.chat.events import Origin, Span
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, safe
-from localspec.ui import commands, launch
-from localspec.ui.conversation.blocks import Block, CodeBlock, lay_out
-from localspec.ui.conversation.growing import STYLES, GrowingMarkdown, GrowingOrigins, cut
-from localspec.ui.conversation.items import Answer, Question
-from localspec.ui.conversation.prompt_area import InputHistory
+from localspec.ui import launch
+from localspec.ui.commands import command_table
+from localspec.ui.input.prompt_area import InputHistory
 from localspec.ui.panel import drawing
+from localspec.ui.transcript.blocks import Block, CodeBlock, lay_out
+from localspec.ui.transcript.growing import STYLES, GrowingMarkdown, GrowingOrigins, cut
+from localspec.ui.transcript.items import Answer, Question
 
 UI = Path(launch.__file__).parent
 
@@ -276,19 +277,19 @@ def test_an_entry_that_was_changed_is_kept_too() -> None:
 
 
 def test_commands_are_found_by_their_beginning() -> None:
-    assert commands.parse("/temp 0.5") == ("temp", "0.5")
-    assert commands.parse("//not a command") is None
-    assert commands.message_text("//not") == "/not"
-    assert commands.find("te").name == "temp"
+    assert command_table.parse("/temp 0.5") == ("temp", "0.5")
+    assert command_table.parse("//not a command") is None
+    assert command_table.message_text("//not") == "/not"
+    assert command_table.find("te").name == "temp"
     with pytest.raises(UsageError, match="could mean"):
-        commands.find("s")
+        command_table.find("s")
     with pytest.raises(UsageError, match="no command"):
-        commands.find("nonsense")
+        command_table.find("nonsense")
 
 
 def test_commands_have_names_and_keys_of_their_own() -> None:
-    names = [command.name for command in commands.COMMANDS]
-    keys = [key for command in commands.COMMANDS for key in command.keys.split(",") if key]
+    names = [command.name for command in command_table.COMMANDS]
+    keys = [key for command in command_table.COMMANDS for key in command.keys.split(",") if key]
     assert len(set(names)) == len(names)
     assert len(set(keys)) == len(keys)
     assert {"help", "system", "gamma", "temp", "clear", "quit", "regen", "copy", "speculation"} <= {

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from localspec.errors import VocabularyMismatch
-from localspec.pairs import vocabulary
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf.header import GgufHeader
+from localspec.pairs.report import vocabulary
 from tests.support import ggufs
 from tests.support.gguf_models import write_renumbered
 

@@ -18,7 +18,7 @@ from localspec.bench.result import OFF, AnswersAgree, ArmReport, BenchReport, Be
 from localspec.bench.runner import Arm, BeforeAsking, BenchOutcome, Runner
 from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short
 from localspec.bench.verdict import verdict
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
@@ -27,8 +27,8 @@ from localspec.engine.stats import Round
 from localspec.errors import Cancelled
 from localspec.loading.load import check, load_beside, load_session
 from localspec.loading.load_request import LoadRequest
+from localspec.loading.measurements.tuning import CALM_S, wait_for_calm
 from localspec.loading.model_loader import Progress
-from localspec.loading.tuning import CALM_S, wait_for_calm
 from localspec.safe_text import one_line
 
 # A larger file is identified by its size and its first mebibyte: hashing it takes minutes.

@@ -15,7 +15,7 @@ from localspec import formats
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.params import SamplingParams
 from localspec.errors import LocalspecError, UsageError
-from localspec.pairs import folders
+from localspec.pairs.disk import folders
 from localspec.safe_text import decoded
 
 GENERAL = "general"

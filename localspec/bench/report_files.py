@@ -12,7 +12,7 @@ from typing import Any
 from localspec.bench.result import FORMAT, BenchReport, BenchRun
 from localspec.bench.tables import csv, markdown
 from localspec.errors import LocalspecError, UsageError
-from localspec.pairs import folders
+from localspec.pairs.disk import folders
 
 ENDINGS = ("json", "csv", "md", "png", "svg")
 

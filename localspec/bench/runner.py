@@ -14,7 +14,7 @@ import numpy as np
 from localspec.bench.prompt_sets import BenchPrompt
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, AnswerDifference, BenchRun
 from localspec.chat.events import PromptProgress, RoundText, TurnEnd
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context

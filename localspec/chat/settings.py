@@ -37,7 +37,7 @@ class ChatSettings:
         reasoning_budget: tokens that a thought may have, then it is closed; -1 for no limit.
         reasoning_format: ``none`` leaves thoughts where they are, marks and all.
         stop: strings that end an answer and are left out of it.
-        repeat_stop: an answer that only repeats itself is stopped (`chat/repetition.py`).
+        repeat_stop: an answer that only repeats itself is stopped (`chat/session/repetition.py`).
         repeatable: somebody chose the seed, so nothing in the answer may follow the clock.
     """
 

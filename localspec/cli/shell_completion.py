@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 
 from localspec import private
 from localspec.errors import LocalspecError, UsageError
-from localspec.pairs.folders import config_folder
+from localspec.pairs.disk.folders import config_folder
 
 _PROGRAM, _VARIABLE = "localspec", "_LOCALSPEC_COMPLETE"
 _STARTS = {"bash": ".bashrc", "zsh": ".zshrc"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.figures import figures_of
+from localspec.chat.figures.figures import figures_of
 from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.store_thread import StoreThread
 from localspec.chat.history.tree import PairReference
 from localspec.cli.standard_streams import warn
 from localspec.errors import ConversationError, LocalspecError
-from localspec.pairs.folders import data_folder
+from localspec.pairs.disk.folders import data_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

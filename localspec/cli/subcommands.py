@@ -25,26 +25,35 @@ from localspec.errors import (
     lacks_memory,
     of_system,
 )
-from localspec.pairs.folders import config_folder
+from localspec.pairs.disk.folders import config_folder
 from localspec.safe_text import one_line, safe
 
 # name -> (module, one line for `localspec --help`). The lines stand here so that the help
 # can be printed without importing what the commands need.
 COMMANDS = {
-    "chat": ("localspec.cli.chat", "Chat in the terminal."),
-    "run": ("localspec.cli.run", "Answer one prompt on standard output."),
-    "serve": ("localspec.cli.serve", "Answer other programs (OpenAI's protocol)."),
-    "pull": ("localspec.cli.pull", "Download a target, and its draft if it has one."),
-    "list": ("localspec.cli.list", "List pairs and other programs' models, and what fits."),
-    "show": ("localspec.cli.show", "Show a pair's vocabulary check, memory, licence and speed."),
-    "tune": ("localspec.cli.tune", "Measure this machine, and the draft length that follows."),
-    "bench": ("localspec.cli.bench", "Measure speculation off against on."),
-    "logs": ("localspec.cli.logs", "Show what was asked and answered."),
-    "ps": ("localspec.cli.ps", "Show what of localspec runs now, and its memory."),
-    "train": ("localspec.cli.train", "Train a head that drafts for one's own target."),
-    "doctor": ("localspec.cli.doctor", "Look at this machine, and say what would help."),
-    "worker": ("localspec.cli.worker", "Lend this machine's memory and devices to another one."),
-    "rm": ("localspec.cli.rm", "Remove a pair and what only it uses."),
+    "chat": ("localspec.cli.answers.chat", "Chat in the terminal."),
+    "run": ("localspec.cli.answers.run", "Answer one prompt on standard output."),
+    "serve": ("localspec.cli.answers.serve", "Answer other programs (OpenAI's protocol)."),
+    "pull": ("localspec.cli.models.pull", "Download a target, and its draft if it has one."),
+    "list": ("localspec.cli.models.list", "List pairs and other programs' models, and what fits."),
+    "show": (
+        "localspec.cli.models.show",
+        "Show a pair's vocabulary check, memory, licence and speed.",
+    ),
+    "tune": (
+        "localspec.cli.machine.tune",
+        "Measure this machine, and the draft length that follows.",
+    ),
+    "bench": ("localspec.cli.machine.bench", "Measure speculation off against on."),
+    "logs": ("localspec.cli.answers.logs", "Show what was asked and answered."),
+    "ps": ("localspec.cli.machine.ps", "Show what of localspec runs now, and its memory."),
+    "train": ("localspec.cli.models.train", "Train a head that drafts for one's own target."),
+    "doctor": ("localspec.cli.machine.doctor", "Look at this machine, and say what would help."),
+    "worker": (
+        "localspec.cli.machine.worker",
+        "Lend this machine's memory and devices to another one.",
+    ),
+    "rm": ("localspec.cli.models.rm", "Remove a pair and what only it uses."),
 }
 # What other programs call them.
 ALSO = {"ls": "list", "models": "list"}

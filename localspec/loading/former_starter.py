@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from localspec import formats
-from localspec.chat.state_files import STATES, forget_models
+from localspec.chat.states.state_files import STATES, forget_models
 from localspec.errors import LocalspecError
-from localspec.loading import ranking
-from localspec.pairs import folders, starter
-from localspec.pairs.reserved_names import FORMER_STARTER, STARTER
+from localspec.loading.measurements import ranking
+from localspec.pairs.disk import folders, starter
+from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
 
 SWITCH: Final = "LOCALSPEC_DEMO"
 TARGETS: Final = (

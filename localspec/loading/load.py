@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from localspec.chat.advice import ADVISABLE, SamplingAdvice, option
-from localspec.chat.dialects.dialect_store import DIALECTS
-from localspec.chat.pair import LoadedPair
-from localspec.chat.past_conversations import PAST
-from localspec.chat.renderer import TemplateRenderer
-from localspec.chat.session import Session
+from localspec.chat.dialects.learning.dialect_store import DIALECTS
+from localspec.chat.prompt.renderer import TemplateRenderer
+from localspec.chat.session.pair import LoadedPair
+from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings, check_bias
-from localspec.chat.state_files import STATES
+from localspec.chat.states.past_conversations import PAST
+from localspec.chat.states.state_files import STATES
 from localspec.engine import lark
 from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import require_grammar
@@ -28,15 +28,16 @@ from localspec.engine.stats import DRAFT, TRANSLATED
 from localspec.engine.translated import TranslatedDrafter
 from localspec.engine.translation import Translation
 from localspec.errors import LocalspecError, SamplingError, UsageError
-from localspec.loading import exactness, former_starter, starter_form
-from localspec.loading.expected_speed import BEHIND, note
+from localspec.loading import former_starter, starter_form
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measured_costs import MeasuredPair, made_by, measured
+from localspec.loading.measurements import exactness
+from localspec.loading.measurements.expected_speed import BEHIND, note
+from localspec.loading.measurements.measured_costs import MeasuredPair, made_by, measured
 from localspec.loading.model_loader import LoadedDrafts, ModelLoader, Progress
 from localspec.loading.planning import LoadPlan, check_files, drafts_plan, load_plan, uses_mtp
-from localspec.pairs import folders, installed, starter
-from localspec.pairs.installed import lasting, lasting_drafts, recall_last, remember_last
-from localspec.pairs.reserved_names import STARTER
+from localspec.pairs.disk import folders, installed, starter
+from localspec.pairs.disk.installed import lasting, lasting_drafts, recall_last, remember_last
+from localspec.pairs.names.reserved_names import STARTER
 
 
 def chat_settings(options: LoadRequest) -> ChatSettings:

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from localspec.chat.pair import LoadRecord
+from localspec.chat.session.pair import LoadRecord
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Head, Model, devices, head_of
 from localspec.engine.stats import MTP
 from localspec.errors import ModelLoadError
-from localspec.loading import exactness
-from localspec.loading.attention import QUICK, THOROUGH, choose, key
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measured_costs import chosen_threads, profile_store
+from localspec.loading.measurements import exactness
+from localspec.loading.measurements.attention import QUICK, THOROUGH, choose, key
+from localspec.loading.measurements.measured_costs import chosen_threads, profile_store
 from localspec.loading.planning import DraftingPlan, LoadPlan, PlannedDraft, devices_of_draft
+from localspec.pairs.disk.other_programs import remedy
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.memory.need import ModelSetup
-from localspec.pairs.other_programs import remedy
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with a step in words and its share done (0 to 1), None where that is not known."""

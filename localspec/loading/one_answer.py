@@ -14,10 +14,10 @@ from msgspec import structs
 
 from localspec.chat.advice import option
 from localspec.chat.conversation import Message
-from localspec.chat.dialects.origins import OriginReader
+from localspec.chat.dialects.reading.origins import OriginReader
 from localspec.chat.events import Noticed, RoundText, Span, TurnEnd, TurnEvent
-from localspec.chat.figures import gamma_words
-from localspec.chat.session import Session
+from localspec.chat.figures.figures import gamma_words
+from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import FinishReason

@@ -12,7 +12,7 @@ from localspec.engine.llama import RPC, add_workers, default_threads, devices
 from localspec.engine.stats import DRAFT, MTP, TRANSLATED, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.load_request import LoadRequest
-from localspec.pairs import catalogue, resolver, trained_heads, vocabulary
+from localspec.pairs.disk import trained_heads
 from localspec.pairs.gguf import head_checks, usable
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles
@@ -27,7 +27,9 @@ from localspec.pairs.memory.placement import (
     plan,
     usual_context,
 )
-from localspec.pairs.resolver import ResolvedPair
+from localspec.pairs.names import catalogue, resolver
+from localspec.pairs.names.resolver import ResolvedPair
+from localspec.pairs.report import vocabulary
 
 LEAST_CTX = 16
 UNQUANTISED = ("f32", "f16", "bf16")  # types of cached values that need no flash attention

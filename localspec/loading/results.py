@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localspec.chat.events import Span, TurnEnd
-from localspec.chat.figures import Figures
+from localspec.chat.figures.figures import Figures
 from localspec.chat.settings import ChatSettings
 
 _WIDTH = 40  # characters of the longest bar

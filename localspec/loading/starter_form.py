@@ -33,8 +33,8 @@ from localspec.engine.llama import (
     write_q8_0,
 )
 from localspec.errors import LocalspecError
-from localspec.pairs import starter
-from localspec.pairs.starter import StarterForm
+from localspec.pairs.disk import starter
+from localspec.pairs.disk.starter import StarterForm
 from localspec.safe_text import reason
 
 _TURNS: Final = 5  # of each form: what disturbs the one disturbs the other

@@ -83,7 +83,7 @@ def perform(job: bytes, tell: SendEvent, cancel: Cancel) -> bytes:
                 cancel=cancel,
             )
         case TuneJob(request):
-            from localspec.loading.tuning import tune  # noqa: PLC0415
+            from localspec.loading.measurements.tuning import tune  # noqa: PLC0415
 
             found = tune(request, progress=loading, cancel=cancel)
         case BenchJob(request, how):

@@ -21,7 +21,7 @@ from localspec.chat.advice import SamplingAdvice
 from localspec.chat.conversation import Message
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import TurnEvent
-from localspec.chat.figures import Figures
+from localspec.chat.figures.figures import Figures
 from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.engine.inside import Inside
 from localspec.engine.stats import MemoryUse

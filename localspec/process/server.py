@@ -21,10 +21,10 @@ from localspec.process import messages as m
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from localspec.chat.completions import Completions
     from localspec.chat.conversation import Message
     from localspec.chat.events import TurnEvent
-    from localspec.chat.session import Session
+    from localspec.chat.session.completions import Completions
+    from localspec.chat.session.session import Session
     from localspec.chat.settings import ChatSettings
     from localspec.engine.inside import Inside
     from localspec.engine.look import Written
@@ -348,7 +348,7 @@ class EngineServer:
             tell(m.RoundExplained(None, error))
 
     def _completions_of(self, session: Session) -> Completions:
-        from localspec.chat.completions import Completions  # noqa: PLC0415 - only `serve` needs it
+        from localspec.chat.session.completions import Completions  # noqa: PLC0415 - only `serve` needs it
 
         self._completions = self._completions or Completions(session)
         return self._completions
@@ -414,7 +414,7 @@ class EngineServer:
 def _compare(
     tell: SendEvent, session: Session, text: str, before: tuple[Message, ...], cancel: Cancel
 ) -> None:
-    from localspec.chat.side_by_side import answer_twice  # noqa: PLC0415 - after the pipes are safe
+    from localspec.chat.session.side_by_side import answer_twice  # noqa: PLC0415 - after the pipes are safe
 
     for speculation, event in answer_twice(session, text, before, cancel):
         tell(m.TurnReported(event, speculation))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from localspec import formats
-from localspec.chat.benefit import benefit
-from localspec.chat.figures import Figures
+from localspec.chat.figures.benefit import benefit
+from localspec.chat.figures.figures import Figures
 from localspec.engine.stats import GenerationStats, MemoryUse
 
 # name: (type, what it counts); the names and the words are Prometheus's and llama-server's.

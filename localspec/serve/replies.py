@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from localspec.chat.dialects import AnswerReader, Call, ContentPiece, Dialect, ThoughtPiece
-from localspec.chat.dialects.answer_parts import ReadPiece, Underway
+from localspec.chat.dialects.reading.answer_parts import ReadPiece, Underway
 from localspec.chat.events import PromptMade, RoundText, TokensScored, TurnEnd, TurnEvent
 from localspec.engine.stats import FinishReason, GenerationStats
 

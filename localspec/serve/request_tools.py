@@ -12,11 +12,11 @@ import msgspec
 from msgspec import Struct
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects.call_grammar import HERMES as HERMES_CALLS
-from localspec.chat.dialects.call_grammar import CallGrammar, call_grammar
+from localspec.chat.dialects.enforcement.call_grammar import HERMES as HERMES_CALLS
+from localspec.chat.dialects.enforcement.call_grammar import CallGrammar, call_grammar
+from localspec.chat.dialects.enforcement.value_rules import CallableTool
+from localspec.chat.dialects.notations.values import repaired
 from localspec.chat.dialects.shapes import AnswerMarks
-from localspec.chat.dialects.value_rules import CallableTool
-from localspec.chat.dialects.values import repaired
 from localspec.serve.refusals import Refusal
 from localspec.serve.schemas import DEEPEST, depth, require_bounded
 

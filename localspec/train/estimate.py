@@ -7,10 +7,10 @@ from typing import Final
 
 from localspec import formats
 from localspec.engine.length.cost import Curve
-from localspec.loading.head_promise import PAYS, REACHABLE, expected, speedup
-from localspec.train.answers import LONGEST
-from localspec.train.lessons import ROWS
-from localspec.train.shape import HeadShape
+from localspec.loading.measurements.head_promise import PAYS, REACHABLE, expected, speedup
+from localspec.train.head.shape import HeadShape
+from localspec.train.texts.answers import LONGEST
+from localspec.train.texts.lessons import ROWS
 
 TEXTS: Final = 8
 """Answers that are written at a time."""

@@ -11,14 +11,14 @@ from localspec.bench.benchmark import bench
 from localspec.bench.prompt_sets import BenchPrompt, BenchRequest, PromptSet
 from localspec.bench.result import MeanInterval
 from localspec.chat.conversation import Message
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.model_loader import Progress
-from localspec.train import token_ids
 from localspec.train.judging import AcceptedDrafts, judge
-from localspec.train.prompts import gather
+from localspec.train.texts import token_ids
+from localspec.train.texts.prompts import gather
 
 BETTER: Final = 0.02
 """By so much more of first tokens a head must have accepted than the control."""

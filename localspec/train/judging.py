@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.generate import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import Round
-from localspec.train.answers import loop
+from localspec.train.texts.answers import loop
 
 GAMMA: Final = 4
 TOKENS: Final = 64  # of an answer

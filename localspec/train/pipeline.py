@@ -13,24 +13,24 @@ from typing import Final
 
 from localspec import formats, machine
 from localspec.chat.conversation import Message
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import default_threads
 from localspec.engine.llama.taps import Taps
 from localspec.errors import LocalspecError, OutOfMemory
-from localspec.loading.head_promise import SHARE, USUAL_TOKENS
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
+from localspec.loading.measurements.head_promise import SHARE, USUAL_TOKENS
 from localspec.loading.model_loader import Progress
-from localspec.pairs import folders, resolver, trained_heads
-from localspec.pairs.fingerprint import fingerprint
+from localspec.pairs.disk import folders, trained_heads
+from localspec.pairs.disk.fingerprint import fingerprint
 from localspec.pairs.gguf import usable
 from localspec.pairs.gguf.gguf_writer import MetaValue, rewritten
 from localspec.pairs.gguf.header import ModelFiles, read_model
-from localspec.train import head_verdict, token_ids
-from localspec.train.answers import LONGEST, LONGEST_PROMPT, AnsweredText, AnswerFile, write_answers
+from localspec.pairs.names import resolver
+from localspec.train import head_verdict
 from localspec.train.estimate import TEXTS, Estimate, TrainingCosts, estimate, tokens_within
-from localspec.train.head_files import (
+from localspec.train.head.head_files import (
     ModelWeights,
     beginning,
     read_head,
@@ -38,12 +38,20 @@ from localspec.train.head_files import (
     sizes_of,
     write_head,
 )
+from localspec.train.head.shape import HeadShape, candidates, require_trainable
 from localspec.train.keep_awake import kept_awake
-from localspec.train.lessons import ROWS, Lessons
-from localspec.train.prompts import TrainingPrompts, gather
 from localspec.train.recording import place, record
-from localspec.train.shape import HeadShape, candidates, require_trainable
 from localspec.train.step_costs import CONTEXT, chosen_shape, costs
+from localspec.train.texts import token_ids
+from localspec.train.texts.answers import (
+    LONGEST,
+    LONGEST_PROMPT,
+    AnsweredText,
+    AnswerFile,
+    write_answers,
+)
+from localspec.train.texts.lessons import ROWS, Lessons
+from localspec.train.texts.prompts import TrainingPrompts, gather
 from localspec.train.train_request import TrainRequest
 from localspec.train.training_folder import (
     TrainingChoices,
@@ -307,7 +315,7 @@ class _TrainingRun:
         held: Sequence[AnsweredText],
     ) -> None:
         """Train; the best head is in the work folder then."""
-        from localspec.train.learning import learner  # noqa: PLC0415 - torch
+        from localspec.train.head.learning import learner  # noqa: PLC0415 - torch
         from localspec.train.training import Training  # noqa: PLC0415
 
         drafted = token_ids.by_frequency(samples, shape.vocab, shape.drafted)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from localspec import private
-from localspec.pairs import catalogue, folders, installed, trained_heads
-from localspec.pairs.installed import InstalledModel, InstalledPair
-from localspec.pairs.reserved_names import FORMER_STARTER, STARTER
+from localspec.pairs.disk import folders, installed, trained_heads
+from localspec.pairs.disk.installed import InstalledModel, InstalledPair
+from localspec.pairs.names import catalogue
+from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
 
 _LONGEST: Final = 56
 _ODD: Final = re.compile(r"[^a-z0-9._-]+")

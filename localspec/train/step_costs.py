@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from localspec.chat.session import Session
+from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import TARGET_SIZES, measure
@@ -18,8 +18,8 @@ from localspec.loading.load import load_beside
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.train.estimate import TrainingCosts
-from localspec.train.head_files import ModelWeights, beginning, write_head
-from localspec.train.shape import HeadShape
+from localspec.train.head.head_files import ModelWeights, beginning, write_head
+from localspec.train.head.shape import HeadShape
 
 CONTEXT: Final = 1024
 """Tokens of the context in which a target is timed, and its head judged."""
@@ -36,7 +36,7 @@ def costs(session: Session, taps: Taps, threads: int) -> TrainingCosts:
     Raises:
         UnsupportedModel: the target cannot take back tokens, so that nothing can be drafted.
     """
-    from localspec.train.learning import speed  # noqa: PLC0415 - torch
+    from localspec.train.head.learning import speed  # noqa: PLC0415 - torch
 
     target = session.pair.target
     if not target.can_truncate:

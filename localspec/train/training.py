@@ -11,9 +11,9 @@ from typing import Any, Final
 from localspec import formats, private
 from localspec.engine.cancel import Cancel
 from localspec.loading.model_loader import Progress
-from localspec.train.answers import AnsweredText
-from localspec.train.learning import Acceptance, HeadLearner
-from localspec.train.lessons import Lessons, batches
+from localspec.train.head.learning import Acceptance, HeadLearner
+from localspec.train.texts.answers import AnsweredText
+from localspec.train.texts.lessons import Lessons, batches
 from localspec.train.training_folder import TrainingFolder
 
 _SAVE_S: Final = 30.0

@@ -13,7 +13,7 @@ import msgspec
 
 from localspec import formats, private
 from localspec.errors import LocalspecError, UsageError
-from localspec.pairs import folders
+from localspec.pairs.disk import folders
 
 _LOCK: Final = "lock"
 _FORMAT: Final = 1

@@ -24,21 +24,21 @@ from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.store_thread import StoreThread
 from localspec.errors import LocalspecError, UsageError
 from localspec.process import messages
-from localspec.ui import commands
+from localspec.ui.commands import command_table
 from localspec.ui.conversation.conversation_library import ConversationLibrary
 from localspec.ui.conversation.engine_state import EnginePhase, EngineState, PairLoader
-from localspec.ui.conversation.growing import legend
-from localspec.ui.conversation.prompt_area import PromptArea
+from localspec.ui.conversation.prompt_sender import PromptSender
 from localspec.ui.conversation.stream import AnswerStream
-from localspec.ui.conversation.suggestions import CompletionList
-from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.conversation.turn_controller import TurnController
+from localspec.ui.input.prompt_area import PromptArea
+from localspec.ui.input.suggestions import CompletionList
 from localspec.ui.panel.dashboard import Dashboard
-from localspec.ui.prompt_sender import PromptSender
 from localspec.ui.screens.compare import CompareScreen
 from localspec.ui.screens.help import HelpScreen, PaletteCommands
 from localspec.ui.screens.rounds import RoundScreen
 from localspec.ui.status_lines import KeyLine, StatusLine, TitleLine
+from localspec.ui.transcript.growing import legend
+from localspec.ui.transcript.transcript import Transcript
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from localspec.chat.events import PromptProgress
     from localspec.process.engine_client import EngineClient
     from localspec.process.messages import SentError, SessionInfo
-    from localspec.ui.measuring_jobs import MeasuringJobs
-    from localspec.ui.pair_manager import PairManager
+    from localspec.ui.pairs.measuring_jobs import MeasuringJobs
+    from localspec.ui.pairs.pair_manager import PairManager
 
 _AGAIN_WITHIN_S = 2.0
 _SENTENCE = 20  # characters in which a sentence can be told
@@ -121,7 +121,7 @@ class ChatApp(App[None], inherit_bindings=False):
     ) -> None:
         super().__init__()
         self._appearance = appearance or Appearance()
-        self.commands = commands.with_keys(self._appearance.keys)
+        self.commands = command_table.with_keys(self._appearance.keys)
         self.engine = engine
         self._pressed = ("", float("-inf"))  # a key that counts when it comes again, and when
         self._pairs: PairManager | None = None
@@ -175,7 +175,7 @@ class ChatApp(App[None], inherit_bindings=False):
         )  # fmt: skip
         for problem in self._appearance.problems:
             self.pair_loader.trouble(UsageError(problem))
-        self._parts = commands.CommandContext(
+        self._parts = command_table.CommandContext(
             engine, self.turns, self.library, self.pair_loader, lambda: self.pairs,
             lambda: self.measuring, dashboard, transcript, prompt,
             say=engine_state.say, copy=self._copy, open=self.push_screen, set_theme=self._set_theme,
@@ -217,11 +217,11 @@ class ChatApp(App[None], inherit_bindings=False):
     def pairs(self) -> PairManager:
         """Made when it is first asked for: what it imports can wait for the first frame."""
         if self._pairs is None:
-            from localspec.ui.pair_manager import PairManager  # noqa: PLC0415
+            from localspec.ui.pairs.pair_manager import PairManager  # noqa: PLC0415
 
             self._pairs = PairManager(
                 engine_state=self._engine_state, engine=self.engine, switch=self.pair_loader.switch,
-                tell=self.transcript.say, hints=commands.hints(self.commands), soon=self.soon,
+                tell=self.transcript.say, hints=command_table.hints(self.commands), soon=self.soon,
                 news=self.show_phase,
             )  # fmt: skip
         return self._pairs
@@ -229,7 +229,7 @@ class ChatApp(App[None], inherit_bindings=False):
     @cached_property
     def measuring(self) -> MeasuringJobs:
         """Made when it is first asked for."""
-        from localspec.ui.measuring_jobs import MeasuringJobs  # noqa: PLC0415
+        from localspec.ui.pairs.measuring_jobs import MeasuringJobs  # noqa: PLC0415
 
         return MeasuringJobs(self.pair_loader, self.transcript, self._status)
 
@@ -247,9 +247,11 @@ class ChatApp(App[None], inherit_bindings=False):
         """The palette offers what can be done now on this screen."""
         parts = self._parts
         for command in self.commands:
-            if isinstance(screen, ModalScreen) and command.name not in commands.EVERYWHERE:
+            if isinstance(screen, ModalScreen) and command.name not in command_table.EVERYWHERE:
                 continue
-            if not (commands.may_run(command.name, "", self.turns.phase) and command.able(parts)):
+            if not (
+                command_table.may_run(command.name, "", self.turns.phase) and command.able(parts)
+            ):
                 continue
             yield SystemCommand(
                 command.name.capitalize(),
@@ -352,7 +354,7 @@ class ChatApp(App[None], inherit_bindings=False):
         """Have something done with the pairs once what they need is imported, elsewhere."""
 
         def wait() -> None:
-            import_module("localspec.ui.pair_manager")
+            import_module("localspec.ui.pairs.pair_manager")
             self.soon(lambda: call(self.pairs))
 
         threading.Thread(target=wait, name="pairs", daemon=True).start()
@@ -371,7 +373,7 @@ class ChatApp(App[None], inherit_bindings=False):
     def _show_size(self) -> None:
         """Say on the input's frame how much is typed."""
         text = self.prompt.text
-        said = "" if commands.parse(text) else self.turns.size_of(text)
+        said = "" if command_table.parse(text) else self.turns.size_of(text)
         if self.prompt.is_folded:
             said = f"{said}, F11 opens the paste"
         if said != self.prompt.border_subtitle:
@@ -433,21 +435,21 @@ class ChatApp(App[None], inherit_bindings=False):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """What stands behind a dialogue does not answer to keys, but for the way out."""
         if action == "command" and isinstance(self.screen, ModalScreen):
-            return parameters[0] in commands.EVERYWHERE
+            return parameters[0] in command_table.EVERYWHERE
         return super().check_action(action, parameters)
 
     def action_command(self, name: str) -> None:
         """Run a command from a key or the palette; one that needs an argument is begun."""
-        if commands.find(name).waits:
+        if command_table.find(name).waits:
             self.prompt.begin(f"/{name} ")
-        elif commands.may_run(name, "", self.turns.phase):
+        elif command_table.may_run(name, "", self.turns.phase):
             self._run_command(name, "")
         else:
             self._engine_state.refuse()
 
     def _run_command(self, name: str, argument: str) -> None:
         try:
-            commands.run(self._parts, name, argument)
+            command_table.run(self._parts, name, argument)
         except LocalspecError as error:
             self.transcript.say_error(error)
 

@@ -21,7 +21,7 @@ from textual.driver import Driver
 from localspec import private
 from localspec.chat.dialects.marks import overlap
 from localspec.errors import ConversationError
-from localspec.pairs.folders import data_folder
+from localspec.pairs.disk.folders import data_folder
 from localspec.process.engine_client import EngineClient
 from localspec.signals import leaving
 from localspec.ui.chat_app import Appearance, ChatApp
@@ -92,7 +92,7 @@ class _App(ChatApp):
 
 def _import_the_rest() -> None:
     """What answers and the pairs need, before it is asked for; garbage is collected from now on."""
-    for name in ("markdown_it", "textual.highlight", "localspec.ui.pair_manager"):
+    for name in ("markdown_it", "textual.highlight", "localspec.ui.pairs.pair_manager"):
         import_module(name)
     gc.freeze()  # what was imported stays: no later search has to look through it
     gc.enable()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from localspec.process.messages import SessionInfo
-    from localspec.ui.commands import Command
+    from localspec.ui.commands.command_table import Command
 
 _FLASH_S = 4.0
 _BAR = 16

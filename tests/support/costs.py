@@ -13,8 +13,8 @@ from typing import Final
 from localspec.engine.length.cost import Points
 from localspec.engine.length.profile import Profile, identity
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
-from localspec.loading import attention
-from localspec.loading.measured_costs import profile_store
+from localspec.loading.measurements import attention
+from localspec.loading.measurements.measured_costs import profile_store
 from localspec.pairs.memory.need import ModelSetup
 from tests.support import toy
 

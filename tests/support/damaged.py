@@ -451,11 +451,11 @@ def _load(path: Path, role: str, target: Path | None) -> tuple[str, str]:
 def _examine(path: Path, role: str, target: Path | None) -> None:
     """What is checked by headers alone before anything is loaded."""
     from localspec.loading import planning  # noqa: PLC0415
-    from localspec.pairs import vocabulary  # noqa: PLC0415
     from localspec.pairs.gguf import head_checks as checks  # noqa: PLC0415
     from localspec.pairs.gguf import header as gguf  # noqa: PLC0415
     from localspec.pairs.memory.need import draft_facts, facts, mtp_facts  # noqa: PLC0415
     from localspec.pairs.memory.outlook import outlook_for  # noqa: PLC0415
+    from localspec.pairs.report import vocabulary  # noqa: PLC0415
 
     found = gguf.read_model(path) if role == "head" else planning._read(path)
     other = planning._read(target) if target else found
@@ -494,8 +494,8 @@ def _draft(path: Path, role: str, target: Path) -> None:
     from localspec.engine.llama import Context, ContextOptions, Head, Model  # noqa: PLC0415
     from localspec.engine.translated import TranslatedDrafter  # noqa: PLC0415
     from localspec.engine.translation import Translation  # noqa: PLC0415
-    from localspec.pairs import vocabulary  # noqa: PLC0415
     from localspec.pairs.gguf.header import read_header  # noqa: PLC0415
+    from localspec.pairs.report import vocabulary  # noqa: PLC0415
 
     options = ContextOptions(n_ctx=64, threads=1)
     with contextlib.ExitStack() as stack:

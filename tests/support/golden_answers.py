@@ -11,7 +11,7 @@ from typing import Any
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import AnswerReading, Call, ContentPiece, Dialect, ThoughtPiece
-from localspec.chat.renderer import (
+from localspec.chat.prompt.renderer import (
     RenderBudget,
     TemplateRefused,
     TemplateRenderer,

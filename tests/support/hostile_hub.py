@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from localspec.pairs import installed
+from localspec.pairs.disk import installed
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import download
 from localspec.pairs.hub import response_body as hub_body
@@ -237,7 +237,7 @@ def _hurried() -> Iterator[None]:
     """Pauses and deadlines as they are, but shorter."""
     with ExitStack() as stack:
         quick = functools.partial(RetryPolicy, pauses=(0.01,) * 6)
-        stack.enter_context(mock.patch("localspec.cli.pull.RetryPolicy", quick))
+        stack.enter_context(mock.patch("localspec.cli.models.pull.RetryPolicy", quick))
         stack.enter_context(mock.patch("localspec.pairs.hub.retries.LONGEST_PAUSE", 0.2))
         for name in ("HEAD_S", "SLOW_S"):
             stack.enter_context(mock.patch.object(hub_body, name, 0.6))

@@ -17,7 +17,7 @@ import click
 from huggingface_hub import constants
 
 from localspec.cli.subcommands import COMMANDS, cli, main
-from localspec.pairs import starter
+from localspec.pairs.disk import starter
 
 LONGEST = 500
 # What a terminal, or whoever reads it, would be led astray by.

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from localspec.chat.past_conversations import PastStore
-from localspec.chat.state_files import StateFiles
+from localspec.chat.states.past_conversations import PastStore
+from localspec.chat.states.state_files import StateFiles
 from localspec.cli.settings_file import FILE
 from localspec.engine.length.profile import Profile, ProfileStore
-from localspec.loading import ranking
-from localspec.pairs import folders, installed, pair_pull
-from localspec.pairs.installed import InstalledModel, InstalledPair
+from localspec.loading.measurements import ranking
+from localspec.pairs.disk import folders, installed
+from localspec.pairs.disk.installed import InstalledModel, InstalledPair
+from localspec.pairs.hub import pair_pull
 from tests.support import hostile_options
 
 KNOWN = {"machine": "here", "use": "target"}

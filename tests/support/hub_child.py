@@ -10,10 +10,10 @@ from pathlib import Path
 import huggingface_hub.file_download
 from huggingface_hub import constants
 
-import localspec.cli.pull
+import localspec.cli.models.pull
 from localspec.cli import subcommands
 
-assert huggingface_hub.file_download, localspec.cli.pull
+assert huggingface_hub.file_download, localspec.cli.models.pull
 
 
 def run(endpoint: str, home: str, data: str, arguments: tuple[str, ...], limit: int) -> None:

@@ -205,13 +205,13 @@ FAULTS: Final = {
         ),
         Fault(
             "Two pairs get one name.",
-            "pairs/pair_pull.py",
+            "pairs/hub/pair_pull.py",
             "return len(known) == len(ours) and all(map(_same, known, ours))",
             "return True",
         ),
         Fault(
             "The time left is of what has come already.",
-            "pairs/pair_pull.py",
+            "pairs/hub/pair_pull.py",
             "left = (total - done) / rate if rate > 0 else None",
             "left = done / rate if rate > 0 else None",
         ),
@@ -219,19 +219,19 @@ FAULTS: Final = {
     "screen": (
         Fault(
             "What waits is sent the latest first.",
-            "ui/prompt_sender.py",
+            "ui/conversation/prompt_sender.py",
             "self._ask(self.waiting.pop(0))",
             "self._ask(self.waiting.pop())",
         ),
         Fault(
             "What waits is lost where the answer before it is stopped.",
-            "ui/prompt_sender.py",
+            "ui/conversation/prompt_sender.py",
             '            self.prompt.put_back("\\n".join(self.waiting))\n',
             "",
         ),
         Fault(
             "A question that cannot be sent is gone from the input.",
-            "ui/prompt_sender.py",
+            "ui/conversation/prompt_sender.py",
             "        self.give_back()\n        self.prompt.put_back(text)\n",
             "        self.give_back()\n",
         ),

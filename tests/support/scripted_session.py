@@ -22,7 +22,7 @@ from localspec.chat.events import (
     TurnEvent,
     TurnsLeftOut,
 )
-from localspec.chat.figures import Figures
+from localspec.chat.figures.figures import Figures
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.inside import Inside

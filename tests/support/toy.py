@@ -32,7 +32,7 @@ QUESTIONS: Final = FOLDER / "questions.jsonl"
 
 def install(data: Path) -> None:
     """Write the record of the pair ``toy`` into `data`, a folder for ``LOCALSPEC_DATA``."""
-    from localspec.pairs.installed import InstalledModel  # noqa: PLC0415 - children import this
+    from localspec.pairs.disk.installed import InstalledModel  # noqa: PLC0415 - children import this
 
     target, draft = (
         asdict(InstalledModel((str(path),), n_bytes=path.stat().st_size, licence="Apache-2.0"))

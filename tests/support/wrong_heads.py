@@ -24,7 +24,8 @@ import numpy as np
 from llama_cpp import llama_cpp as lib
 
 # All that a command imports, once: the processes are forks of this one. None makes a thread here.
-from localspec.cli import answer_output, run, subcommands  # noqa: F401
+from localspec.cli import subcommands
+from localspec.cli.answers import answer_output, run  # noqa: F401
 from localspec.engine.llama import head as functions
 from localspec.engine.llama import options
 from localspec.limits import HEAD_BATCH

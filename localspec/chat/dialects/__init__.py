@@ -1,8 +1,13 @@
 """Dialects: how models mark thoughts, content and calls, learnt from their chat templates."""
 
-from localspec.chat.dialects.answer_parts import AnswerReading, Call, ContentPiece, ThoughtPiece
 from localspec.chat.dialects.dialect import AnswerReader, Dialect
-from localspec.chat.dialects.learn_apart import learn
+from localspec.chat.dialects.learning.learn_apart import learn
+from localspec.chat.dialects.reading.answer_parts import (
+    AnswerReading,
+    Call,
+    ContentPiece,
+    ThoughtPiece,
+)
 
 __all__ = [
     "AnswerReader",

@@ -7,9 +7,14 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, field, structs
 
-from localspec.chat.dialects.answer_parts import AnswerReading, Call, ContentPiece, ThoughtPiece
-from localspec.chat.dialects.channels import HEADERS, ChannelReader
-from localspec.chat.dialects.reader import MarkReader
+from localspec.chat.dialects.reading.answer_parts import (
+    AnswerReading,
+    Call,
+    ContentPiece,
+    ThoughtPiece,
+)
+from localspec.chat.dialects.reading.channels import HEADERS, ChannelReader
+from localspec.chat.dialects.reading.reader import MarkReader
 from localspec.chat.dialects.shapes import AnswerMarks, ThinkingOptions
 
 AnswerReader: TypeAlias = MarkReader | ChannelReader

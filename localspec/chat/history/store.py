@@ -35,8 +35,8 @@ from localspec.chat.history.tree import (
     MessageTree,
     StoredConversation,
 )
-from localspec.chat.past_conversations import PAST
-from localspec.chat.state_files import STATES, forget
+from localspec.chat.states.past_conversations import PAST
+from localspec.chat.states.state_files import STATES, forget
 from localspec.errors import ConversationError
 from localspec.safe_text import one_line
 

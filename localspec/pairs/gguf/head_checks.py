@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from localspec.errors import ModelFileError, UnsupportedModel
-from localspec.pairs import vocabulary
 from localspec.pairs.gguf import usable
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles, TensorInfo
+from localspec.pairs.report import vocabulary
 
 EAGLE3: Final = "eagle3"
 DFLASH: Final = "dflash"

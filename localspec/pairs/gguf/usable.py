@@ -15,7 +15,7 @@ from typing import Final
 from localspec.errors import ModelFileError, UnsupportedModel
 from localspec.pairs.gguf.cursor import FETCH_AGAIN
 from localspec.pairs.gguf.header import GgufHeader, TensorInfo
-from localspec.pairs.vocabulary import printable, texts, vocabulary
+from localspec.pairs.report.vocabulary import printable, texts, vocabulary
 
 _PARTS: Final = frozenset({"clip", "mmproj", "imatrix", "adapter"})
 _HEADS: Final = frozenset({"eagle3", "dflash", "dspark", "mtp", "gemma4-assistant"})

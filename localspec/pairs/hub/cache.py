@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from localspec.errors import HubError, NotOnHub, UsageError
-from localspec.pairs import folders, references
+from localspec.pairs.disk import folders
 from localspec.pairs.hub.retries import RetryPolicy
-from localspec.pairs.references import Reference
+from localspec.pairs.names import references
+from localspec.pairs.names.references import Reference
 from localspec.private import write_whole
 from localspec.safe_text import reason
 

@@ -25,7 +25,6 @@ from localspec.errors import (
     NotOnHub,
 )
 from localspec.limits import LARGEST_FILE
-from localspec.pairs import references
 from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.environment import certificates, proxies
 from localspec.pairs.hub.response_body import ResponseBody, endpoint
@@ -36,7 +35,8 @@ from localspec.pairs.hub.retries import (
     Unreachable,
     retried,
 )
-from localspec.pairs.references import Reference
+from localspec.pairs.names import references
+from localspec.pairs.names.references import Reference
 from localspec.safe_text import one_line, reason
 
 # ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it

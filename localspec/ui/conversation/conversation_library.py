@@ -22,9 +22,9 @@ from localspec.process.engine_client import EngineClient
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
 from localspec.ui.conversation.engine_state import EnginePhase, EngineState
-from localspec.ui.conversation.prompt_area import PromptArea, as_typed
-from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.conversation.turn_controller import TurnController
+from localspec.ui.input.prompt_area import PromptArea, as_typed
+from localspec.ui.transcript.transcript import Transcript
 
 Result = TypeVar("Result")
 _PATIENCE_S = 5.0

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from localspec.loading.load_request import LoadRequest
     from localspec.process.engine_client import EngineClient
     from localspec.process.messages import LoadFailed, SessionInfo
-    from localspec.ui.conversation.transcript import Transcript
     from localspec.ui.conversation.turn_controller import TurnController
+    from localspec.ui.transcript.transcript import Transcript
 
 
 class EnginePhase(Enum):

@@ -17,9 +17,9 @@ from localspec.chat.events import (
     TurnEvent,
     TurnsLeftOut,
 )
-from localspec.ui.conversation.items import Answer
-from localspec.ui.conversation.transcript import Transcript
 from localspec.ui.panel.dashboard import Dashboard
+from localspec.ui.transcript.items import Answer
+from localspec.ui.transcript.transcript import Transcript
 
 # Drawing takes cores from the model. A frame that costs more is drawn less often, so that the
 # screen never takes more than this share of a core from a running answer; of a core that is left

@@ -8,7 +8,7 @@ from typing import Any
 
 from localspec import formats
 from localspec.chat.conversation import Message, Role
-from localspec.chat.figures import figures_of
+from localspec.chat.figures.figures import figures_of
 from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.settings import ChatSettings
 from localspec.errors import UsageError, in_words
@@ -21,11 +21,11 @@ from localspec.process.messages import (
     Request,
 )
 from localspec.ui.conversation.engine_state import ANSWER, EnginePhase, EngineState
-from localspec.ui.conversation.items import Answer
-from localspec.ui.conversation.prompt_area import PromptArea, as_typed
 from localspec.ui.conversation.stream import AnswerStream
-from localspec.ui.conversation.transcript import Transcript
+from localspec.ui.input.prompt_area import PromptArea, as_typed
 from localspec.ui.panel.dashboard import Dashboard
+from localspec.ui.transcript.items import Answer
+from localspec.ui.transcript.transcript import Transcript
 
 _TOLD_FROM = 40  # characters: what is shorter fits anywhere
 _COUNTED_FROM = 400  # characters: what is shorter hardly matters where it is guessed wrong

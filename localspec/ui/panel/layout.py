@@ -11,8 +11,14 @@ from typing import Any
 from textual.content import Content
 
 from localspec import formats
-from localspec.chat.benefit import benefit
-from localspec.chat.figures import Figures, accepted_share, accepted_words, gamma_words, lossy_words
+from localspec.chat.figures.benefit import benefit
+from localspec.chat.figures.figures import (
+    Figures,
+    accepted_share,
+    accepted_words,
+    gamma_words,
+    lossy_words,
+)
 from localspec.engine.stats import MemoryUse, Round, Speedup
 from localspec.safe_text import one_line
 from localspec.ui.panel import drawing

@@ -15,10 +15,10 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static
 
-from localspec.chat.benefit import of_two
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import RoundText, TurnEnd, TurnEvent
-from localspec.chat.figures import accepted_words
+from localspec.chat.figures.benefit import of_two
+from localspec.chat.figures.figures import accepted_words
 from localspec.engine.stats import GenerationStats
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, safe

@@ -14,8 +14,8 @@ from textual.screen import ModalScreen
 from textual.system_commands import SystemCommandsProvider
 from textual.widgets import Static
 
-from localspec.ui.commands import COMMANDS, Command, find
-from localspec.ui.conversation.blocks import GAP, Block, Paragraph, lay_out
+from localspec.ui.commands.command_table import COMMANDS, Command, find
+from localspec.ui.transcript.blocks import GAP, Block, Paragraph, lay_out
 from localspec.ui.widgets import HEAD, MUTED
 
 _KEY_WIDTH = 20

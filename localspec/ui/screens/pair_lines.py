@@ -10,12 +10,12 @@ from enum import Enum
 from textual.content import Content
 
 from localspec import formats
-from localspec.loading import ranking
-from localspec.loading.ranking import MachineSpeed, RankedPair
-from localspec.pairs import describe
-from localspec.pairs.catalogue import ListedPair
+from localspec.loading.measurements import ranking
+from localspec.loading.measurements.ranking import MachineSpeed, RankedPair
 from localspec.pairs.hub.download import FileProgress
-from localspec.pairs.pair_pull import PullPlan, PullProgress
+from localspec.pairs.hub.pair_pull import PullPlan, PullProgress
+from localspec.pairs.names.catalogue import ListedPair
+from localspec.pairs.report import describe
 from localspec.safe_text import one_line, safe
 from localspec.ui.panel.drawing import Piece, bar, two_sides
 from localspec.ui.widgets import MUTED

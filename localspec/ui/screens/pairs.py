@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
     from textual.timer import Timer
 
-    from localspec.pairs.catalogue import ListedPair
-    from localspec.ui.pair_manager import PairManager
+    from localspec.pairs.names.catalogue import ListedPair
+    from localspec.ui.pairs.pair_manager import PairManager
 
 _REDRAW_S = 0.25
 _TYPING = (("Enter", "check"), ("Esc", "leave"))

@@ -1,0 +1,1 @@
+"""Grammars that hold calls to the notation of a model."""

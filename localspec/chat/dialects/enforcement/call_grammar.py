@@ -1,0 +1,295 @@
+"""Grammars that hold calls to a model's own notation, and their arguments to schemas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from localspec.chat.dialects.enforcement.tag_rules import tagged
+from localspec.chat.dialects.enforcement.value_rules import (
+    CallableTool,
+    GemmaRules,
+    NestedRules,
+    PythonArguments,
+    ValueRules,
+)
+from localspec.chat.dialects.marks import split_marks
+from localspec.chat.dialects.shapes import AnswerMarks, CallShape
+from localspec.engine import lark
+
+HERMES = CallShape("json", ("<tool_call>",), ("</tool_call>",))
+_BASE = {
+    "blank": "BLANK?",
+    "BLANK": r"/[ \n]{1,2}/",
+    "wide": "WIDE?",
+    "WIDE": r"/[ \n]{1,6}/",
+    "NUMBER": "/[0-9]{1,4}/",
+    "ID": r"/[A-Za-z0-9_\-]{1,64}/",
+}
+Ways = dict[str, str]
+"""The rule of each tool's call, by the tool's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallGrammar:
+    """The grammar of one call or several.
+
+    Attributes:
+        begin: the mark with which calls begin; empty where they have none.
+        rest: what follows that mark.
+        whole: an answer that is calls.
+        lead: what may stand ahead of that.
+        rules: all that these refer to.
+    """
+
+    begin: str
+    rest: str
+    whole: str
+    lead: str
+    rules: Mapping[str, str]
+
+    def required(self) -> str:
+        """A grammar of answers that are calls."""
+        return lark.grammar(f"{self.lead} {self.whole}", **self.rules)
+
+    def awaited(self) -> str:
+        """A grammar of what follows the first mark of a call."""
+        return lark.grammar(self.rest, **self.rules)
+
+    def or_else(self, answer: str) -> str:
+        """A grammar of answers that are calls, or conform to a rule."""
+        start = f"{self.lead} (calls | {answer})"
+        return lark.grammar(start, calls=self.whole, **self.rules)
+
+
+def call_grammar(
+    marks: AnswerMarks, tools: Sequence[CallableTool], *, several: bool, thinks: bool = False
+) -> CallGrammar:
+    """The grammar of calls in a model's own notation.
+
+    Args:
+        marks: how the model writes calls.
+        tools: those that may be called.
+        several: an answer may have more than one call.
+        thinks: a thought may stand ahead of the calls.
+
+    Raises:
+        SchemaError: a keyword cannot be enforced in that notation, and has to be.
+    """
+    rules = dict(_BASE)
+    if marks.speech in ("harmony", "functionary"):
+        return _CHANNELS[marks.speech](_arguments(tools, rules), rules, several, thinks)
+    shape = next(iter(marks.calls), HERMES)
+    ways = _ways(shape, tools, rules)
+    if marks.speech == "muse":
+        return _muse(shape, ways, rules, several, thinks)
+    rules["one"] = " | ".join(dict.fromkeys(ways.values()))
+    begin, rest = _divided(shape, rules, several=several)
+    lead = f"wide {_thought(marks)}" if thinks else "wide"
+    if marks.content and marks.closers:  # an empty answer may stand ahead of calls
+        lead += f" ({lark.mark(marks.content[0])} {lark.mark(marks.closers[0])} blank)?"
+    whole = f"{_mark(shape, begin)} {rest}" if begin else rest
+    return CallGrammar(begin, rest, whole, lead, rules)
+
+
+def _mark(shape: CallShape, text: str) -> str:
+    """A mark of a notation.
+
+    llguidance takes the longest word that may come, and never goes back: what stands ahead of every
+    tag of a nested notation is a word of its own.
+    """
+    ahead = shape.key_open.removesuffix("<") if shape.style == "nested" else ""
+    if not ahead or not text.startswith(ahead):
+        return lark.mark(text)
+    return f"{lark.mark(ahead)} {lark.mark(text.removeprefix(ahead))}"
+
+
+def _thought(marks: AnswerMarks) -> str:
+    """A thought that the model itself begins."""
+    begin, close = next(iter(marks.thoughts), ("", ""))
+    return f"({lark.mark(begin)} {lark.until(close)} wide)?" if begin else ""
+
+
+def _ways(shape: CallShape, tools: Sequence[CallableTool], rules: dict[str, str]) -> Ways:
+    """The rule of each tool's call, added to `rules`."""
+    ways = {}
+    for i, tool in enumerate(tools):
+        body, own = _BODIES[shape.style](shape, tool, f"t{i}")
+        rules |= {f"t{i}": body, **own}
+        ways[tool.name] = f"t{i}"
+    return ways
+
+
+def _divided(shape: CallShape, rules: dict[str, str], *, several: bool) -> tuple[str, str]:
+    """The first mark, and what follows it: one call or several with the marks around them."""
+    begin, *lead = shape.before or ("",)
+    # Marks around all calls and around each: one of each kind ahead, one of each after.
+    wrapped = len(shape.before) > 1 and shape.style != "gemma"
+    close = [_mark(shape, one) for one in shape.after[: 1 + wrapped]]
+    opened = [_mark(shape, one) for one in lead]
+    if shape.style == "named" and shape.name_at and opened:
+        opened[-1] = f"ID? {opened[-1]}"
+    unit = " blank ".join([*opened, _body(shape, several=several), *close[:1]])
+    rules["unit"] = unit
+    outer = "".join(f" blank {one}" for one in close[1:])
+    return begin, f"blank unit{_repeated(shape, close, several=several)}{outer} blank"
+
+
+def _body(shape: CallShape, *, several: bool) -> str:
+    if shape.style == "python":
+        return f'"[" one{_more(several, "python")} "]"'
+    if shape.style != "json":
+        return "one"
+    lines = " (blank one)*" if several and shape.before else ""
+    return f'(one{lines} | "[" wide one{_more(several, "json")} wide "]")'
+
+
+def _more(several: bool, style: str) -> str:
+    comma = '"," " "?' if style == "python" else 'blank "," wide'
+    return f" ({comma} one)*" if several else ""
+
+
+def _repeated(shape: CallShape, close: Sequence[str], *, several: bool) -> str:
+    """What follows a call where there are more: its marks once more, all or those of one call."""
+    if not several or not shape.before or shape.style == "python":
+        return ""
+    begin = _mark(shape, shape.before[0])
+    if len(shape.before) == 1 or shape.style == "gemma":
+        return f" (blank {begin} blank unit)*"
+    ends = "".join(f"{one} blank " for one in close[1:2])
+    return f" (blank ({ends}{begin} blank)? unit)*"
+
+
+# What stands between the marks, by notation
+
+
+def _json(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
+    name_key, args_key = shape.keys
+    rules = {f"{of}a": lark.json_value(tool.schema, tool.place, strict=tool.strict)}
+    if not name_key:
+        return f'"{{" blank {_quoted(tool.name)} blank ":" blank {of}a blank "}}"', rules
+    members = [
+        _identity(shape.id_before, first=True),
+        f'{_quoted(name_key)} blank ":" blank {_quoted(tool.name)} blank ","'
+        f' blank {_quoted(args_key)} blank ":" blank {of}a',
+        _identity(shape.id_after, first=False),
+    ]
+    return f'"{{" blank {" ".join(filter(None, members))} blank "}}"', rules
+
+
+def _identity(key: str, *, first: bool) -> str:
+    """A call's id, where the template writes one."""
+    if not key:
+        return ""
+    member = f'{_quoted(key)} blank ":" blank "\\"" ID "\\""'
+    return f'({member} blank "," blank)?' if first else f'(blank "," blank {member})?'
+
+
+def _named(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
+    rules = {f"{of}a": lark.json_value(tool.schema, tool.place, strict=tool.strict)}
+    first, *more = (lark.mark(one) for one in split_marks(shape.name_end) or [""])
+    between = " ".join([first, *(f"ID? {one}" for one in more)]) if shape.name_end else ""
+    number = '(":" NUMBER)?' if shape.before[-1:] == ("functions.",) else ""
+    return f"{lark.literal(tool.name)} {number} {between} blank {of}a", rules
+
+
+def _python(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
+    values = PythonArguments(tool, of, raw=shape.raw)
+    inside = values.members(_valued(values))
+    return f'{lark.literal(tool.name + "(")} {inside} ")"', values.rules
+
+
+def _gemma(_shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
+    values = GemmaRules(tool, of)
+    # Its template sorts the arguments by their names.
+    parts = sorted(_valued(values), key=lambda one: one[0].lower())
+    return f"{lark.literal(tool.name)} {values.object(parts)}", values.rules
+
+
+def _nested(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
+    values = NestedRules(tool, of, shape.key_open.removesuffix("<"))
+    inside = values.members(_valued(values))
+    return f"{lark.literal(tool.name)} {lark.mark(shape.name_end)} {inside}", values.rules
+
+
+def _valued(values: ValueRules) -> list[tuple[str, str, bool]]:
+    tool = values.tool
+    return [
+        (name, values.value(schema, f"{tool.place}.properties.{name}"), needed)
+        for name, schema, needed in tool.properties()
+    ]
+
+
+def _quoted(text: str) -> str:
+    """A text as JSON has it, as a literal."""
+    return lark.literal(json.dumps(text, ensure_ascii=False))
+
+
+_BODIES = {
+    "json": _json,
+    "named": _named,
+    "tags": tagged,
+    "python": _python,
+    "gemma": _gemma,
+    "nested": _nested,
+}
+
+# Answers that are messages with headers
+
+
+def _arguments(tools: Sequence[CallableTool], rules: dict[str, str]) -> Ways:
+    """The rule of each tool's arguments as JSON, added to `rules`."""
+    for i, tool in enumerate(tools):
+        rules[f"t{i}"] = lark.json_value(tool.schema, tool.place, strict=tool.strict)
+    return {tool.name: f"t{i}" for i, tool in enumerate(tools)}
+
+
+def _harmony(ways: Ways, rules: dict[str, str], _several: bool, thinks: bool) -> CallGrammar:
+    """gpt-oss: one call ends an answer; its recipient stands before or after the channel."""
+    channel, message = lark.mark("<|channel|>"), lark.mark("<|message|>")
+    rules["kind"] = f'" "? {lark.mark("<|constrain|>")}? "json"?'
+    named = [
+        (f"{lark.literal(name)} kind {message} {way}", f"{lark.literal(name)}", way)
+        for name, way in ways.items()
+    ]
+    rules["after"] = " | ".join(one for one, _, _ in named)
+    rules["ahead"] = " | ".join(
+        f'{name} {channel} "commentary" kind {message} {way}' for _, name, way in named
+    )
+    begin = "<|channel|>commentary to=functions."
+    whole = f'({lark.mark(begin)} after | " to=functions." ahead)'
+    lead = (
+        f'({channel} "analysis" {message} {lark.until("<|end|>")}'
+        f" {lark.mark('<|start|>assistant')})?"
+    )
+    return CallGrammar(begin, "after", whole, lead if thinks else "", rules)
+
+
+def _functionary(ways: Ways, rules: dict[str, str], several: bool, _thinks: bool) -> CallGrammar:
+    """A name, a line's end, and JSON; no mark tells a first call from an answer to the user."""
+    one = " | ".join(f"{lark.literal(name + chr(10))} {way}" for name, way in ways.items())
+    rules["one"] = one
+    whole = f"one {'(' + lark.mark('>>>') + ' one)*' if several else ''}"
+    return CallGrammar("", whole, whole, "", rules)
+
+
+def _muse(
+    shape: CallShape, ways: Ways, rules: dict[str, str], several: bool, thinks: bool
+) -> CallGrammar:
+    """The header of a call names the tool, and so does the call."""
+    message, start = lark.mark("<|message|>"), lark.mark("<|eom|><|start|>assistant")
+    rules["one"] = " | ".join(ways.values())
+    begin, rest = _divided(shape, rules, several=False)
+    blocks = []
+    for name, way in ways.items():
+        block = f"{lark.mark(shape.before[0])} blank {lark.mark(shape.before[1])} {way}"
+        ends = " blank ".join(lark.mark(one) for one in shape.after)
+        blocks.append(f"{lark.literal(f' to={name}')} {message} {block} blank {ends}")
+    rules["message"] = " | ".join(blocks)
+    lead = f'(" to=self" {message} {lark.until("<|eom|>")} {lark.mark("<|start|>assistant")})?'
+    whole = f"message {f'({start} message)*' if several else ''}"
+    return CallGrammar(begin, rest, whole, lead if thinks else "", rules)
+
+
+_CHANNELS = {"harmony": _harmony, "functionary": _functionary}

@@ -1,0 +1,138 @@
+"""Grammars of calls whose arguments are tags: text for strings, else JSON or Python's words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from localspec.chat.dialects.enforcement.value_rules import CallableTool, PythonRules
+from localspec.chat.dialects.marks import common
+from localspec.chat.dialects.notations.values import kinds_of
+from localspec.chat.dialects.shapes import CallShape
+from localspec.engine import lark
+
+_KINDS = ("integer", "number", "boolean", "null", "array", "object")
+# What a text between tags cannot be held to.
+_TEXT_WORDS = ("pattern", "format", "minLength", "maxLength")
+
+
+def tagged(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
+    """The rule of a tool's call, and those that it refers to.
+
+    Raises:
+        SchemaError: a keyword cannot be enforced, and has to be.
+    """
+    values = _TagValues(shape, tool, of)
+    parts = []
+    for name, schema, needed in tool.properties():
+        one = values.argument(name, schema)
+        parts.append(one if needed else f"({one})?")
+    if tool.schema.get("additionalProperties", not parts):
+        parts.append(f"({values.other()})*")
+    # Where several calls are numbered, the number is in the mark.
+    ends = [
+        "NUMBER" if one.isdigit() else lark.mark(one)
+        for one in re.split(r"(\d+)", shape.name_end)
+        if one
+    ]
+    head = " ".join([lark.literal(tool.name), *ends])
+    return " blank ".join([head, *parts]), values.rules
+
+
+class _TagValues:
+    """Rules of arguments between tags."""
+
+    def __init__(self, shape: CallShape, tool: CallableTool, of: str) -> None:
+        self.rules: dict[str, str] = {}
+        self._shape, self._tool, self._of = shape, tool, of
+        self._python = PythonRules(tool, f"{of}p")
+        self._told = shape.other_open not in ("", shape.value_open)  # a tag says what follows
+        self._close = lark.mark(shape.value_close.rstrip())
+        self._until = lark.until(shape.value_close.strip())
+
+    def argument(self, name: str, schema: Any) -> str:
+        """An argument with its tags."""
+        place = f"{self._tool.place}.properties.{name}"
+        kinds = kinds_of(_typed(schema), self._tool.schema)
+        ways = []
+        if not kinds or "string" in kinds:
+            text = self._text(schema, kinds, place)
+            ways.append(f"{lark.mark(self._shape.value_open)} {text}")
+        if self._told or "string" not in kinds:
+            # A text that the tag does not tell from other values is any of them.
+            ways += self._others(schema, kinds or set(_KINDS), place) if kinds or self._told else []
+        rule = f"{self._of}v{len(self.rules)}"
+        self.rules[rule] = " | ".join(ways)
+        return f"{lark.mark(self._shape.key_open)} {lark.literal(name)} {rule} blank"
+
+    def other(self) -> str:
+        """An argument that the schema does not name."""
+        shape = self._shape
+        self.rules.setdefault("OTHER", r"/[A-Za-z_][\w.\-]*/")
+        return (
+            f"{lark.mark(shape.key_open)} OTHER {lark.mark(shape.value_open)} {self._until} blank"
+        )
+
+    def _text(self, schema: Any, kinds: set[str], place: str) -> str:
+        if kinds == {"string"} and isinstance(schema, Mapping):
+            if isinstance(values := schema.get("enum", [schema.get("const")]), list):
+                texts = [one for one in values if isinstance(one, str)]
+                if texts:
+                    known = " | ".join(lark.literal(one) if one else '""' for one in texts)
+                    return f"({known}) {self._close}"
+            self._tool.require_enforceable(schema, place, _TEXT_WORDS)
+        return self._until
+
+    def _others(self, schema: Any, kinds: set[str], place: str) -> list[str]:
+        """Values that are no texts, by what the tag says of them."""
+        opened: dict[str, list[str]] = {}
+        for kind in _KINDS:
+            if kind in kinds and not (kind == "integer" and "number" in kinds):
+                opened.setdefault(self._opened(kind), []).append(kind)
+        return [
+            f"{lark.mark(mark)} {self._value(schema, some, place)} {self._close}"
+            for mark, some in opened.items()
+        ]
+
+    def _opened(self, kind: str) -> str:
+        """The mark ahead of a value, which may say its kind."""
+        text, other = self._shape.value_open, self._shape.other_open or self._shape.value_open
+        same = common(text, other)
+        ends = common(text[same:][::-1], other[same:][::-1])
+        said = (text[same : len(text) - ends], other[same : len(other) - ends])
+        if said != ("string", "number"):
+            return other
+        word = "number" if kind == "integer" else kind
+        return f"{text[:same]}{word}{text[len(text) - ends :]}"
+
+    def _value(self, schema: Any, kinds: list[str], place: str) -> str:
+        """JSON, or the same as Python writes it where the template does so."""
+        whole = self._tool.schema
+        shared = {name: whole[name] for name in lark.SHARED if name in whole}
+        wanted: dict[str, Any] = {**schema} if isinstance(schema, Mapping) else {}
+        if set(kinds) != kinds_of(_typed(schema), whole):
+            if "type" in wanted or not wanted:
+                wanted["type"] = kinds
+            else:
+                wanted = {"allOf": [wanted, {"type": kinds}]}
+        value = lark.json_value({**wanted, **shared}, place, strict=self._tool.strict)
+        rule = f"{self._of}j{len(self.rules)}"
+        self.rules[rule] = value
+        more = self._pythonic(schema, kinds, place)
+        return f"({' | '.join([rule, *more])})"
+
+    def _pythonic(self, schema: Any, kinds: list[str], place: str) -> list[str]:
+        known = isinstance(schema, Mapping) and schema.keys() & {"enum", "const"}
+        if not self._shape.pythonic or known:
+            return []
+        found = ['"True"', '"False"'] if "boolean" in kinds else []
+        if self._shape.pythonic == "all" and {"array", "object"} & set(kinds):
+            found.append(self._python.value(schema, place))
+            self.rules |= self._python.rules
+        return found
+
+
+def _typed(schema: Any) -> Any:
+    """A schema with the type that its words mean."""
+    return lark.typed(schema) if isinstance(schema, Mapping) else schema

@@ -1,0 +1,1 @@
+"""How a dialect is learnt from a chat template, and kept."""

@@ -1,0 +1,339 @@
+"""Learns from a template how its model writes calls."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from typing import Any, Literal
+
+from msgspec import structs
+
+from localspec.chat.dialects.learning.sample_turns import FIRST, TurnWriter, calling_turn
+from localspec.chat.dialects.marks import (
+    common,
+    common_end,
+    is_mark,
+    split_marks,
+    trimmed_end,
+    trimmed_start,
+)
+from localspec.chat.dialects.reading.known_tools import KnownTools
+from localspec.chat.dialects.reading.notation_reader import envelope
+from localspec.chat.dialects.shapes import AnswerMarks, CallShape
+
+_NAME, _OTHER = FIRST.names
+_KEYS = tuple(FIRST.arguments)
+_QUOTE = '<|"|>'
+
+# What models write where their template says nothing, or says it in words alone.
+_HERMES = CallShape("json", ("<tool_call>",), ("</tool_call>",))
+_QWEN = CallShape(
+    style="tags",
+    before=("<tool_call>", "<function="),
+    after=("</function>", "</tool_call>"),
+    name_end=">",
+    key_open="<parameter=",
+    value_open=">\n",
+    other_open=">\n",
+    value_close="\n</parameter>\n",
+)
+_ATTRIBUTES = CallShape(
+    style="tags",
+    before=("<tool_call>", '<function name="'),
+    after=("</function>", "</tool_call>"),
+    name_end='">',
+    key_open='<parameter name="',
+    value_open='">',
+    other_open='" string="true">',
+    value_close="</parameter>",
+)
+_LFM = CallShape("python", ("<|tool_call_start|>",), ("<|tool_call_end|>",))
+_PYTHON_TAG = CallShape("python", ("<|python_tag|>",))
+_MISTRAL = CallShape("named", ("[TOOL_CALLS]",), name_end="[ARGS]")
+
+
+_SPOKEN_OF = (
+    _MISTRAL,
+    CallShape("json", ("<|tool_call|>",)),
+    CallShape("json", ("functools",)),
+    CallShape(
+        style="named",
+        before=("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
+        after=("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
+        name_end="<｜tool▁sep｜>",
+    ),
+)
+
+
+def usual_calls(template: str, learnt: CallShape | None = None) -> tuple[CallShape, ...]:
+    """The notations that a model may use though its template does not write them.
+
+    Args:
+        template: what it speaks of, a model may write.
+        learnt: what it does write; its first mark may stand before the other notations too.
+    """
+    shapes = [_HERMES, _QWEN, _ATTRIBUTES, _LFM]
+    if learnt is not None and len(learnt.before) > 1:
+        first, last = learnt.before[:1], learnt.after[-1:]
+        shapes = [
+            structs.replace(one, before=(*first, *one.before), after=(*one.after, *last))
+            for one in shapes
+        ]
+    if any(mark in template for mark in ("python_tag", "eom_id", "eot_id")):
+        shapes.append(_PYTHON_TAG)
+    shapes += [one for one in _SPOKEN_OF if one.before[-1] in template]
+    return (learnt, *shapes) if learnt is not None else tuple(shapes)
+
+
+def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> AnswerMarks | None:
+    """`marks` with the notation of calls, and how the template takes them.
+
+    None where the template writes no calls, or in a way that is not understood.
+    """
+    for content in ("", None):
+        for as_text in (False, True):
+            turn = partial(_core, write, head, marks, as_text=as_text, content=content)
+            one, two, none = turn(1), turn(2), turn(1, arguments={})
+            if one is None or _OTHER in one:
+                continue
+            shape = _shape(one, none)
+            if shape is not None:
+                if shape.style == "tags":
+                    flags = turn(1, arguments={"zqflag": True, "zqlist": ["zqitem"]}) or ""
+                    shape = structs.replace(shape, pythonic=_pythonic(flags))
+                return structs.replace(
+                    marks,
+                    calls=(shape,),
+                    bare=not shape.before,
+                    several=two is not None and _OTHER in two,
+                    writes=True,
+                    as_text=as_text,
+                )
+    return None
+
+
+def _pythonic(flags: str) -> Literal["", "flags", "all"]:
+    """Which values are written as Python writes them."""
+    if "['zqitem']" in flags:
+        return "all"
+    return "flags" if "True" in flags else ""
+
+
+def _core(write: TurnWriter, head: str, marks: AnswerMarks, n: int, **how: Any) -> str | None:
+    """What is written for `n` calls alone; None where nothing is."""
+    turn = write.turn(FIRST, calling_turn(FIRST, n, **how), tools=True)
+    if turn is None or _NAME not in turn or not turn.startswith(head[: len(turn)]):
+        return None
+    text = turn[len(head) :]
+    start = text.index(_NAME)
+    for _, close in marks.thoughts:
+        at = text.rfind(close, 0, start)
+        if close and at >= 0:
+            text, start = text[at + len(close) :], start - at - len(close)
+    for mark in (*marks.content, *marks.closers):
+        at = text.find(mark, 0, start)
+        if at >= 0 and not text[:at].strip():
+            text, start = text[at + len(mark) :], start - at - len(mark)
+    for mark in marks.ends:
+        at = text.rfind(mark)
+        if at > text.rfind(_OTHER if n > 1 else _NAME) and not text[at + len(mark) :].strip():
+            text = text[:at]
+    return text
+
+
+def _shape(one: str, none: str | None) -> CallShape | None:
+    """The notation of what is written for one call, and for one without arguments."""
+    for attempt in (_gemma, _enveloped, _named, _python, _nested):
+        shape = attempt(one)
+        if shape is not None:
+            return shape
+    return _tagged(one, none)
+
+
+def _around(one: str, start: int, end: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The marks ahead of a call and after it: those around all calls, then those around each."""
+    before, after = split_marks(_blank(one[:start])), split_marks(_blank(one[end:]))
+    return tuple(dict.fromkeys(before)), tuple(one for one in dict.fromkeys(after) if is_mark(one))
+
+
+def _blank(text: str) -> str:
+    """`text` without the ids of calls."""
+    for one in FIRST.ids:
+        text = text.replace(one, " ")
+    return text
+
+
+def _json_values(text: str) -> list[tuple[int, int, Any]]:
+    """The JSON objects and lists in a text that lie within no other."""
+    found, at = [], 0
+    while (begun := re.compile(r"[\[{]").search(text, at)) is not None:
+        try:
+            value, end = json.JSONDecoder().raw_decode(text, begun.start())
+        except (ValueError, RecursionError):
+            at = begun.end()
+            continue
+        found.append((begun.start(), end, value))
+        at = end
+    return found
+
+
+def _enveloped(one: str) -> CallShape | None:
+    """JSON with a name and arguments in it."""
+    for start, end, value in _json_values(one):
+        keys = _keys_of(value)
+        if keys is None:
+            continue
+        before, after = _around(one, start, end)
+        first, last = _identities(value, keys[0])
+        shape = CallShape("json", before, after, keys, id_before=first, id_after=last)
+        calls = envelope(value, shape, KnownTools(FIRST.tools))
+        if calls and calls[0].arguments == FIRST.arguments:
+            return shape
+    return None
+
+
+def _identities(value: Any, name: str) -> tuple[str, str]:
+    """What JSON calls a call's id: one that stands ahead of the name, one after it."""
+    call = value[0] if isinstance(value, list) else value
+    names = list(call) if isinstance(call, dict) else []
+    ids = [key for key in names if call[key] in FIRST.ids or str(call[key]).isdigit()]
+    if not ids or name not in names:
+        return "", ""
+    return (ids[0], "") if names.index(ids[0]) < names.index(name) else ("", ids[0])
+
+
+def _keys_of(value: Any) -> tuple[str, str] | None:
+    """What JSON calls the name and the arguments of a call."""
+    if isinstance(value, list):
+        return _keys_of(value[0]) if value else None
+    if not isinstance(value, dict):
+        return None
+    if _NAME in value:
+        return "", ""
+    name = next((key for key, one in value.items() if one == _NAME), None)
+    if name is None:
+        return next((keys for one in value.values() if (keys := _keys_of(one))), None)
+    given = (FIRST.arguments, json.dumps(FIRST.arguments, ensure_ascii=False))
+    arguments = next((key for key, one in value.items() if one in given), None)
+    return None if arguments is None else (name, arguments)
+
+
+def _named(one: str) -> CallShape | None:
+    """A name, then JSON."""
+    named = one.find(_NAME)
+    for start, end, value in _json_values(one):
+        if value != FIRST.arguments or start < named:
+            continue
+        before, after = _around(one, named, end)
+        between = _blank(one[named + len(_NAME) : start])
+        marks = [
+            mark for mark in split_marks(between) if not re.fullmatch(r"[:#]?\d+|```\w*|\w+", mark)
+        ]
+        words = [mark for mark in split_marks(one[:named]) if not is_mark(mark)]
+        return CallShape(
+            style="named",
+            before=before,
+            after=tuple(mark for mark in after if mark.strip("`")),
+            name_at=len(words) if words and words[-1] in (*FIRST.ids, "function") else 0,
+            name_end=" ".join(marks),
+        )
+    return None
+
+
+def _gemma(one: str) -> CallShape | None:
+    """Gemma's own notation."""
+    text = f"{_KEYS[0]}:{_QUOTE}{FIRST.arguments[_KEYS[0]]}{_QUOTE}"
+    named = one.find(_NAME + "{")
+    if named < 0 or text not in one:
+        return None
+    end = one.rfind("}") + 1
+    before, after = _around(one, named, end)
+    return CallShape("gemma", before, after)
+
+
+def _python(one: str) -> CallShape | None:
+    """As Python writes calls."""
+    found = re.search(rf"\[?{_NAME}\(\s*{_KEYS[0]}\s*=", one)
+    if found is None:
+        return None
+    end = one.rfind(")") + 1
+    end += one[end : end + 1] == "]"
+    before, after = _around(one, found.start(), end)
+    return CallShape("python", before, after, raw=True)
+
+
+def _nested(one: str) -> CallShape | None:
+    """Tags of the arguments' own names."""
+    key, value = _KEYS[0], FIRST.arguments[_KEYS[0]]
+    found = re.search(
+        rf"{_NAME}(?P<end>[^\w]*?)(?P<ns>[^\w\s]*[^\s]*?)<{key}>{value}(?P=ns)</{key}>", one
+    )
+    if found is None:
+        return None
+    last = f"</{_KEYS[-1]}>"
+    end, ns = one.rfind(last) + len(last), found["ns"]
+    before, after = (
+        tuple(ns + part.strip() for part in text.split(ns or "\0") if part.strip())
+        for text in (one[: found.start()], one[end:])
+    )
+    return CallShape(
+        style="nested", before=before, after=after, name_end=found["end"] or '">', key_open=ns + "<"
+    )
+
+
+def _tagged(one: str, none: str | None) -> CallShape | None:
+    """A name and values as tags."""
+    named = one.find(_NAME)
+    places = _places(one, named)
+    if places is None or none is None or _NAME not in none:
+        return None
+    (k1, v1), (k2, _), (k3, v3), (_, v4) = places
+    to_first = one[named + len(_NAME) : k1[0]]
+    bare = none[none.index(_NAME) + len(_NAME) :]
+    name_end = trimmed_end(to_first[: common(to_first, bare)])
+    if name_end and not to_first[len(name_end) :].strip():
+        name_end = ""
+    between = one[v1[1] : k2[0]]
+    key_open = to_first[len(name_end) :].strip()
+    if not between.endswith(key_open) or not key_open:
+        key_open = trimmed_start(to_first[len(to_first) - common_end(to_first, between) :]).strip()
+    value_close = between[: len(between) - len(key_open)]
+    tail = one[v4[1] :]
+    closing = value_close.strip()
+    if not key_open or not closing or not tail.lstrip().startswith(closing):
+        return None
+    end = v4[1] + tail.index(closing) + len(closing)
+    before, after = _around(one, named, end)
+    return CallShape(
+        style="tags",
+        before=before,
+        after=after,
+        name_end=name_end.strip(),
+        key_open=key_open,
+        value_open=one[k1[1] : v1[0]],
+        other_open=one[k3[1] : v3[0]],
+        value_close=value_close,
+    )
+
+
+def _places(one: str, at: int) -> list[tuple[tuple[int, int], tuple[int, int]]] | None:
+    """Where the names and the values of the arguments stand, in order."""
+    found = []
+    for key, value in FIRST.arguments.items():
+        start = one.find(key, at)
+        if start < 0:
+            return None
+        end = start + len(key)
+        written = (
+            [str(value)]
+            if not isinstance(value, dict)
+            else [json.dumps(value), json.dumps(value, separators=(",", ":")), repr(value)]
+        )
+        ways = [(place, len(way)) for way in written if (place := one.find(way, end)) >= 0]
+        if not ways:
+            return None
+        place, length = min(ways)
+        found.append(((start, end), (place, place + length)))
+        at = place + length
+    return found

@@ -1,0 +1,200 @@
+"""What a template writes for an answer whose values are known: what a dialect is learnt from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.prompt.renderer import (
+    RenderBudget,
+    TemplateRefused,
+    TemplateRenderer,
+    TemplateSource,
+)
+
+TurnData = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTurn:
+    """Known values for a turn. Nothing in them occurs in a template, or looks like a mark.
+
+    Attributes:
+        names: of two tools.
+        arguments: of a call: two texts, a number, an object; their names are its keys.
+        ids: of two calls; nine letters, as some templates ask for.
+    """
+
+    thought: str
+    content: str
+    names: tuple[str, str]
+    arguments: TurnData
+    ids: tuple[str, str]
+
+    @property
+    def tools(self) -> list[TurnData]:
+        """The tools, as OpenAI's requests have them."""
+        kinds: dict[type, TurnData] = {
+            str: {"type": "string"},
+            int: {"type": "integer"},
+            dict: {"type": "object", "properties": {}},
+        }
+        properties = {
+            name: {**kinds[type(value)], "description": "a value"}
+            for name, value in self.arguments.items()
+        }
+        schema = {"type": "object", "properties": properties, "required": []}
+        return [
+            {
+                "type": "function",
+                "function": {"name": name, "description": "a tool", "parameters": schema},
+            }
+            for name in self.names
+        ]
+
+
+FIRST = SampleTurn(
+    thought="Zqwo thinks vurl.",
+    content="Xkel answers dorn.",
+    names=("zqfetch_vorb", "zqstore_wilm"),
+    arguments={
+        "zqkey_ann": "Qum brel one",
+        "zqkey_bor": "Qum drel two",
+        "zqkey_cyd": 48213,
+        "zqkey_dov": {"zqin": "deep"},
+    },
+    ids=("zqAbcdef1", "zqGhijkl2"),
+)
+SECOND = SampleTurn(
+    thought="A rather longer train, of 37 thoughts: pelm?\nAnd a line (more).",
+    content="Now 5 words, then: frem!\n\nA paragraph.",
+    names=("pq_look_up", "pq_do"),
+    arguments={
+        "pqname": 'he said: "no" {to} \\it, gr\u00fcn',
+        "pqtext": "two words",
+        "pqcount": 7,
+        "pqmore": {"pqd": "x y"},
+    },
+    ids=("pqMnopqr3", "pqStuvwx4"),
+)
+
+
+@dataclass(slots=True)
+class TurnWriter:
+    """Renders turns, within a budget for all of them.
+
+    Attributes:
+        on: the variables that switch thoughts on, under their usual names.
+    """
+
+    renderer: TemplateRenderer
+    source: TemplateSource
+    budget: RenderBudget
+    on: TurnData = field(default_factory=lambda: {"enable_thinking": True, "thinking": True})
+    _known: dict[str, str | None] = field(default_factory=dict)
+
+    def prompt(self, sample: SampleTurn, *, tools: bool = False, **more: Any) -> str | None:
+        """What the template makes of a question; None where it refuses it."""
+        return self._rendered(sample, [], tools, True, more)
+
+    def turn(
+        self, sample: SampleTurn, answer: TurnData, *, tools: bool = False, **more: Any
+    ) -> str | None:
+        """What an answer adds to a question, the beginning of its turn included.
+
+        Args:
+            sample: the values.
+            answer: the message, without its role.
+            tools: whether the template sees tools.
+            more: variables; a value of None leaves its variable undefined.
+
+        Returns:
+            None where the template refuses it, or writes something else ahead of it.
+        """
+        before = self._rendered(sample, [], tools, False, more)
+        after = self._rendered(sample, [answer], tools, False, more)
+        if before is None or after is None:
+            return None
+        if after.startswith(before):
+            return after[len(before) :]
+        prompt = self._rendered(sample, [], tools, True, more)
+        return after[len(prompt) :] if prompt and after.startswith(prompt) else None
+
+    def opening(self, sample: SampleTurn, *, tools: bool = False, **more: Any) -> str | None:
+        """What the template puts at the beginning of an answer that is to be written."""
+        before = self._rendered(sample, [], tools, False, more)
+        prompt = self._rendered(sample, [], tools, True, more)
+        if before is None or prompt is None or not prompt.startswith(before):
+            return None
+        return prompt[len(before) :]
+
+    def earlier(self, sample: SampleTurn, answer: TurnData) -> str | None:
+        """What the turn of `answer` is once another question has followed."""
+        before = self._rendered(sample, [], False, False, {})
+        after = self._rendered(
+            sample, [answer, {"role": "user", "content": "Zq again"}], False, False, {}
+        )
+        return after[len(before) :] if before and after and after.startswith(before) else None
+
+    def _rendered(
+        self,
+        sample: SampleTurn,
+        answers: Sequence[TurnData],
+        tools: bool,
+        generation: bool,
+        more: TurnData,
+    ) -> str | None:
+        messages = [Message(Role.USER, "Zq asks?")]
+        messages += [
+            Message(Role.ASSISTANT, "", more={"role": "assistant", **one}) for one in answers
+        ]
+        variables = {**self.on, **more, "add_generation_prompt": generation}
+        variables = {name: value for name, value in variables.items() if value is not None}
+        variables |= {"tools": sample.tools} if tools else {}
+        key = json.dumps([[message.more for message in messages], variables])
+        if key not in self._known:
+            try:
+                text = self.renderer.render(self.source, messages, self.budget, None, variables)
+            except TemplateRefused:
+                text = None
+            self._known[key] = text
+        return self._known[key]
+
+
+def thinking_turn(sample: SampleTurn, content: Any = None) -> TurnData:
+    """An answer with a thought, under all names that templates have for it."""
+    return {
+        "content": sample.content if content is None else content,
+        "reasoning_content": sample.thought,
+        "reasoning": sample.thought,
+        "thinking": sample.thought,
+    }
+
+
+def calling_turn(
+    sample: SampleTurn,
+    n: int,
+    *,
+    as_text: bool,
+    arguments: Mapping[str, Any] | None = None,
+    content: Any = "",
+) -> TurnData:
+    """An answer of `n` calls."""
+    given = sample.arguments if arguments is None else arguments
+    return {
+        "content": content,
+        "tool_calls": [
+            {
+                "id": sample.ids[i],
+                "type": "function",
+                "function": {
+                    "name": sample.names[i],
+                    "arguments": json.dumps(given, ensure_ascii=False) if as_text else given,
+                },
+            }
+            for i in range(n)
+        ],
+    }

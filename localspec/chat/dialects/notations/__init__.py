@@ -1,0 +1,1 @@
+"""The notations that calls and headers are written in, one file each."""

@@ -1,0 +1,89 @@
+"""gpt-oss: ``<|channel|>analysis<|message|>…<|end|>``, a call ``to=functions.name`` in its header.
+
+The recipient may stand before or after the channel, and on any channel. Marks of a header may be
+missing; what is no header is what it says.
+"""
+
+from __future__ import annotations
+
+import re
+
+from localspec.chat.dialects.reading.headers import HeaderNotation, MessageHeader
+from localspec.chat.dialects.reading.known_tools import KnownTools
+
+_START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
+_ENDS = ("<|end|>", "<|return|>", "<|call|>")
+_TO = r"to=(?P<{}>[^\s<]+)"
+# A header as far as it goes: role, recipient, channel, recipient, what the body is made of.
+_WHOLE = re.compile(
+    rf"\s*(?:{re.escape(_START)})?\s*(?:assistant)?\s*(?:{_TO.format('before')})?\s*"
+    rf"(?:{re.escape(_CHANNEL)}\s*(?P<channel>\w*)|(?P<bare>analysis|commentary|final)(?=\s*<))?"
+    rf"\s*(?:{_TO.format('after')})?\s*"
+    rf"(?:{re.escape(_CONSTRAIN)})?\s*(?:(?:json|code)\b)?\s*(?P<message>{re.escape(_MESSAGE)})?"
+)
+_LONGEST = 300
+_WORDS = ("assistant", "to=", "json", "code", "analysis<", "commentary<", "final<")
+
+
+def matches(template: str) -> bool:
+    """Whether a template speaks so."""
+    return all(mark in template for mark in (_CHANNEL, _MESSAGE, _START, "analysis"))
+
+
+def _read(
+    text: str, tools: KnownTools, begun: bool, final: bool
+) -> tuple[MessageHeader, int] | None:
+    found = _WHOLE.match(text)
+    if found is None:  # never: all of it may be missing
+        return MessageHeader("content"), 0
+    rest = text[found.end() :]
+    if not found["message"] and not final and len(text) < _LONGEST:
+        marks = (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, *_ENDS, *_WORDS)
+        if not rest or any(mark.startswith(rest) for mark in marks):
+            return None
+    header = _sorted(found, tools)
+    if header is None:  # no header at all: what it says is for the user
+        if begun and not rest:
+            return None
+        blank = len(text) - len(text.lstrip())
+        return MessageHeader("content"), blank if not begun else found.end()
+    return header, found.end()
+
+
+def _sorted(found: re.Match[str], tools: KnownTools) -> MessageHeader | None:
+    channel = found["channel"]
+    if channel is None and found["message"]:
+        channel = found["bare"]
+    recipient = found["before"] or found["after"] or ""
+    inward = channel == "analysis"
+    if recipient and recipient not in ("user", "all", "assistant"):
+        name = tools.declared(recipient)
+        if name is None and tools.known is not None and not recipient.startswith("functions"):
+            return MessageHeader("thought" if inward else "content")
+        plain = re.sub(r"\Afunctions?[.:]", "", recipient)
+        return MessageHeader("call", (name if tools.known else None) or plain, inward)
+    if channel is None and not found["message"] and not recipient:
+        return None
+    return MessageHeader("thought" if inward else "content")
+
+
+def _stop(text: str, at: int, _tools: KnownTools, _final: bool) -> int:
+    mark = next((mark for mark in _ENDS if text.startswith(mark, at)), "")
+    return len(mark)
+
+
+def _open(prompt: str) -> MessageHeader | None:
+    header, message, body = prompt.rpartition(_START)[2].rpartition(_MESSAGE)
+    if not message or body.strip():
+        return None
+    return MessageHeader("thought" if "analysis" in header else "content")
+
+
+HEADERS = HeaderNotation(
+    stops=(*_ENDS, _START, _CHANNEL),
+    read_header=_read,
+    stop_at=_stop,
+    open_in=_open,
+    own=(_START, _CHANNEL),
+    texts=(*_ENDS, _START, _CHANNEL, _MESSAGE, _CONSTRAIN),
+)

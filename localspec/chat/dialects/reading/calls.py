@@ -1,0 +1,132 @@
+"""Calls in an answer: where one may begin, and what it says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from localspec.chat.dialects.marks import (
+    may_begin,
+    skip_blanks,
+)
+from localspec.chat.dialects.notations.values import UnfinishedText, json_at
+from localspec.chat.dialects.reading.known_tools import FoundCalls, KnownTools, NoCall
+from localspec.chat.dialects.reading.notation_reader import (
+    ARGUMENTS,
+    NAMES,
+    NotationReader,
+    envelope,
+)
+from localspec.chat.dialects.shapes import CallShape
+
+_FENCE = re.compile(r"```\w*\s*")
+_CLOSER = re.compile(r"</[^\s<>/]{1,60}>")
+
+
+class CallReader:
+    """Finds calls of some notations in a text that may grow.
+
+    Args:
+        shapes: the notations, the likeliest first.
+        tools: which calls are possible.
+
+    Attributes:
+        triggers: the marks with which a call may begin, the longest first.
+        closers: the marks that may follow a call.
+    """
+
+    def __init__(self, shapes: Sequence[CallShape], tools: KnownTools) -> None:
+        self._tools = tools
+        self._shapes = (
+            [] if tools.known == {} else [NotationReader(shape, tools) for shape in shapes]
+        )
+        found = {mark for one in self._shapes for mark in one.triggers}
+        self.triggers = tuple(sorted(found, key=len, reverse=True))
+        self.closers = tuple(
+            sorted(
+                {mark for one in self._shapes for mark in one.shape.after}, key=len, reverse=True
+            )
+        )
+
+    def at(self, text: str, at: int, *, final: bool, cut: bool = False) -> FoundCalls:
+        """The calls that begin at `at`, where one of the triggers stands.
+
+        Args:
+            text: what was written so far.
+            at: the place of the trigger.
+            final: no text will follow.
+            cut: because a limit was reached.
+
+        Raises:
+            UnfinishedText: more text is needed; where there is none, a call was cut off.
+            NoCall: it is text.
+        """
+        unfinished: UnfinishedText | None = None
+        for shaped in self._shapes:
+            if not any(text.startswith(mark, at) for mark in shaped.triggers):
+                continue
+            try:
+                return shaped.at(text, at, final=final, cut=cut)
+            except UnfinishedText as error:
+                if not final:
+                    raise
+                unfinished = unfinished or error
+            except NoCall:
+                continue
+        if unfinished is not None:
+            raise unfinished
+        raise NoCall
+
+    def bare(self, text: str, at: int, *, final: bool) -> FoundCalls:
+        """The call that is JSON alone, of a tool that was declared.
+
+        Raises:
+            UnfinishedText: more text is needed.
+            NoCall: it is text.
+        """
+        fence = _FENCE.match(text, at)
+        start = fence.end() if fence else at
+        if not final and (start >= len(text) or text[at:] in ("`", "``")):
+            raise UnfinishedText
+        if text[start : start + 1] not in ("{", "[") or not self._shapes or not self._tools.known:
+            raise NoCall
+        _require_call_keys(text, start, self._tools, final=final)
+        try:
+            found = json_at(text, start, final=final)
+        except UnfinishedText:
+            raise UnfinishedText(self._shapes[0].underway(text, start)) from None
+        if found is None:
+            raise NoCall
+        calls = envelope(found[0], CallShape(), self._tools)
+        if calls is None or any(self._tools.declared(one.name) is None for one in calls):
+            raise NoCall
+        end = found[1]
+        if fence:
+            place = skip_blanks(text, end)
+            if not final and may_begin(text, place, "```"):
+                raise UnfinishedText
+            if not text.startswith("```", place):
+                raise NoCall
+            end = place + 3
+        return FoundCalls(calls, end)
+
+
+def _require_call_keys(text: str, at: int, tools: KnownTools, *, final: bool) -> None:
+    """Raise `NoCall` as soon as a first key is none that a call has."""
+    begun = re.compile(r'[\s\[{]*"?').match(text, at)
+    start = begun.end() if begun else at
+    if '"' not in text[at:start]:
+        if start == len(text) and not final:
+            raise UnfinishedText
+        raise NoCall
+    key, quote, _ = text[start : start + 80].partition('"')
+    known = (*NAMES, *ARGUMENTS, "type", "id", *(tools.known or ()))
+    if not (key in known if quote else any(one.startswith(key) for one in known)):
+        raise NoCall
+
+
+def stray_closers(text: str, at: int) -> Iterator[int]:
+    """The ends of closing tags that stand one after the other at `at`, blanks between them."""
+    while found := _CLOSER.match(text, skip_blanks(text, at)):
+        at = found.end()
+        yield at

@@ -1,0 +1,196 @@
+"""Reads an answer that is a row of messages, each with a header that says for whom it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from localspec.chat.dialects.marks import overlap, skip_blanks
+from localspec.chat.dialects.notations import functionary, harmony, muse
+from localspec.chat.dialects.notations.values import (
+    UnfinishedText,
+    arguments_of,
+    begun,
+    json_at,
+    so_far,
+    strict,
+)
+from localspec.chat.dialects.reading.answer_parts import (
+    Call,
+    ContentPiece,
+    ReadPiece,
+    ThoughtPiece,
+    Underway,
+)
+from localspec.chat.dialects.reading.calls import CallReader
+from localspec.chat.dialects.reading.headers import HeaderNotation, MessageHeader
+from localspec.chat.dialects.reading.known_tools import KnownTools, NoCall
+from localspec.chat.dialects.reading.trim import Trimmer
+from localspec.chat.dialects.shapes import AnswerMarks
+
+HEADERS: dict[str, HeaderNotation] = {
+    "harmony": harmony.HEADERS,
+    "muse": muse.HEADERS,
+    "functionary": functionary.HEADERS,
+}
+
+
+class ChannelReader:
+    """Is fed an answer in pieces, and tells what it says, the same however it was cut.
+
+    Args:
+        marks: how the model divides its answers; their speech says how headers are written.
+        tools: those that it was told of; None where they are not known.
+        prompt: the end of the rendered prompt; an answer goes on in the message that it begins.
+        exact: an answer without any mark is told with the blanks around it.
+    """
+
+    def __init__(
+        self,
+        marks: AnswerMarks,
+        tools: Sequence[Any] | None,
+        prompt: str = "",
+        *,
+        exact: bool = False,
+    ) -> None:
+        self._how = HEADERS[marks.speech]
+        self._tools = KnownTools(tools)
+        self._calls = CallReader(marks.calls, self._tools)
+        self._trimmer = Trimmer(exact=exact)
+        self._out: list[ReadPiece] = []
+        self._underway: Underway = ()
+        self._text = ""
+        self._begun = False  # a header has been read
+        self._header: MessageHeader | None = self._how.open(prompt)  # None while a header is read
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the text stands in a thought now."""
+        return self._header is not None and self._header.kind == "thought"
+
+    @property
+    def underway(self) -> Underway:
+        """The calls that the text is in the midst of: see `MarkReader`."""
+        return self._underway
+
+    def feed(self, text: str) -> Iterator[ReadPiece]:
+        """What is known of the answer with these characters, and was not before."""
+        self._text += text
+        self._underway = ()
+        yield from self._read(final=False, cut=False)
+
+    def end(self, *, cut: bool = False) -> Iterator[ReadPiece]:
+        """What was held back, now that the answer has ended.
+
+        Args:
+            cut: a limit has ended it.
+        """
+        yield from self._read(final=True, cut=cut)
+        yield from self._trimmer.end()
+
+    def _read(self, *, final: bool, cut: bool) -> Iterator[ReadPiece]:
+        while self._text and (
+            self._head(final=final)
+            if self._header is None
+            else self._body(self._header, final=final, cut=cut)
+        ):
+            pass
+        pieces, self._out = self._out, []
+        for piece in pieces:
+            yield from self._trimmer.take(piece)
+
+    def _head(self, *, final: bool) -> bool:
+        """Read a header; whether there is more to do."""
+        found = self._how.read(self._text, self._tools, begun=self._begun, final=final)
+        if found is None:
+            if final:
+                self._text = ""
+            return False
+        self._header, end = found
+        self._begun = True
+        self._text = self._text[end:]
+        self._out.append((ThoughtPiece if self._header.kind == "thought" else ContentPiece)(""))
+        return True
+
+    def _body(self, header: MessageHeader, *, final: bool, cut: bool) -> bool:
+        """Read what stands under a header; whether there is more to do."""
+        if header.kind == "call":
+            return self._called(header, final=final, cut=cut)
+        kind = ThoughtPiece if header.kind == "thought" else ContentPiece
+        found = self._how.end_of_body(self._text, 0, self._tools, final=final)
+        if found is None:
+            held = 0 if final else max(overlap(self._text, mark) for mark in self._how.stops)
+            self._emit(kind, len(self._text) - held)
+            return False
+        start, end = found
+        self._emit(kind, start)
+        if end < 0:
+            return False
+        self._text = self._text[end - start :]
+        self._header = None
+        return True
+
+    def _emit(self, kind: type[ThoughtPiece] | type[ContentPiece], n: int) -> None:
+        if n > 0:
+            self._out.append(kind(self._text[:n]))
+            self._text = self._text[n:]
+
+    def _called(self, header: MessageHeader, *, final: bool, cut: bool) -> bool:
+        """Read a call's arguments, and what is left before the mark that ends its message."""
+        try:
+            calls, end = self._arguments(header, final=final, cut=cut)
+        except UnfinishedText as error:
+            self._underway = error.underway
+            if final and cut:
+                self._text = ""
+            elif final:
+                self._header = MessageHeader("content")
+            return final
+        except NoCall:
+            self._header = MessageHeader("thought" if header.inward else "content")
+            return True
+        found = self._how.end_of_body(self._text, end, self._tools, final=final)
+        if not final and (found is None or found[1] < 0):
+            self._underway = tuple(
+                (call.name, call.written or begun(call.arguments)) for call in calls
+            )
+            return False
+        self._out += calls
+        start, stop = found or (len(self._text), len(self._text))
+        left = self._text[end:start]
+        if not self._how.ignores_rest and left.strip(" \n\t]})`"):
+            self._out.append(ContentPiece(left))
+        self._text = self._text[stop if stop >= 0 else len(self._text) :]
+        self._header = None
+        return True
+
+    def _arguments(
+        self, header: MessageHeader, *, final: bool, cut: bool
+    ) -> tuple[Sequence[Call], int]:
+        place = skip_blanks(self._text, 0)
+        if place >= len(self._text) and not final:
+            raise UnfinishedText
+        if any(self._text.startswith(mark, place) for mark in self._calls.triggers):
+            found = self._calls.at(self._text, place, final=final, cut=cut)
+            return found.calls, found.end
+        if not final and any(mark.startswith(self._text[place:]) for mark in self._calls.triggers):
+            raise UnfinishedText
+        name = self._tools.declared(header.recipient) or header.recipient
+        stop = re.match(r"\s*(?:```\w*\s*)?", self._text)
+        place = stop.end() if stop else place
+        if place >= len(self._text) and not final:
+            raise UnfinishedText
+        if not self._text.startswith("{", place):
+            ended = self._how.end_of_body(self._text, place, self._tools, final=final)
+            if ended is not None and ended[0] == place:
+                return [Call(name, {})], place
+            raise NoCall
+        try:
+            value = json_at(self._text, place, final=final and not cut)
+        except UnfinishedText:
+            raise UnfinishedText(((name, so_far(self._text, place)),)) from None
+        arguments = arguments_of(value[0]) if value else None
+        if value is None or arguments is None:
+            raise NoCall
+        return [Call(name, arguments, strict(self._text[place : value[1]]))], value[1]

@@ -1,0 +1,59 @@
+"""The tools that a model was told of, and what looking for a call comes to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from localspec.chat.dialects.reading.answer_parts import Call
+
+
+class NoCall(Exception):
+    """What looked like the beginning of a call is text."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCalls:
+    """Calls, and where they end in the text."""
+
+    calls: tuple[Call, ...]
+    end: int
+
+
+class KnownTools:
+    """The tools that a model was told of, as OpenAI's requests have them.
+
+    Attributes:
+        known: None where it is not known which there are.
+    """
+
+    def __init__(self, tools: Sequence[Any] | None) -> None:
+        self.known: dict[str, Any] | None = None
+        if tools is not None:
+            functions = [tool.get("function", tool) for tool in tools if isinstance(tool, Mapping)]
+            self.known = {one["name"]: one.get("parameters") for one in functions if "name" in one}
+
+    def declared(self, name: str) -> str | None:
+        """The declared name that `name` means, perhaps with a prefix or a number; None for none."""
+        if self.known is None or name in self.known:
+            return name if self.known else None
+        plain = re.sub(r"[:#]\d+\Z", "", name.strip())
+        for one in (plain, plain.removeprefix("functions."), plain.removeprefix("function.")):
+            if one in self.known:
+                return one
+        for one in sorted(self.known, key=len, reverse=True):
+            if re.fullmatch(rf"functions?[.:/]?{re.escape(one)}\d*", plain):
+                return one
+        return None
+
+    def schema(self, name: str) -> Any:
+        """The schema of a tool's arguments, None if it is not known."""
+        return (self.known or {}).get(name)
+
+    def has_required(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether all required arguments of a tool are given."""
+        schema = self.schema(name)
+        required = schema.get("required") if isinstance(schema, Mapping) else None
+        return all(one in arguments for one in required or ())

@@ -1,0 +1,377 @@
+"""Reads an answer that is text with marks: which of it is thought, content, or a call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from localspec.chat.dialects.marks import may_begin, overlap, skip_blanks
+from localspec.chat.dialects.notations.values import UnfinishedText
+from localspec.chat.dialects.reading.answer_parts import (
+    Call,
+    ContentPiece,
+    ReadPiece,
+    ThoughtPiece,
+    Underway,
+)
+from localspec.chat.dialects.reading.calls import CallReader, stray_closers
+from localspec.chat.dialects.reading.known_tools import KnownTools, NoCall
+from localspec.chat.dialects.reading.trim import Trimmer
+from localspec.chat.dialects.shapes import AnswerMarks
+
+_LEFT_OVER = re.compile(r"[\]})`\s]{0,8}")
+
+
+class MarkReader:
+    """Is fed an answer in pieces, and tells what it says, the same however it was cut.
+
+    Args:
+        marks: how the model divides its answers.
+        tools: those that it was told of; None where they are not known.
+        prompt: the end of the rendered prompt.
+        exact: an answer without any mark is told with the blanks around it.
+    """
+
+    def __init__(
+        self,
+        marks: AnswerMarks,
+        tools: Sequence[Any] | None,
+        prompt: str = "",
+        *,
+        exact: bool = False,
+    ) -> None:
+        self._marks = marks
+        self._calls = CallReader(marks.calls, KnownTools(tools))
+        self._text = ""
+        self._trimmer = Trimmer(exact=exact)
+        self._out: list[ReadPiece] = []
+        self._underway: Underway = ()
+        self._over = False  # an end mark has come
+        self._line = ""  # what stands before the text on its line
+        self._fresh = True  # nothing but blanks has come of this part
+        self._called = False  # the part follows a call
+        self._depth = 0
+        self._thought = next(
+            (pair for pair in marks.thoughts if pair[0] and prompt.rstrip().endswith(pair[0])), None
+        )
+        self._in_content = self._pattern(
+            [*self._calls.triggers, *marks.closers, *marks.ends, *marks.fillers]
+        )
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the text stands in a thought now."""
+        return self._thought is not None
+
+    @property
+    def underway(self) -> Underway:
+        """The calls in the model's own notation that the text is in the midst of.
+
+        Where no grammar holds the answer to that notation, they may yet turn out to be text.
+        """
+        return self._underway
+
+    def feed(self, text: str) -> Iterator[ReadPiece]:
+        """What is known of the answer with these characters, and was not before."""
+        self._text += text
+        self._underway = ()
+        yield from self._read(final=False, cut=False)
+
+    def end(self, *, cut: bool = False) -> Iterator[ReadPiece]:
+        """What was held back, now that the answer has ended.
+
+        Args:
+            cut: a limit has ended it.
+        """
+        yield from self._read(final=True, cut=cut)
+        yield from self._trimmer.end()
+
+    def _read(self, *, final: bool, cut: bool) -> Iterator[ReadPiece]:
+        while self._text and not self._over:
+            step = self._content if self._thought is None else self._think
+            if not step(final=final, cut=cut):
+                break
+        if self._over:
+            self._text = ""
+        pieces, self._out = self._out, []
+        for piece in pieces:
+            yield from self._trimmer.take(piece)
+
+    # What stands in a thought
+
+    def _think(self, *, final: bool, cut: bool) -> bool:
+        """Read on in a thought; whether there is more to do."""
+        begin, close = self._thought or ("", "")
+        if self._fresh:
+            self._drop_blanks()
+            if begin and self._text.startswith(begin):  # the prompt has opened it already
+                self._take(len(begin))
+                return True
+            if begin and not final and may_begin(self._text, 0, begin):
+                return False
+        marks = [close, begin, *self._calls.triggers, *self._marks.ends]
+        mark = self._next(self._pattern(marks), marks, ThoughtPiece, final=final)
+        return mark is not None and self._at_mark(mark, final=final, cut=cut)
+
+    def _at_mark(self, mark: str, *, final: bool, cut: bool) -> bool:
+        """The mark with which the text of a thought goes on."""
+        begin, close = self._thought or ("", "")
+        code = self._in_code(mark, final=final)
+        if code is None:
+            return False
+        if code or mark == begin:
+            self._depth += not code
+            self._emit(ThoughtPiece, len(mark))
+            return True
+        if mark == close:
+            return self._close(final=final)
+        if mark in self._calls.triggers:
+            return self._drafted(mark, close, final=final, cut=cut)
+        self._over = True
+        return False
+
+    def _close(self, *, final: bool) -> bool:
+        """The mark that closes a thought: it may be an inner one, if one has been opened within."""
+        _, close = self._thought or ("", "")
+        if self._depth:
+            if self._text.find(close, len(close)) >= 0:
+                self._depth -= 1
+                self._emit(ThoughtPiece, len(close))
+                return True
+            if not final:
+                return False
+        self._take(len(close))
+        self._begin_content()
+        return True
+
+    def _drafted(self, mark: str, close: str, *, final: bool, cut: bool) -> bool:
+        """A call in a thought ends it, unless the thought is closed and something follows."""
+        try:
+            calls, at = self._group(final=final, cut=cut)
+            closed = self._text.find(close, at)
+            rest = self._text[closed + len(close) :].lstrip() if closed >= 0 else ""
+            ended = any(rest.startswith(end) for end in self._marks.ends)
+            if not final and not ended and (closed < 0 or self._undecided(rest)):
+                return False
+        except UnfinishedText:
+            if final:
+                self._emit(ThoughtPiece, len(self._text))
+            return False
+        except NoCall:
+            self._emit(ThoughtPiece, len(mark))
+            return True
+        if closed >= 0 and rest and not ended:
+            self._emit(ThoughtPiece, closed)
+            return True
+        if closed >= 0:
+            self._out.append(ThoughtPiece(self._text[at:closed]))
+        self._out += calls
+        self._take(at if closed < 0 else closed + len(close))
+        self._begin_content(called=True)
+        return True
+
+    def _undecided(self, rest: str) -> bool:
+        return not rest or any(may_begin(rest, 0, end) for end in self._marks.ends)
+
+    def _group(self, *, final: bool, cut: bool) -> tuple[list[Call], int]:
+        """The calls at the beginning of the text, one after the other, and where they end."""
+        calls: list[Call] = []
+        at = 0
+        while True:
+            found = self._calls.at(self._text, at, final=final, cut=cut)
+            calls += found.calls
+            at = found.end
+            while (after := self._closer(at)) is not None:
+                at = after
+            begun = skip_blanks(self._text, at)
+            if not any(self._text.startswith(one, begun) for one in self._calls.triggers):
+                return calls, at
+            at = begun
+
+    def _closer(self, at: int) -> int | None:
+        """Where a mark ends that closes a call at `at`; None if none stands there."""
+        left = _LEFT_OVER.match(self._text, at)
+        for place in (skip_blanks(self._text, at), left.end() if left else at):
+            for mark in self._calls.closers:
+                if self._text.startswith(mark, place):
+                    return place + len(mark)
+        place = skip_blanks(self._text, at)
+        close = self._thought[1] if self._thought else ""
+        if close and self._text.startswith(close, place):
+            return None
+        return next(stray_closers(self._text, at), None)
+
+    # What is said
+
+    def _content(self, *, final: bool, cut: bool) -> bool:
+        """Read on outside of thoughts; whether there is more to do."""
+        if self._fresh:
+            self._drop_blanks()
+            if not self._text:
+                return False
+            done = self._first(final=final)
+            if done is not None:
+                return done
+        marks = self._content_marks()
+        mark = self._next(self._in_content, marks, ContentPiece, final=final)
+        if mark is None:
+            return False
+        code = self._in_code(mark, final=final)
+        if code is None:
+            return False
+        if code:
+            self._emit(ContentPiece, len(mark))
+        elif mark in self._calls.triggers:
+            return self._call(mark, final=final, cut=cut)
+        elif mark in self._marks.ends:
+            self._over = True
+        else:
+            self._take(len(mark))
+            self._begin_content()
+        return True
+
+    def _content_marks(self) -> list[str]:
+        marks = self._marks
+        return [*self._calls.triggers, *marks.closers, *marks.ends, *marks.fillers]
+
+    def _first(self, *, final: bool) -> bool | None:
+        """Take a mark or a bare call with which a part begins; None where there is none."""
+        marks, text = self._marks, self._text
+        if self._called:
+            after = self._closer(0)
+            if after is not None:
+                self._take(after)
+                return True
+            if not final and self._may_close():
+                return False
+        for pair in marks.thoughts:
+            if text.startswith(pair[0]) and pair[0]:
+                self._take(len(pair[0]))
+                self._thought, self._fresh, self._depth = pair, True, 0
+                self._out.append(ThoughtPiece(""))
+                return True
+        dropped = [*marks.content, *marks.fillers, *(close for _, close in marks.thoughts)]
+        for mark in dropped:
+            if mark and text.startswith(mark):
+                self._take(len(mark))
+                return True
+        starts = [*dropped, *(begin for begin, _ in marks.thoughts)]
+        if not final and any(may_begin(text, 0, mark) for mark in starts):
+            return False
+        return self._bare(final=final)
+
+    def _may_close(self) -> bool:
+        """Whether the text may become a mark that closes the call before it."""
+        left = _LEFT_OVER.match(self._text)
+        places = (0, left.end() if left else 0)
+        return any(
+            may_begin(self._text, place, mark) for place in places for mark in self._calls.closers
+        ) or bool(re.fullmatch(r"<(/[^\s<>]{0,60})?", self._text))
+
+    def _bare(self, *, final: bool) -> bool | None:
+        """A call that is JSON alone."""
+        more = re.match(r"[;,]\s*(?=\{|\Z)", self._text) if self._called else None
+        if more and more.end() == len(self._text):
+            return None if final else False
+        try:
+            found = self._calls.bare(self._text, more.end() if more else 0, final=final)
+        except UnfinishedText as error:
+            self._underway = error.underway if self._marks.bare else ()
+            return None if final else False
+        except NoCall:
+            return None
+        self._out += found.calls
+        self._take(found.end)
+        self._begin_content(called=True)
+        return True
+
+    def _call(self, mark: str, *, final: bool, cut: bool) -> bool:
+        try:
+            found = self._calls.at(self._text, 0, final=final, cut=cut)
+        except UnfinishedText as error:
+            if not final and mark in self._marks.calls[0].before[:1]:
+                self._underway = error.underway
+            if final and cut:  # a call that was cut off: its marks are nothing to show
+                self._over = True
+                self._out.append(ContentPiece(""))
+            elif final:
+                self._emit(ContentPiece, len(mark))
+            return final
+        except NoCall:
+            if mark in self._marks.ends:
+                self._over = True
+            else:
+                self._emit(ContentPiece, len(mark))
+            return True
+        self._out += found.calls
+        self._take(found.end)
+        self._begin_content(called=True)
+        return True
+
+    # The text
+
+    def _pattern(self, marks: Iterable[str]) -> re.Pattern[str]:
+        ordered = sorted({mark for mark in marks if mark}, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
+
+    def _next(
+        self,
+        pattern: re.Pattern[str],
+        marks: Sequence[str],
+        kind: type[ThoughtPiece] | type[ContentPiece],
+        *,
+        final: bool,
+    ) -> str | None:
+        """Let go what stands ahead of the next mark, which is then first; None without a mark."""
+        found = pattern.search(self._text)
+        if found is None:
+            held = (
+                0
+                if final
+                else max((overlap(self._text, mark) for mark in marks if mark), default=0)
+            )
+            self._emit(kind, len(self._text) - held)
+            return None
+        self._emit(kind, found.start())
+        if not final and any(
+            len(mark) > len(found[0]) and may_begin(self._text, 0, mark) for mark in marks
+        ):
+            return None
+        return found[0]
+
+    def _in_code(self, mark: str, *, final: bool) -> bool | None:
+        """Whether the mark at the beginning stands in inline code; None if that is open."""
+        if self._line.count("`") % 2 == 0:
+            return False
+        line, newline, _ = self._text[len(mark) :].partition("\n")
+        if "`" in line:
+            return True
+        return False if newline or final else None
+
+    def _emit(self, kind: type[ThoughtPiece] | type[ContentPiece], n: int) -> None:
+        text = self._text[:n]
+        if not text:
+            return
+        self._take(n)
+        self._out.append(kind(text))
+        self._line = (self._line + text).rpartition("\n")[2][-4096:]
+        if text.strip():
+            self._fresh = self._called = False
+
+    def _drop_blanks(self) -> None:
+        """Blanks at the beginning of a part: the trimmer knows what to make of them."""
+        blanks = skip_blanks(self._text, 0)
+        if blanks:
+            self._out.append(
+                (ContentPiece if self._thought is None else ThoughtPiece)(self._text[:blanks])
+            )
+            self._take(blanks)
+
+    def _take(self, n: int) -> None:
+        self._text = self._text[n:]
+
+    def _begin_content(self, *, called: bool = False) -> None:
+        self._thought, self._fresh, self._called, self._depth = None, True, called, 0
+        self._line = ""
+        self._out.append(ContentPiece(""))

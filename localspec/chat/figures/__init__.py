@@ -1,0 +1,1 @@
+"""The live figures, and the sentences that are made of them."""

@@ -1,0 +1,101 @@
+"""What drafting brought to one answer, in one sentence: every screen and command says this one.
+
+The sentence speaks of the answer as a whole. What the policy does at this moment is another matter,
+which `figures.gamma_words` says.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Final
+
+from localspec import formats
+from localspec.chat.figures.figures import Figures
+from localspec.engine.stats import LEAST_TOKENS, LOOKUP, GammaReason, GenerationStats
+
+_SAME: Final = 0.05  # a difference up to this is none to a person
+_BUSIER: Final = 1.15  # times as long a round without a draft took in the other answer
+
+_NOTHING: Final = "nothing was drafted"
+_SINCE = {
+    GammaReason.NOTHING_REPEATS: "nothing in this text repeats, and no model drafts",
+    GammaReason.TOO_DEAR: "this draft costs more than it saves",
+}
+
+
+def benefit(now: Figures) -> str:
+    """What drafting brought to the answer that is or was written; empty before its first token."""
+    if not now.generated:
+        return ""
+    if not now.drafted and now.recovered is not None:
+        return _without(now)
+    found = now.speedup
+    if found is None:  # short, or from the store, which has no rounds
+        return kept(now.drafters, now.drafted, now.accepted, now.generated)
+    if not found.low < 1 < found.high:
+        return compared(found.estimate)
+    if now.busy:
+        return f"can't tell what drafting brings: {now.busy}"
+    return f"no clear gain: {found.low:.1f} to {found.high:.1f}× with drafting"
+
+
+def _without(now: Figures) -> str:
+    """Why an answer without a draft had none, as far as that is known."""
+    if not now.speculation:
+        return "drafting is off"
+    if now.busy:
+        return f"not drafting: {now.busy}"
+    reason = now.gamma_note.reason if now.gamma_note else None
+    if reason is GammaReason.TOO_DEAR and now.check is not None:
+        return (
+            "no gain here: not drafting, since checking four tokens takes as long as writing"
+            f" {now.check:.1f}"
+        )
+    if reason in _SINCE:
+        return f"no gain here: {_SINCE[reason]}"
+    return _NOTHING
+
+
+def compared(ratio: float) -> str:
+    """A ratio of speeds, with drafting over without, as a person would say it."""
+    if abs(ratio - 1) < _SAME:
+        return "as fast as without drafting"
+    if ratio > 1:
+        return f"{ratio:.1f}× faster than without drafting"
+    return f"{formats.percent(1 - ratio)} slower than without drafting"
+
+
+def of_two(without: GenerationStats, drafted: GenerationStats) -> str:
+    """What drafting brought where one prompt was answered twice, without drafting and with it.
+
+    Both answers hold rounds without a draft. Where these took different times, the machine was
+    busier during one of the answers, and the ratio of the speeds would say nothing of drafting.
+    """
+    if not drafted.drafted_tokens:
+        return _NOTHING
+    slow, fast = without.tokens_per_second, drafted.tokens_per_second
+    if not (slow and fast and drafted.comparable and without.generated_tokens >= LEAST_TOKENS):
+        counts = drafted.drafted_tokens, drafted.accepted_tokens, drafted.generated_tokens
+        its = tuple((name, one.drafted, one.accepted) for name, one in drafted.drafters.items())
+        return f"{kept(its, *counts)}: too few to compare speeds"
+    rounds = [_baseline_round_s(each) for each in (without, drafted)]
+    if min(rounds) > 0 and max(rounds) > _BUSIER * min(rounds):
+        return "can't tell what drafting brings: the machine was busier during one of the answers"
+    return f"{compared(fast / slow)}, this once"
+
+
+def _baseline_round_s(stats: GenerationStats) -> float:
+    """The median seconds of a round without a draft, of those after the first; 0 for none."""
+    times = [done.total_s for done in stats.rounds[1:] if not done.drafted]
+    return median(times) if times else 0.0
+
+
+def kept(
+    drafters: tuple[tuple[str, int, int], ...], drafted: int, accepted: int, generated: int
+) -> str:
+    """How many drafted tokens became part of the text, where no ratio can be told."""
+    if not drafted:
+        return _NOTHING
+    if {name for name, *_ in drafters} == {LOOKUP}:
+        return f"copied {formats.count(accepted)} of {formats.count(generated)} tokens"
+    return f"guessed {formats.count(drafted)} tokens, kept {formats.count(accepted)}"

@@ -1,0 +1,79 @@
+"""Why an answer is slower than it could be, in one sentence, from what was measured."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from localspec import formats, machine
+from localspec.chat.figures.figures import Figures
+from localspec.engine.length.cost import Costs
+from localspec.engine.llama import BUSY, Context
+from localspec.engine.stats import LOOKUP
+
+_LOOK_S = 5.0  # from one look at the machine to the next: to ask for all of it takes milliseconds
+_GROWN = 1.5  # times the time of a token at the beginning, at the least that timings leave open
+_FEW = 4  # tokens of a usual pass over a draft
+_NO_SAVING = 0.8  # of the time that so many take one by one: drafts bring next to nothing then
+_WRONG, _ENOUGH = 0.3, 20  # share of drafted tokens accepted, and tokens after which it is known
+
+
+class SlownessCheck:
+    """Looks for reasons; what all programs on the machine feel comes before what is the pair's own.
+
+    Args:
+        target: the context that decides every token.
+        costs: what passes take here; None if not measured.
+    """
+
+    def __init__(self, target: Context, costs: Costs | None) -> None:
+        self._target, self._costs = target, costs
+        self._looked, self._machine = -_LOOK_S, ""
+
+    def sentence(self, now: Figures) -> str:
+        """The first reason there is; empty where nothing was found."""
+        if busy := self.busy():
+            return busy
+        if now.generating and time.monotonic() - self._looked >= _LOOK_S:  # idle cores are slow
+            self._looked, self._machine = time.monotonic(), next(_machine(), "")
+        return self._machine or next(self._pair(now), "")
+
+    def busy(self) -> str:
+        """That other programs take threads that the model needs; empty where they do not."""
+        threads = self._target.threads
+        if not (threads.crowded and threads.others >= BUSY):
+            return ""
+        return formats.busy(threads.others, os.cpu_count() or 1)
+
+    def check(self, context: int) -> float | None:
+        """Seconds of a pass over a usual draft in those over one token; None if not measured."""
+        if self._costs is None:
+            return None
+        curve = self._costs.target.at(context)
+        return curve.seconds(_FEW) / curve.seconds(1)
+
+    def _pair(self, now: Figures) -> Iterator[str]:
+        if self._costs is not None:
+            target = self._costs.target
+            grown = target.at(now.context_used).seconds(1) / target.at(0).seconds(1)
+            if target.grown(now.context_used) >= _GROWN:
+                context = formats.count(now.context_used)
+                yield f"behind {context} tokens of context a token takes {grown:.1f} times as long"
+            several = self.check(now.context_used) or 0.0
+            if now.speculation and several / target.doubt(_FEW) >= _NO_SAVING * _FEW:
+                yield f"a pass over {_FEW} tokens takes {several:.1f} times one over a token here"
+        by_models = [each for name, *each in now.drafters if name != LOOKUP]
+        drafted, accepted = (sum(each[i] for each in by_models) for i in (0, 1))
+        if drafted >= _ENOUGH and accepted < _WRONG * drafted:
+            share = formats.percent(accepted / drafted)
+            yield f"the draft is often wrong: {share} of its tokens were accepted"
+
+
+def _machine() -> Iterator[str]:
+    """What slows down everything here, in the words of `localspec doctor`."""
+    total, free = machine.total(), machine.available()
+    yield from formats.swapped(machine.swapped_out(), free, total)
+    yield from formats.throttled(*machine.clock())
+    if machine.on_battery():
+        yield formats.ON_BATTERY

@@ -1,0 +1,165 @@
+"""The prompt of a conversation: which of its messages fit, and the ids that caches know already."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.prompt.template import ChatTemplate
+from localspec.errors import PromptTooLong
+
+# Where turns are left out, so many are that this share of the context is filled: each further one
+# would cost another reading of everything behind it.
+_FILLED = 0.75
+
+
+class MessageWindow:
+    """Leaves the oldest turns out, whole, once an answer would have no room.
+
+    Args:
+        size: tokens that the context holds.
+
+    Attributes:
+        left_out: how many messages the last prompt left out.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._room = min(512, size // 8)
+        self.left_out = 0
+
+    def fit(
+        self, messages: Sequence[Message], encode: Callable[[Sequence[Message]], list[int]]
+    ) -> list[int]:
+        """The prompt of `messages`, or of as many of the newest ones as fit.
+
+        Args:
+            messages: without the system prompt.
+            encode: puts the system prompt in front and makes ids.
+
+        Raises:
+            PromptTooLong: not even the last question fits.
+        """
+        turns = [i for i, message in enumerate(messages) if i and message.role is Role.USER]
+        begin = self.left_out if self.left_out in turns else 0
+        prompt = encode(messages[begin:])
+        later = [turn for turn in turns if turn > begin]
+        if len(prompt) > self._size - self._room and later:
+            enough = int(_FILLED * self._size)
+            position = bisect_left(
+                later, True, key=lambda turn: len(encode(messages[turn:])) <= enough
+            )
+            begin = later[min(position, len(later) - 1)]
+            prompt = encode(messages[begin:])
+        if len(prompt) > self._size:
+            raise PromptTooLong(
+                f"the prompt has {len(prompt):,} tokens, the context holds {self._size:,}",
+                "Shorten it, or raise --ctx-size.",
+            )
+        self.left_out = begin
+        return prompt
+
+
+class KnownIds:
+    """One rendered text and its ids, with marks where both may be cut.
+
+    Tokenising an answer's text again need not give the ids that were generated, and a cache is
+    only worth something up to the first difference. So the ids are kept, and only new text is
+    tokenised.
+
+    A template may rewrite history (drop thinking blocks, trim answers). Then everything after
+    the last mark whose text is still a beginning of the new rendering is tokenised afresh.
+    """
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
+        self._text = ""
+        self._ids: list[int] = []
+        self._marks: list[tuple[int, int]] = []  # (characters, ids), ascending
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._text, self._ids, self._marks = "", [], []
+
+    def packed(self) -> bytes:
+        """All that is known, for another process; nothing where that could not read it."""
+        if not self._template.lasts(self._text):
+            return b""
+        return msgspec.msgpack.encode((self._text, self._ids, self._marks))
+
+    def unpack(self, packed: bytes) -> None:
+        """Know what was `packed`."""
+        if packed:
+            kind = tuple[str, list[int], list[tuple[int, int]]]
+            self._text, self._ids, self._marks = msgspec.msgpack.decode(packed, type=kind)
+
+    def reach(self, rendered: str) -> int:
+        """How many characters of `rendered` have known ids."""
+        ends = (end for end, _ in reversed(self._marks) if rendered.startswith(self._text[:end]))
+        return next(ends, 0)
+
+    def branch(self, rendered: str) -> KnownIds:
+        """This, if all of it is the beginning of `rendered`; else a copy for another path."""
+        if rendered.startswith(self._text):
+            return self
+        other = KnownIds(self._template)
+        other._text, other._ids, other._marks = self._text, self._ids[:], self._marks[:]
+        return other
+
+    def prompt(self, rendered: str) -> list[int]:
+        """The ids of the prompt `rendered`, beginning with known ids as far as possible."""
+        while self._marks and not rendered.startswith(self._text[: self._marks[-1][0]]):
+            self._marks.pop()
+        n_text, n_ids = self._marks[-1] if self._marks else (0, 0)
+        del self._ids[n_ids:]
+        self._ids += self._template.tokenize(rendered[n_text:], continues=n_text > 0)
+        self._text = rendered
+        self._mark()
+        return list(self._ids)
+
+    def answered(self, ids: Sequence[int], piece: Callable[[int], bytes], text: str) -> None:
+        """Append an answer: the ids generated, and the text that was released of it.
+
+        Ids whose text was not released (behind a stop string, half a character) are left out.
+        """
+        raw = text.encode()
+        ends = _ends(ids, piece, raw)
+        prompt, n_prompt = self._text, len(self._ids)
+        # One mark before closing white space as well: many templates trim it.
+        for limit in (len(raw.rstrip()), len(raw)):
+            count = bisect_right(ends, limit)
+            while count and not _between_characters(raw, ends[count - 1]):
+                count -= 1
+            known = len(self._ids) - n_prompt
+            text_now = prompt + self._template.guard_answer(
+                raw[: ends[count - 1]].decode() if count else ""
+            )
+            if count > known and text_now.startswith(self._text):
+                self._ids += ids[known:count]
+                self._text = text_now
+                self._mark()
+
+    def _mark(self) -> None:
+        mark = (len(self._text), len(self._ids))
+        if mark not in self._marks[-1:]:
+            self._marks.append(mark)
+
+
+def _ends(ids: Sequence[int], piece: Callable[[int], bytes], raw: bytes) -> list[int]:
+    """Where in `raw` each of the leading `ids` ends, as far as their bytes are those of `raw`."""
+    ends: list[int] = []
+    end = 0
+    for token in ids:
+        part = piece(token)
+        if raw[end : end + len(part)] != part:
+            break
+        end += len(part)
+        ends.append(end)
+    return ends
+
+
+def _between_characters(raw: bytes, end: int) -> bool:
+    return end == len(raw) or raw[end] & 0xC0 != 0x80

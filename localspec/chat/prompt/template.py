@@ -1,0 +1,317 @@
+"""The chat template: from messages to text, and from the text to the ids that a model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from localspec.chat.conversation import (
+    Message,
+    Role,
+    arrived,
+    fold_system,
+    in_parts,
+    merge_neighbours,
+)
+from localspec.chat.dialects import Dialect
+from localspec.chat.dialects.learning.learner import learnt
+from localspec.chat.prompt.control_tokens import ControlTokens
+from localspec.chat.prompt.renderer import (
+    RenderBudget,
+    TemplateRefused,
+    TemplateRenderer,
+    TemplateSource,
+    TemplateUnusable,
+)
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama import Model
+from localspec.errors import LocalspecError
+
+PLAIN_STOPS = ("\nUser:",)
+
+# Where a message contains the text of a mark, one of these private-use characters takes its place
+# until the rendered text has been cut into marks and plain text.
+_GUARDS = range(0x10E000, 0x10FFFE)
+
+
+class ChatTemplate:
+    """Renders conversations with the model's own template.
+
+    Rendered text is *guarded*: what a message contains is plain text, whatever it looks like.
+    Give it to `tokenize` of the same object.
+
+    Attributes:
+        marks: which tokens no message may make.
+        notices: what a user should know (no template, a system role that is refused).
+        stops: stop strings that the plain fallback needs; empty for a real template.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        renderer: TemplateRenderer | None = None,
+        written: str | None = None,
+        dialects: Path | None = None,
+    ) -> None:
+        """Read the template of `model`.
+
+        Args:
+            model: has the template, and makes ids.
+            renderer: renders it; closed with this object.
+            written: a template in place of the model's.
+            dialects: the folder of what was learnt of templates; None for none.
+        """
+        self._model, self._dialects = model, dialects
+        self._guards: dict[str, str] = {}  # a mark's text -> its stand-in
+        self._plain: dict[int, str] = {}  # the same, for `str.translate` back
+        self.notices: list[str] = []
+        self.stops: tuple[str, ...] = ()
+        self._renderer = renderer or TemplateRenderer()
+        self._source: TemplateSource | None = None
+        self._written = model.chat_template if written is None else written
+        if self._written is None:
+            self._fall_back("the model has no chat template")
+        else:
+            bos, eos = self._special(model.bos), self._special(model.eos)
+            self._source = TemplateSource(self._written, bos, eos)
+        self.marks = ControlTokens(model, self._written)
+        self._dialect: Dialect | None = None
+        self._pieces: dict[int, bytes] = {}
+
+    def close(self) -> None:
+        """End the process that renders."""
+        self._renderer.close()
+
+    def _fall_back(self, why: str) -> None:
+        """From here on a transcript that any text model can continue takes the template's place."""
+        self._source = None
+        self._notice(f"{why}: a plain 'User: ... Assistant:' transcript is used instead")
+        self.stops = PLAIN_STOPS
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        cancel: Cancel | None = None,
+        variables: Mapping[str, Any] | None = None,
+        *,
+        give_up: bool = True,
+    ) -> str:
+        """The guarded text of `messages` with the beginning of the next answer.
+
+        A template that refuses the system role, or drops it, gets the system prompt in the
+        first user message; one that wants alternating roles gets neighbours merged. One that
+        cannot be read, takes more than it may have, or writes nothing, is given up for the plain
+        transcript.
+
+        Args:
+            messages: the conversation.
+            cancel: ends a template that is running.
+            variables: what the template sees besides: ``tools``, say.
+            give_up: False where one conversation says nothing about others, which are to have
+                their template: this one is refused instead.
+
+        Raises:
+            LocalspecError: the template refuses the conversation all the same.
+            Cancelled: `cancel` was set meanwhile.
+        """
+        guarded = [
+            Message(m.role, guard(m.content), more=self._guarded(m.more))
+            for m in messages
+            for guard in [self.guard_answer if m.role is Role.ASSISTANT else self.guard]
+        ]
+        if self._source is not None:
+            try:
+                return self._arranged(self._source, guarded, cancel, self._guarded(variables or {}))
+            except TemplateUnusable as error:
+                if not give_up:
+                    raise LocalspecError(
+                        f"the model's chat template {error} with this conversation", "Shorten it."
+                    ) from None
+                self._fall_back(f"the model's chat template {error}")
+        return _plain_text(guarded)
+
+    def _arranged(
+        self,
+        source: TemplateSource,
+        guarded: list[Message],
+        cancel: Cancel | None,
+        variables: Mapping[str, Any],
+    ) -> str:
+        """The text of the first arrangement of the messages that the template takes."""
+        refusal, budget = "", RenderBudget()
+        lost, folded = False, fold_system(guarded)
+        ways = [guarded, folded, merge_neighbours(guarded), merge_neighbours(folded)]
+        tries = [(arranged, variables) for arranged in (*ways, *map(in_parts, ways))]
+        tries += [(arranged, _whole_tools(variables)) for arranged in ways]
+        for arranged, seen in tries:
+            try:
+                text = self._renderer.render(source, arranged, budget, cancel, seen)
+            except TemplateRefused as error:
+                refusal = refusal or str(error)
+                continue
+            lost = lost or bool(text.strip())
+            systems = [m for m in arranged if m.role is Role.SYSTEM]
+            # Whether all arrived: some templates drop a role, or content that is no list of parts.
+            if text.strip() and all(arrived(m, text) for m in arranged):
+                if not systems and any(m.role is Role.SYSTEM for m in guarded):
+                    self._notice(
+                        "the model's chat template takes no system prompt:"
+                        " it goes in front of the first message"
+                    )
+                return text
+        if lost:
+            raise LocalspecError(
+                "the model's chat template leaves out a message of this conversation",
+                "Give another template with --chat-template.",
+            )
+        if not refusal:
+            raise TemplateUnusable("writes nothing")
+        raise LocalspecError(
+            f"the model's chat template refuses this conversation: {refusal}",
+            "Start a new conversation, or leave out the system prompt.",
+        )
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the model marks thoughts and calls: learnt when it is first asked for.
+
+        Raises:
+            Cancelled: the renderer's flag was set meanwhile.
+        """
+        if self._dialect is None:
+            source = self._source
+            self._dialect = (
+                learnt(self._renderer, source, folder=self._dialects) if source else Dialect()
+            )
+        return self._dialect
+
+    def piece(self, token: int) -> bytes:
+        """What a token adds to an answer: its bytes, or the mark that it is."""
+        known = self._pieces.get(token)
+        if known is None:
+            known = self._model.piece(token)
+            if not known and (mark := self.marks.text(token)) and self.dialect.speaks(mark):
+                known = mark.encode()
+            self._pieces[token] = known
+        return known
+
+    def guard(self, text: str) -> str:
+        """`text` with stand-ins for everything in it that looks like a mark."""
+        return self._guard(text, set())
+
+    def guard_answer(self, text: str) -> str:
+        """The same of an answer: the marks of thoughts stay, by which templates leave these out."""
+        marks = self.dialect.marks
+        pairs = marks.thoughts if marks.speech == "marks" else ()
+        return self._guard(text, {mark for pair in pairs for mark in pair})
+
+    def _guard(self, text: str, kept: set[str]) -> str:
+        if taken := sorted(char for char in set(text) if ord(char) in _GUARDS):
+            text = text.translate({ord(char): self._stand_in(char) for char in taken})
+        while marks := self.marks.within(text) - kept:
+            for mark in sorted(marks):
+                text = text.replace(mark, self._stand_in(mark))
+        return text
+
+    def lasts(self, text: str) -> bool:
+        """Whether guarded `text` means the same to others: which stand-in is whose, they decide."""
+        return not any(ord(char) in _GUARDS for char in set(text))
+
+    def _guarded(self, value: Any) -> Any:
+        """`value`, as JSON has it, with every text in it guarded, also the names."""
+        if isinstance(value, str):
+            return self.guard(value)
+        if isinstance(value, Mapping):
+            return {self.guard(name): self._guarded(one) for name, one in value.items()}
+        return [self._guarded(one) for one in value] if isinstance(value, list | tuple) else value
+
+    def tokenize(self, text: str, *, continues: bool = False) -> list[int]:
+        """The ids of guarded `text`.
+
+        Args:
+            text: what `render` returned, or its end.
+            continues: the text goes on after other ids, so nothing may be put in front.
+        """
+        if not text:
+            return []
+        if continues:
+            return self.marks.continued(text, self._guarded_ids)
+        ids = self._guarded_ids(text)
+        bos = self._model.bos
+        # Many templates write BOS themselves; two of them make answers worse.
+        if self._model.add_bos and bos is not None and ids[:1] != [bos]:
+            ids.insert(0, bos)
+        return ids
+
+    def _guarded_ids(self, text: str) -> list[int]:
+        """llama.cpp's own ids, except between two marks where a stand-in occurs."""
+        parsed = self._model.tokenize(text, add_special=False, parse_special=True)
+        if not self._plain or not any(ord(c) in self._plain for c in set(text)):
+            return parsed
+        ids: list[int] = []
+        fragment: list[int] = []
+        at = 0
+        for token in parsed:
+            mark = self.marks.text(token)
+            start = text.find(mark, at) if mark else -1
+            if start < 0:
+                fragment.append(token)
+                continue
+            ids += [*self._plain_ids(text[at:start], fragment), token]
+            fragment, at = [], start + len(mark)
+        return ids + self._plain_ids(text[at:], fragment)
+
+    def _plain_ids(self, text: str, known: list[int]) -> list[int]:
+        """The ids of text between marks, stand-ins put back as plain text."""
+        restored = text.translate(self._plain)
+        return known if restored == text else self.marks.spell(restored)
+
+    def _stand_in(self, text: str) -> str:
+        if text not in self._guards:
+            if len(self._guards) == len(_GUARDS):
+                return "\N{REPLACEMENT CHARACTER}"
+            code = _GUARDS[len(self._guards)]
+            self._guards[text] = chr(code)
+            self._plain[code] = text
+        return self._guards[text]
+
+    def _special(self, token: int | None) -> str:
+        if token is None:
+            return ""
+        return self._model.piece(token, special=True).decode("utf-8", "replace")
+
+    def _notice(self, text: str) -> None:
+        if text not in self.notices:
+            self.notices.append(text)
+
+
+def _whole_tools(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """`variables` for templates that fail where there are no tools, or one has no description."""
+    given = variables.get("tools")
+    tools = given if isinstance(given, list) else []
+    return {**variables, "tools": [_whole_tool(one) for one in tools]}
+
+
+def _whole_tool(tool: Any) -> Any:
+    """A tool with a description, and each of its arguments with one; others are returned as is."""
+    if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping):
+        return tool
+    function = {"description": "", **tool["function"]}
+    schema = function.get("parameters")
+    if isinstance(schema, Mapping) and isinstance(known := schema.get("properties"), Mapping):
+        properties = {
+            name: {"description": "", **one} if isinstance(one, Mapping) else one
+            for name, one in known.items()
+        }
+        function["parameters"] = {**schema, "properties": properties}
+    return {**tool, "function": function}
+
+
+def _plain_text(messages: Sequence[Message]) -> str:
+    """A transcript that any text model can continue, with the beginning of its next answer.
+
+    Nothing in it marks the end of an answer, so the next "User:" has to (`PLAIN_STOPS`).
+    """
+    form = {Role.SYSTEM: "{}\n\n", Role.USER: "User: {}\n", Role.ASSISTANT: "Assistant:{}\n"}
+    return "".join(form[m.role].format(m.content) for m in messages) + "Assistant:"

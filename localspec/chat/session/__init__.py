@@ -1,0 +1,1 @@
+"""A conversation with loaded models: the session, its turns, what is written and what drafts."""

@@ -1,0 +1,144 @@
+"""Answers for askers who keep their conversations themselves, and come with all of it each time."""
+
+from __future__ import annotations
+
+from localspec.chat.events import Noticed, PromptMade, RoundText, TokensScored
+from localspec.chat.prompt.prompt_ids import KnownIds
+from localspec.chat.session.answer import AnswerText
+from localspec.chat.session.session import Session, TurnEvents
+from localspec.chat.settings import AnswerRequest, check_bias
+from localspec.chat.states.cached_prefixes import CachedPrefixes
+from localspec.engine.cancel import Cancel
+from localspec.engine.constraints import require_grammar
+from localspec.engine.stats import LOOKUP
+from localspec.errors import UsageError
+
+_CONVERSATIONS = 32
+
+
+class Completions:
+    """Answers what is asked with a session's models; the session's own conversation stays empty.
+
+    Ids and caches of the latest conversations are kept, so that of each only what is new is read.
+
+    Args:
+        session: loaded; used by nobody else.
+    """
+
+    def __init__(self, session: Session) -> None:
+        pair = session.pair
+        self._session = session
+        self._prefixes = CachedPrefixes([pair.target, *pair.drafts.values()], session.folder)
+        self._known: list[KnownIds] = []  # the latest last
+
+    def answer(self, asked: AnswerRequest, cancel: Cancel) -> TurnEvents:
+        """Write the answer that `asked` wants.
+
+        Yields:
+            perhaps `Noticed`, then `PromptMade` and what `Session.turn` yields after that.
+
+        Raises:
+            LocalspecError: as `Session.turn`; ids that the target does not have.
+            Cancelled: while the prompt was made.
+        """
+        session, template = self._session, self._session.template
+        session.pair.target.model.watch(cancel)
+        known, noticed = KnownIds(template), len(template.notices)
+        check_bias(asked.settings, session.pair.target.model.n_vocab)
+        self._check_drafters(asked.drafters or ())
+        stops = asked.settings.stop
+        if asked.settings.grammar not in ("", session.settings.grammar):
+            require_grammar(asked.settings.grammar)  # llama.cpp would write what is wrong to a log
+        if asked.messages:
+            text = template.render(asked.messages, cancel, asked.variables, give_up=False)
+            yield from map(Noticed, template.notices[noticed:])
+            known, prompt = self._recalled(text)
+            stops = (*stops, *template.stops)
+            prefill = session.dialect.opened(text)
+        else:
+            prompt, prefill = self._plain(asked.prompt), ""
+        piece = template.piece if asked.messages else session.pair.target.model.piece
+        answer = AnswerText(piece, stops)
+        # What looks like a call within a thought is none.
+        closed = next(
+            (end for begin, end in session.dialect.marks.thoughts if begin == prefill), ""
+        )
+        after = [mark for mark in (closed if prefill else "", asked.after) if mark]
+        turn = session.complete(
+            prompt,
+            asked.settings,
+            answer,
+            cancel,
+            after=after,
+            prefill=prefill,
+            top_logprobs=asked.top_logprobs,
+            drafters=asked.drafters,
+        )
+        yield PromptMade(len(prompt), session.pair.target.n_ctx, prefill)
+        self._prefixes.switch(prompt[:-1])
+        try:
+            yield from turn if asked.top_logprobs is None else self._scored(turn)
+        finally:
+            if asked.messages:
+                known.answered(answer.tokens, piece, answer.written)
+
+    def _check_drafters(self, named: tuple[str, ...]) -> None:
+        """Refuse drafters that are not there.
+
+        Raises:
+            UsageError: one of them is not.
+        """
+        pair = self._session.pair
+        there = [*pair.drafts, *([LOOKUP] if pair.lookup else [])]
+        if other := next((name for name in named if name not in there), ""):
+            raise UsageError(
+                f"nobody here drafts who is called {other[:40]!r}",
+                f"There is: {', '.join(['auto', 'none', *there])}.",
+            )
+
+    def _scored(self, turn: TurnEvents) -> TurnEvents:
+        """`turn`, the texts of tokens with their probabilities ahead of every round."""
+        piece = self._session.pair.target.model.piece
+        for event in turn:
+            if isinstance(event, RoundText):
+                yield TokensScored(
+                    tuple(
+                        (piece(one.token), one.logprob, tuple((piece(i), p) for i, p in one.best))
+                        # without those behind a stop string
+                        for one in event.round.logprobs[: len(event.round.tokens)]
+                    )
+                )
+            yield event
+
+    def _recalled(self, text: str) -> tuple[KnownIds, list[int]]:
+        """The ids of a rendered prompt, from those of the conversation that it continues."""
+        best = max(self._known, key=lambda one: one.reach(text), default=None)
+        if best is None or not best.reach(text):
+            best = KnownIds(self._session.template)
+        known = best.branch(text)
+        prompt = known.prompt(text)
+        self._known = [one for one in self._known if one is not known]
+        if len(prompt) <= self._session.pair.target.n_ctx:  # others are refused, and may be huge
+            self._known = [*self._known[1 - _CONVERSATIONS :], known]
+        return known, prompt
+
+    def _plain(self, prompt: str | tuple[int, ...]) -> list[int]:
+        """The ids of a prompt that no template made.
+
+        Raises:
+            UsageError: it is empty, or has ids that the target lacks.
+        """
+        model = self._session.pair.target.model
+        if isinstance(prompt, str):
+            ids = model.tokenize(prompt, add_special=True, parse_special=True)
+        else:
+            ids = list(prompt)
+        if not ids:
+            raise UsageError("the prompt is empty", "Say what is to be continued.")
+        wrong = next((token for token in ids if not 0 <= token < model.n_vocab), None)
+        if wrong is not None:
+            raise UsageError(
+                f"the prompt has the token {wrong}, the target has {model.n_vocab:,}",
+                "Give ids of the target's vocabulary.",
+            )
+        return ids

@@ -1,0 +1,540 @@
+"""`Session`: a conversation with a loaded pair. Text in, turn events out."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from localspec.chat.advice import SamplingAdvice
+from localspec.chat.conversation import Message, Role, with_system
+from localspec.chat.dialects import Dialect
+from localspec.chat.events import Noticed, TurnEnd, TurnEvent, TurnsLeftOut
+from localspec.chat.figures.figures import Figures
+from localspec.chat.prompt.prompt_ids import KnownIds, MessageWindow
+from localspec.chat.prompt.renderer import TemplateRenderer
+from localspec.chat.prompt.template import ChatTemplate
+from localspec.chat.session.answer import AnswerText
+from localspec.chat.session.drafting import Drafting
+from localspec.chat.session.pair import LoadedPair
+from localspec.chat.session.repetition import Repetition
+from localspec.chat.session.writer import Writer
+from localspec.chat.settings import ChatSettings
+from localspec.chat.states.cached_prefixes import StoredPrefix
+from localspec.chat.states.past_conversations import PastStore
+from localspec.chat.states.state_files import StateFiles
+from localspec.engine.cancel import Cancel
+from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.inside import Inside
+from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.look import Written, look_again
+from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse
+from localspec.engine.trace import Recorder
+from localspec.errors import Cancelled, LocalspecError
+
+TurnEvents = Generator[TurnEvent, None, None]
+
+SUMMARISE = (
+    "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
+    " decisions or open questions. Write the summary alone."
+)
+THOUGHT_ENDS = "\nI have thought long enough and answer now.\n"
+RECALL = "What have we talked about so far?"
+
+
+class Session:
+    """Owns the engine, the messages and the settings. One turn at a time.
+
+    `turn` and `regenerate` belong to one thread; `figures`, `memory`, `speculation` and `close`
+    may be used from any.
+
+    Attributes:
+        pair: the loaded models.
+        engine: over them; for whoever measures.
+        template: makes the target's prompts.
+        messages: the conversation; change it only between turns.
+        settings: change them only between turns.
+        recorder: writes a trace of the answers to come; None for none.
+        folder: where copies of the caches may go; None for nowhere.
+    """
+
+    def __init__(
+        self,
+        pair: LoadedPair,
+        engine: Engine,
+        settings: ChatSettings,
+        *,
+        auto: AutoGamma | None = None,
+        closing: Callable[[], None] | None = None,
+        resting: Callable[[Cancel], None] | None = None,
+        renderer: TemplateRenderer | None = None,
+        dialects: Path | None = None,
+    ) -> None:
+        """Begin an empty conversation.
+
+        Args:
+            pair: the loaded models.
+            engine: over the same models.
+            settings: to begin with.
+            auto: what gamma ``auto`` means; None for a fixed length.
+            closing: called before the models are freed.
+            resting: called by `rest`.
+            renderer: renders the target's template; closed with the session.
+            dialects: the folder of what was learnt of templates; None for none.
+
+        Raises:
+            Cancelled: the flag of `renderer` was set meanwhile.
+        """
+        self._closing, self._resting = closing, resting
+        self.messages: list[Message] = []
+        self.recorder: Recorder | None = None
+        self.folder: Path | None = None
+        self.pair = pair
+        self.engine = engine
+        self._drafting = Drafting(settings, auto, able=engine.drafts)
+        self._writer = Writer(pair, engine, self._drafting, auto.costs if auto else None)
+        self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template, dialects)
+        self._known_ids = KnownIds(self.template)
+        self._window = MessageWindow(pair.target.n_ctx)
+        self._busy = threading.Lock()
+        self._closed = False
+        self._running: Cancel | None = None
+        self._turns: weakref.WeakSet[TurnEvents] = weakref.WeakSet()
+
+    @property
+    def pair_name(self) -> str:
+        """How the pair is called."""
+        return self.pair.name
+
+    @property
+    def pair_reference(self) -> tuple[str, str | None]:
+        """What names the pair on a command line: PAIR, and a draft that was named besides."""
+        return self.pair.reference
+
+    @property
+    def target_name(self) -> str:
+        """The target's own name."""
+        return self.pair.target.model.name
+
+    @property
+    def draft_name(self) -> str | None:
+        """The draft models' own names, if there are any."""
+        return " + ".join(each.model.name for each in self.pair.drafts.values()) or None
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """What drafts: the draft models' own names, and lookup."""
+        models = tuple(each.model.name for each in self.pair.drafts.values())
+        return (*models, LOOKUP) if self.pair.lookup else models
+
+    @property
+    def notices(self) -> list[str]:
+        """What the user should know about this pair and its settings."""
+        problems = self._writer.past.problems if self._writer.past else ()
+        settings, thinking = self.settings, self.template.dialect.thinking
+        missing = thinking.missing(
+            settings.reasoning, settings.reasoning_effort, settings.reasoning_budget
+        )
+        asked = [missing] if missing else []
+        return [*self.pair.notices, *self.template.notices, *asked, *problems]
+
+    @property
+    def advice(self) -> SamplingAdvice:
+        """Sampling settings that are advised for the target."""
+        return self.pair.advice
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the target marks thoughts and calls, and how its prompts end.
+
+        Raises:
+            Cancelled: the flag of the template's renderer was set meanwhile.
+        """
+        settings, dialect = self.settings, self.template.dialect
+        if settings.reasoning_format == "none":
+            return dialect.raw()
+        return dialect.asked(settings.reasoning, settings.reasoning_effort)
+
+    @property
+    def speculation_note(self) -> str:
+        """Why nothing can be drafted; empty where something can."""
+        return "" if self._drafting.able else self.pair.draft_note
+
+    @property
+    def settings(self) -> ChatSettings:
+        """The settings; a turn uses those in force when it begins.
+
+        Change them between turns, or put others in their place at any time. Others with another
+        gamma take effect at the next round: a gamma of 0 switches speculation off, another on.
+        """
+        return self._drafting.settings
+
+    @settings.setter
+    def settings(self, settings: ChatSettings) -> None:
+        self._drafting.settings = settings
+
+    @property
+    def speculation(self) -> bool:
+        """Whether drafting is on. Setting it takes effect at the next round.
+
+        It stays off where nothing can be drafted. Switched on over a gamma of 0, it drafts as
+        ``auto`` would.
+        """
+        return self._drafting.on
+
+    @speculation.setter
+    def speculation(self, on: bool) -> None:
+        self._drafting.on = on
+
+    def turn(self, text: str, cancel: Cancel) -> TurnEvents:
+        """Answer `text`; user and assistant messages join the conversation.
+
+        Closing the generator early, or setting `cancel`, keeps what was written so far. After an
+        error before the first token the conversation is what it was.
+
+        Where the context is full, the oldest turns are left out, whole; the system prompt stays.
+
+        Yields:
+            perhaps `Noticed` and `TurnsLeftOut`, `PromptProgress` (any number), `RoundText` (one a
+            round), one `TurnEnd`.
+
+        Raises:
+            LocalspecError: an empty text; another turn is running; the template refuses the
+                conversation; `PromptTooLong` and whatever else the engine raises.
+        """
+        return self._tracked(self._ask(text, cancel))
+
+    def regenerate(self, cancel: Cancel) -> TurnEvents:
+        """Answer the last question again in place of the old answer.
+
+        The old answer stays if the new one fails or is stopped before its first token. Yields
+        and raises as `turn` does; also a LocalspecError where there is no question.
+        """
+        return self._tracked(self._ask_again(cancel))
+
+    def compact(self, cancel: Cancel) -> TurnEvents:
+        """Have the model sum the conversation up; the summary takes its place.
+
+        Stopped or failed, it changes nothing. Yields and raises as `turn` does; also a
+        LocalspecError where there is nothing to sum up.
+        """
+        return self._tracked(self._compact(cancel))
+
+    def complete(
+        self,
+        prompt: Sequence[int],
+        settings: ChatSettings,
+        answer: AnswerText,
+        cancel: Cancel,
+        *,
+        after: Sequence[str] = (),
+        prefill: str = "",
+        top_logprobs: int | None = None,
+        drafters: Sequence[str] | None = None,
+    ) -> TurnEvents:
+        """Continue a prompt that is no part of the conversation.
+
+        Args:
+            prompt: its ids.
+            settings: in force from now on; the system prompt and the stop strings are the caller's.
+            answer: takes what is generated.
+            cancel: stops it.
+            after: the grammar holds from where these texts have been written, one behind the other.
+            prefill: the mark of a thought with which the prompt ends.
+            top_logprobs: how many alternatives of each token are told; None for no probabilities.
+            drafters: who may draft, by name; None for all.
+
+        Yields and raises as `turn` does.
+        """
+        allowed = None if drafters is None else frozenset(drafters)
+        how = self._writer.how(settings, after, self._budget(settings, prefill))
+        how = replace(how, top_logprobs=top_logprobs, drafters=allowed)
+        return self._tracked(self._complete(prompt, settings, how, answer, cancel))
+
+    @property
+    def written(self) -> Written | None:
+        """What is kept of the rounds of the running or else the last answer."""
+        return self.engine.written
+
+    def watch(self, told: Callable[[Inside], None] | None) -> None:
+        """Have what happens inside the next round with a draft told, once, or no longer.
+
+        From any thread.
+        """
+        self.engine.watch = told
+
+    def look(self, written: Written, number: int, cancel: Cancel) -> Inside:
+        """Decode round `number` of an answer again, the last one with a draft for 0.
+
+        The caches are left at that place: the next answer reads again what they lack.
+
+        Raises:
+            LocalspecError: a turn is running; the answer has no such round; as `look_again`.
+            Cancelled: `cancel` was set.
+        """
+        with self._exclusive(cancel):
+            number = number or written.latest()
+            if not 0 < number <= len(written.rounds):
+                raise LocalspecError(f"this answer has no round {number}")
+            return look_again(self.engine, written, number, cancel)
+
+    def count(self, text: str) -> int:
+        """How many tokens `text` has in a message. From any thread."""
+        return len(self.pair.target.model.tokenize(text, add_special=False, parse_special=False))
+
+    def figures(self) -> Figures:
+        """The figures of the running or else the last turn. From any thread."""
+        return self._writer.figures(generating=self._running is not None)
+
+    def memory(self) -> MemoryUse:
+        """Where the memory goes. From any thread; takes well below a millisecond."""
+        return self.pair.memory()
+
+    def peak_memory_bytes(self) -> int:
+        """Peak resident size of this process, and the accelerator memory that it uses."""
+        memory = self.pair.memory()
+        return memory.peak_process + memory.on_devices
+
+    def keep_in(self, folder: Path, made_by: str) -> None:
+        """Let copies of the caches be kept in a folder.
+
+        Args:
+            folder: made where it is missing.
+            made_by: the models and how they run.
+        """
+        self.folder = folder
+        contexts = [self.pair.target, *self.pair.drafts.values()]
+        self._writer.stored = StoredPrefix(contexts, StateFiles(folder, made_by))
+
+    def enter(self, conversation: str) -> None:
+        """What follows belongs to the stored conversation of this id; empty for none.
+
+        What the caches hold of the one before is kept with it, and that of this one comes back
+        with its first prompt.
+        """
+        if self._writer.stored is not None:
+            self._writer.stored.enter(conversation, self._known_ids)
+        if self._writer.past is not None:
+            self._writer.past.enter(conversation)
+
+    def remember_in(self, folder: Path) -> None:
+        """Let lookup copy from what stored conversations said, and this one be kept for others.
+
+        Args:
+            folder: made where it is missing.
+        """
+        if self.pair.lookup:
+            self._writer.past = PastStore(folder, self.pair.target.model)
+            self._writer.past.recall()
+
+    def reset(self) -> None:
+        """Forget the conversation; the caches keep what the next one may begin with.
+
+        Raises:
+            LocalspecError: a turn is running.
+        """
+        self.open(())
+        self._known_ids.clear()
+
+    def open(self, messages: Sequence[Message]) -> None:
+        """Go on from other messages: a stored conversation, or another version of this one.
+
+        Raises:
+            LocalspecError: a turn is running.
+        """
+        with self._exclusive(Cancel()):
+            self.messages[:] = messages
+            self._window.left_out = 0
+            self._writer.forget()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Answers within leave the conversation, the settings and the figures what they were."""
+        messages, settings, speculation = list(self.messages), self.settings, self.speculation
+        left_out = self._window.left_out
+        try:
+            with self._writer.aside(), self._drafting.aside():
+                yield
+        finally:
+            self.messages[:] = messages
+            self.settings = settings
+            self.speculation = speculation
+            self._window.left_out = left_out
+
+    def rest(self, cancel: Cancel) -> None:
+        """Nobody asks for anything: measure what the load had no quiet moment for.
+
+        Raises:
+            Cancelled: `cancel` was set. All is what it was, then as otherwise.
+        """
+        if self._resting is not None and self._busy.acquire(blocking=False):
+            try:
+                self._resting(cancel)
+            finally:
+                self._busy.release()
+
+    def close(self) -> None:
+        """Stop a running turn, wait for its end, free the models. A second call does nothing."""
+        self._closed = True
+        while not self._busy.acquire(timeout=0.02):
+            if self._running is not None:
+                self._running.set()
+            # A turn that nobody is iterating will never end by itself.
+            for turn in list(self._turns):
+                with suppress(ValueError):  # another thread runs it, and has been asked to stop
+                    turn.close()
+        try:
+            if self._closing is not None:
+                self._closing()
+            self.enter("")
+            self.template.close()
+            self.engine.close()
+            self.pair.close()
+        finally:
+            self._busy.release()
+
+    def _tracked(self, turn: TurnEvents) -> TurnEvents:
+        self._turns.add(turn)
+        return turn
+
+    @contextmanager
+    def _exclusive(self, cancel: Cancel) -> Iterator[None]:
+        """Hold the engine for one turn."""
+        if not self._busy.acquire(blocking=False):
+            raise LocalspecError("an answer is still being written", "Wait for it, or stop it.")
+        try:
+            if self._closed:
+                raise LocalspecError("this conversation is closed", "Start a new one.")
+            self._running = cancel
+            yield
+        finally:
+            self._running = None
+            self._busy.release()
+
+    def _ask(self, text: str, cancel: Cancel) -> TurnEvents:
+        if not text.strip():
+            raise LocalspecError("the prompt is empty", "Write something to answer.")
+        with self._exclusive(cancel):
+            yield from self._answer([*self.messages, Message(Role.USER, text)], cancel)
+
+    def _ask_again(self, cancel: Cancel) -> TurnEvents:
+        with self._exclusive(cancel):
+            users = [i for i, m in enumerate(self.messages) if m.role is Role.USER]
+            if not users:
+                raise LocalspecError("there is no question to answer again", "Ask something first.")
+            yield from self._answer(self.messages[: users[-1] + 1], cancel)
+
+    def _compact(self, cancel: Cancel) -> TurnEvents:
+        with self._exclusive(cancel):
+            before = list(self.messages)
+            if not before:
+                raise LocalspecError("there is nothing to sum up", "Ask something first.")
+            try:
+                yield from self._answer([*before, Message(Role.USER, SUMMARISE)], cancel)
+            finally:
+                summary = self.messages[-1]
+                whole = summary.finish in (FinishReason.STOP, FinishReason.LENGTH)
+                self.messages[:] = before
+                if whole and summary.content.strip() and all(summary is not m for m in before):
+                    self.messages[:] = [Message(Role.USER, RECALL), summary]
+                    self._window.left_out = 0
+
+    def _complete(
+        self,
+        prompt: Sequence[int],
+        settings: ChatSettings,
+        how: GenerateSettings,
+        answer: AnswerText,
+        cancel: Cancel,
+    ) -> TurnEvents:
+        with self._exclusive(cancel):
+            self.settings = settings
+            stats = self._writer.begin(answer, settings.lenience)
+            try:
+                reason = yield from self._writer.write(list(prompt), how, answer, cancel)
+            except Cancelled:
+                reason = FinishReason.CANCELLED
+            yield TurnEnd(answer.text, reason, stats)
+
+    def _answer(self, asked: Sequence[Message], cancel: Cancel) -> TurnEvents:
+        """Write the answer to `asked`; on success `asked` and the answer are the conversation."""
+        settings = replace(self.settings)
+        left_out = self._window.left_out
+        known = len(self.template.notices)
+        try:
+            prompt = self._window.fit(asked, lambda some: self._prompt(some, settings, cancel))
+        except Cancelled:
+            prompt = None
+        yield from map(Noticed, self.template.notices[known:])
+        if self._window.left_out > left_out:
+            yield TurnsLeftOut(self._window.left_out)
+        piece = self.template.piece
+        opened = self.dialect.prefill
+        stops = (*settings.stop, *self.template.stops)
+        cycle = Repetition() if settings.repeat_stop else None
+        drafters = tuple(self.pair.drafts)
+        answer = AnswerText(piece, stops, drafters, begins=opened, repetition=cycle)
+        stats = self._writer.begin(answer, settings.lenience)
+        before, self.messages[:] = list(self.messages), asked
+        reason: FinishReason | None = None
+        try:
+            if prompt is None:
+                raise Cancelled
+            how = self._writer.how(settings, (), self._budget(settings, opened))
+            how = replace(how, recorder=self.recorder)
+            reason = yield from self._writer.write(prompt, how, answer, cancel)
+        except Cancelled:
+            reason = FinishReason.CANCELLED
+        except GeneratorExit:
+            reason = FinishReason.CANCELLED
+            raise
+        finally:
+            self._known_ids.answered(answer.tokens, piece, answer.written)
+            again = len(asked) <= len(before)
+            stopped = reason is FinishReason.CANCELLED
+            if not answer.text and (reason is None or (again and stopped)):
+                self.messages[:] = before
+            else:
+                message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
+                self.messages.append(message)
+        yield TurnEnd(answer.text, reason, stats)
+
+    def _budget(
+        self, settings: ChatSettings, prefill: str
+    ) -> tuple[str, str, tuple[int, ...]] | None:
+        """The marks of a thought that has a budget, and the tokens that close it."""
+        marks = self.template.dialect.marks
+        if settings.reasoning_budget < 0 or not marks.thoughts:
+            return None
+        pairs = marks.thoughts
+        begin, close = next((pair for pair in pairs if pair[0] == prefill), pairs[0])
+        model = self.pair.target.model
+        ids = model.tokenize(
+            f"{THOUGHT_ENDS}{close}{marks.gap}", add_special=False, parse_special=True
+        )
+        return "" if prefill else begin, close, tuple(ids)
+
+    def _told(self, message: Message) -> Message:
+        """A message as the template gets to see it: thoughts apart, where an answer has some."""
+        if message.role is not Role.ASSISTANT or message.more:
+            return message
+        found = self.dialect.said(message.content, cut=message.finish is not FinishReason.STOP)
+        if found.content == message.content:
+            return message
+        more = {"reasoning_content": found.thought} if found.thought else {}
+        return Message(Role.ASSISTANT, found.content or "", more=more)
+
+    def _prompt(
+        self, messages: Sequence[Message], settings: ChatSettings, cancel: Cancel
+    ) -> list[int]:
+        """The ids that the models read, beginning with those that are in the caches."""
+        # An answer stopped before its first word is nothing that the model said.
+        said = [self._told(m) for m in messages if m.content or m.role is not Role.ASSISTANT]
+        thinking = self.template.dialect.thinking
+        variables = thinking.variables(settings.reasoning, settings.reasoning_effort)
+        told = with_system(said, settings.system_prompt)
+        text = self.template.render(told, cancel, variables)
+        return self._known_ids.prompt(text)

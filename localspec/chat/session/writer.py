@@ -1,0 +1,196 @@
+"""`Writer`: the ids of a prompt in, turn events and figures out."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from time import perf_counter
+
+from localspec.chat.events import PromptProgress, TurnEvent
+from localspec.chat.figures.figures import Figures, Meter
+from localspec.chat.figures.slowness import SlownessCheck
+from localspec.chat.session.answer import AnswerText, TextKind
+from localspec.chat.session.drafting import Drafting
+from localspec.chat.session.pair import LoadedPair
+from localspec.chat.settings import ChatSettings
+from localspec.chat.states.cached_prefixes import StoredPrefix
+from localspec.chat.states.past_conversations import PastStore
+from localspec.engine.cancel import Cancel
+from localspec.engine.constraints import Grammars
+from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.grammar import Anything, Awaited, Budgeted, Constraint
+from localspec.engine.length.cost import Costs
+from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
+
+
+class Writer:
+    """Reads a prompt and writes what follows; knows nothing of a conversation.
+
+    Args:
+        pair: the loaded models.
+        engine: over the same models.
+        drafting: decides on drafts.
+        costs: what passes take here; None if not measured.
+
+    Attributes:
+        stored: brings the caches to where a stored conversation was left; None for nowhere.
+        past: what other conversations said, for lookup; None where it is not to know.
+        counted: the figures of what is or was written last, and what kind of text that is.
+    """
+
+    def __init__(
+        self, pair: LoadedPair, engine: Engine, drafting: Drafting, costs: Costs | None
+    ) -> None:
+        self.stored: StoredPrefix | None = None
+        self.past: PastStore | None = None
+        self._pair = pair
+        self._engine = engine
+        self._drafting = drafting
+        self._slow = SlownessCheck(pair.target, costs)
+        self._grammars = Grammars(pair.target.model)
+        self.counted: tuple[Meter, TextKind]
+        self._before: tuple[Meter, TextKind]
+        self.forget()
+
+    def begin(self, answer: AnswerText, lenience: float | None) -> GenerationStats:
+        """Count what `answer` takes from now on, under a rule of this lenience; the sums."""
+        meter = Meter(self._pair.target.n_ctx, lenience=lenience)
+        if self.counted[0].stats.generated_tokens:
+            self._before = self.counted
+        self.counted = meter, answer.kind
+        self._engine.written = None  # it may end before its first round
+        return meter.stats
+
+    def forget(self) -> None:
+        """Count from nothing: another conversation is open."""
+        self.counted = self._before = Meter(self._pair.target.n_ctx), TextKind()
+        self._drafting.forget()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is written within is counted apart, and kept for no other conversation."""
+        counted, before, past = self.counted, self._before, self.past
+        self.past = None
+        try:
+            yield
+        finally:
+            self.counted, self._before, self.past = counted, before, past
+
+    def how(
+        self,
+        settings: ChatSettings,
+        after: Sequence[str] = (),
+        thought: tuple[str, str, tuple[int, ...]] | None = None,
+    ) -> GenerateSettings:
+        """How a generation runs.
+
+        Args:
+            settings: of the answer.
+            after: texts; the grammar holds once they have been written.
+            thought: where thoughts have a budget: the mark that begins one, empty where it has
+                begun; the mark that ends it; the tokens that close it.
+        """
+        constraint = self._constraint(settings.grammar, after)
+        if thought is not None:
+            begin, close, closing = thought
+            constraint = Budgeted(
+                constraint or Anything(),
+                self._pair.target.model,
+                begin.encode(),
+                close.encode(),
+                settings.reasoning_budget,
+                closing,
+            )
+        return GenerateSettings(
+            sampling=settings.sampling,
+            accept=settings.rule,
+            n_predict=settings.n_predict,
+            constraint=constraint,
+            lenience=settings.lenience,
+            repeatable=settings.repeatable,
+        )
+
+    def write(
+        self, prompt: list[int], how: GenerateSettings, answer: AnswerText, cancel: Cancel
+    ) -> Generator[TurnEvent, None, FinishReason]:
+        """Generate into `answer`, after `begin`.
+
+        Yields:
+            `PromptProgress` (any number), then `RoundText` (one a round).
+
+        Raises:
+            LocalspecError: `PromptTooLong` and whatever else the engine raises.
+            Cancelled: `cancel` was set.
+        """
+        meter, _ = self.counted
+        self._pair.hold_threads(how.repeatable)
+        meter.prefilled((yield from self._read(prompt, cancel)))
+        rounds = self._engine.generate(prompt, how, self._drafting, cancel)
+        try:
+            done: Round
+            for done in rounds:
+                event = answer.add(done)
+                meter.add(event.round, self._drafting.speedup())
+                yield event
+                if event.round.finish is not None:
+                    return event.round.finish
+        finally:
+            rounds.close()
+            self._remember()
+        raise AssertionError("the engine ended without a reason")
+
+    def _remember(self) -> None:
+        """Keep what was said so far, for other conversations."""
+        written = self._engine.written
+        if self.past is not None and written is not None:
+            self.past.keep(written.tokens)
+
+    def figures(self, *, generating: bool) -> Figures:
+        """The figures of what is or was written last. From any thread.
+
+        What was stopped before its first token is no answer.
+        """
+        meter, kind = self.counted
+        if not (generating or meter.stats.generated_tokens):
+            meter, kind = self._before
+        figures = meter.figures(
+            generating=generating,
+            speculation=self._drafting.on,
+            gamma=self._drafting.gamma(),
+            note=self._drafting.note(kind.name),
+        )
+        told = generating or figures.generated
+        return replace(
+            figures,
+            slow=self._slow.sentence(figures) if told else "",
+            busy=self._slow.busy() if told else "",
+            check=self._slow.check(figures.context_used) if told else None,
+            spare=self._pair.spare(),
+            flash_attn=self._pair.loaded.flash_attn,
+        )
+
+    def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
+        started = perf_counter()
+        if self.stored is not None:
+            self.stored.restore(prompt[:-1])
+        if self.past is not None:
+            self._engine.past = self.past.recall()
+        restored_s = perf_counter() - started
+        with closing(self._engine.prefill(prompt, cancel, self._drafting)) as steps:
+            while True:
+                try:
+                    done, total = next(steps)
+                except StopIteration as end:
+                    prefill: Prefill = end.value
+                    return replace(prefill, seconds=prefill.seconds + restored_s)
+                yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
+
+    def _constraint(self, grammar: str, after: Sequence[str]) -> Constraint | None:
+        """The grammar before any text; reading the first one takes a look at every token."""
+        if not grammar:
+            return None
+        found = self._grammars.begin(grammar)
+        for mark in reversed(after):
+            found = Awaited(mark.encode(), found, self._pair.target.model)
+        return found

@@ -1,0 +1,184 @@
+"""What the caches held of other conversations: kept aside, to go on from there."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec import machine, private
+from localspec.chat.prompt.prompt_ids import KnownIds
+from localspec.chat.states.state_files import StateFiles, StateHeader
+from localspec.engine.llama import Context
+from localspec.engine.llama.context import common_prefix
+
+_WORTH = 16  # tokens that are sooner read again than copied
+_LEAST = 64  # tokens that are worth a file
+_MOST = 32
+_SHARE, _DISK_SHARE = 0.25, 0.1  # of the memory, and of the disk, that is left
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldCaches:
+    """What the caches held, target first: their tokens, and the states to go back to."""
+
+    tokens: tuple[tuple[int, ...], ...]
+    states: tuple[NDArray[np.uint8], ...]
+
+    def n_bytes(self, *, on_disk: bool) -> int:
+        """What the states take, in memory or on the disk."""
+        sizes = (each.nbytes for each in self.states if isinstance(each, np.memmap) is on_disk)
+        return sum(sizes)
+
+    def spilled(self, folder: Path) -> _HeldCaches:
+        """These copies in files without names: nobody else opens them, no crash leaves them.
+
+        Raises:
+            OSError: there is no room for them.
+        """
+        return replace(self, states=tuple(_spilled(state, folder) for state in self.states))
+
+
+def _spilled(state: NDArray[np.uint8], folder: Path) -> NDArray[np.uint8]:
+    if not state.nbytes:
+        return state
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(state.data)
+        file.flush()
+        return np.memmap(file, np.uint8, "r", shape=state.shape)  # lives on when it is closed
+
+
+class CachedPrefixes:
+    """Brings the caches to the longest known beginning of a prompt, and loses none by that.
+
+    Args:
+        contexts: the target's, then those that draft.
+        folder: where copies go that have no room in memory; None to forget them.
+        room: bytes of memory that all copies together may take.
+    """
+
+    def __init__(
+        self,
+        contexts: Sequence[Context],
+        folder: Path | None = None,
+        room: Callable[[], int] | None = None,
+    ) -> None:
+        self._contexts = tuple(contexts)
+        self._folder = folder
+        self._room = room or (lambda: int(_SHARE * (machine.available() + self.n_bytes)))
+        self._kept: list[_HeldCaches] = []  # the latest last
+
+    @property
+    def n_bytes(self) -> int:
+        """What the copies take of memory."""
+        return sum(one.n_bytes(on_disk=False) for one in self._kept)
+
+    def switch(self, prompt: Sequence[int]) -> None:
+        """Be ready to read `prompt`, from the longest beginning that any cache has held."""
+        target = self._contexts[0]
+        here = common_prefix(target.tokens, prompt)
+        best = max(self._kept, key=lambda one: _reach(target, one.tokens[0], prompt), default=None)
+        further = best is not None and _reach(target, best.tokens[0], prompt) >= here + _WORTH
+        if len(target.tokens) - here >= _WORTH:
+            self._keep()
+        if best is None or not further:
+            return
+        for context, tokens, state in zip(self._contexts, best.tokens, best.states, strict=True):
+            context.restore(tokens, state)
+        if len(best.tokens[0]) - common_prefix(best.tokens[0], prompt) < _WORTH:
+            self._kept = [one for one in self._kept if one is not best]  # it will be kept longer
+
+    def _keep(self) -> None:
+        """Copy what the caches hold, in place of what it goes on from; the oldest make room."""
+        tokens = tuple(tuple(context.tokens) for context in self._contexts)
+        self._kept = [one for one in self._kept if tokens[0][: len(one.tokens[0])] != one.tokens[0]]
+        if any(one.tokens[0][: len(tokens[0])] == tokens[0] for one in self._kept):
+            return
+        self._kept.append(_HeldCaches(tokens, tuple(context.state() for context in self._contexts)))
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Put the oldest copies on the disk; forget those that have no room there either."""
+        room, kept = self._room(), self._kept[-_MOST:]
+        taken = sum(one.n_bytes(on_disk=False) for one in kept)
+        for i, one in enumerate(kept):
+            if taken > room and (frees := one.n_bytes(on_disk=False)):
+                taken -= frees
+                kept[i] = self._spilled(one)
+        self._kept = [one for one in kept if one.states]
+        if self._folder is not None and self._folder.exists():
+            on_disk = sum(one.n_bytes(on_disk=True) for one in self._kept)
+            room = int(_DISK_SHARE * (shutil.disk_usage(self._folder).free + on_disk))
+            while on_disk > room:
+                on_disk -= self._kept.pop(0).n_bytes(on_disk=True)
+
+    def _spilled(self, one: _HeldCaches) -> _HeldCaches:
+        """A copy that takes no memory; an empty one where there is no room for it."""
+        if self._folder is not None:
+            with suppress(OSError):
+                private.make_folder(self._folder)
+                return one.spilled(self._folder)
+        return _HeldCaches(one.tokens, ())
+
+
+class StoredPrefix:
+    """Brings the caches to where a stored conversation was left, also by an earlier run.
+
+    What they hold of one is written to its file when another one is opened, and at the end.
+
+    Args:
+        contexts: the target's, then those that draft.
+        states: the files.
+    """
+
+    def __init__(self, contexts: Sequence[Context], states: StateFiles) -> None:
+        self._contexts = tuple(contexts)
+        self._states = states
+        self._conversation = ""
+        self._found: StateHeader | None = None
+        self._held = False  # whether the caches are those of the conversation
+
+    def enter(self, conversation: str, known: KnownIds) -> None:
+        """Another conversation is open.
+
+        Args:
+            conversation: its id; empty for one that is not stored.
+            known: the ids of the one before; gets those of the file.
+        """
+        if conversation == self._conversation:
+            return
+        if self._held and self._conversation and len(self._contexts[0].tokens) >= _LEAST:
+            tokens = [context.tokens for context in self._contexts]
+            states = [context.state() for context in self._contexts]
+            self._states.save(self._conversation, known.packed(), tokens, states)
+        self._conversation, self._held = conversation, False
+        self._found = self._states.find(conversation) if conversation else None
+        if self._found is not None:
+            known.unpack(self._found.known)
+
+    def restore(self, prompt: Sequence[int]) -> None:
+        """Be ready to read a prompt of the conversation."""
+        found, self._found, self._held = self._found, None, True
+        target = self._contexts[0]
+        if found is None or len(found.tokens) != len(self._contexts):
+            return
+        further = _reach(target, found.tokens[0], prompt)
+        if further < common_prefix(target.tokens, prompt) + _WORTH:
+            return
+        states = self._states.states(self._conversation, found)
+        for context, tokens, state in zip(self._contexts, found.tokens, states, strict=False):
+            context.restore(tokens, state)
+        if not states:
+            self._states.put_aside(self._conversation)
+
+
+def _reach(target: Context, tokens: Sequence[int], prompt: Sequence[int]) -> int:
+    """How many tokens of `prompt` a copy with `tokens` has; some only as a whole."""
+    common = common_prefix(tokens, prompt)
+    return common if target.reaches(common, len(tokens)) else 0

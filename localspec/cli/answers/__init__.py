@@ -1,0 +1,1 @@
+"""Commands that answer: `chat`, `run`, `serve`, and `logs` of what was answered."""

@@ -1,0 +1,159 @@
+"""What `localspec run` prints: the text as it comes, the figures, or a JSON document."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from localspec import formats
+from localspec.chat.events import Noticed, RoundText
+from localspec.chat.figures.benefit import benefit
+from localspec.chat.figures.figures import gamma_words, lossy_words, speedup_words
+from localspec.cli.standard_streams import takes_all, warn, write, write_said
+from localspec.engine.stats import FinishReason, GenerationStats, Round
+from localspec.loading.results import AnswerResult
+from localspec.process.messages import Event, TurnReported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from localspec.process.engine_client import JobClient
+
+
+_SUMS = (
+    *("prompt_tokens", "generated_tokens", "tokens_per_second", "time_to_first_token_s"),
+    *("drafted_tokens", "accepted_tokens", "acceptance_rate", "mean_tokens_per_round"),
+)
+
+
+_REPEATED = (
+    "the answer only repeated itself and was stopped; --no-repeat-stop lets it go on, a higher"
+    " --temp may help"
+)
+
+
+def print_answer(
+    worker: JobClient,
+    *,
+    stats: bool,
+    as_json: bool,
+    keep: Callable[[AnswerResult], None] | None = None,
+) -> bool:
+    """Print text, figures or a document of an `AnswerJob`; whether the user stopped it.
+
+    Args:
+        worker: at work on it.
+        stats: print the figures to standard error afterwards.
+        as_json: print one JSON document in place of the text.
+        keep: told what came of it, once it is printed; None for nobody.
+
+    Raises:
+        LocalspecError: as `JobClient.result`.
+        Cancelled: the user stopped it while it was loading.
+    """
+    try:
+        found = _stream(worker, show=not as_json)
+        memory = worker.peak_memory_bytes(found.peak_memory_bytes)
+        if as_json:
+            text = json.dumps(_document(found, memory), ensure_ascii=not takes_all(), indent=2)
+            write_said(text + "\n")
+        if stats:
+            click.echo(_summary(found, memory), err=True)
+    except BrokenPipeError:
+        return False  # the reader (head, less) has seen enough
+    if found.end.reason is FinishReason.REPETITION:
+        click.echo(f"notice: {_REPEATED}", err=True)
+    if keep is not None:
+        keep(found)
+    return found.end.reason is FinishReason.CANCELLED
+
+
+def _stream(worker: JobClient, *, show: bool) -> AnswerResult:
+    """Write the text as it comes; end the line even where the answer breaks off."""
+    last = ""
+
+    def hear(event: Event) -> None:
+        nonlocal last
+        match event:
+            case TurnReported(Noticed(text)):
+                warn(text)
+            case TurnReported(RoundText() as round_) if show and round_.text:
+                last = round_.text
+                write_said(last)
+
+    try:
+        return worker.result(AnswerResult, hear)
+    finally:
+        if last and not last.endswith("\n"):
+            write("\n")
+
+
+def _document(found: AnswerResult, memory: int) -> dict[str, Any]:
+    """The document that `--json` prints: times in seconds, sizes in bytes."""
+    stats, speedup = found.end.stats, found.figures.speedup
+    return {
+        "text": found.said,
+        "thought": found.thought,
+        "tokens": [token for done in stats.rounds for token in done.tokens],
+        "finish_reason": found.end.reason.value,
+        **{name: getattr(stats, name) for name in _SUMS},
+        "speedup": asdict(speedup) if speedup else None,
+        "rounds": [_round(done) for done in stats.rounds],
+        "drafters": {name: asdict(its) for name, its in stats.drafters.items()},
+        "prefill": {
+            "target": {"cached": stats.prefill_cached, "decoded": stats.prefill_decoded},
+            "draft": {"cached": stats.draft_cached, "decoded": stats.draft_prefill},
+        },
+        "peak_memory_bytes": memory,
+        "settings": found.settings,
+        "notices": found.notices,
+    }
+
+
+def _summary(found: AnswerResult, memory: int) -> str:
+    """The figures for a person, one to a line."""
+    stats, figures = found.end.stats, found.figures
+    note = lossy_words(stats.lenience)
+    gamma = f"0 (plain decoding; {found.speculation_note or 'gamma is 0'})"
+    if figures.speculation:
+        gamma = f"{figures.gamma} ({gamma_words(figures.gamma_note)})"
+    speedup = f"{speedup_words(figures.speedup)} (measured)" if figures.speedup else None
+    rows = [
+        ("drafting", benefit(figures) or "nothing was written"),
+        (
+            "prompt",
+            f"{stats.prompt_tokens} tokens, {stats.prefill_cached} cached, {stats.prefill_s:.2f} s",
+        ),
+        (
+            "generated",
+            f"{stats.generated_tokens} tokens, {formats.number(stats.tokens_per_second, 2)}"
+            f" tokens/s{f' ({note})' if note else ''}",
+        ),
+        ("time to first token", formats.seconds(stats.time_to_first_token_s)),
+        ("draft length at its end", gamma),
+        ("drafted", _drafted(stats)),
+        ("acceptance rate", formats.percent(stats.acceptance_rate, 1)),
+        ("tokens per round", formats.number(stats.mean_tokens_per_round, 2)),
+        ("speed-up", speedup or "- (not measured)"),
+        ("time", f"{stats.draft_s:.2f} s drafting, {stats.verify_s:.2f} s verifying"),
+        ("peak memory", formats.size(memory)),
+    ]
+    return "\n".join(formats.columns(rows))
+
+
+def _round(done: Round) -> dict[str, Any]:
+    """A round for programs; a draft by two is theirs with a + between the names."""
+    names = ("drafted", "accepted", "emitted", "draft_s", "verify_s")
+    figures = {name: getattr(done, name) for name in names}
+    return {"gamma": done.gamma, "drafter": done.proposed_by, **figures}
+
+
+def _drafted(stats: GenerationStats) -> str:
+    line = f"{stats.drafted_tokens} tokens, {stats.accepted_tokens} accepted"
+    if len(stats.drafters) < 2:
+        return line
+    each = (f"{name} {its.accepted} of {its.drafted}" for name, its in stats.drafters.items())
+    return f"{line} ({', '.join(each)})"

@@ -1,0 +1,93 @@
+"""`localspec chat`: the chat app in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from localspec.cli.option_types import plain_text
+from localspec.cli.settings_file import PANELS, SettingsFile
+from localspec.cli.shared_options import REPEAT_STOP, GroupedCommand, option, shared_options
+from localspec.errors import UsageError
+from localspec.loading.load_request import LoadRequest
+
+if TYPE_CHECKING:
+    from localspec.ui.chat_app import Appearance
+
+
+@click.command(name="chat", cls=GroupedCommand)
+@shared_options
+@click.option("--continue", "latest", is_flag=True, help="Go on with the latest conversation.")
+@option(
+    "--resume",
+    plain_text,
+    "Go on with the latest conversation in which all these words occur.",
+    "TEXT",
+)
+@REPEAT_STOP
+def command(options: LoadRequest, latest: bool, resume: str | None, *, repeat_stop: bool) -> None:
+    """Chat in the terminal.
+
+    PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
+    `chat` or `serve` used last answers, at first the starter. A conversation that is resumed brings
+    its pair and its settings along.
+    """
+    # The screen is drawn on standard error. One that is closed (>&-) is None.
+    if not all(one and one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)):
+        raise UsageError(
+            "the chat needs a terminal",
+            "Without one, use: localspec run -p TEXT, or localspec run < FILE.",
+        )
+    options = replace(options, repeat_stop=repeat_stop)
+    source = click.get_current_context().get_parameter_source
+
+    def typed(name: str) -> bool:
+        """Whether it is the command line's and not the settings file's."""
+        return source(name) is ParameterSource.COMMANDLINE
+
+    if latest and resume is not None:
+        if typed("latest") is typed("resume"):
+            raise UsageError("--continue and --resume exclude each other", "Give one of them.")
+        latest, resume = (True, None) if typed("latest") else (False, resume)
+    from localspec.cli import stored_conversations  # noqa: PLC0415
+
+    found = stored_conversations.latest(resume or "") if latest or resume is not None else None
+    if found is not None and not (typed("pair") or typed("target")) and found.pair.target:
+        draft = options.draft if typed("draft") else found.pair.draft
+        options = replace(options, pair=found.pair.target, draft=draft)
+    # Late, like everything heavy: `chat --help` needs neither Textual nor an engine.
+    from localspec.process.engine_client import EngineClient  # noqa: PLC0415
+
+    engine = EngineClient(options)  # it imports and loads while this process imports Textual
+    from localspec.ui.launch import run_app  # noqa: PLC0415
+
+    appearance = _appearance(click.get_current_context().obj)
+    run_app(
+        engine,
+        archive=stored_conversations.archive(),
+        resume=found.id if found else None,
+        appearance=appearance,
+    )
+
+
+def _appearance(settings: SettingsFile | None) -> Appearance:
+    """What the settings file says about the screen, or the app since, and what is wrong in it."""
+    from localspec.ui.chat_app import Appearance  # noqa: PLC0415
+    from localspec.ui.commands.command_table import COMMANDS  # noqa: PLC0415
+    from localspec.ui.launch import recall  # noqa: PLC0415
+    from localspec.ui.screens.themes import themes  # noqa: PLC0415
+
+    if settings is None:
+        return Appearance(proposes=True)
+    keys = settings.keys({one.name: one.keys for one in COMMANDS})
+    appearance = {"theme": themes(), "panel": PANELS}
+    found = {name: settings.look(name, allowed) for name, allowed in appearance.items()}
+    chosen = recall(settings.path)
+    found |= {name: value for name, value in chosen.items() if value in appearance.get(name, ())}
+    return Appearance(
+        keys, **found, problems=tuple(settings.problems), settings=settings.path, proposes=True
+    )

@@ -1,0 +1,140 @@
+"""`localspec run`: one prompt, one answer on standard output."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from localspec.cli.interrupt import interruptible
+from localspec.cli.option_types import plain_path, plain_text
+from localspec.cli.questions import is_question
+from localspec.cli.shared_options import REPEAT_STOP, GroupedCommand, option, shared_options
+from localspec.cli.standard_streams import read_prompt, with_input
+from localspec.errors import Cancelled, LocalspecError
+from localspec.loading.load_request import LoadRequest
+
+if TYPE_CHECKING:
+    from localspec.chat.history.tree import StoredConversation
+
+
+class QuestionCommand(GroupedCommand):
+    """Takes a question in the place of PAIR for the prompt."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; what has white space in it and is no file names no pair."""
+        rest = super().parse_args(ctx, args)
+        given: dict[str, Any] = ctx.params
+        typed = ctx.get_parameter_source("pair") is ParameterSource.COMMANDLINE
+        if typed and given["question"] is None and is_question(given["pair"]):
+            given["question"], given["pair"] = given["pair"], ctx.lookup_default("pair")
+            ctx.set_parameter_source("pair", ParameterSource.DEFAULT_MAP)
+        return rest
+
+
+@click.command(name="run", cls=QuestionCommand)
+@shared_options
+@click.argument("question", required=False, type=plain_text, metavar="[PROMPT]")
+@option(
+    "-p --prompt",
+    plain_text,
+    "The same as PROMPT.",
+    "TEXT",
+)
+@click.option(
+    "--continue",
+    "latest",
+    is_flag=True,
+    help="Go on with the latest conversation: its pair and system prompt, and what was said.",
+)
+@click.option(
+    "--log/--no-log",
+    default=True,
+    show_default=True,
+    help="Keep question and answer: `localspec logs` shows them, --continue goes on.",
+)
+@REPEAT_STOP
+@click.option("--stats", is_flag=True, help="Print the figures to standard error afterwards.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@option(
+    "--trace",
+    click.Path(dir_okay=False, path_type=Path),
+    "Write to this file what a replay of the run needs.",
+    None,
+    callback=plain_path,
+)
+def command(
+    *,
+    options: LoadRequest,
+    question: str | None,
+    prompt: str | None,
+    latest: bool,
+    log: bool,
+    repeat_stop: bool,
+    stats: bool,
+    as_json: bool,
+    trace: Path | None,
+) -> None:
+    """Answer one prompt on standard output.
+
+    PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the starter
+    answers, and a PROMPT of several words may stand alone. Standard input is
+    the prompt where there is none, or it is '-'; else what is piped in stands below it, and is
+    waited for to its end.
+    """
+    if question is not None and prompt is not None:
+        raise click.UsageError("PROMPT and --prompt say the same: give one of them.")
+    asked = prompt if question is None else question
+    text = read_prompt() if asked in (None, "-") else with_input(str(asked))
+    if not text.strip():
+        raise LocalspecError("the prompt is empty", "Say what to answer: -p TEXT.")
+    options = replace(options, repeat_stop=repeat_stop)
+    before = None
+    if latest:
+        before, options = _latest(options)
+    # Late: `run --help` needs no engine. It imports and loads while this process imports the rest.
+    from localspec.process.engine_client import JobClient  # noqa: PLC0415
+
+    with closing(JobClient()) as worker:
+        from localspec.process.jobs import AnswerJob  # noqa: PLC0415
+
+        said = [node.message for node in before.tree.path()] if before is not None else []
+        path = None if trace is None else str(trace)
+        worker.begin(AnswerJob(options, text, path, tuple(said)))
+        from localspec.cli import stored_conversations  # noqa: PLC0415
+        from localspec.cli.answers.answer_output import print_answer  # noqa: PLC0415
+
+        keep = partial(stored_conversations.keep, text, before=before) if log else None
+        printed = partial(print_answer, worker, stats=stats, as_json=as_json, keep=keep)
+        if interruptible(printed, worker.stop):
+            raise Cancelled
+
+
+def _latest(options: LoadRequest) -> tuple[StoredConversation, LoadRequest]:
+    """The latest conversation, and `options` with its pair and prompt where none are typed.
+
+    Raises:
+        ConversationError: there is none, or it cannot be read.
+    """
+    from localspec.cli import stored_conversations  # noqa: PLC0415
+
+    source = click.get_current_context().get_parameter_source
+    typed = {
+        name
+        for name in ("pair", "target", "draft", "system_prompt")
+        if source(name) is ParameterSource.COMMANDLINE
+    }
+    conversation = stored_conversations.latest().id
+    found = stored_conversations.ask(lambda store: store.load(conversation))
+    pair, prompt = found.header.pair, found.header.parameters.get("system_prompt")
+    if not typed & {"pair", "target"} and pair.target:
+        draft = options.draft if "draft" in typed else pair.draft
+        options = replace(options, pair=pair.target, draft=draft)
+    if "system_prompt" not in typed and isinstance(prompt, str):
+        options = replace(options, system_prompt=prompt)
+    return found, options

@@ -1,0 +1,1 @@
+"""Commands about this machine: `bench`, `tune`, `doctor`, `ps`, `worker`."""

@@ -1,0 +1,170 @@
+"""`localspec bench`: speculation off against on, paired, with a verdict."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from localspec.bench import prompt_sets as prompts
+from localspec.bench.prompt_sets import BenchRequest, PromptSet
+from localspec.cli import option_types as types
+from localspec.cli.shared_options import (
+    CTX_SIZE,
+    EXACT,
+    GPU_LAYERS,
+    MAX_THREADS,
+    PAIR,
+    GroupedCommand,
+    option,
+    pair_of,
+    with_options,
+)
+from localspec.errors import Cancelled, UsageError
+from localspec.loading.load_request import LoadRequest
+
+_MOST = 100_000
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in (value or "").split(","))
+    if value is not None and not all(parts):
+        raise click.BadParameter("an entry of the list is empty.")
+    return tuple(dict.fromkeys(part for part in parts if part))
+
+
+@click.command(name="bench", cls=GroupedCommand)
+@with_options(*PAIR)
+@option(
+    "--drafts",
+    types.plain_text,
+    "What may draft, compared with each other: as --draft, but a + joins; 'none' is there anyhow.",
+    "A,B,none",
+    callback=_listed,
+)
+@option("--kinds", None, "Only these kinds of prompts.", "A,B", callback=_listed)
+@option("--prompts", _FILE, "Your own: JSON lines with 'prompt' and 'kind'.", None)
+@option(
+    "-n --n-predict",
+    click.IntRange(1, _MOST),
+    "Tokens of an answer at most.  [default: 128; 64 with --quick]",
+)
+@option(
+    "--repeat",
+    click.IntRange(1, 1000),
+    "How often each prompt is asked.  [default: 2; with --quick as often as time allows]",
+)
+@option("--temp", float, "Temperature; 0 is greedy.", "X", default=0.0)
+@option(
+    "-s --seed",
+    click.IntRange(0, 2**62),
+    "Seed of the first repeat; the same for off and on.",
+    default=1,
+)
+@option("--gamma", types.gamma, "Tokens drafted per round.", "N|auto", default="auto")
+@option(
+    "--gamma-sweep sweep", types.gammas, "Also run these draft lengths: 0..12.", "A..B", default=()
+)
+@click.option(
+    "--ignore-eos/--no-ignore-eos",
+    "ignore_end",
+    default=None,
+    help="Let answers go on past their end.",
+)
+@click.option("--quick", is_flag=True, help="Under one minute.")
+@with_options(CTX_SIZE)
+@option("-t --threads", click.IntRange(1, MAX_THREADS), "CPU threads.")
+@GPU_LAYERS
+@EXACT
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@option(
+    "-o --output outputs",
+    _FILE,
+    "Write the report: .json, .csv, .md, .png or .svg; may be repeated.",
+    None,
+    multiple=True,
+)
+@option(
+    "--compare",
+    _FILE,
+    "Measure nothing: say what changed between two reports.",
+    "OLD.json NEW.json",
+    nargs=2,
+)
+def command(
+    *, compare: tuple[Path, Path] | None, as_json: bool, outputs: tuple[Path, ...], **given: Any
+) -> None:
+    """Measure speculation off against on, and say whether it helps here.
+
+    Loads once and asks every prompt both ways, in turns. Ctrl+C stops it and reports what is done.
+    """
+    started = perf_counter()
+    pair = pair_of(given["pair"], given["target"])
+    source = click.get_current_context().get_parameter_source
+    if given["drafts"] and source("draft") is ParameterSource.DEFAULT_MAP:
+        given["draft"] = None  # the settings': what is typed comes before it
+    if given["draft"] is not None and given["drafts"]:
+        raise UsageError("--draft and --drafts say the same", "Give one of them.")
+    # Late: `bench --help` needs none of this.
+    from localspec.bench.report_files import check  # noqa: PLC0415
+    from localspec.cli.interrupt import interruptible  # noqa: PLC0415
+    from localspec.cli.machine import bench_output  # noqa: PLC0415
+    from localspec.process.engine_client import JobClient  # noqa: PLC0415
+    from localspec.process.jobs import BenchJob  # noqa: PLC0415
+
+    if compare is not None:
+        bench_output.compare_files(*compare, as_json=as_json)
+        return
+    check(outputs)
+    how = _request(given, started)
+    request = LoadRequest(
+        pair=pair,
+        draft=prompts.drafters_of(how.drafts[0]) if how.drafts else given["draft"],
+        gamma=how.gamma,
+        draft_anyway=bool(how.sweep or how.drafts),  # who compares wants to see it
+        temp=how.temperature,
+        **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers", "exact", "scan")},
+    )
+    with closing(JobClient()) as worker:
+        worker.begin(BenchJob(request, how))
+        printed = partial(bench_output.print_bench, worker, as_json=as_json, outputs=outputs)
+        if interruptible(printed, worker.stop):
+            raise Cancelled
+
+
+def _request(given: dict[str, Any], started: float) -> BenchRequest:
+    """What is asked for, with the defaults that depend on each other."""
+    quick = given["quick"]
+    drafts = tuple(name for name in given["drafts"] if name.lower() != "none")
+    return BenchRequest(
+        prompts=_prompts(given),
+        repeats=given["repeat"] or (prompts.QUICK_REPEATS if quick else 2),
+        n_predict=given["n_predict"] or (prompts.QUICK_TOKENS if quick else 128),
+        temperature=given["temp"],
+        seed=given["seed"],
+        gamma=given["gamma"],
+        drafts=drafts or given["drafts"],
+        sweep=given["sweep"],
+        deadline=started + prompts.QUICK_S if quick else None,
+    )
+
+
+def _prompts(given: dict[str, Any]) -> PromptSet:
+    """What to ask: a file's prompts, else the general ones.
+
+    Raises:
+        LocalspecError: the file cannot be used, or there is no such kind.
+    """
+    own = given["prompts"]
+    chosen = prompts.shipped(prompts.GENERAL) if own is None else prompts.read(own)
+    if given["kinds"]:
+        chosen = chosen.only(given["kinds"])
+    ignore_end = given["ignore_end"]
+    return chosen if ignore_end is None else replace(chosen, ignore_end=ignore_end)

@@ -1,0 +1,158 @@
+"""`localspec ps`: what of localspec runs on this machine, by the system's list of processes."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+
+from localspec import formats
+from localspec.errors import LocalspecError
+from localspec.pairs.disk import folders, starter
+from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.names import catalogue
+from localspec.safe_text import one_line
+
+_LASTING = ("chat", "run", "serve", "tune", "bench", "worker")
+_HEADINGS = ("PID", "COMMAND", "PAIR", "SINCE", "MEMORY", "ADDRESS")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCommand:
+    """A command of localspec that runs.
+
+    Attributes:
+        pid: its process.
+        command: its name.
+        pair: what it has loaded; empty while that is not known.
+        since: when it began, in seconds since 1970.
+        memory_bytes: what it and its engine hold in main memory, mapped weights included.
+        address: where it listens; empty where it does not.
+    """
+
+    pid: int
+    command: str
+    pair: str
+    since: float
+    memory_bytes: int
+    address: str
+
+
+@click.command("ps")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def command(as_json: bool) -> None:
+    """Show the chats, endpoints, workers and measurements that run now, and their memory."""
+    found = running()
+    if as_json:
+        click.echo(json.dumps([asdict(one) for one in found], indent=2))
+    elif found:
+        rows = [_HEADINGS, *map(_cells, found)]
+        click.echo("\n".join(formats.columns(rows)))
+    else:
+        click.echo("nothing of localspec runs", err=True)
+
+
+def running() -> list[RunningCommand]:
+    """What runs, the oldest first; of other users' processes nothing is told."""
+    found = []
+    for process in psutil.process_iter():
+        # One that ends meanwhile, or is another user's.
+        with suppress(psutil.Error, OSError):
+            name = command_of(process.cmdline())
+            if name and process.pid != os.getpid() and _is_ours(process):
+                found.append(_look(process, name))
+    return sorted(found, key=lambda one: one.since)
+
+
+def command_of(words: list[str]) -> str:
+    """Which command of localspec a command line runs; empty where it is none, or soon over.
+
+    Python runs it, so that a shell or `uv run` with the same words is another program.
+    """
+    if not words or not Path(words[0]).stem.lower().startswith(("python", "localspec")):
+        return ""
+    for at, word in enumerate(words[:-1]):
+        module = at > 0 and words[at - 1] == "-m" and word == "localspec"
+        script = at < 2 and Path(word).stem == "localspec"
+        if module or script:
+            first = words[at + 1]
+            asks = any(map(str.isspace, first))
+            return first if first in _LASTING else "run" if asks else ""
+    return ""
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    return not hasattr(os, "getuid") or bool(process.uids().real == os.getuid())
+
+
+def _look(process: psutil.Process, name: str) -> RunningCommand:
+    family = [process, *process.children(recursive=True)]
+    memory, models = 0, dict[str, int]()
+    for one in family:
+        with suppress(psutil.Error, OSError):
+            memory += one.memory_info().rss
+            models |= _models(one)
+    target = max(models, key=models.__getitem__, default="")
+    return RunningCommand(
+        process.pid,
+        name,
+        _name_of(Path(target)) if target else "",
+        process.create_time(),
+        memory,
+        _address(family),
+    )
+
+
+def _models(process: psutil.Process) -> dict[str, int]:
+    """The sizes of the GGUF files that a process has mapped or open, by path."""
+    paths = set[str]()
+    with suppress(psutil.Error, OSError, AttributeError):  # macOS tells no maps
+        paths |= {one.path for one in process.memory_maps()}
+    with suppress(psutil.Error, OSError):
+        paths |= {one.path for one in process.open_files()}
+    sizes = {}
+    for path in paths:
+        with suppress(OSError):
+            if path.lower().endswith(".gguf") or "/blobs/" in path:
+                sizes[path] = Path(path).stat().st_size
+    return sizes
+
+
+def _name_of(target: Path) -> str:
+    """What a target is called: the name of a pair that has it, else its file's."""
+    known = dict[Path, str]()
+    with suppress(LocalspecError):
+        known |= {pair.target.path: pair.name for pair in starter.pairs_here()}
+    for entry in catalogue.pairs().values():
+        if here := hub_cache.find(entry.target.reference):
+            known.setdefault(here[0], entry.name)
+    real = folders.real(target)
+    return next((name for path, name in known.items() if folders.real(path) == real), target.stem)
+
+
+def _address(family: list[psutil.Process]) -> str:
+    for process in family:
+        with suppress(psutil.Error, OSError):
+            for one in process.net_connections(kind="tcp"):
+                if one.status == psutil.CONN_LISTEN:
+                    return f"{one.laddr.ip}:{one.laddr.port}"
+    return ""
+
+
+def _cells(one: RunningCommand) -> tuple[Any, ...]:
+    began = datetime.fromtimestamp(one.since).astimezone()
+    return (
+        str(one.pid),
+        one.command,
+        one_line(one.pair, 40) or "-",
+        f"{began:%Y-%m-%d %H:%M}",
+        formats.size(one.memory_bytes),
+        one.address or "-",
+    )

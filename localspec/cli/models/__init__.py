@@ -1,0 +1,1 @@
+"""Commands about pairs and models: `list`, `show`, `pull`, `rm`, `train`."""

@@ -1,0 +1,78 @@
+"""`localspec pull`: a target, and its draft if it has one, from the Hub with one command."""
+
+from __future__ import annotations
+
+import click
+
+from localspec import formats
+from localspec.cli.interrupt import raising
+from localspec.cli.shared_options import SCAN
+from localspec.cli.standard_streams import ProgressLine
+from localspec.errors import Cancelled, Ended
+from localspec.pairs.hub.pair_pull import PullProgress, execute, plan, require_room
+from localspec.pairs.hub.retries import RetryPolicy
+from localspec.pairs.report import describe
+from localspec.safe_text import unbroken
+
+
+@click.command("pull")
+@click.argument("pair")
+@click.option(
+    "--draft",
+    metavar="DRAFT",
+    help="With commas: files, Hub references, pairs' names, `auto`, `lookup`; or `none`.",
+)
+@click.option("--name", metavar="NAME", help="What to call the pair; derived when left out.")
+@SCAN
+@click.option("--dry-run", is_flag=True, help="Check everything, fetch nothing.")
+def command(pair: str, draft: str | None, name: str | None, scan: bool, dry_run: bool) -> None:
+    """Download a target, and its draft if it has one, checked before gigabytes move.
+
+    PAIR is a name from `localspec list`, or a Hub reference: user/repo[:QUANT|:file.gguf][@rev].
+    A download that was stopped continues where it was.
+    """
+    line = ProgressLine()
+    retries = RetryPolicy(note=line.show)
+    try:
+        with raising():
+            found = plan(pair, draft, name, retries, scan=scan)
+            line.clear()
+            for said in describe.lines(found.report):
+                click.echo(unbroken(said))
+            missing, free = formats.size(found.report.missing), formats.size(found.free)
+            fetched = f"{missing} to fetch, {free} free"
+            click.echo(
+                f"disk        {fetched if found.report.missing else 'nothing is to be fetched'}"
+            )
+            require_room(found)
+            if dry_run:
+                return
+            # Without a terminal a line for every phase of every file.
+            record = execute(
+                found,
+                retries,
+                lambda at: line.update(_describe(at), (at.file.etag, at.file.phase)),
+            )
+    except KeyboardInterrupt as error:
+        line.clear()
+        click.echo("stopped; what came so far is kept, and the same command continues", err=True)
+        raise error if isinstance(error, Ended) else Cancelled from None
+    finally:
+        line.clear()
+    click.echo(f"installed as {record.name}: try `localspec chat {record.name}`")
+
+
+def _describe(progress: PullProgress) -> str:
+    """Put `progress` into one line, what matters most first."""
+    file = progress.file
+    share = file.done / file.size if file.size else 1.0
+    # The end of a name has the quant and the part.
+    name = file.name if len(file.name) <= 30 else f"...{file.name[-27:]}"
+    parts = [f"{name} {file.phase} {formats.percent(share)}"]
+    if file.phase == "pausing":
+        parts.append(f"trying again soon: {file.note}")
+    if file.phase == "fetching" and progress.seconds_left is not None:
+        parts.append(f"{formats.size(round(progress.bytes_per_second))}/s")
+        parts.append(f"{formats.duration(progress.seconds_left)} left")
+    parts.append(f"in all {formats.size(progress.done)} of {formats.size(progress.total)}")
+    return ", ".join(parts)

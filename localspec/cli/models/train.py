@@ -1,0 +1,118 @@
+"""`localspec train`: a head for one's own target, trained on this machine."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from localspec.cli.option_types import plain_text
+from localspec.cli.shared_options import MAX_THREADS, SCAN, GroupedCommand, option, pair_of
+from localspec.cli.standard_streams import ProgressLine
+from localspec.errors import UsageError
+from localspec.loading.measurements.head_promise import USUAL_TOKENS
+from localspec.signals import acting
+from localspec.train.train_request import USUAL_PASSES, TrainRequest
+
+if TYPE_CHECKING:
+    from localspec.engine.cancel import Cancel
+
+_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+_OUT: Final = click.Path(dir_okay=False, path_type=Path)
+_MOST: Final = 10**9
+
+
+@click.command(name="train", cls=GroupedCommand)
+@click.argument("pair", required=False, type=plain_text, metavar="[PAIR|FILE]")
+@option("--target", plain_text, "The same as PAIR.", "MODEL")
+@SCAN
+@option(
+    "--prompts",
+    _FILE,
+    "Your own prompts: JSON lines with 'prompt'; may be repeated.  [default: a set of localspec's]",
+    "FILE",
+    multiple=True,
+    show_default=False,
+)
+@click.option(
+    "--from-history",
+    is_flag=True,
+    help="Use your own conversations as well. They can leak from the head, and its file says so.",
+)
+@option(
+    "--answers",
+    _FILE,
+    "Conversations that this target wrote: JSON lines with 'messages'; may be repeated.",
+    "FILE",
+    multiple=True,
+    show_default=False,
+)
+@option(
+    "--tokens",
+    click.IntRange(1, _MOST),
+    f"Tokens of answers to learn from.  [default: {USUAL_TOKENS:,}]",
+)
+@option("--hours", click.FloatRange(0.001, 1000), "As many tokens as this time allows.", "X")
+@option("--passes", click.IntRange(1, 1000), "How often to learn from them.", default=USUAL_PASSES)
+@option("--init", _FILE, "Begin with this head.", "HEAD")
+@click.option("--resume", is_flag=True, help="Go on with a training that was stopped.")
+@click.option("--anew", is_flag=True, help="Forget a training that was stopped.")
+@click.option("--force", is_flag=True, help="Train even where no head can pay, and keep any.")
+@option("-t --threads", click.IntRange(1, MAX_THREADS), "CPU threads.")
+@option("-o --output out", _OUT, "Where to write the head.  [default: localspec's folder]", "FILE")
+@option(
+    "--check head",
+    _FILE,
+    "Train nothing: measure what this head is worth for PAIR.",
+    "HEAD",
+)
+def command(pair: str | None, target: str | None, head: Path | None, **given: Any) -> None:
+    """Train a head that drafts for PAIR, with llama.cpp's own states of that very file.
+
+    First it says how long that takes here, what it needs and what to expect. Ctrl+C stops it;
+    --resume goes on. In the end it measures what the head brings, and PAIR drafts with it.
+    """
+    pair = pair_of(pair, target)
+    if pair is None:
+        raise UsageError("there is no target to train for", "Name a pair, a file or a reference.")
+    if given["tokens"] and given["hours"]:
+        raise UsageError("--tokens and --hours say the same", "Give one of them.")
+    from localspec.engine.cancel import Cancel  # noqa: PLC0415 - not for `train --help`
+    from localspec.train.pipeline import TrainingListener, check, train  # noqa: PLC0415
+
+    line, cancel = ProgressLine(), Cancel()
+    hearer = TrainingListener(partial(_tell, line), partial(_show, line), cancel)
+    with acting(partial(_stop, cancel)):
+        try:
+            if head is not None:
+                lines = check(pair, head, hearer, scan=given["scan"], threads=given["threads"])
+            else:
+                history = given.pop("from_history")
+                lines = train(TrainRequest(pair=pair, history=history, **given), hearer).lines()
+        finally:
+            line.clear()
+    for each in lines:
+        click.echo(each)
+
+
+def _stop(cancel: Cancel, number: int, _frame: FrameType | None) -> None:
+    """Ask for an end after the step that is running; asked twice, end at once."""
+    if cancel.is_set():
+        os._exit(128 + number)
+    cancel.set()
+
+
+def _tell(line: ProgressLine, text: str) -> None:
+    line.clear()
+    click.echo(text, err=True)
+
+
+def _show(line: ProgressLine, text: str, share: float | None) -> None:
+    if share is None:
+        line.step(text)
+    else:
+        line.update(f"{text}  {share:.1%}", text.partition(":")[0])

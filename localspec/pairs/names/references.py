@@ -1,0 +1,239 @@
+"""Hub references as people write them, and which of a repository's files they mean.
+
+``user/repo[:QUANT|:file.gguf][@revision]``, and URLs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from localspec.errors import BadReference, NotOnHub
+from localspec.pairs.disk import folders
+from localspec.pairs.gguf.header import GGML_TYPES, SPLIT_NAME, split_names
+
+_REPO: Final = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
+_QUANT: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,39}", re.ASCII)
+_REVISION: Final = re.compile(r"[A-Za-z0-9][\w./+-]{0,127}", re.ASCII)
+_HUB_HOSTS: Final = ("hf.co", "www.hf.co", "huggingface.co", "www.huggingface.co")
+_IN_URLS: Final = ("blob", "resolve", "raw", "tree")
+_LONGEST_NAME: Final = 255  # bytes that file systems take
+_FORMS: Final = (
+    "Write user/repo, user/repo:QUANT or user/repo:file.gguf, with @revision after it if need be."
+)
+# What llama.cpp's -hf falls back to, in this order, before it takes the first file.
+DEFAULTS: Final = ("Q4_K_M", "Q8_0")
+_BITS: Final = {name: 8 * size / n for name, n, size in GGML_TYPES.values() if "K" not in name}
+_NOT_A_MODEL: Final = re.compile(r"mmproj|imatrix|(^|/)(mtp|eagle3|dflash|dspark)-", re.I)
+_QUANT_IN_NAME: Final = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4\w*|BF16|F16|F32))(?=[-.]|$)", re.I
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A model on the Hub: a repository and, if said, a file or a quant and a revision."""
+
+    repo: str
+    file: str = ""
+    quant: str = ""
+    revision: str = ""
+
+    def __str__(self) -> str:
+        which = f":{self.file or self.quant}" if self.file or self.quant else ""
+        return f"{self.repo}{which}" + (f"@{self.revision}" if self.revision else "")
+
+
+def looks_like_path(text: str) -> bool:
+    """Tell whether `text` is meant as a local file: it starts or ends as one does."""
+    if "://" in text:
+        return False
+    if text.startswith(("/", "./", "../", "~", ".\\", "..\\")) or re.match(r"[A-Za-z]:[\\/]", text):
+        return True
+    host = text.split("/", 1)[0].lower()
+    return text.lower().endswith(".gguf") and ":" not in text and host not in _HUB_HOSTS
+
+
+def means_local(text: str) -> bool:
+    """Tell whether `text` means a file on this disk, there or not.
+
+    ``user/repo/file.gguf`` does only where that file is, or at least its folder.
+    """
+    if not looks_like_path(text):
+        return False
+    owner, _, rest = text.partition("/")
+    name, _, file = rest.partition("/")
+    if not file or not _REPO.fullmatch(f"{owner}/{name}"):
+        return True
+    path = folders.user_path(text)
+    return folders.is_file(path) or path.parent.is_dir()
+
+
+def parse(text: str) -> Reference:
+    """Parse a Hub reference in any of the forms that users know.
+
+    Raises:
+        BadReference: it names no repository, or something unsafe in it.
+    """
+    text = text.strip()
+    host = text.split("/", 1)[0].lower()
+    if "://" in text or host in _HUB_HOSTS:
+        return _parse_url(text)
+    body, revision = _cut_revision(text)
+    repo, _, which = body.partition(":")
+    if not which and repo.count("/") > 1 and repo.lower().endswith(".gguf"):
+        owner, name, which = repo.split("/", 2)
+        repo = f"{owner}/{name}"
+    elif body.endswith(":"):
+        raise BadReference(f"{text!r} ends with a colon and names no quant or file", _FORMS)
+    kind = "file" if which.lower().endswith(".gguf") else "quant"
+    return _checked(text, Reference(repo, revision=revision, **{kind: which}))
+
+
+def safe_file(name: str) -> bool:
+    """Tell whether `name`, a file's path in a repository, stays inside a folder it is put into."""
+    if not name or name != name.strip() or "\\" in name or ":" in name or not name.isprintable():
+        return False
+    path = PurePosixPath(name)
+    if any(len(part.encode()) > _LONGEST_NAME for part in path.parts):
+        return False
+    return not path.is_absolute() and path.as_posix() == name and ".." not in path.parts
+
+
+def _cut_revision(text: str) -> tuple[str, str]:
+    """Take ``@revision`` off, wherever it stands: at the end, or before ``:QUANT``."""
+    body, at, revision = text.partition("@")
+    if not at:
+        return body, ""
+    revision, colon, which = revision.partition(":")
+    if revision.lower().endswith(".gguf") and not which:  # hf://user/repo@revision/file.gguf
+        revision, _, which = revision.partition("/")
+        colon = ":"
+    if not revision:
+        raise BadReference(f"{text!r} has an @ and no revision after it", _FORMS)
+    return body + colon + which, revision
+
+
+def _parse_url(text: str) -> Reference:
+    scheme, _, rest = text.rpartition("://")
+    try:
+        url = urlsplit(text if scheme else f"https://{text}")
+    except ValueError:  # brackets, as around an address of IPv6, that do not close
+        raise BadReference(f"{text!r} is no Hub address", _FORMS) from None
+    path = f"{url.netloc}{url.path}" if scheme == "hf" else url.path
+    if scheme not in ("", "http", "https", "hf") or not rest:
+        raise BadReference(f"{text!r} is no Hub address", _FORMS)
+    own = urlsplit(os.environ.get("HF_ENDPOINT", ""))
+    if scheme.startswith("http") and url.netloc.lower() not in (*_HUB_HOSTS, own.netloc.lower()):
+        raise BadReference(f"{url.netloc} is not the Hub", "Set HF_ENDPOINT to use another Hub.")
+    if url.netloc.lower() == own.netloc.lower():  # a mirror may be a folder of its server
+        path = path.removeprefix(own.path.rstrip("/"))
+    path = path.strip("/").removeprefix("models/")
+    parts = [unquote(part) for part in path.split("/")]  # a branch may have a %2F in its name
+    if len(parts) >= 4 and parts[2] in _IN_URLS:
+        revision, file = parts[3], "/".join(parts[4:])
+        if parts[3] == "refs" and len(parts) >= 6:  # refs/pr/3
+            revision, file = "/".join(parts[3:6]), "/".join(parts[6:])
+        file = file if file.lower().endswith(".gguf") else ""
+        return _checked(text, Reference("/".join(parts[:2]), file=file, revision=revision))
+    return parse("/".join(parts)) if len(parts) > 1 else _checked(text, Reference(parts[0]))
+
+
+def _checked(text: str, reference: Reference) -> Reference:
+    if not _REPO.fullmatch(reference.repo) or "--" in reference.repo or ".." in reference.repo:
+        raise BadReference(f"{text!r} names no repository", _FORMS)
+    if reference.file and not safe_file(reference.file):
+        raise BadReference(f"{reference.file!r} is no file name that can be trusted", _FORMS)
+    if reference.quant and not _QUANT.fullmatch(reference.quant):
+        raise BadReference(f"{reference.quant!r} in {text!r} is no quant", _FORMS)
+    revision = reference.revision
+    if revision and (not _REVISION.fullmatch(revision) or ".." in revision):
+        raise BadReference(f"{revision!r} in {text!r} is no revision", _FORMS)
+    return reference
+
+
+def choose(files: Iterable[str], reference: Reference) -> list[str]:
+    """Choose the file that `reference` means among `files`, with all parts if it is split.
+
+    Raises:
+        NotOnHub: there is no such file or quant, or no model at all; those there are listed.
+    """
+    names = sorted(files)
+    models = [name for name in names if is_model(name)]
+    if reference.file:
+        first = _by_name(names, models, reference)
+    elif not models:
+        raise NotOnHub(
+            f"{reference.repo} holds no GGUF model",
+            "Look for a repository whose name ends in -GGUF.",
+        )
+    else:
+        first = _by_quant(models, reference)
+    parts = split_names(first)
+    missing = [part for part in parts if part not in names]
+    if missing:
+        raise NotOnHub(
+            f"{reference.repo} lacks {missing[0]}, a part of {first}", "Choose another quant."
+        )
+    return parts
+
+
+def is_model(name: str) -> bool:
+    """Tell whether `name` is a model's file: not a projector, not a head, not a later part."""
+    split = SPLIT_NAME.match(name)
+    return (
+        name.lower().endswith(".gguf")
+        and not _NOT_A_MODEL.search(name)
+        and (split is None or int(split["no"]) == 1)
+    )
+
+
+def quant_of(name: str) -> str:
+    """Read the quant from a file name, such as ``Q4_K_M``; empty when it names none."""
+    split = SPLIT_NAME.match(name)
+    stem = split["stem"] if split else re.sub(r"\.gguf$", "", name, flags=re.I)
+    found = _QUANT_IN_NAME.findall(stem)
+    return found[-1].upper() if found else ""
+
+
+def quant_bits(quant: str) -> float:
+    """About how many bits a weight of this quant takes, such as ``Q4_K_M``; 0 where nobody knows.
+
+    A name with a K stands for a mixture: mostly of the type with that digit, whose scales take half
+    a bit more, and some of finer ones.
+    """
+    exact = _BITS.get(quant.upper())
+    digit = re.search(r"(?:Q|FP)(\d)", quant, re.I)
+    return exact or (int(digit[1]) + 0.75 if digit else 0.0)
+
+
+def _by_name(names: list[str], models: list[str], reference: Reference) -> str:
+    wanted = reference.file.lower()
+    for name in names:
+        if wanted in (name.lower(), name.rpartition("/")[2].lower()):
+            return split_names(name)[0]
+    raise NotOnHub(f"{reference.repo} has no file {reference.file}", _offer(models))
+
+
+def _by_quant(models: list[str], reference: Reference) -> str:
+    for quant in [reference.quant] if reference.quant else DEFAULTS:
+        exact = [name for name in models if quant_of(name) == quant.upper()]
+        ending = re.compile(rf"(?:^|[-._/]){re.escape(quant)}(?:[-.]|$)", re.I)
+        loose = [name for name in models if ending.search(name.rpartition("/")[2])]
+        if exact or loose:
+            return (exact or loose)[0]
+    if reference.quant:
+        raise NotOnHub(f"{reference.repo} has no quant {reference.quant}", _offer(models))
+    return models[0]
+
+
+def _offer(models: list[str]) -> str:
+    if not models:
+        return "It holds no GGUF model at all."
+    quants = dict.fromkeys(quant_of(name) or name for name in models)
+    return f"It has: {', '.join(list(quants)[:30])}."

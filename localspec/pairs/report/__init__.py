@@ -1,0 +1,1 @@
+"""What is known of a pair before it is fetched or loaded."""

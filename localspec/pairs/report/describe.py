@@ -1,0 +1,213 @@
+"""A pair's report as lines for people and as data for programs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from localspec import formats
+from localspec.pairs.gguf import head_checks
+from localspec.pairs.memory.need import MemoryNeed, ModelSetup
+from localspec.pairs.memory.outlook import MemoryFit, MemoryOutlook
+from localspec.pairs.report.examine import DraftCandidate, PairReport
+from localspec.pairs.report.model_source import ModelSource
+from localspec.pairs.report.vocabulary import VocabularyReport
+from localspec.safe_text import one_line
+
+MOST_CANDIDATES = 12
+_ROLES = ("target", "draft")
+
+
+def lines(report: PairReport) -> list[str]:
+    """Render `report` for people, one finding per line."""
+    found = [_model_line("target", report.target)]
+    if report.draft is not None:
+        found.append(f"{_model_line('draft', report.draft)} ({report.draft_reason})")
+        found += [_model_line(_role(each), each) for each in report.besides]
+    else:
+        found.append(f"draft       none: {report.draft_reason}")
+        if report.candidates:
+            found.append("lookup      drafts all the same: it copies what repeats, without a model")
+    if head_checks.has_usable_mtp(report.target.header):
+        found.append("head        inside the target: a layer that predicts more tokens (mtp)")
+    if report.vocabulary is not None:
+        found.append(f"vocabulary  {_vocabulary(report.vocabulary)}")
+    found.append(f"memory      {memory_line(report.outlook)}")
+    found += _plan_lines(report.outlook)
+    found.append(f"licence     {licence_line(report)}")
+    found += [f"  {line}" for line in candidate_lines(report.candidates)]
+    return found
+
+
+def draft_lines(report: PairReport, used: str | None, *, lookup: bool) -> list[str]:
+    """Say what drafts for a target now, and which others would fit it, or why not.
+
+    Args:
+        report: of the target.
+        used: the models that draft.
+        lookup: whether what repeats is copied as well.
+    """
+    found, own = [drafting_line(used, lookup=lookup)], report.draft
+    if own is not None:
+        auto = " and ".join(f"{it.label}, {formats.size(it.n_bytes)}" for it in report.drafts)
+        found.append(f"auto: {auto}, {report.draft_reason}; and lookup, which copies what repeats")
+    if head_checks.has_usable_mtp(report.target.header):
+        found.append("mtp: a head inside the target, which predicts more tokens")
+    shown = tuple(one for one in report.candidates if one.fits or one.on_disk)
+    if others := len(report.candidates) - len(shown):
+        models = "model does" if others == 1 else "models do"
+        found.append(f"{others} more {models} not fit and would have to be fetched")
+    return found + candidate_lines(shown)
+
+
+def drafting_line(used: str | None, *, lookup: bool) -> str:
+    """Say what drafts: models by name, and lookup."""
+    if used is None:
+        copies = "lookup alone, which copies what repeats; no model drafts"
+        return f"drafting now: {copies if lookup else 'nothing'}"
+    return f"drafting now: {used}{' and lookup' if lookup else ''}"
+
+
+def _role(source: ModelSource) -> str:
+    return "head" if head_checks.is_head(source.header) else "draft"
+
+
+def _vocabulary(compared: VocabularyReport) -> str:
+    """Say whether the draft can serve, and how."""
+    if compared.alike is None:
+        return f"{'matches' if compared.compatible else 'does not match'}: {compared.reason}"
+    share = formats.percent(compared.alike)
+    return f"another one, translated: {share} of a text is spelled alike ({compared.reason})"
+
+
+def memory_line(outlook: MemoryOutlook) -> str:
+    """Say how much memory a pair needs and whether it is there."""
+    need = outlook.fit
+    sentence = {
+        "fits": "it fits",
+        "tight": f"tight: of {formats.size(need.total)} in all, other programs hold too much",
+        "too large": f"too large for {formats.size(need.total)}: weights would be read from disk",
+    }[need.verdict]
+    return (
+        f"about {formats.size(need.needed)} with {outlook.n_ctx:,} tokens of context,"
+        f" {formats.size(need.available)} available: {sentence}"
+    )
+
+
+def _plan_lines(outlook: MemoryOutlook) -> list[str]:
+    """Sizes first, then what was given up and what one could do."""
+    found = outlook.plan
+    if found is None:
+        return [f"plan        {outlook.refusal}"]
+    where = f", {formats.size(found.device)} of it on the GPU" if found.device else ""
+    first = (
+        f"plan        {found.target.n_ctx:,} tokens of context, {found.target.cache_k} cache:"
+        f" {formats.size(found.total)}{where}"
+    )
+    return [
+        first,
+        *(f"  {role:10}{_sizes(need)}" for role, need in zip(_ROLES, found.needs, strict=False)),
+        *(f"  given up: {line}" for line in found.gave_up),
+        *(f"  note: {line}" for line in found.advice),
+    ]
+
+
+def _sizes(need: MemoryNeed) -> str:
+    return ", ".join(f"{part} {formats.size(n_bytes)}" for part, n_bytes in need.parts.items())
+
+
+def licence_line(report: PairReport) -> str:
+    """Name the licences, and what a gated repository wants."""
+    names = (one_line(model.licence, 80) or "not stated" for model in report.models)
+    gated = [model.repo for model in report.models if model.gated]
+    tail = f"; gated: {', '.join(dict.fromkeys(gated))}" if gated else ""
+    return " / ".join(dict.fromkeys(names)) + tail
+
+
+def candidate_lines(candidates: tuple[DraftCandidate, ...]) -> list[str]:
+    """Say which drafts would fit a target without one, and why others do not."""
+    found = []
+    for one in candidates[:MOST_CANDIDATES]:
+        word = "fits" if one.fits else "no"
+        where = "on this disk" if one.on_disk else "to be fetched"
+        size = formats.size(one.bytes)
+        found.append(f"{word:5} --draft {one.draft} ({size}, {where}): {one.reason}")
+    if len(candidates) > MOST_CANDIDATES:
+        found.append(f"and {len(candidates) - MOST_CANDIDATES} more that do not fit better")
+    return found
+
+
+def _model_line(role: str, source: ModelSource) -> str:
+    state = "on this disk" if not source.missing else f"{formats.size(source.missing)} to fetch"
+    return (
+        f"{role:11} {source.label}, {one_line(source.header.architecture, 30)},"
+        f" {formats.size(source.n_bytes)}, {state}"
+    )
+
+
+def as_data(report: PairReport) -> dict[str, Any]:
+    """Render `report` for programs; sizes are in bytes."""
+    compared = report.vocabulary
+    return {
+        "name": report.name or None,
+        "target": _model_data(report.target),
+        "draft": None if report.draft is None else _model_data(report.draft),
+        "draft_reason": report.draft_reason,
+        "besides": [_model_data(each) for each in report.besides],
+        "vocabulary": compared and asdict(compared) | {"rule": compared.rule or None},
+        "memory": fit_data(report.outlook.fit) | {"n_ctx": report.outlook.n_ctx},
+        "plan": _plan_data(report.outlook),
+        "missing_bytes": report.missing,
+        "candidates": [asdict(one) for one in report.candidates],
+    }
+
+
+def fit_data(need: MemoryFit) -> dict[str, Any]:
+    """Render a memory estimate for programs."""
+    data = asdict(need)
+    return {name if name == "verdict" else f"{name}_bytes": data[name] for name in data}
+
+
+def _plan_data(outlook: MemoryOutlook) -> dict[str, Any]:
+    found = outlook.plan
+    if found is None:
+        return {"fits": False, "reason": outlook.refusal}
+    return {
+        "fits": True,
+        "n_ctx": found.target.n_ctx,
+        "cache_type_k": found.target.cache_k,
+        "cache_type_v": found.target.cache_v,
+        "host_bytes": found.host,
+        "device_bytes": found.device,
+        "from_disk_bytes": found.from_disk,
+        "target": _placed_data(found.target, found.target_need),
+        "draft": _placed_data(found.draft, found.draft_need),
+        "gave_up": list(found.gave_up),
+        "advice": list(found.advice),
+    }
+
+
+def _placed_data(setup: ModelSetup | None, need: MemoryNeed | None) -> dict[str, Any] | None:
+    if setup is None or need is None:
+        return None
+    sizes = {f"{part}_bytes": n_bytes for part, n_bytes in need.parts.items()}
+    split = {"tensor_split": dict(setup.split)} if setup.split else {}
+    return {"gpu_layers": setup.gpu_layers} | split | sizes
+
+
+def _model_data(source: ModelSource) -> dict[str, Any]:
+    header = source.header
+    return {
+        "label": source.label,
+        "reference": source.reference or None,
+        "paths": [str(path) for path in source.paths],
+        "architecture": header.architecture,
+        "model_name": header.name or None,
+        "vocabulary_size": len(header.tokens or ()),
+        "context_length": header.setting("context_length") or None,
+        "bytes": source.n_bytes,
+        "missing_bytes": source.missing,
+        "licence": source.licence or None,
+        "gated": source.gated,
+        "sha256": [file.sha256 or None for file in source.files],
+    }

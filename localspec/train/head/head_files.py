@@ -1,0 +1,222 @@
+"""Heads as files, and the target's own weights, of which a head begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
+
+import numpy as np
+
+from localspec.engine.llama.taps import unpacked
+from localspec.errors import ModelFileError, UnsupportedModel
+from localspec.pairs.gguf.gguf_writer import MetaValue, packed, write
+from localspec.pairs.gguf.head_checks import EAGLE3
+from localspec.pairs.gguf.header import GGML_TYPES, TensorInfo, raw_metadata, read_header
+from localspec.train.head.shape import HeadShape
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Tensors: TypeAlias = "Mapping[str, NDArray[np.float32]]"
+"""A head's weights by their names in a file, without `.weight`; matrices `(rows, reads)`."""
+
+OUTPUT: Final = "output"
+NORMS: Final = (
+    "output_norm",
+    "blk.0.attn_norm",
+    "blk.0.attn_norm_2",
+    "blk.0.ffn_norm",
+)
+_TYPE_IDS: Final = {name: number for number, (name, _, _) in GGML_TYPES.items()}
+_Q8_0: Final = 7  # `general.file_type`
+_VOCABULARY: Final = "tokenizer.ggml."
+_FROM_LAST: Final = ("attn_output", "ffn_gate", "ffn_up", "ffn_down")
+_TURNED: Final = ("attn_q", "attn_k")  # whose rows stand as the target's rotary positions want them
+_NORM_ROPE: Final = ("llama",)  # architectures with the same order of these rows as a head's
+
+
+class ModelWeights:
+    """Weights of a model file, unpacked as they are asked for."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Look at all parts of a model."""
+        self._found: dict[str, tuple[Path, int, TensorInfo]] = {}
+        for path in paths:
+            header = read_header(path)
+            for tensor in header.tensors:
+                self._found[tensor.name] = path, header.data_offset, tensor
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Rows, and what each reads; of a vector its length; empty where there is none."""
+        found = self._found.get(f"{name}.weight")
+        return found[2].shape[::-1] if found else ()
+
+    def whole(self, name: str) -> NDArray[np.float32]:
+        """All of a tensor, by its name without `.weight`."""
+        path, start, tensor = self._found[f"{name}.weight"]
+        with path.open("rb") as file:
+            file.seek(start + tensor.offset)
+            data = file.read(tensor.n_bytes)
+        n = int(np.prod(tensor.shape))
+        return unpacked(data, _TYPE_IDS[tensor.type], n).reshape(tensor.shape[::-1])
+
+    def rows(self, name: str, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Some rows of a matrix: `(len(ids), reads)`."""
+        path, start, tensor = self._found[f"{name}.weight"]
+        length, count = tensor.shape
+        kept = np.memmap(path, np.uint8, "r", start + tensor.offset, tensor.n_bytes)
+        data = kept.reshape(count, -1)[np.asarray(ids)].tobytes()
+        return unpacked(data, _TYPE_IDS[tensor.type], length * len(ids)).reshape(-1, length)
+
+    @property
+    def output(self) -> str:
+        """The matrix that makes logits: its own, or the embeddings."""
+        return OUTPUT if self.shape(OUTPUT) else "token_embd"
+
+
+def beginning(
+    shape: HeadShape, target: ModelWeights, architecture: str, layers: int, drafted: Sequence[int]
+) -> dict[str, NDArray[np.float32]]:
+    """What a head begins with: as far as shapes allow, a copy of the target's last layer.
+
+    That layer writes what the target's output reads; a head that reads its input and computes the
+    same is right already about what the target says next, and has to learn one token more.
+
+    Args:
+        shape: the head's.
+        target: its weights.
+        architecture: llama.cpp's name of it.
+        layers: how many it has.
+        drafted: the ids that the head can draft.
+
+    Returns:
+        All of the head's tensors, `output` with the target's rows among them.
+    """
+    random, width = np.random.default_rng(0), shape.width
+    found: dict[str, NDArray[np.float32]] = {
+        name: (random.standard_normal(size) * 0.02).astype(np.float32)
+        for name, size in shape.matrices.items()
+    }
+    found |= {name: np.ones(width, np.float32) for name in NORMS}
+    found["fc"] *= 0.1
+    found["fc"][:, -width:] += np.eye(width, dtype=np.float32)
+    found[OUTPUT] = target.rows(target.output, drafted)
+    last = f"blk.{layers - 1}"
+    norms = {"output_norm": "output_norm", "blk.0.ffn_norm": f"{last}.ffn_norm"}
+    norms["blk.0.attn_norm_2"] = f"{last}.attn_norm"
+    for own, its in norms.items():
+        if target.shape(its) == (width,):
+            found[own] = target.whole(its)
+    for part in _FROM_LAST:
+        if target.shape(f"{last}.{part}") == shape.matrices[f"blk.0.{part}"]:
+            found[f"blk.0.{part}"] = target.whole(f"{last}.{part}")
+    turned = _TURNED if architecture in _NORM_ROPE else ()
+    for part in ("attn_v", *turned):
+        rows, _ = shape.matrices[f"blk.0.{part}"]
+        if target.shape(f"{last}.{part}") == (rows, width):
+            found[f"blk.0.{part}"][:, width:] = target.whole(f"{last}.{part}")
+    return found
+
+
+def write_head(
+    path: Path,
+    shape: HeadShape,
+    tensors: Tensors,
+    *,
+    drafted: Sequence[int],
+    target: Path,
+    about: Mapping[str, MetaValue],
+) -> None:
+    """Write a head as llama.cpp loads it, in Q8_0.
+
+    Args:
+        path: where; the file appears whole or not at all.
+        shape: the head's sizes.
+        tensors: its weights.
+        drafted: the ids that it can draft, in the order of `output`'s rows.
+        target: the first file of its target, whose vocabulary it gets.
+        about: what else its metadata say.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with target.open("rb") as file:
+        vocabulary = {k: v for k, v in raw_metadata(file).items() if k.startswith(_VOCABULARY)}
+    metadata: dict[str, MetaValue] = {
+        "general.architecture": EAGLE3,
+        "general.file_type": _Q8_0,
+        "general.quantization_version": 2,
+        **_sizes(shape),
+        **about,
+        **vocabulary,
+    }
+    stored = [packed(f"{name}.weight", array) for name, array in tensors.items()]
+    stored.append(packed("d2t", np.array(drafted, np.int64)))
+    write(path, metadata, stored)
+
+
+def _sizes(shape: HeadShape) -> dict[str, MetaValue]:
+    sizes: dict[str, MetaValue] = {
+        "block_count": 1,
+        "context_length": shape.context,
+        "embedding_length": shape.width,
+        "feed_forward_length": shape.feed_forward,
+        "attention.head_count": shape.heads,
+        "attention.head_count_kv": shape.kv_heads,
+        "attention.key_length": shape.head_width,
+        "attention.value_length": shape.head_width,
+        "attention.layer_norm_rms_epsilon": shape.epsilon,
+        "rope.freq_base": shape.rope_base,
+        "rope.dimension_count": shape.head_width,
+        "vocab_size": shape.vocab,
+        "target_layers": list(shape.taps),
+        "target_hidden_size": shape.width,
+    }
+    return {f"{EAGLE3}.{name}": value for name, value in sizes.items()}
+
+
+def sizes_of(path: Path) -> tuple[int, int]:
+    """The inner width of a head's feed-forward part, and how many tokens it can draft.
+
+    Raises:
+        ModelFileError: there is no such file, or it is damaged.
+    """
+    weights = ModelWeights([path])
+    wide, output = weights.shape("blk.0.ffn_gate"), weights.shape(OUTPUT)
+    return (wide[0], output[0]) if len(wide) == len(output) == 2 else (0, 0)
+
+
+def refuse(path: Path) -> NoReturn:
+    """Say that this is no head to begin with.
+
+    Raises:
+        UnsupportedModel: always.
+    """
+    raise UnsupportedModel(
+        f"{path.name} is no head of the shape that is trained for this target",
+        "Leave --init out, or name a head that `localspec train` made for this target.",
+    )
+
+
+def read_head(path: Path, shape: HeadShape) -> tuple[dict[str, NDArray[np.float32]], list[int]]:
+    """Read a head's weights, and the ids that it can draft, to go on training it.
+
+    Raises:
+        ModelFileError: it is damaged.
+        UnsupportedModel: it has another shape.
+    """
+    header, weights = read_header(path), ModelWeights([path])
+    size = {name: weights.shape(name) for name in (*shape.matrices, *NORMS)}
+    wanted = dict(shape.matrices) | dict.fromkeys(NORMS, (shape.width,))
+    output = weights.shape(OUTPUT)
+    table = next((each for each in header.tensors if each.name == "d2t"), None)
+    same = tuple(header.settings("target_layers")) == shape.taps
+    if header.architecture != EAGLE3 or size != wanted or table is None or not same:
+        refuse(path)
+    with path.open("rb") as file:
+        file.seek(header.data_offset + table.offset)
+        ids = np.frombuffer(file.read(table.n_bytes), np.int64).tolist()
+    if len(ids) != output[0] or not all(0 <= each < shape.vocab for each in ids):
+        raise ModelFileError(f"{path} is damaged: its table of tokens", "Choose another head.")
+    return {name: weights.whole(name) for name in (*wanted, OUTPUT)}, ids

@@ -1,0 +1,1 @@
+"""What a head learns from: prompts, answers of the target, lessons."""

@@ -1,0 +1,118 @@
+"""What a head learns from in one step: the target's states and logits for a few texts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from localspec.engine.llama.taps import Taps, TextRow
+from localspec.train.head.head_files import ModelWeights
+from localspec.train.texts.answers import AnsweredText
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from localspec.engine.llama.head import Rows
+
+ROWS: Final = 1024
+"""Tokens that the target reads for one step."""
+_POOL: Final = 64  # texts that are sorted by length together: less is filled up then
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A few texts as the target sees them. TextRow r of a text belongs to its token r.
+
+    Attributes:
+        states: `(texts, rows, taps * width)`, what entered the tapped layers.
+        embedded: `(texts, rows, width)`, the embedding of token r + 1.
+        texts, places: `(n,)` each: where an answer's tokens stand, the last prompt token left out.
+        starts: `(texts,)`, where the answers begin.
+        logits: `(n, n_vocab)`, the target's there: a view that its next decode overwrites.
+    """
+
+    states: NDArray[np.float32]
+    embedded: NDArray[np.float32]
+    texts: NDArray[np.int64]
+    places: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    logits: Rows
+
+
+def batches(samples: Sequence[AnsweredText], turn: int) -> list[list[AnsweredText]]:
+    """Put all samples into batches, by a chance that depends on `turn` alone.
+
+    Texts of a batch are of about one length.
+    """
+    chance = random.Random(turn)  # noqa: S311 - an order, no secret
+    order = list(samples)
+    chance.shuffle(order)
+    found: list[list[AnsweredText]] = []
+    for at in range(0, len(order), _POOL):
+        found += _packed(sorted(order[at : at + _POOL], key=lambda one: len(one.ids)))
+    chance.shuffle(found)
+    return found
+
+
+def _packed(samples: Sequence[AnsweredText]) -> Iterator[list[AnsweredText]]:
+    """As many at a time as fit, all filled up to the longest."""
+    batch: list[AnsweredText] = []
+    for one in samples:
+        if batch and (len(batch) + 1) * len(one.ids) > ROWS:
+            yield batch
+            batch = []
+        batch.append(one)
+    if batch:
+        yield batch
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """Makes lessons of batches.
+
+    Attributes:
+        taps: a context of the target.
+        weights: the target's.
+    """
+
+    taps: Taps
+    weights: ModelWeights
+
+    def of(self, batch: Sequence[AnsweredText]) -> Lesson:
+        """Have the target read a batch.
+
+        Raises:
+            EngineError: llama.cpp could not decode.
+        """
+        self.taps.clear()
+        rows = [
+            TextRow(token, text, at, wanted=at >= sample.start)
+            for text, sample in enumerate(batch)
+            for at, token in enumerate(sample.ids)
+        ]
+        logits = self.taps.decode(rows)
+        read = np.concatenate(self.taps.states(len(rows)), axis=1)
+        length = max(len(one.ids) for one in batch)
+        states = np.zeros((len(batch), length, read.shape[1]), np.float32)
+        following = np.zeros((len(batch), length), np.int64)
+        at = 0
+        for text, sample in enumerate(batch):
+            n = len(sample.ids)
+            states[text, :n] = read[at : at + n]
+            following[text, : n - 1] = sample.ids[1:]
+            at += n
+        ids, where = np.unique(following, return_inverse=True)
+        embedded = self.weights.rows("token_embd", ids.tolist())[where.reshape(following.shape)]
+        wanted = [row for row in rows if row.wanted]
+        return Lesson(
+            states,
+            embedded,
+            np.array([row.text for row in wanted], np.int64),
+            np.array([row.position for row in wanted], np.int64),
+            np.array([one.start for one in batch], np.int64),
+            logits,
+        )

@@ -1,0 +1,145 @@
+"""From questions and answers as text to the ids that the target reads and writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.history.store import Store
+from localspec.chat.prompt.template import ChatTemplate
+from localspec.engine.llama import Model
+from localspec.errors import LocalspecError
+from localspec.safe_text import reason
+from localspec.train.texts.answers import (
+    LONGEST,
+    LONGEST_PROMPT,
+    AnsweredText,
+    TargetPrompt,
+    loop,
+    temperature_of,
+)
+
+_TURNS: Final = 20  # times that all prompts are asked at most
+_GIVEN: Final = -1  # stands for the prompt of an answer that was given
+
+
+class _SaidMessage(msgspec.Struct):
+    role: str
+    content: str
+
+
+class _Conversation(msgspec.Struct):
+    """A line of a file of answers."""
+
+    messages: list[_SaidMessage]
+    finish: str = "stop"
+    temperature: float = 0.0
+    loop: bool = False
+
+
+def prompt_ids(
+    template: ChatTemplate, prompts: Sequence[Sequence[Message]]
+) -> list[tuple[int, ...]]:
+    """The ids of prompts as the target reads them; of those that are too long none."""
+    found = []
+    for messages in prompts:
+        ids = template.tokenize(template.render(messages))
+        found.append(tuple(ids) if 0 < len(ids) <= LONGEST_PROMPT else ())
+    return found
+
+
+def questions(
+    prompts: Sequence[tuple[int, ...]], done: Sequence[AnsweredText]
+) -> Iterator[TargetPrompt]:
+    """All prompts in turn, again and again, but for what was answered already."""
+    answered = Counter(each.prompt for each in done)
+    for turn in range(_TURNS):
+        for number, ids in enumerate(prompts):
+            if ids and turn >= answered[number]:
+                yield TargetPrompt(number, ids, temperature_of(number, turn))
+
+
+def greedy(prompts: Sequence[tuple[int, ...]]) -> Iterator[TargetPrompt]:
+    """Each prompt once, for greedy answers."""
+    for number, ids in enumerate(prompts):
+        if ids:
+            yield TargetPrompt(number, ids, 0.0)
+
+
+def given(path: Path, template: ChatTemplate, model: Model) -> Iterator[AnsweredText]:
+    """Answers that the target wrote before.
+
+    Args:
+        path: JSON lines, ``{"messages": [{"role": ..., "content": ...}, ...]}``, the last message
+            the target's; with ``"finish": "length"`` where it was cut off, ``"temperature"``, and
+            ``"loop": true`` for one to be left out.
+        template: the target's.
+        model: the target.
+
+    Raises:
+        LocalspecError: the file cannot be read, or has a line that is no conversation.
+    """
+    decode = msgspec.json.Decoder(_Conversation).decode
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                if line.strip():
+                    yield from _sample(decode(line), template, model)
+    except (OSError, ValueError, RecursionError) as error:
+        raise LocalspecError(
+            f"the answers in {path} cannot be read: {reason(error)}",
+            'Every line is an object: {"messages": [{"role": "user", "content": "..."}, ...]}.',
+        ) from None
+
+
+def _sample(one: _Conversation, template: ChatTemplate, model: Model) -> Iterator[AnsweredText]:
+    """The last answer of a conversation, where it fits."""
+    *before, answer = [Message(Role(each.role), each.content) for each in one.messages]
+    if one.loop or answer.role is not Role.ASSISTANT or not before:
+        return
+    start = template.tokenize(template.render(before))
+    text = template.tokenize(template.guard(answer.content), continues=True)
+    text = text[: len(text) - loop(text)]
+    if one.finish != "length" and model.end is not None:
+        text.append(model.end)
+    if text and len(start) <= LONGEST_PROMPT:
+        yield AnsweredText(_GIVEN, tuple([*start, *text][:LONGEST]), len(start), one.temperature)
+
+
+def conversations(path: Path) -> list[list[Message]]:
+    """Of every stored conversation what was said before each answer, as far as prompts go.
+
+    Args:
+        path: of the store; one that is not there holds none.
+    """
+    if not path.exists():
+        return []
+    store, found = Store(path), []
+    try:
+        for listed in store.listed():
+            said = [node.message for node in store.load(listed.header.id).tree.path()]
+            found += [
+                said[: at + 1] for at, message in enumerate(said) if message.role is Role.USER
+            ]
+    finally:
+        store.close()
+    return found
+
+
+def by_frequency(samples: Sequence[AnsweredText], vocab: int, drafted: int) -> list[int]:
+    """The ids that a head can draft: the commonest of answers, and others in their order.
+
+    Args:
+        samples: what was answered.
+        vocab: how many ids there are.
+        drafted: how many are wanted.
+    """
+    seen = Counter(token for one in samples for token in one.ids[one.start :])
+    known = [token for token, _ in sorted(seen.items(), key=lambda it: (-it[1], it[0]))]
+    rest = (token for token in range(vocab) if token not in seen)
+    return [*known, *rest][:drafted]

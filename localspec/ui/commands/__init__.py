@@ -1,0 +1,1 @@
+"""The commands of the chat: one table, what each needs, and what may follow it."""

@@ -1,0 +1,122 @@
+"""What becomes of a text that was entered: a command, a question, or one that waits its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from localspec.errors import LocalspecError
+from localspec.ui.commands import command_table
+from localspec.ui.conversation.engine_state import EnginePhase, EngineState, PairLoader
+from localspec.ui.input import extracts
+
+if TYPE_CHECKING:
+    from localspec.ui.conversation.conversation_library import ConversationLibrary
+    from localspec.ui.conversation.turn_controller import TurnController
+    from localspec.ui.input.prompt_area import PromptArea
+    from localspec.ui.transcript.transcript import Transcript
+
+
+@dataclass(eq=False, repr=False)
+class PromptSender:
+    """Sends what is entered, or keeps it until the running answer has ended.
+
+    Attributes:
+        engine_state, turns, library, pair_loader, transcript, prompt: the app's.
+        run: runs a command, by its name and argument.
+        soon: calls something in the screen's thread once keys and messages so far are worked off.
+        changed: called when another message waits.
+        waiting: messages for when the running answer has ended.
+    """
+
+    engine_state: EngineState
+    turns: TurnController
+    library: ConversationLibrary
+    pair_loader: PairLoader
+    transcript: Transcript
+    prompt: PromptArea
+    run: Callable[[str, str], None]
+    soon: Callable[..., None]
+    changed: Callable[[], None]
+    waiting: list[str] = field(default_factory=list)
+    _doubted: str = ""  # a message that names a file which is not there
+
+    def enter(self, text: str, command: bool) -> bool:
+        """Take what was entered, as soon as the input is empty, if it may be sent now.
+
+        Args:
+            text: all of it.
+            command: whether its last line was begun as a command.
+        """
+        before, entered = command_table.split(text, begun=command)
+        accepted = self._accepts(entered)
+        if accepted:
+            self.soon(self._send, entered, before)
+        elif text:
+            self.engine_state.refuse()
+        return accepted
+
+    def answered(self, *, go_on: bool = True) -> None:
+        """The engine is idle: send the next message that waits, or give all of them back."""
+        if not go_on:
+            self.give_back()
+        elif self.waiting and self.engine_state.phase is EnginePhase.READY:
+            self._ask(self.waiting.pop(0))
+            self.keep()
+
+    def give_back(self) -> None:
+        """Put the messages that wait into the input again."""
+        if self.waiting:
+            self.prompt.put_back("\n".join(self.waiting))
+            self.waiting.clear()
+
+    def keep(self) -> None:
+        """Have what waits and what is typed stored: another start begins with it."""
+        self.library.draft("\n".join(filter(None, [*self.waiting, self.prompt.text])))
+
+    def _accepts(self, text: str) -> bool:
+        """Whether `text` may be sent, or wait for its turn; Enter alone loads again what died."""
+        if (slash := command_table.parse(text)) is not None:
+            return command_table.may_run(*slash, self.engine_state.phase)
+        takes = self.engine_state.phase is EnginePhase.READY or self.turns.busy
+        return self.engine_state.phase is EnginePhase.DEAD or (bool(text) and takes)
+
+    def _send(self, text: str, before: str) -> None:
+        """Do what was entered; `before` stays in the input."""
+        if before:
+            self.prompt.keep(before)
+        if (slash := command_table.parse(text)) is not None:
+            self.run(*slash)
+        elif self.engine_state.phase is EnginePhase.DEAD:
+            self.prompt.put_back(text)
+            self.pair_loader.reload(lambda: self._send_again(text))
+        elif text != self._doubted and (missing := extracts.missing(text)):
+            self._doubted = text
+            self.engine_state.say(f"there is no file {missing}: Enter sends the word as it is")
+            self.prompt.put_back(text)
+        elif self.turns.busy:
+            self.waiting.append(text)
+            self.keep()
+            self.changed()
+        else:
+            self._ask(text)
+
+    def _send_again(self, text: str) -> None:
+        """The models are back: send what was entered, if nobody has changed it meanwhile."""
+        if text and self.prompt.text.strip() == text:
+            self.prompt.submit()
+
+    def _ask(self, text: str) -> None:
+        """Send a message; what cannot be sent stands in the input again."""
+        try:
+            question = extracts.expand(command_table.message_text(text))
+        except LocalspecError as error:
+            self.transcript.say_error(error)
+        else:
+            if self.turns.reserve():
+                self.library.sent()
+                self.turns.ask(question)
+                return
+        self.give_back()
+        self.prompt.put_back(text)

@@ -1,0 +1,1 @@
+"""The input: what is typed, pasted, attached and suggested."""

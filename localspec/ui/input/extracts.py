@@ -1,0 +1,132 @@
+"""Text that goes into a message from files, and out of answers into the clipboard."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from localspec.errors import UsageError
+from localspec.pairs.disk.folders import is_file, user_path
+from localspec.safe_text import decoded
+from localspec.ui.transcript.items import Answer, ConversationItem
+
+LONGEST = 200_000
+_MOST_MENTIONS = 500  # each is looked for on the disk
+_MENTION = re.compile(r"(?<!\S)@(\"[^\"\n]+\"|\S+)")
+_CLOSING, _LONGEST_NAME = ".,;:!?)", 300
+_PATH_LIKE = re.compile(r"\.{0,2}[/~].+|[^()]+\.\w{1,8}")
+_SHORTER = "Attach a part of it that fits into the context."
+_FENCE = re.compile(
+    r"^( {0,3})(`{3,}+|~{3,}+)[^\n]*+\n(.*?)(?:^ {0,3}\2[`~]*[ \t]*$|\Z)", re.M | re.S
+)
+
+
+def attached(path: Path) -> str:
+    """The text of a file under its name, between fences that do not occur in it.
+
+    Raises:
+        UsageError: it cannot be read, is no text, or is too long for any prompt.
+    """
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may never end
+            raise UsageError(f"cannot read {path}: it is no file", "Check the path.")
+        if found.st_size > 4 * LONGEST:
+            raise UsageError(f"{path} is too long: {found.st_size:,} bytes", _SHORTER)
+        text = decoded(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "Check the path.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is no UTF-8 text", "Attach text files only.") from None
+    if "\0" in text:
+        raise UsageError(f"{path} is no text", "Attach text files only.")
+    if len(text) > LONGEST:
+        raise UsageError(f"{path} is too long: {len(text):,} characters", _SHORTER)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    ending = "" if text.endswith("\n") else "\n"
+    return f"{path}:\n{fence}{path.suffix[1:]}\n{text}{ending}{fence}"
+
+
+def expand(text: str) -> str:
+    """`text` with the files behind it that it mentions as ``@path``.
+
+    What names no file stays a word. A file that is in `text` already, as it is where a message is
+    changed, is not put in again.
+
+    Raises:
+        UsageError: as `attached`.
+    """
+    mentions = islice(_MENTION.finditer(text), _MOST_MENTIONS)
+    found = (_named(match[1].strip('"')) for match in mentions)
+    paths = dict.fromkeys(
+        path for path in found if path is not None and f"\n\n{path}:\n```" not in text
+    )
+    return "\n\n".join([text, *map(attached, paths)])
+
+
+def missing(text: str) -> str:
+    """The first ``@path`` in `text` that looks like a file's and names none; empty where none does.
+
+    What has no ending is a word, and what begins a line below the first one is code.
+    """
+    for match in islice(_MENTION.finditer(text), _MOST_MENTIONS):
+        before = text.rfind("\n", 0, match.start()) + 1
+        code = before > 0 and not text[before : match.start()].strip()
+        name = match[1].strip('"').rstrip(_CLOSING)[:_LONGEST_NAME]
+        if not code and _PATH_LIKE.fullmatch(name) and _named(match[1].strip('"')) is None:
+            return name
+    return ""
+
+
+def _named(text: str) -> Path | None:
+    """The file that a word names, closing punctuation left aside; None for none."""
+    for name in (text, text.rstrip(_CLOSING)):
+        if name and is_file(path := user_path(name)):
+            return path
+    return None
+
+
+def code_blocks(text: str) -> list[str]:
+    """The fenced blocks of a Markdown text, without their fences."""
+    return [match[3].removesuffix("\n") for match in _FENCE.finditer(text)]
+
+
+def to_copy(items: Sequence[ConversationItem], argument: str) -> tuple[str, str]:
+    """The text to copy, and how it is called.
+
+    Args:
+        items: what is on the screen.
+        argument: empty for the last answer; a number for an earlier one (2 is the one before the
+            last); ``code`` for the last block of code in the last answer, ``code N`` for its Nth.
+
+    Raises:
+        UsageError: there is no such thing.
+    """
+    answers = [item for item in items if isinstance(item, Answer) and item.text]
+    what, _, number = argument.partition(" ")
+    if what == "code":
+        return _code(answers, number)
+    back = _whole(what or "1")
+    if back > len(answers):
+        raise UsageError("there is no answer yet" if not answers else "there are fewer answers")
+    name = "the last answer" if back == 1 else f"the answer {back - 1} before the last"
+    return answers[-back].said, name
+
+
+def _code(answers: Sequence[Answer], number: str) -> tuple[str, str]:
+    blocks = code_blocks(answers[-1].said) if answers else []
+    if not blocks:
+        raise UsageError("there is no code in the last answer")
+    index = _whole(number) if number else len(blocks)
+    if index > len(blocks):
+        raise UsageError(f"the last answer has {len(blocks)} blocks of code")
+    return blocks[index - 1], f"block {index} of {len(blocks)}"
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 9) or int(text) < 1:
+        raise UsageError(f"“{text}” is no number from 1 on", "Say /copy, /copy 2 or /copy code 1.")
+    return int(text)

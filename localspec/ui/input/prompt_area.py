@@ -1,0 +1,287 @@
+"""The input: it grows, Enter sends, and it remembers what was sent and knows what may follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.widgets import TextArea
+from textual.widgets.text_area import EditResult
+
+from localspec.safe_text import safe
+from localspec.ui.input.pastes import FoldedPastes
+from localspec.ui.input.suggestions import CompletionList
+from localspec.ui.widgets import unseen
+
+LONGEST_PASTE = 200_000
+_NEWLINE_KEYS = ("shift+enter", "ctrl+j", "alt+enter", "ctrl+enter")
+
+
+class InputHistory:
+    """What was sent before, walked with up and down; the unsent text waits at the end."""
+
+    def __init__(self) -> None:
+        self._sent: list[str] = []
+        self._position = 0
+        self._unsent = ""
+
+    def add(self, text: str) -> None:
+        """Remember `text` as the latest; the same twice in a row counts once."""
+        if not self._sent or self._sent[-1] != text:
+            self._sent.append(text)
+        self._position = len(self._sent)
+        self._unsent = ""
+
+    def begin(self, texts: list[str]) -> None:
+        """Remember what was sent in earlier runs, the oldest first."""
+        self._sent[:0] = texts
+        self._position = len(self._sent)
+
+    def older(self, current: str) -> str | None:
+        """The entry before the present one; None at the oldest."""
+        if self._position == 0:
+            return None
+        self._keep(current)
+        self._position -= 1
+        return self._sent[self._position]
+
+    def newer(self, current: str) -> str | None:
+        """The entry after the present one, in the end the unsent text; None when already there."""
+        if self._position == len(self._sent):
+            return None
+        self._keep(current)
+        self._position += 1
+        at_end = self._position == len(self._sent)
+        return self._unsent if at_end else self._sent[self._position]
+
+    def _keep(self, current: str) -> None:
+        """Leave the present place; a text of the list that was changed there joins the list."""
+        if self._position == len(self._sent):
+            self._unsent = current
+        elif current.strip() and current != self._sent[self._position]:
+            self._sent.append(current)
+
+
+def as_typed(message: str) -> str:
+    """A message as it is typed: one that begins with a slash would be a command."""
+    return f"/{message}" if message.startswith("/") else message
+
+
+class PromptArea(TextArea):
+    """A text area that sends on Enter and breaks the line on Shift+Enter, Ctrl+J or Alt+Enter.
+
+    A long paste is shown as a mark: `text` has all of it, the document that is edited the mark.
+
+    Args:
+        enter: takes the text on Enter, there may be none, and whether its last line was begun as
+            a command; False where it may not be sent now.
+        completion: the list of how the text may go on.
+        say: says what is wrong, with its remedy.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(",".join(_NEWLINE_KEYS), "break_line", "New line", show=False),
+        Binding("ctrl+a", "select_all", "Select all", show=False),
+        # The page keys move the conversation: the input itself is small.
+        Binding("pageup", "app.page(-1)", show=False),
+        Binding("pagedown", "app.page(1)", show=False),
+    ]
+
+    def __init__(
+        self,
+        enter: Callable[[str, bool], bool],
+        completion: CompletionList,
+        say: Callable[..., None],
+    ) -> None:
+        self._pastes = FoldedPastes()  # before Textual asks for the text
+        super().__init__(id="prompt", show_line_numbers=False, tab_behavior="focus", compact=True)
+        self.highlight_cursor_line = False
+        self.cursor_blink = False  # it would draw twice a second all day long
+        self.sent = InputHistory()
+        self._pasted_to: tuple[int, int] | None = None  # the end of a paste of more than a line
+        self._slash_at: tuple[int, int] | None = None  # where one was typed behind that
+        self._enter = enter
+        self._completion = completion
+        self._say = say
+
+    @property
+    def text(self) -> str:
+        """All that is typed and pasted, also what is folded on the screen."""
+        return self._pastes.unfolded(self.document.text)
+
+    @text.setter
+    def text(self, value: str) -> None:
+        self.load_text(value)
+
+    @property
+    def begun(self) -> str:
+        """The text, if the cursor stands at its end, so that it can go on there."""
+        return self.text if self.cursor_location == self.document.end else ""
+
+    @property
+    def selected_text(self) -> str:
+        """What is selected, also what is folded on the screen."""
+        return self._pastes.unfolded(super().selected_text)
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether a mark stands for a paste."""
+        return self._pastes.unfolded(self.document.text) != self.document.text
+
+    def open_pastes(self, opened: bool) -> None:
+        """Show pastes as they are, also those to come, or fold them."""
+        whole, self._pastes.opened = self.text, opened
+        shown = self._pastes.folded(whole)
+        if shown != self.document.text:
+            self.replace(shown, self.document.start, self.document.end)
+            self.move_cursor(self.document.end)
+
+    async def on_key(self, event: events.Key) -> None:
+        """Send on Enter before the text area would break the line; complete on Tab."""
+        # Textual has the app run a widget's bindings, after letters that came with them: what is
+        # typed into a slow connection would be in another order.
+        for binding in self._bindings.key_to_bindings.get(event.key, ()):
+            if await self.app.run_action(binding.action, self):
+                event.stop()
+                event.prevent_default()
+                return
+        if event.character == "/" and self.cursor_location == self._pasted_to:
+            if self.cursor_location[1]:
+                self.action_break_line()  # a command begins a line of its own
+            self._slash_at = self.cursor_location
+        self._pasted_to = None
+        if text := unseen(event):
+            event.stop()
+            event.prevent_default()
+            self.replace(text, *self.selection, maintain_selection_offset=False)
+        if event.key not in ("tab", "enter"):
+            return
+        event.stop()
+        event.prevent_default()
+        if event.key == "tab":
+            self._go_on(self._completion.next() if self._listed() else None)
+        elif not self._completion.take():
+            self.submit()
+
+    def _go_on(self, completed: str | None) -> None:
+        if completed is not None:
+            self.show(completed)
+
+    def submit(self) -> None:
+        """Send what is typed, if it may be sent now."""
+        text = self.text.strip()
+        command = self._slash_at == (self.document.end[0], 0)
+        # Cleared at once, and not where it is sent: keys typed on must survive.
+        if self._enter(text, command) and text:
+            self._slash_at = None
+            self.sent.add(text)
+            self.clear()
+
+    def clear(self) -> EditResult:
+        """Empty the input; undoing that takes back nothing else."""
+        self.history.checkpoint()
+        return super().clear()
+
+    async def on_paste(self, event: events.Paste) -> None:
+        """Insert a paste as it is, all its lines, without control characters."""
+        event.stop()
+        event.prevent_default()
+        if len(event.text) > LONGEST_PASTE:
+            self._say(
+                f"the pasted text is too long: {len(event.text):,} characters, not more than"
+                f" {LONGEST_PASTE:,} are taken",
+                "Paste a part of it that fits into the context.",
+                error=True,
+            )
+            return
+        text = safe(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        mark = self._pastes.mark(text, self.document.text)
+        result = self.replace(mark, *self.selection, maintain_selection_offset=False)
+        self.move_cursor(result.end_location)
+        self._slash_at = None
+        # A path or an address goes on with a slash, however long it is.
+        if "\n" in text or (cell_len(text) > self.size.width and len(text.split()) > 1):
+            self._pasted_to = self.cursor_location
+
+    def action_break_line(self) -> None:
+        """Break the line at the cursor; what is behind a paste still is."""
+        behind = self.cursor_location == self._pasted_to
+        self.replace("\n", *self.selection, maintain_selection_offset=False)
+        self._pasted_to = self.cursor_location if behind else None
+        self.scroll_cursor_visible()
+
+    def action_delete_left(self) -> None:
+        """Delete the character before the cursor, or the mark of a paste as a whole."""
+        row, column = self.cursor_location
+        mark = self._pastes.before(self.document.get_line(row)[:column])
+        if mark and not self.selected_text:
+            self.delete((row, column - len(mark)), (row, column), maintain_selection_offset=False)
+        else:
+            super().action_delete_left()
+
+    def action_delete_right(self) -> None:
+        """Delete the character behind the cursor, or the mark of a paste as a whole."""
+        row, column = self.cursor_location
+        mark = self._pastes.behind(self.document.get_line(row)[column:])
+        if mark and not self.selected_text:
+            self.delete((row, column), (row, column + len(mark)), maintain_selection_offset=False)
+        else:
+            super().action_delete_right()
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        """Move up, in the list if it is open; from the first line on, walk back what was sent."""
+        if self._listed() and not select:
+            self._go_on(self._completion.move(-1))
+        elif select or not self.cursor_at_first_line:
+            super().action_cursor_up(select)
+        else:
+            self._recall(self.sent.older(self.text))
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        """Move down, in the list if it is open; from the last line on, walk forward again."""
+        if self._listed() and not select:
+            self._go_on(self._completion.move(1))
+        elif select or not self.cursor_at_last_line:
+            super().action_cursor_down(select)
+        else:
+            self._recall(self.sent.newer(self.text))
+
+    def _listed(self) -> bool:
+        """Whether there is a list of how the text may go on."""
+        self._completion.look(self.begun)  # letters may have come with the key
+        return self._completion.display
+
+    def _recall(self, entry: str | None) -> None:
+        """Show what was sent before, without a list that would take the next arrow."""
+        if entry is not None:
+            self.show(entry)
+            self._completion.leave(self.text)
+
+    def begin(self, text: str) -> None:
+        """Have `text` typed on in place of what stands here, which Up finds."""
+        if self.text.strip():
+            self.sent.add(self.text)
+        self.show(text)
+
+    def put_back(self, text: str) -> None:
+        """Return a text that could not be sent, before what was typed meanwhile."""
+        self.show("\n".join(part for part in (text, self.text) if part))
+
+    def keep(self, text: str) -> None:
+        """Return what a command was typed behind: another one may follow."""
+        alone = not self.text
+        self.put_back(text)
+        self._pasted_to = self.cursor_location if alone else None
+
+    def give_back(self, text: str) -> None:
+        """Return a text that came to nothing, unless something else was typed meanwhile."""
+        if text and not self.text:
+            self.show(text)
+
+    def show(self, text: str) -> None:
+        """Put `text` into the input, the cursor behind it; it may come from a file."""
+        self.text, self._slash_at = self._pastes.folded(safe(text)), None
+        self.move_cursor(self.document.end)

@@ -1,0 +1,1 @@
+"""What the chat does with pairs: list, fetch, remove, measure."""

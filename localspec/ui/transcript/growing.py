@@ -1,0 +1,264 @@
+"""Texts that grow: what is finished is laid out once, only the end is parsed again."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from textual.content import Content
+
+from localspec import formats
+from localspec.chat.dialects import Dialect
+from localspec.chat.dialects.reading.origins import OriginReader
+from localspec.chat.events import MODELS, Origin, Span
+from localspec.ui.transcript.blocks import GAP, Block, Paragraph, divided
+from localspec.ui.transcript.markdown_blocks import TopLevelBlock, parse
+from localspec.ui.widgets import MUTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from localspec.process.messages import SessionInfo
+    from localspec.ui.transcript.items import AnswerFigures
+
+# No two are alike without their colours: the difference stays where there are none.
+STYLES = {
+    Origin.DRAFT: "$text-success underline",
+    Origin.SECOND: "$text-primary bold",
+    Origin.THIRD: "$text-accent italic underline",
+    Origin.FOURTH: "$text-secondary bold underline",
+    Origin.LOOKUP: "$text-warning italic",
+    Origin.TARGET: "",
+}
+"""How the pieces of an answer look by origin: not by colour alone."""
+_GAP = Block(GAP)
+# A block that never ends (one line of a megabyte, a long listing) is cut here.
+_LONGEST_TAIL = 4000
+LONGEST_PIECE = 1000
+_SHOWN_WHILE_GROWING = 4000  # of a thought
+# A fence and the name of its language, as far as both are of a usual length.
+_OPENING = re.compile(r"\s*(`{3,40}(?![^\n]*`)|~{3,40}(?!~)) *([\w+#.-]{0,40})")
+
+
+class GrowingMarkdown:
+    """Markdown: all top-level blocks but the last are final.
+
+    Args:
+        references: where links lead that are defined in a part of the text that is still to come.
+    """
+
+    def __init__(self, references: Mapping[str, Any] | None = None) -> None:
+        self._references = references
+        self._tail = ""
+        self._unfinished: list[TopLevelBlock] = []  # what the tail was parsed to
+        self._any = False
+
+    def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
+        """Append text: blocks that have become final, and the new unfinished end.
+
+        Never is more than the longest tail and a piece parsed in one go, however much comes.
+        """
+        text = "".join(span.text for span in spans)
+        final: list[Block] = []
+        for start in range(0, len(text), LONGEST_PIECE):
+            self._tail += text[start : start + LONGEST_PIECE]
+            for each in self._finished():
+                final += self._spaced(each.blocks())
+        live: list[Block] = []
+        for each in self._unfinished:
+            live += self._spaced(each.blocks(), peek=True)
+        return final, live
+
+    def _finished(self) -> list[TopLevelBlock]:
+        """Take all top-level blocks but the last from the tail, and of one without end a part."""
+        self._unfinished = self._parse(self._tail)
+        finished = self._unfinished[:-1]
+        if finished:
+            self._tail = "\n".join(self._tail.split("\n")[self._unfinished[-1].first_line :])
+        if len(self._tail) > _LONGEST_TAIL:
+            head, self._tail = cut(self._tail)
+            finished += self._parse(head)
+        if finished:  # what is in them may have kept the parser from links or tables
+            self._unfinished = self._parse(self._tail)
+        return finished
+
+    def _parse(self, source: str) -> list[TopLevelBlock]:
+        return parse(source, self._references)
+
+    def _spaced(self, blocks: list[Block], *, peek: bool = False) -> list[Block]:
+        """An empty line before every top-level block but the first."""
+        spaced = [_GAP, *blocks] if self._any and blocks else blocks
+        if not peek:
+            self._any = self._any or bool(blocks)
+        return spaced
+
+
+def cut(text: str) -> tuple[str, str]:
+    """Divide a block that grows without end; a fence is closed and opened again.
+
+    Cut at a line's end if there is one in the last half, else at a space, else anywhere. What is
+    left is shorter by almost half of the longest tail at least: the fence that opens it again is
+    no longer than a mark and the name of a language are.
+    """
+    limit = _LONGEST_TAIL
+    at = text.rfind("\n", limit // 2, limit) + 1 or text.rfind(" ", limit // 2, limit) + 1 or limit
+    head, tail = text[:at], text[at:]
+    if opening := _OPENING.match(head):
+        mark, language = opening.groups()
+        return f"{head.rstrip()}\n{mark}\n", f"{mark}{language}\n{tail}"
+    return head, tail
+
+
+class GrowingOrigins:
+    """The plain text, by who proposed each piece first; all lines but the last are final."""
+
+    def __init__(self) -> None:
+        self._line: list[tuple[str, str]] = []
+        self._length = 0
+
+    def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
+        """Append text: lines that have become final, and the last line."""
+        final: list[Block] = []
+        for span in spans:
+            style = STYLES[span.origin]
+            first, *others = span.text.split("\n")
+            self._grow(first, style)
+            for text in others:
+                final.append(self._take_line())
+                self._grow(text, style)
+            if self._length > _LONGEST_TAIL:
+                final.append(self._take_line())
+        return final, [self._block()]
+
+    def _grow(self, text: str, style: str) -> None:
+        if text:
+            self._line.append((text, style))
+            self._length += len(text)
+
+    def _block(self) -> Block:
+        return Block(Paragraph(Content.assemble(*self._line)))
+
+    def _take_line(self) -> Block:
+        block = self._block()
+        self._line, self._length = [], 0
+        return block
+
+
+class Thought:
+    """What an answer's model thought, how many tokens and seconds that took.
+
+    Args:
+        dialect: how the model marks it.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._reader = self._new()
+        self._text = ""
+        self._began: float | None = None
+        self._open = False
+        self.tokens = 0.0
+        self.seconds = 0.0
+
+    def restart(self) -> None:
+        """The whole text comes once more."""
+        self._reader = self._new()
+        self._text = ""
+
+    def _new(self) -> OriginReader:
+        return OriginReader(self._dialect.reader((), exact=True))
+
+    def show(self, shown: bool) -> None:
+        """Open or fold it."""
+        self._open = shown
+
+    def take(self, spans: Iterable[Span], tokens: int) -> tuple[list[Span], bool]:
+        """The part of `spans` that belongs to the answer, and whether the thought has grown.
+
+        Args:
+            spans: new text.
+            tokens: how many tokens it is; they are divided as the text is.
+        """
+        before, total = len(self._text), 0
+        answer: list[Span] = []
+        for span in spans:
+            total += len(span.text)
+            for thought, pieces in self._reader.feed(span):
+                if thought:
+                    self._text += "".join(piece.text for piece in pieces)
+                else:
+                    answer += pieces
+        grown = len(self._text) - before
+        if grown and tokens:
+            now = time.monotonic()
+            self._began = self._began or now
+            self.seconds = now - self._began
+            self.tokens += tokens * min(1.0, grown / total)
+        return answer, grown > 0
+
+    def figures(self) -> dict[str, float]:
+        """What is worth keeping about it."""
+        if not self.tokens:
+            return {}
+        return {"thought_tokens": round(self.tokens), "thought_s": self.seconds}
+
+    def recall(self, figures: AnswerFigures) -> None:
+        """Take over what was kept of an answer that was written earlier."""
+        tokens, seconds = figures.get("thought_tokens"), figures.get("thought_s")
+        if not self.tokens and isinstance(tokens, int) and isinstance(seconds, int | float):
+            self.tokens, self.seconds = tokens, seconds
+
+    def flush(self) -> list[Span]:
+        """What of the answer was held back, as it might have become a mark."""
+        said: list[Span] = []
+        for thought, pieces in self._reader.end():
+            if thought:
+                self._text += "".join(piece.text for piece in pieces)
+            else:
+                said += pieces
+        return said
+
+    def blocks(self) -> list[Block]:
+        """One line, and the text where it is open; nothing without thoughts.
+
+        While it grows its end alone is shown: it is laid out anew for every frame.
+        """
+        if not self._text.strip():
+            return []
+        n, unit = max(1, round(self.tokens)), "token"
+        if not self.tokens:  # written by another program, or before tokens were counted
+            n, unit = len(self._text.split()), "word"
+        took = f"{formats.count(n)} {unit}{'s' if n != 1 else ''}"
+        if self.tokens:
+            took += f", {formats.seconds(self.seconds)}"
+        said = "thinking … " if self._reader.thinking else "thought for "
+        sign = "▾" if self._open else "▸"
+        head = Content.from_markup(
+            f"[@click=app.command('thoughts')][bold $text-accent]{sign}[/] [{MUTED}]"
+            f"{said}{took}[/][/]"
+        )
+        blocks = [Block(Paragraph(head))]
+        if self._open:
+            bar = Content.styled("┊ ", MUTED)
+            text = self._text.strip("\n")
+            if self._reader.thinking and len(text) > _SHOWN_WHILE_GROWING:
+                text = f"…{text[-_SHOWN_WHILE_GROWING:]}"
+            blocks += [
+                Block(Paragraph(Content.styled(part, f"{MUTED} italic")), bar, bar)
+                for part in divided(text)
+            ]
+        return [*blocks, _GAP]
+
+
+def legend(session: SessionInfo | None) -> Content:
+    """What the looks of a text by origin mean, with all the models that draft in this session."""
+    named = (session.draft_name if session else None) or ""
+    drafts = named.count(" + ") + 1
+    marks = [(f"draft {n}", STYLES[each]) for n, each in enumerate(MODELS[:drafts], 1)]
+    drafted = marks if drafts > 1 else [("from the draft", STYLES[Origin.DRAFT])]
+    return Content.assemble(
+        *(piece for mark in drafted for piece in (mark, ("  ·  ", MUTED))),
+        ("copied", STYLES[Origin.LOOKUP]),
+        ("  ·  the target's own", MUTED),
+    )

@@ -1,0 +1,287 @@
+"""Markdown as models write it, as blocks: raw HTML stays visible, line breaks stay where they are.
+
+Textual's own Markdown makes a widget of every paragraph, list item and table cell, and styles each
+one as it is mounted: with a fast model that took half of a core (measured; see
+`benchmarks/screen_cost.py`). Here an answer is one widget, and only its unfinished end is parsed
+again.
+"""
+
+# ruff: noqa: ARG002 - one signature for all handlers of tokens
+# ruff: noqa: PLC0415 - what no first frame needs is imported after it (see `launch`)
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from textual.content import Content
+
+from localspec.safe_text import safe
+from localspec.ui.transcript.blocks import (
+    GAP,
+    Block,
+    CodeBlock,
+    HorizontalRule,
+    Paragraph,
+    TableBlock,
+)
+from localspec.ui.widgets import MUTED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
+    from localspec.ui.transcript.blocks import BlockBody
+
+_HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
+_INLINE = {"strong_open": "bold", "em_open": "italic", "s_open": "strike"}
+_CODE_SPAN = "bold $text-accent on $foreground 7%"
+_BULLETS = "•◦▪"
+# Colouring code costs time in every frame; past this it stays plain. So does a long line, which
+# is folded: every part of it looks through the colours of the whole.
+_LONGEST_COLOURED, _LONGEST_COLOURED_LINE = 6000, 500
+_LONGEST_INFO = 100
+# The parser fills up the rows of a table: with more places than this, lines stay what they are.
+_MOST_CELLS = 3000
+# At every depth of a quote it looks at all lines that follow, marked or not.
+_MOST_QUOTED = 5000
+# From every opening bracket it looks for the closing one.
+_MOST_BRACKETS = 200
+_DEFINITION = re.compile(r"^ {0,3}\[[^\]\n]{1,200}\]:[^\n]{0,500}$", re.MULTILINE)
+_MOST_DEFINITIONS = 100
+
+
+@cache
+def _parser(*left_out: str) -> MarkdownIt:
+    """One parser for all: it keeps nothing between two texts, and making it takes a millisecond.
+
+    HTML is off: what a model wrote must not vanish. Bare addresses are not searched for.
+    """
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("gfm-like", {"html": False, "linkify": False}).disable(left_out)
+
+
+def definitions(text: str) -> Mapping[str, Any]:
+    """Where links lead that are defined in lines of their own (``[name]: address``).
+
+    Only the first hundred count: the parser takes ever longer for each.
+    """
+    found = islice(_DEFINITION.finditer(text), _MOST_DEFINITIONS)
+    context: dict[str, Any] = {}
+    _parser().parse("\n\n".join(match[0] for match in found), context)
+    references: Mapping[str, Any] = context.get("references", {})
+    return references
+
+
+@dataclass(frozen=True, slots=True)
+class TopLevelBlock:
+    """A top-level block, parsed, and made into what is drawn of it when that is asked for.
+
+    Attributes:
+        first_line: where it begins in the source.
+    """
+
+    first_line: int
+    _tokens: Sequence[Token]
+
+    def blocks(self) -> list[Block]:
+        """Its lines and listings: to colour code takes most of the time."""
+        return _Builder().build(self._tokens)
+
+
+def parse(source: str, references: Mapping[str, Any] | None = None) -> list[TopLevelBlock]:
+    """The top-level blocks of `source`.
+
+    Args:
+        source: some thousand characters; the parser takes more than twice as long for twice as
+            many of some kinds.
+        references: what `definitions` has found in the whole text.
+    """
+    rows = source.split("\n")
+    left_out = []
+    if len(rows) * max(row.count("|") for row in rows) > _MOST_CELLS:
+        left_out.append("table")
+    depth = max(row[: len(row) - len(row.lstrip("> "))].count(">") for row in rows)
+    if len(rows) * depth > _MOST_QUOTED:
+        left_out.append("blockquote")
+    if source.count("[") > _MOST_BRACKETS:
+        left_out += ["link", "image"]
+    tokens = _parser(*left_out).parse(source, {"references": dict(references or {})})
+    found: list[TopLevelBlock] = []
+    start = 0
+    for index, token in enumerate(tokens):
+        if token.level == 0 and token.nesting <= 0:
+            group = tokens[start : index + 1]
+            first_line = group[0].map[0] if group[0].map else 0
+            found.append(TopLevelBlock(first_line, group))
+            start = index + 1
+    return found
+
+
+@dataclass(slots=True)
+class _Nesting:
+    """One list item or quote that the present block stands in."""
+
+    first: Content
+    rest: Content
+    used: bool = False
+
+    def prefix(self) -> Content:
+        """The marker the first time, blanks of the same width afterwards."""
+        used, self.used = self.used, True
+        return self.rest if used else self.first
+
+
+class _Builder:
+    """Turns the tokens of one top-level block into blocks."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []
+        self._levels: list[_Nesting] = []
+        self._lists: list[int | None] = []  # the next number, None in a list with bullets
+        self._gap = False
+        self._style = ""
+        self._tight = False
+        self._rows: list[list[Content]] = []
+        self._in_table = False
+
+    def build(self, tokens: Sequence[Token]) -> list[Block]:
+        """All blocks of these tokens."""
+        for token in tokens:
+            handle = getattr(self, f"_on_{token.type}", None)
+            if handle is not None:
+                handle(token)
+        return self._blocks
+
+    def _emit(self, body: BlockBody, *, gap_after: bool = True) -> None:
+        rest = Content("").join(level.rest for level in self._levels)
+        if self._gap and self._blocks:
+            self._blocks.append(Block(GAP, rest, rest))
+        first = Content("").join(level.prefix() for level in self._levels)
+        self._blocks.append(Block(body, first, rest))
+        self._gap = gap_after
+
+    def _on_heading_open(self, token: Token) -> None:
+        self._style = _HEADINGS.get(token.tag, "bold")
+
+    def _on_paragraph_open(self, token: Token) -> None:
+        self._style, self._tight = "", token.hidden
+
+    def _on_inline(self, token: Token) -> None:
+        text = inline(token.children or [])
+        if self._in_table:
+            self._rows[-1].append(text if len(self._rows) > 1 else text.stylize_before("bold"))
+            return
+        self._emit(
+            Paragraph(text.stylize_before(self._style) if self._style else text),
+            gap_after=not self._tight,
+        )
+        self._style, self._tight = "", False
+
+    def _on_bullet_list_open(self, token: Token) -> None:
+        self._lists.append(None)
+
+    def _on_ordered_list_open(self, token: Token) -> None:
+        self._lists.append(int(token.attrs.get("start", 1)))
+
+    def _on_bullet_list_close(self, token: Token) -> None:
+        self._lists.pop()
+        self._gap = self._gap or not self._lists
+
+    _on_ordered_list_close = _on_bullet_list_close
+
+    def _on_list_item_open(self, token: Token) -> None:
+        number = self._lists[-1]
+        if number is None:
+            marker = f"{_BULLETS[(len(self._lists) - 1) % len(_BULLETS)]} "
+        else:
+            marker = f"{number}. "
+            self._lists[-1] = number + 1
+        first = Content.styled(marker, "$text-primary")
+        self._levels.append(_Nesting(first, Content(" " * first.cell_length)))
+
+    def _on_list_item_close(self, token: Token) -> None:
+        if not self._levels[-1].used:  # an item without text
+            self._emit(GAP, gap_after=False)
+        self._levels.pop()
+
+    def _on_blockquote_open(self, token: Token) -> None:
+        bar = Content.styled("▌ ", "$primary 60%")
+        self._levels.append(_Nesting(bar, bar))
+
+    def _on_blockquote_close(self, token: Token) -> None:
+        self._levels.pop()
+
+    def _on_fence(self, token: Token) -> None:
+        language = token.info.strip().partition(" ")[0]
+        # A line this long was never meant as the name of a language; it must not vanish.
+        first = f"{safe(token.info)}\n" if len(token.info) > _LONGEST_INFO else ""
+        self._emit(CodeBlock(code_lines(first + token.content, "" if first else language)))
+
+    def _on_code_block(self, token: Token) -> None:
+        self._emit(CodeBlock(code_lines(token.content, "")))
+
+    def _on_hr(self, token: Token) -> None:
+        self._emit(HorizontalRule())
+
+    def _on_table_open(self, token: Token) -> None:
+        self._in_table, self._rows = True, []
+
+    def _on_tr_open(self, token: Token) -> None:
+        self._rows.append([])
+
+    def _on_table_close(self, token: Token) -> None:
+        self._in_table = False
+        self._emit(TableBlock(tuple(tuple(row) for row in self._rows)))
+
+
+def code_lines(code: str, language: str) -> tuple[Content, ...]:
+    """Source code, coloured where the language is known, one content a line."""
+    from textual.highlight import highlight
+
+    code = code.removesuffix("\n")
+    lines = code.split("\n")
+    long = len(code) > _LONGEST_COLOURED or max(map(len, lines)) > _LONGEST_COLOURED_LINE
+    if long or not language:
+        return tuple(Content(line) for line in lines)
+    return tuple(highlight(code, language=language).split("\n", allow_blank=True))
+
+
+def inline(tokens: Sequence[Token]) -> Content:
+    """Words with their styles; a link shows where it leads.
+
+    Made safe once more: the parser puts characters in the place of their names (``&#13;``).
+    """
+    pieces: list[tuple[str, str]] = []
+    styles: list[str] = []
+    hrefs: list[str] = []
+    for token in tokens:
+        kind = token.type
+        if kind == "text":
+            pieces.append((token.content, " ".join(styles)))
+        elif kind in ("softbreak", "hardbreak"):
+            pieces.append(("\n", ""))
+        elif kind == "code_inline":
+            pieces.append((token.content, _CODE_SPAN))
+        elif kind == "image":
+            pieces += [
+                (f"🖼 {token.content}", "italic"),
+                (f" ‹{token.attrs.get('src', '')}›", MUTED),
+            ]
+        elif kind == "link_open":
+            styles.append("underline $text-accent")
+            hrefs.append(str(token.attrs.get("href", "")))
+        elif kind == "link_close":
+            styles.pop()
+            pieces.append((f" ‹{hrefs.pop()}›", MUTED))
+        elif kind in _INLINE:
+            styles.append(_INLINE[kind])
+        elif kind.endswith("_close"):
+            styles.pop()
+    return Content.assemble(*((safe(text), style) for text, style in pieces))

@@ -1,0 +1,425 @@
+"""The conversation on the screen: one widget that draws the lines that are seen.
+
+A widget for each paragraph, as Textual's own Markdown has it, is laid out and styled again and
+again while text streams in; with a fast model that took half of a core. Lines cost nothing while
+they are out of sight, so an old conversation does not slow down a new answer.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias, TypeVar
+
+from textual import events
+from textual.content import Content
+from textual.geometry import Region, Size
+from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+from textual.timer import Timer
+from textual.visual import Visual
+from textual.widget import Widget
+
+from localspec.chat.conversation import Message
+from localspec.chat.dialects import Dialect
+from localspec.chat.events import Origin, Span
+from localspec.chat.history.conversation_record import MessageVersion
+from localspec.engine.stats import FinishReason
+from localspec.errors import PromptTooLong, in_words
+from localspec.process.messages import SessionInfo
+from localspec.ui.transcript.items import (
+    Answer,
+    AnswerFigures,
+    ConversationItem,
+    Notice,
+    Question,
+    Welcome,
+)
+from localspec.ui.widgets import LineWidget, PlainScrollBar
+
+# Laying out thousands of messages takes seconds: so many at once where one of them is wanted, and
+# so many where the reader comes to the top, who would feel more of them as a jerk.
+BATCH, STEP = 40, 10
+_TOP = 1
+# Laying out goes on for so long before keys and frames get their turn.
+_STRETCH_S, _PAUSE_S = 0.03, 0.005
+_JUMPS = 8  # by this part of what is seen an answer scrolls that grows at the end
+
+AnyItem = TypeVar("AnyItem", bound=ConversationItem)
+
+Shown: TypeAlias = "tuple[Message, MessageVersion, AnswerFigures]"
+"""A message, where it stands, and how it was made."""
+
+
+class Transcript(ScrollView, LineWidget, can_focus=False):
+    """The scrolling conversation; stays at the newest line until the user scrolls away."""
+
+    def __init__(self) -> None:
+        super().__init__(id="transcript")
+        self.by_origin = False
+        self.thoughts_shown = False
+        self._dialect = Dialect()
+        self.items: list[ConversationItem] = []
+        self._older: list[Shown] = []
+        self._above = 0  # how many items stand above the messages
+        self._more = 0  # whether one of the items below those says that there are older ones
+        self._starts: list[int] = []
+        self._margin = 2
+        self._following = True  # whether the newest line is to be seen
+        self._goes_on: Timer | None = None  # while not everything is laid out
+        self._sought: ConversationItem | None = None  # what is to be seen once its place is known
+        self._ground = Style()
+        self.auto_links = False
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        """Ours, made when it is first asked for, as Textual makes its own."""
+        if self._vertical_scrollbar is None:
+            self._vertical_scrollbar = bar = PlainScrollBar(name="vertical")
+            bar.display = False
+            self.app._start_widget(self, bar)  # noqa: SLF001 - there is no public way
+        return self._vertical_scrollbar
+
+    # Changing the conversation
+
+    def open(self, session: SessionInfo | None, shown: Sequence[Shown]) -> None:
+        """Show a conversation, or the welcome.
+
+        Args:
+            session: what answers in it; None where nothing does.
+            shown: its messages.
+        """
+        self._dialect = session.dialect if session else Dialect()
+        self.items = [Notice(notice) for notice in (session.notices if session else ())]
+        if session and not shown:
+            self.items.insert(0, Welcome(session))
+        self._older = list(shown)
+        self._above = len(self.items)
+        self._add_older()
+        self._measure(0)
+        self._to_end()
+
+    def _add_older(self, count: int = BATCH) -> None:
+        """Put so many older messages above those that are shown."""
+        batch, self._older = self._older[-count:], self._older[:-count]
+        del self.items[self._above : self._above + self._more]
+        items: list[ConversationItem] = []
+        for message, place, figures in batch:
+            if message.role == "user":
+                items.append(Question(message.content, place, opened=self.thoughts_shown))
+            elif message.role == "assistant":
+                said = message.spans or [Span(message.content, Origin.TARGET)]
+                answer = self._new_answer(said)
+                answer.place = place
+                answer.finish(figures, message.finish)
+                items.append(answer)
+        self._more = 1 if self._older else 0
+        if self._more:
+            items.insert(0, Notice(f"{len(self._older):,} earlier messages: scroll up"))
+        self.items[self._above : self._above] = items
+
+    def _show_older(self, count: int = BATCH) -> None:
+        """Add so many older messages and stay where the reader is."""
+        if self._older:
+            self._add_older(count)
+            self._measure_above()
+
+    def _measure_above(self) -> None:
+        """What stands above has grown: stay where the reader is."""
+        below = self.virtual_size.height - self.scroll_offset.y
+        self._measure(0)
+        if not self._following:
+            top = self.virtual_size.height - below
+            self.scroll_to(y=top, animate=False, immediate=True)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """At the top, older messages are added; at the end, what comes is followed."""
+        super().watch_scroll_y(old_value, new_value)
+        self._following = new_value >= self.max_scroll_y
+        if new_value <= 0 < old_value:
+            self.call_after_refresh(self._show_older, STEP)
+
+    def page(self, by: int) -> None:
+        """Scroll by pages, backwards if negative."""
+        if by < 0 and self.scroll_offset.y <= 0:
+            self._show_older(STEP)
+        (self.scroll_page_up if by < 0 else self.scroll_page_down)(animate=False)
+
+    def ask(self, text: str, place: MessageVersion | None = None) -> Answer:
+        """Show a question; the answer that is to come."""
+        self.items = [item for item in self.items if not isinstance(item, Welcome)]
+        self._above = min(self._above, len(self.items))
+        self._measure(0)
+        self._add(Question(text, place, opened=self.thoughts_shown))
+        return self._add(self._new_answer())
+
+    def find(self, node: str) -> ConversationItem | None:
+        """What shows a node; older messages are added until it is there."""
+        while True:
+            for item in self.items:
+                if item.place and item.place.node == node:
+                    return item
+            if not self._older:
+                return None
+            self._show_older()
+
+    def cut(self, node: str) -> None:
+        """Take a message and all that follows away."""
+        if (item := self.find(node)) is not None:
+            index = self.items.index(item)
+            del self.items[index:]
+            self._measure(index)
+
+    def show(self, node: str) -> None:
+        """Scroll to a message."""
+        self._sought = self.find(node)
+        self._to_sought()
+
+    def _to_sought(self) -> None:
+        if self._sought in self.items:
+            top = self._starts[self.items.index(self._sought)]
+            self.scroll_to(y=max(0, top - 1), animate=False, immediate=True)
+        if self._goes_on is None:
+            self._sought = None
+
+    def answer_again(self, last: Answer) -> Answer:
+        """Put a fresh answer in place of the last one.
+
+        It grows at the end as any other: its question moves below what was said since.
+        """
+        first, index = self._with_question(last), self.items.index(last)
+        question, since = self.items[first:index], self.items[index + 1 :]
+        self.items[first:] = [*since, *question]
+        self._measure(first)
+        return self._add(self._new_answer())
+
+    def put_back(self, fresh: Answer, old: Answer) -> None:
+        """Put the old answer back in place of a fresh one that never began."""
+        index = self.items.index(fresh)
+        self.items[index] = old
+        self._measure(index)
+
+    def take_back(self, answer: Answer) -> None:
+        """Remove an answer that never began, and its question."""
+        index, first = self.items.index(answer), self._with_question(answer)
+        del self.items[first : index + 1]
+        self._measure(first)
+
+    def _with_question(self, answer: Answer) -> int:
+        """Where an answer begins, with the question above it."""
+        index = self.items.index(answer)
+        return index - 1 if index and isinstance(self.items[index - 1], Question) else index
+
+    def write(self, answer: Answer, spans: Iterable[Span], tokens: int = 0) -> None:
+        """Append text to an answer, `tokens` in all."""
+        self._grown(answer, answer.write(spans, tokens))
+
+    def finish(self, answer: Answer, figures: AnswerFigures, reason: FinishReason | None) -> None:
+        """An answer is complete."""
+        answer.finish(figures, reason)
+        self._grown(answer)
+
+    def say(
+        self, text: str, remedy: str = "", *, error: bool = False, unasked: bool = False
+    ) -> None:
+        """Show a notice below everything else; one `unasked` for leaves the welcome in sight."""
+        self._add(Notice(text, remedy, error=error))
+        if unasked and isinstance(self.items[0], Welcome):
+            self.scroll_to(y=0, animate=False, immediate=True)
+
+    def say_error(self, error: Exception) -> None:
+        """Show what went wrong."""
+        text, remedy = in_words(error)
+        if isinstance(error, PromptTooLong):  # elsewhere an option of the command line helps
+            remedy = "Shorten it, or say /set ctx-size N: the pair is loaded with a larger context."
+        self.say(text, remedy, error=True)
+
+    def say_before(self, answer: Answer | None, text: str, remedy: str = "") -> None:
+        """Show a notice above an answer and its question."""
+        index = self._with_question(answer) if answer in self.items else len(self.items)
+        self.items.insert(index, Notice(text, remedy))
+        self._measure(index)
+
+    def show_origins(self, by_origin: bool) -> None:
+        """Switch all answers, and those to come."""
+        self.by_origin = by_origin
+        for item in self.items:
+            if isinstance(item, Answer):
+                item.show_origins(by_origin)
+        self._measure(0)
+
+    def show_thoughts(self, shown: bool) -> None:
+        """Open or fold thoughts and attached files everywhere, and in what is to come."""
+        self.thoughts_shown = shown
+        for item in self.items:
+            if isinstance(item, Answer | Question):
+                item.show_thoughts(shown)
+        self._measure(0)
+
+    def _new_answer(self, spans: Iterable[Span] = ()) -> Answer:
+        answer = Answer(spans, by_origin=self.by_origin, dialect=self._dialect)
+        answer.show_thoughts(self.thoughts_shown)
+        return answer
+
+    def last_answer(self) -> Answer | None:
+        """The newest answer."""
+        return next((item for item in reversed(self.items) if isinstance(item, Answer)), None)
+
+    def plain(self) -> str:
+        """All that can be read here, as it is wrapped."""
+        lines = [line for item in self.items for line in item.lines(self._text_width())]
+        if self._goes_on is not None:
+            self._go_on()
+        return "\n".join(line.plain.rstrip() for line in lines)
+
+    # Lines
+
+    def _add(self, item: AnyItem) -> AnyItem:
+        self.items.append(item)
+        self._measure(len(self.items) - 1)
+        self._to_end()
+        return item
+
+    def _grown(self, item: ConversationItem, changed: int = 0) -> None:
+        """An item is longer, from its line `changed` on."""
+        if item in self.items:
+            self._measure(self.items.index(item), changed, growing=True)
+
+    def _measure(self, first: int, changed: int = 0, *, growing: bool = False) -> None:
+        """Find out anew where items begin from `first` on, and draw.
+
+        Args:
+            first: of the items that may be others than before.
+            changed: the first line of that item that is another.
+            growing: whether more lines are about to come.
+        """
+        width = self._text_width()
+        if width <= 0:
+            return
+        following = self.is_vertical_scroll_end
+        self._lay_out(width)
+        del self._starts[first:]
+        line = self._starts[-1] + len(self.items[first - 1].lines_so_far(width)) if first else _TOP
+        changed_from = line + changed
+        for item in self.items[first:]:
+            self._starts.append(line)
+            line += len(item.lines_so_far(width))
+        height = self._with_room(line) if growing else line
+        if height != self.virtual_size.height:
+            self._set_height(height)
+            if following:
+                self._to_end()
+        self._draw_from(changed_from)
+
+    def _lay_out(self, width: int) -> None:
+        """Lay out what is not yet, the newest first; what takes longer goes on a moment later."""
+        until = time.thread_time() + _STRETCH_S
+        for item in reversed(self.items):
+            while item.advance(width):
+                if time.thread_time() > until:
+                    if self._goes_on is None:
+                        self._goes_on = self.set_timer(_PAUSE_S, self._go_on)
+                    return
+
+    def _go_on(self) -> None:
+        if self._goes_on is not None:
+            self._goes_on.stop()
+        self._goes_on = None
+        self._measure_above()
+        if self._sought is not None:
+            self._to_sought()
+
+    def _with_room(self, lines: int) -> int:
+        """`lines` and some empty ones below, into which an answer grows.
+
+        Scrolling draws all that is seen anew, a line that grows itself alone. So an answer
+        scrolls by several lines now and then.
+        """
+        view = self.size.height
+        step = max(1, view // _JUMPS)
+        return view + -(-(lines - view) // step) * step if lines > view else lines
+
+    def _set_height(self, height: int) -> None:
+        """Tell the scrollbar. Set the plain way, the height would lay out the whole screen anew."""
+        self.set_reactive(Widget.virtual_size, Size(self.size.width, height))
+        self.vertical_scrollbar.window_virtual_size = height
+        self.vertical_scrollbar.window_size = self.size.height
+        if self.scroll_y > self.max_scroll_y:
+            self._to_end()
+
+    def _draw_from(self, line: int) -> None:
+        top = max(0, line - self.scroll_offset.y)
+        if top < self.size.height:
+            self.refresh(Region(0, top, self.size.width, self.size.height - top))
+
+    def _to_end(self) -> None:
+        self.scroll_end(animate=False, immediate=True, x_axis=False)
+
+    def _text_width(self) -> int:
+        return self.size.width - 2 * self._margin
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Wrap everything anew."""
+        self._margin = 2 if event.size.width >= 60 else 1
+        self._measure(0)
+        self.call_after_refresh(self._follow)
+
+    def _follow(self) -> None:
+        """Stay at the end of what has a new size, unless the user has scrolled up meanwhile."""
+        if self._following:
+            self._to_end()
+
+    def notify_style_update(self) -> None:
+        """Another theme: what was drawn has the wrong colours."""
+        super().notify_style_update()
+        for item in self.items:
+            item.strips.clear()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines in `crop`."""
+        self._ground = self.visual_style  # worked out once a frame, not once a line
+        return super().render_lines(crop)
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one line; what was drawn once is kept."""
+        absolute = y + self.scroll_offset.y
+        index = bisect_right(self._starts, absolute) - 1
+        item = self.items[index] if 0 <= index < len(self.items) else None
+        local = absolute - self._starts[index] if item is not None else 0
+        # A new width counts from `on_resize` on: a frame may come before that.
+        if item is None or local >= len(item.shown):
+            return Strip.blank(self.size.width, self._ground.rich_style)
+        selection = self.text_selection
+        if selection is not None:
+            return self._draw(item.shown[local], selection.get_span(absolute), absolute)
+        kept = item.strips.get(local)
+        if kept is None or kept[0] != absolute:
+            # The very same strip again and again: Textual keeps what it derives from it.
+            kept = item.strips[local] = (absolute, self._draw(item.shown[local], None, absolute))
+        return kept[1]
+
+    def _draw(self, line: Content, selected: tuple[int, int] | None, absolute: int) -> Strip:
+        line = line.pad_left(self._margin)
+        if selected is not None:
+            start, end = selected
+            style = self.screen.get_visual_style("screen--selection")
+            line = line.stylize(style, start, len(line) if end == -1 else end)
+        strips = Visual.to_strips(
+            self, line, self.size.width, 1, self._ground, apply_selection=False, pad=True
+        )
+        return strips[0].apply_offsets(0, absolute)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        """The selected text as it is wrapped, without the margin."""
+        margin = " " * self._margin
+        text = "\n" * _TOP + "\n".join(margin + line for line in self.plain().split("\n"))
+        found = selection.extract(text)
+        return "\n".join(line.removeprefix(margin) for line in found.split("\n")), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
+        """Draw anew: which lines are concerned is not told."""
+        self.refresh()
