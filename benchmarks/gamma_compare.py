@@ -39,6 +39,8 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.chat.figures.figures import gamma_words
 from localspec.engine.cancel import Cancel
+from localspec.engine.cross_vocabulary import VocabularyMap
+from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import head_drafter
@@ -51,8 +53,6 @@ from localspec.engine.lookup import Lookup
 from localspec.engine.params import default_accept
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, GenerationStats, Round
-from localspec.engine.translated import TranslatedDrafter
-from localspec.engine.translation import Translation
 
 _ASKED = {
     "story": (
@@ -141,7 +141,7 @@ def drafter(target: Model, draft: Context) -> Drafter:
     size = min(target.n_vocab, model.n_vocab)
     if all(target.piece(token) == model.piece(token) for token in range(size)):
         return ModelDrafter(draft, target.n_vocab)
-    return TranslatedDrafter(draft, Translation(target, model), DRAFT)
+    return CrossVocabularyDrafter(draft, VocabularyMap(target, model), DRAFT)
 
 
 class OwnTime:

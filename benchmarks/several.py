@@ -147,7 +147,8 @@ def speed(
     read, at, seconds = dict.fromkeys(drafts, 0), 0, 0.0
     while at < len(answer):
         room = len(answer) - at - 1
-        lags = {name: FIRST.lag(max(1, at - there)) for name, there in read.items()}
+        states = {name: FIRST.state(at, max(1, at - there)) for name, there in read.items()}
+        lags = {name: state.pending_tokens for name, state in states.items()}
         copies = answer[at].copies.confidences[:room]
         plan = policy.plan(Situation(room, 0, room + 1, lags, copies)) if at else PLAIN
         done = _round(plan, answer[at : at + MOST], lags, target, drafts)
@@ -208,7 +209,7 @@ def _written(plan: Plan, looks: Sequence[Look]) -> tuple[int, int]:
         if passes and not plan.wants_pass():
             break
         passes += 1
-        if not plan.wants_token(look.confidence, firm=False):
+        if not plan.wants_token(look.confidence, must_verify=False):
             break
         tokens += 1
     return min(tokens, plan.keep()), passes
@@ -328,7 +329,7 @@ class Oracle:
 
     def plan(self, situation: Situation) -> Plan:
         """The best choice from here on."""
-        return self._best(self._at, situation.lags, situation.room)[0]
+        return self._best(self._at, situation.pending_tokens, situation.room)[0]
 
     def observe(self, done: Round) -> None:
         """Move on."""

@@ -78,7 +78,7 @@ class World:
         target: T(n) in any unit.
         draft: seconds of one decode of n tokens by the draft, in the same unit.
         seed: of the outcomes.
-        firm: whether the rule weighs q, so that what was drafted must be submitted.
+        must_verify: whether the rule weighs q, so that what was drafted must be submitted.
         weather: what disturbs the clock; None for a policy that does not follow one.
         beside: what it costs to run both at the same time; None where they take turns.
         onset: seconds that the first passes of one size in a row take longer.
@@ -87,7 +87,7 @@ class World:
     target: Curve
     draft: Curve
     seed: int = 0
-    firm: bool = False
+    must_verify: bool = False
     weather: Weather | None = None
     beside: Sharing | None = None
     onset: tuple[float, ...] = ()
@@ -98,12 +98,12 @@ class World:
         step: float,
         *,
         seed: int = 0,
-        firm: bool = False,
+        must_verify: bool = False,
         weather: Weather | None = None,
     ) -> World:
         """A draft whose step costs `step` of T(1), on a curve of the same shape."""
         draft = {n: step * seconds for n, seconds in points.items()}
-        return World(Curve(points), Curve(draft), seed, firm, weather)
+        return World(Curve(points), Curve(draft), seed, must_verify, weather)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,10 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
         lag = max(1, at - read)
         plan = policy.plan(Situation(room, 0, room + 1, {DRAFT: lag})) if at else PLAIN
         asked = _draft(
-            plan, text[at : at + min(plan.limit, room)], firm=world.firm, ready=ahead.ready
+            plan,
+            text[at : at + min(plan.limit, room)],
+            must_verify=world.must_verify,
+            ready=ahead.ready,
         )
         stay = 0
         while stay < asked.tokens and lucky[at + stay] < text[at + stay].chance:
@@ -342,17 +345,17 @@ class _Asked:
     written: int
 
 
-def _draft(plan: Plan, ahead: Text, *, firm: bool, ready: int = 0) -> _Asked:
+def _draft(plan: Plan, ahead: Text, *, must_verify: bool, ready: int = 0) -> _Asked:
     """Let the plan decide along the text ahead, as a drafter does; `ready` passes are made."""
     tokens = passes = 0
     for place in ahead:
         if passes and passes >= ready and not plan.wants_pass():
             break
         passes += 1
-        if not plan.wants_token(place.confidence, firm=firm):
+        if not plan.wants_token(place.confidence, must_verify=must_verify):
             break
         tokens += 1
-    return _Asked(tokens if firm else min(tokens, plan.keep()), passes, tokens)
+    return _Asked(tokens if must_verify else min(tokens, plan.keep()), passes, tokens)
 
 
 def _draft_seconds(world: World, lag: int, passes: int) -> float:
@@ -386,7 +389,7 @@ class _ThresholdPlan(Plan):
     bound: float = 0.0
     tokens: int = 0
 
-    def wants_token(self, confidence: float, *, firm: bool) -> bool:  # noqa: ARG002 - a `Plan`
+    def wants_token(self, confidence: float, *, must_verify: bool) -> bool:  # noqa: ARG002 - a `Plan`
         if confidence < self.bound:
             return False
         self.tokens += 1
@@ -417,7 +420,7 @@ class Oracle:
     def plan(self, situation: Situation) -> Plan:
         """The best length from here on."""
         world, rate = self._world, self._rate
-        cost = world.draft.seconds(situation.lags[DRAFT])
+        cost = world.draft.seconds(situation.pending_tokens[DRAFT])
         chain, gain = 1.0, 1.0
         best, length = 1.0 - rate * world.target.seconds(1), 0
         for m in range(1, min(situation.room, LONGEST) + 1):

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from localspec.engine.ahead import Ahead
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
+from localspec.engine.explanation import RoundExplanation
 from localspec.engine.generate import Engine, GenerateSettings
-from localspec.engine.inside import Inside
 from localspec.engine.length.beside import Beside
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
@@ -41,7 +41,7 @@ COUPLED = SamplingParams(temperature=0.9, seed=4)
 
 
 def ahead_of(engine: Engine) -> Ahead:
-    ahead = engine.drafters[DRAFT].ahead
+    ahead = engine.drafters[DRAFT].capabilities.ahead
     assert ahead is not None
     return ahead
 
@@ -178,7 +178,7 @@ def test_a_plan_finds_its_first_pass_made() -> None:
 
     class Watching(FixedGamma):
         def plan(self, situation: Any) -> Any:
-            lags.append(situation.lags[DRAFT])
+            lags.append(situation.pending_tokens[DRAFT])
             return super().plan(situation)
 
     engine = pair(0.0)
@@ -217,7 +217,7 @@ def test_not_where_the_draft_has_a_part_in_what_a_seed_gives(accept: Accept) -> 
 
 
 def test_not_in_a_round_that_somebody_looks_at() -> None:
-    engine, seen = pair(0.0), list[Inside]()
+    engine, seen = pair(0.0), list[RoundExplanation]()
     list(engine.prefill(PROMPT, Cancel()))
     settings = GenerateSettings(sampling=COUPLED, accept=Accept.COUPLED, n_predict=40)
     rounds: list[Round] = []
@@ -557,7 +557,7 @@ def test_what_runs_beside_another_teaches_no_times() -> None:
 def test_a_kept_pass_costs_a_plan_nothing() -> None:
     policy = AutoGamma(Costs({0: {1: 1.0, 2: 1.1, 4: 1.2, 8: 1.4}}, {DRAFT: {0: {1: 2.0}}}))
     policy.begin(follow_clock=True)
-    assert policy.plan(Situation(room=1, lags={DRAFT: 0})).limit > 0
+    assert policy.plan(Situation(room=1, pending_tokens={DRAFT: 0})).limit > 0
 
 
 def context_of(threads: int, *, offloaded: bool = False, remote: bool = False) -> Any:

@@ -450,8 +450,8 @@ def test_what_drafts_copies_a_state_first_and_that_is_timed() -> None:
 
 
 def test_what_a_rejection_leaves_is_read_again_where_nothing_can_be_taken_back() -> None:
-    def rounds(takes_back: int | None, accepted: int) -> float:
-        costs = Costs({0: {1: 1.0, 4: 2.0}}, {}, takes_back)
+    def rounds(max_rollback: int | None, accepted: int) -> float:
+        costs = Costs({0: {1: 1.0, 4: 2.0}}, {}, max_rollback)
         return costs.plain_rounds(round_of(3, accepted, passes=0))
 
     assert rounds(0, 1) == pytest.approx(2.0 + 4 / 3)
@@ -675,7 +675,11 @@ class Machine:
 
 def length(plan: Plan, confidence: float) -> int:
     """How much is drafted by a draft that is always as confident."""
-    while plan.wants_token(confidence, firm=True) and plan.aim < plan.limit and plan.wants_pass():
+    while (
+        plan.wants_token(confidence, must_verify=True)
+        and plan.aim < plan.limit
+        and plan.wants_pass()
+    ):
         pass
     return plan.aim
 

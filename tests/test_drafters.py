@@ -17,7 +17,7 @@ from localspec.bench.prompt_sets import drafters_of
 from localspec.chat.events import Origin
 from localspec.engine.acceptance import Accept, verification
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import GAP, LOOK, Drafted, Excerpt, ModelDrafter
+from localspec.engine.drafter import EXCERPT_TOKENS, GAP, Excerpt, ModelDrafter, Proposal
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
@@ -166,7 +166,7 @@ def test_a_draft_is_the_same_whatever_path_it_reads(
     ids = context.model.tokenize(LONG, add_special=True, parse_special=False)[-30:]
     drafter = ModelDrafter(context, context.model.n_vocab)
 
-    def drafted(path: tuple[int, ...]) -> Drafted:
+    def drafted(path: tuple[int, ...]) -> Proposal:
         how = verification(Accept.TOKEN, SamplingParams(temperature=temperature, seed=3))
         context.clear()
         drafter.begin(ids, how.proposer, Cancel())
@@ -239,10 +239,10 @@ def test_a_long_prompt_and_a_draft_that_is_never_right_cost_a_short_answer_littl
 @pytest.mark.parametrize(
     ("last", "length", "missing", "read"),
     [
-        (LOOK, 900, GAP, GAP),  # it held the rest, and a copy was accepted
-        (LOOK, 900, GAP + 1, 4 + LOOK),
-        (LOOK, 900, 900, 4 + LOOK),
-        (LOOK, GAP, GAP, GAP),
+        (EXCERPT_TOKENS, 900, GAP, GAP),  # it held the rest, and a copy was accepted
+        (EXCERPT_TOKENS, 900, GAP + 1, 4 + EXCERPT_TOKENS),
+        (EXCERPT_TOKENS, 900, 900, 4 + EXCERPT_TOKENS),
+        (EXCERPT_TOKENS, GAP, GAP, GAP),
         (64, 66, 66, 66),
         (64, 69, 69, 68),
     ],
@@ -251,8 +251,7 @@ def test_a_draft_reads_on_over_what_a_copy_leaves_behind(
     last: int, length: int, missing: int, read: int
 ) -> None:
     excerpt = Excerpt(last)
-    assert excerpt.lag(missing) == read
-    assert excerpt.leaves_out(length, missing) == (length - read if read < missing else 0)
+    assert excerpt.state(length, missing) == (read, length - read if read < missing else 0)
     assert excerpt.begins_anew(length, missing) == (read < missing)
     assert excerpt.left_out == (length - read if read < missing else 0)
 
@@ -265,11 +264,13 @@ def test_a_round_says_how_much_of_a_long_text_its_drafter_did_not_read(
     contexts[DRAFT].clear()
     ids = one.target.model.tokenize(LONG, add_special=True, parse_special=False)[-500:]
     list(one.prefill(ids, Cancel()))
-    assert one.drafters[DRAFT].left_out(ids) == 500 - 4 - LOOK  # before it read anything
+    assert (
+        one.drafters[DRAFT].state(ids).left_out == 500 - 4 - EXCERPT_TOKENS
+    )  # before it read anything
     settings = GenerateSettings(sampling=SamplingParams(temperature=0.0), n_predict=8)
     first, *rounds = one.generate(ids, settings, FixedGamma(2), Cancel())
     assert (first.drafter, first.left_out) == ("", 0)
-    assert {done.left_out for done in rounds if done.drafter} == {501 - 4 - LOOK}
+    assert {done.left_out for done in rounds if done.drafter} == {501 - 4 - EXCERPT_TOKENS}
     short = ids[:20]
     list(one.prefill(short, Cancel()))
     rounds = [*one.generate(short, settings, FixedGamma(2), Cancel())]
@@ -285,7 +286,7 @@ def test_a_draft_that_left_something_out_goes_on_from_there(contexts: dict[str, 
         settings = GenerateSettings(sampling=SamplingParams(temperature=0.0), n_predict=12)
         rounds = list(one.generate(text, settings, FixedGamma(3), Cancel()))
         text += [token for done in rounds for token in done.tokens]
-        assert len(context.tokens) <= 4 + LOOK + 24
+        assert len(context.tokens) <= 4 + EXCERPT_TOKENS + 24
         assert context.tokens[:4] == text[:4]
         end = min(len(context.tokens), 30)
         held = context.tokens[-end:]
@@ -293,10 +294,10 @@ def test_a_draft_that_left_something_out_goes_on_from_there(contexts: dict[str, 
         return next(done.draft_prefill for done in rounds if done.draft_passes)
 
     context.clear()
-    assert read(ids) == 4 + LOOK
+    assert read(ids) == 4 + EXCERPT_TOKENS
     assert read(ids) <= 2 + 1  # another turn, of which it knows all but the newest tokens
     ids += ids[:200]
-    assert read(ids) == LOOK  # too much was missed
+    assert read(ids) == EXCERPT_TOKENS  # too much was missed
     del ids[2:]
     ids += [7] * 10
     assert read(ids) <= 11  # another text: from its beginning
@@ -326,7 +327,7 @@ def test_a_draft_that_is_often_right_comes_to_read_it_all(contexts: dict[str, Co
     rounds = list(one.generate(ids, settings, FixedGamma(3), Cancel()))
     reads = [done.draft_prefill for done in rounds if done.draft_prefill > 4]
     assert len(reads) == 2
-    assert reads[0] == 4 + LOOK
+    assert reads[0] == 4 + EXCERPT_TOKENS
     assert reads[1] > 200  # with what was written meanwhile, in place of all that was left out
     text = ids + [token for done in rounds for token in done.tokens]
     assert text[: len(context.tokens)] == context.tokens

@@ -131,13 +131,15 @@ class Told(Calibration):
         return self.mean
 
 
-def drafted(plan: StoppingPlan, chances: list[float], *, firm: bool = True) -> tuple[int, int]:
+def drafted(
+    plan: StoppingPlan, chances: list[float], *, must_verify: bool = True
+) -> tuple[int, int]:
     """(tokens added, tokens kept) when the draft shows these confidences."""
     tokens = 0
     for i, chance in enumerate(chances[: plan.limit]):
         if i and not plan.wants_pass():
             break
-        if not plan.wants_token(chance, firm=firm):
+        if not plan.wants_token(chance, must_verify=must_verify):
             break
         tokens += 1
     return tokens, plan.keep()
@@ -165,7 +167,7 @@ def test_the_look_ahead_crosses_a_bump() -> None:
 def test_what_was_hoped_for_and_did_not_come_is_cut_where_that_is_allowed() -> None:
     bump = [1.0, 1.3, 2.9, 2.2, 3.5, 4.5, 5.5]
     chances = [0.9, 0.9, 0.05, 0.9]
-    tokens, kept = drafted(plan_of(bump, mean=0.9), chances, firm=False)
+    tokens, kept = drafted(plan_of(bump, mean=0.9), chances, must_verify=False)
     assert (tokens, kept) == (2, 1)
     # Under the token rule what is drafted is submitted, and so is worth less than its prefix.
     tokens, kept = drafted(plan_of(bump, mean=0.9), chances)
@@ -222,7 +224,7 @@ def test_a_block_is_asked_for_what_it_is_worth_and_no_longer_than_it_can_be() ->
     for accepted, chance in ((6, 0.95), (1, 0.3)):
         policy = auto(drafts=(DFLASH,), step=0.3)
         policy.begin(follow_clock=False)
-        situation = Situation(room=60, lags={DFLASH: 3}, blocks={DFLASH: 7})
+        situation = Situation(room=60, pending_tokens={DFLASH: 3}, blocks={DFLASH: 7})
         for _ in range(40):
             plan = policy.plan(situation)
             assert plan.limit <= 7
@@ -260,12 +262,12 @@ def test_a_single_round_without_a_draft_does_not_change_what_is_said() -> None:
         policy.plan(Situation(room=60))
         policy.observe(round_of(4, 3))
     for room in (2, 1, 1, 0):  # an answer's last rounds
-        policy.plan(Situation(room=room, remaining=room + 1, lags={DRAFT: 400}))
+        policy.plan(Situation(room=room, remaining=room + 1, pending_tokens={DRAFT: 400}))
         policy.observe(round_of(0, 0))
     assert gamma_words(policy.note()).startswith("drafting 4")
     assert policy.length == 4
     for _ in range(20):
-        policy.plan(Situation(room=60, remaining=8, lags={DRAFT: 4000}))
+        policy.plan(Situation(room=60, remaining=8, pending_tokens={DRAFT: 4000}))
         policy.observe(round_of(0, 0))
     assert gamma_words(policy.note()).startswith("not drafting")
     assert policy.length == 0
@@ -329,7 +331,7 @@ def test_no_draft_that_has_much_to_read_is_probed_while_copies_go_on() -> None:
         for _ in range(12):
             policy.observe(replace(round_of(4, 4, drafter=LOOKUP, passes=0), copied=4))
         for i in range(60):
-            if policy.plan(Situation(room=60, lags={DRAFT: lag})).drafter == DRAFT:
+            if policy.plan(Situation(room=60, pending_tokens={DRAFT: lag})).drafter == DRAFT:
                 return i
             policy.observe(round_of(0, 0))
         return 60
@@ -357,7 +359,7 @@ def test_plain_decoding_is_interrupted_by_probes_that_become_rarer_and_end() -> 
     probes = []
     lag = 1
     for i in range(400):
-        plan = policy.plan(Situation(room=60, lags={DRAFT: lag}))
+        plan = policy.plan(Situation(room=60, pending_tokens={DRAFT: lag}))
         asked = plan.limit > 0
         probes += [i] * asked
         lag = 1 if asked else lag + 1
@@ -395,7 +397,11 @@ def test_a_machine_that_throttles_is_no_reason_to_draft_otherwise(slower: float)
         lengths = []
         for _ in range(count):
             plan = policy.plan(Situation(room=60))
-            while plan.wants_token(0.9, firm=True) and plan.aim < plan.limit and plan.wants_pass():
+            while (
+                plan.wants_token(0.9, must_verify=True)
+                and plan.aim < plan.limit
+                and plan.wants_pass()
+            ):
                 pass
             n = plan.aim
             draft_s = 0.1 * n * speed
@@ -421,7 +427,11 @@ def test_what_a_short_context_yielded_is_not_asked_of_a_long_one() -> None:
         found = []
         for context in contexts:
             plan = policy.plan(Situation(room=60, context=context))
-            while plan.wants_token(0.9, firm=True) and plan.aim < plan.limit and plan.wants_pass():
+            while (
+                plan.wants_token(0.9, must_verify=True)
+                and plan.aim < plan.limit
+                and plan.wants_pass()
+            ):
                 pass
             accepted = plan.aim and plan.aim - 1
             policy.observe(round_of(plan.aim, accepted, chance=0.8, context=context))
@@ -437,7 +447,7 @@ def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     def first(lag: int, remaining: int) -> Plan:
         policy = AutoGamma(Costs({0: FLAT}, {DRAFT: {0: {1: 0.05, 64: 3.0}}}))
         policy.begin(follow_clock=False)
-        return policy.plan(Situation(room=60, remaining=remaining, lags={DRAFT: lag}))
+        return policy.plan(Situation(room=60, remaining=remaining, pending_tokens={DRAFT: lag}))
 
     assert first(lag=2000, remaining=8) is PLAIN
     assert first(lag=2, remaining=8) is not PLAIN
@@ -457,7 +467,7 @@ def test_the_better_of_two_drafters_is_chosen() -> None:
     policy.begin(follow_clock=False)
     chosen = []
     for _ in range(60):
-        plan = policy.plan(Situation(room=60, lags={"good": 1, "bad": 1}))
+        plan = policy.plan(Situation(room=60, pending_tokens={"good": 1, "bad": 1}))
         chosen.append(plan.drafter)
         good = plan.drafter == "good"
         policy.observe(
@@ -468,7 +478,7 @@ def test_the_better_of_two_drafters_is_chosen() -> None:
 
 def test_without_a_draft_there_is_nothing_to_decide() -> None:
     policy = AutoGamma(Costs({0: FLAT}, {}))
-    assert policy.plan(Situation(room=9, lags={})) is PLAIN
+    assert policy.plan(Situation(room=9, pending_tokens={})) is PLAIN
     assert "no draft" in gamma_words(policy.note())
 
 
@@ -502,7 +512,7 @@ def test_the_rule_counts_what_a_rejection_costs() -> None:
 
 
 def test_snapshots_bound_the_draft() -> None:
-    costs = Costs({0: FLAT}, {DRAFT: {0: {1: 0.01}}}, takes_back=8)
+    costs = Costs({0: FLAT}, {DRAFT: {0: {1: 0.01}}}, max_rollback=8)
     assert AutoGamma(costs).plan(Situation(room=60)).limit == 8
     assert costs.rereads == 0
 
@@ -519,7 +529,7 @@ def test_with_a_state_to_copy_it_is_never_much_slower_than_plain_decoding(
         return 1 + n / 80 + (copy_s if n > 1 else 0.0)
 
     table = {n: verifying(n) for n in range(1, 18)}
-    costs = Costs({0: table}, {DRAFT: {0: {1: 0.05}}}, takes_back=0)
+    costs = Costs({0: table}, {DRAFT: {0: {1: 0.05}}}, max_rollback=0)
     policy, luck = AutoGamma(costs), random.Random(5)
     policy.begin(follow_clock=follow_clock)
     tokens = seconds = 0.0
@@ -527,7 +537,7 @@ def test_with_a_state_to_copy_it_is_never_much_slower_than_plain_decoding(
         plan, passes = policy.plan(Situation(room=60)), 0
         while plan.limit and passes < plan.limit and (not passes or plan.wants_pass()):
             passes += 1
-            if not plan.wants_token(acceptance, firm=True):
+            if not plan.wants_token(acceptance, must_verify=True):
                 break
         n = plan.aim
         accepted = next((k for k in range(n) if luck.random() > acceptance), n)
@@ -698,7 +708,7 @@ def test_a_decision_takes_microseconds() -> None:
             n < 4
             and plan.limit
             and (n == 0 or plan.wants_pass())
-            and plan.wants_token(0.9, firm=True)
+            and plan.wants_token(0.9, must_verify=True)
         ):
             n += 1
         policy.observe(round_of(n, n))

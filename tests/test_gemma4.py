@@ -23,7 +23,7 @@ from localspec.bench import benchmark
 from localspec.bench.benchmark import bench_pair
 from localspec.bench.prompt_sets import BenchRequest, PromptSet
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Drafted
+from localspec.engine.drafter import Proposal
 from localspec.engine.generate import Engine
 from localspec.engine.heads import SharedDrafter, head_drafter
 from localspec.engine.length.profile import (
@@ -89,7 +89,7 @@ def places(context: Context) -> tuple[int, int]:
     return lib.llama_memory_seq_pos_min(memory, 0), lib.llama_memory_seq_pos_max(memory, 0)
 
 
-def drafts(head: SharedHead, tokens: list[int], n: int) -> Drafted:
+def drafts(head: SharedHead, tokens: list[int], n: int) -> Proposal:
     drafter = head_drafter(head)
     assert isinstance(drafter, SharedDrafter)
     return drafter.propose(tokens, Plan(n, drafter.name))

@@ -28,7 +28,7 @@ from localspec.engine.llama import Context, Model
 from localspec.engine.llama.grammar import LlamaGrammar, check_grammar
 from localspec.engine.sampling import Sampler, SamplingParams
 from localspec.engine.stats import FinishReason, Round
-from localspec.engine.trace import Recorder
+from localspec.engine.trace import TraceWriter
 from localspec.errors import EngineError, SamplingError, UsageError
 from tests.support.pairwise import usually
 
@@ -293,7 +293,7 @@ def run(
     sampling: SamplingParams,
     grammar: str,
     *,
-    recorder: Recorder | None = None,
+    trace: TraceWriter | None = None,
 ) -> tuple[str, list[Round]]:
     model = engine.target.model
     prompt = model.tokenize("The dog was happy. ", add_special=True, parse_special=False)
@@ -304,7 +304,7 @@ def run(
         accept=accept,
         n_predict=60,
         constraint=Grammars(model).begin(grammar),
-        recorder=recorder,
+        trace=trace,
     )
     rounds = list(engine.generate(prompt, settings, FixedGamma(gamma), cancel))
     text = b"".join(model.piece(token) for done in rounds for token in done.tokens)
@@ -335,7 +335,7 @@ def test_masked_drafts_never_break_the_grammar(
     engine: Engine, accept: Accept, grammar: str
 ) -> None:
     documents: list[dict[str, object]] = []
-    run(engine, 8, accept, SamplingParams(seed=4), grammar, recorder=Recorder(documents.append))
+    run(engine, 8, accept, SamplingParams(seed=4), grammar, trace=TraceWriter(documents.append))
     state = Grammars(engine.target.model).begin(grammar)
     for done in documents[1:]:
         drafted = cast("list[int]", done["drafted"])

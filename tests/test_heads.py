@@ -29,7 +29,7 @@ from localspec.bench.prompt_sets import BenchRequest, PromptSet
 from localspec.chat.session.pair import LoadRecord
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import GAP, LOOK, Drafted
+from localspec.engine.drafter import EXCERPT_TOKENS, GAP, Proposal
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import HeadDrafter, head_drafter
 from localspec.engine.length.gamma import FixedGamma, GammaPolicy
@@ -237,7 +237,7 @@ def wrong(
     it = head_drafter(made)
     propose = it.propose
 
-    def wrongly(tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+    def wrongly(tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         found, at = propose(tokens, plan, path), next(places)
         follows = [*truth[len(tokens) : len(tokens) + at + 1]]
         if len(follows) <= at:
@@ -438,18 +438,22 @@ def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(
     its, prompt = drafter(engine), (ids(engine, PROMPTS[2]) * 12)[:250]
     list(engine.prefill(prompt, Cancel(), FixedGamma(3)))
     engine.target.decode(prompt[-1:], 1)
-    assert its.lag([*prompt, 300]) in (LOOK, LOOK + 1)  # the newest token, of a block
+    assert its.state([*prompt, 300]).pending_tokens in (
+        EXCERPT_TOKENS,
+        EXCERPT_TOKENS + 1,
+    )  # the newest token, of a block
     tokens, drafted = run(engine, prompt, 0, policy=Seldom(3))
     assert tokens == plain(engine, prompt)
     assert drafted == 3
     begun = its.head.first
-    assert begun == len(prompt) + 2 - LOOK
-    assert len(passes) <= 2 * (LOOK // its.head.n_batch + 3)
+    assert begun == len(prompt) + 2 - EXCERPT_TOKENS
+    assert len(passes) <= 2 * (EXCERPT_TOKENS // its.head.n_batch + 3)
     run(engine, prompt, 3, n_predict=64)
     assert its.head.first == begun
-    assert len(its.head.tokens) > LOOK
+    assert len(its.head.tokens) > EXCERPT_TOKENS
     missing, end = (GAP, GAP + 1), its.head.end  # it goes on over what a copy leaves, and no more
-    assert [its.lag([7] * (end + 1 + n)) for n in missing] in ([GAP, LOOK], [GAP + 1, LOOK + 1])
+    pending = [its.state([7] * (end + 1 + n)).pending_tokens for n in missing]
+    assert pending in ([GAP, EXCERPT_TOKENS], [GAP + 1, EXCERPT_TOKENS + 1])
 
 
 def test_a_head_switched_off_and_on_in_an_answer_says_the_same(engine: Engine) -> None:

@@ -399,7 +399,7 @@ def test_a_copy_is_doubted_where_it_begins_and_then_goes_on(
 
 
 def _plan_of(policy: AutoGamma, confidences: Sequence[float]) -> int:
-    plan = policy.plan(Situation(room=63, lags={}, copies=confidences))
+    plan = policy.plan(Situation(room=63, pending_tokens={}, copies=confidences))
     assert plan.drafter in ("", LOOKUP)
     return plan.limit
 
@@ -427,7 +427,7 @@ def test_a_copy_that_is_always_wrong_is_soon_left_alone(times: ByContext) -> Non
 
 def _asked(policy: AutoGamma, copies: Sequence[float], lag: int = 1) -> str:
     """Who is asked where lookup found something and a model stands ready."""
-    return policy.plan(Situation(room=63, lags={DRAFT: lag}, copies=copies)).drafter
+    return policy.plan(Situation(room=63, pending_tokens={DRAFT: lag}, copies=copies)).drafter
 
 
 def test_the_proposal_that_is_worth_most_now_is_chosen() -> None:
@@ -465,7 +465,7 @@ def test_a_model_reads_what_lookup_says_where_that_saves_passes() -> None:
 
     def read(policy: AutoGamma, *, able: bool = True) -> int:
         readers = [DRAFT] if able else []
-        plan = policy.plan(Situation(63, lags={DRAFT: 1}, copies=copies, readers=readers))
+        plan = policy.plan(Situation(63, pending_tokens={DRAFT: 1}, copies=copies, readers=readers))
         assert plan.drafter == DRAFT
         return plan.reads
 
@@ -483,7 +483,9 @@ def test_what_reading_saves_counts_when_a_drafter_is_chosen() -> None:
     policy = agreeing(0.95, 0.002)
     judged(policy, 0.6, [0.9] * 2, 40)
     chosen = [
-        policy.plan(Situation(63, lags={DRAFT: 1}, copies=[0.6] * 8, readers=readers)).drafter
+        policy.plan(
+            Situation(63, pending_tokens={DRAFT: 1}, copies=[0.6] * 8, readers=readers)
+        ).drafter
         for readers in ((), (DRAFT,))
     ]
     assert chosen == [LOOKUP, DRAFT]
@@ -521,11 +523,11 @@ def _seconds(copies: Sequence[float], seed: int, tokens: int = 256) -> float:
     policy, times, luck = AutoGamma(costs), costs.target.at(0), random.Random(seed)
     step, lag, took, written = 0.08, 1, 0.0, 0
     while written < tokens:
-        plan = policy.plan(Situation(room=60, lags={DRAFT: lag}, copies=copies))
+        plan = policy.plan(Situation(room=60, pending_tokens={DRAFT: lag}, copies=copies))
         asked, passes = plan.drafter == DRAFT and plan.limit > 0, 0
         while asked:
             passes += 1
-            if not plan.wants_token(0.8, firm=False) or plan.aim == plan.limit:
+            if not plan.wants_token(0.8, must_verify=False) or plan.aim == plan.limit:
                 break
             if not plan.wants_pass():
                 break

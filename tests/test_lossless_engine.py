@@ -17,6 +17,8 @@ import pytest
 from localspec.engine import verify
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
+from localspec.engine.cross_vocabulary import VocabularyMap
+from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import HeadDrafter, head_drafter
@@ -29,9 +31,16 @@ from localspec.engine.lookup import Lookup
 from localspec.engine.noise import CounterNoise, Noise
 from localspec.engine.proposer import SamplingProposer
 from localspec.engine.sampling import Dist, SamplingParams
-from localspec.engine.stats import ASSISTANT, DFLASH, DRAFT, EAGLE3, LOOKUP, MTP, TRANSLATED, Round
-from localspec.engine.translated import TranslatedDrafter
-from localspec.engine.translation import Translation
+from localspec.engine.stats import (
+    ASSISTANT,
+    CROSS_VOCABULARY,
+    DFLASH,
+    DRAFT,
+    EAGLE3,
+    LOOKUP,
+    MTP,
+    Round,
+)
 from localspec.engine.verify import Draft, Verdict
 from tests.support import toy
 
@@ -439,7 +448,7 @@ def with_lookup(target: Context, draft: Context) -> Engine:
 
 def translated(target: Context, draft: Context) -> Engine:
     lookup = Lookup(target.n_ctx, lambda _: False)
-    drafter = TranslatedDrafter(draft, Translation(target.model, draft.model))
+    drafter = CrossVocabularyDrafter(draft, VocabularyMap(target.model, draft.model))
     return Engine(target, drafter, lookup=lookup)
 
 
@@ -455,7 +464,7 @@ COMBINED: dict[str, tuple[Make, Callable[[], Counts]]] = {
     "lookup alone": (lookup_alone, lambda: Turns(LOOKUP)),
     "by turns, lookup goes on": (with_lookup, lambda: Turns(LOOKUP, DRAFT)),
     "the model reads first": (with_lookup, lambda: Reading(2)),
-    "translated, lookup goes on": (translated, lambda: Turns(TRANSLATED)),
+    "translated, lookup goes on": (translated, lambda: Turns(CROSS_VOCABULARY)),
 }
 
 
@@ -488,7 +497,7 @@ def test_copied_tokens_that_count_as_drawn_are_rejected(
 
     def claimed(self: Draft, copied: Tokens) -> Draft:
         rows = tuple(Dist(np.array([token, token + 1]), np.full(2, 0.5)) for token in copied)
-        return Draft((*self.tokens, *copied), self.q and (*self.q, *rows), self.firm)
+        return Draft((*self.tokens, *copied), self.q and (*self.q, *rows), self.must_verify)
 
     monkeypatch.setattr(Draft, "followed_by", claimed)
     found = with_copies(target_model, draft_model, Accept.BLOCK, with_lookup, Turns(DRAFT))
@@ -537,7 +546,7 @@ def test_a_path_whose_other_token_is_dropped_is_rejected(
     def agreed(self: ModelDrafter, tokens: Any, plan: Plan, path: Tokens = ()) -> Any:
         found = propose(self, tokens, plan, path)
         drawn, same = found.draft, common_prefix(found.draft.tokens, path)
-        kept = Draft(drawn.tokens[:same], drawn.q and drawn.q[:same], min(drawn.firm, same))
+        kept = Draft(drawn.tokens[:same], drawn.q and drawn.q[:same], min(drawn.must_verify, same))
         return replace(found, draft=kept)
 
     monkeypatch.setattr(ModelDrafter, "propose", agreed)
@@ -557,7 +566,9 @@ def test_shared_tokens_that_are_not_renormalised_are_rejected(
         return replace(view, q=Dist(view.q.ids, 0.6 * view.q.probs))
 
     monkeypatch.setattr(SamplingProposer, "__call__", unnormalised)
-    found = with_copies(target_model, other_model, Accept.BLOCK, translated, Turns(TRANSLATED))
+    found = with_copies(
+        target_model, other_model, Accept.BLOCK, translated, Turns(CROSS_VOCABULARY)
+    )
     assert max(found) > 1
 
 

@@ -21,7 +21,9 @@ import pytest
 from localspec.engine import acceptance, generate, lark, verify
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Drafted, Drafter, ModelDrafter
+from localspec.engine.cross_vocabulary import VocabularyMap
+from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
+from localspec.engine.drafter import Drafter, ModelDrafter, Proposal
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.guidance import Guidance, Guided
 from localspec.engine.heads import BlockDrafter, HeadDrafter, SharedDrafter
@@ -38,9 +40,7 @@ from localspec.engine.lookup import Lookup
 from localspec.engine.noise import CounterNoise, Noise
 from localspec.engine.proposer import SamplingProposer
 from localspec.engine.sampling import Dist, Sampler, SamplingParams
-from localspec.engine.stats import DRAFT, EAGLE3, LOOKUP, TRANSLATED, FinishReason, Round
-from localspec.engine.translated import TranslatedDrafter
-from localspec.engine.translation import Translation
+from localspec.engine.stats import CROSS_VOCABULARY, DRAFT, EAGLE3, LOOKUP, FinishReason, Round
 from localspec.engine.verify import (
     Draft,
     LossyRule,
@@ -356,22 +356,22 @@ def drawn_from_another_q(world: World, noise: Noise) -> Draft:
     return Draft(draft.tokens, tuple(Dist(q.ids, q.probs**2 / (q.probs**2).sum()) for q in draft.q))
 
 
-def sampled_then_copied(world: World, noise: Noise, *, firm: bool = True) -> Draft:
+def sampled_then_copied(world: World, noise: Noise, *, must_verify: bool = True) -> Draft:
     """Two sampled tokens, one that was not sampled; then cut for what all of them turned out to be.
 
-    Those that were sampled are firm; as if none were it is biased.
+    Those that were sampled must be verified; as if none had to be, the output is biased.
     """
     sampled = _sampled(world, noise, after=lambda prob: prob < 0.3).tokens[:2]
     rows = tuple(world.q(sampled[:i]) for i in range(len(sampled)))
     copied = int(world.q(sampled).ids[-1]) if len(sampled) < world.gamma else None
     tail = () if copied is None else (copied,)
     points = tuple(Dist.point(token) for token in tail)
-    draft = Draft((*sampled, *tail), (*rows, *points), len(sampled) if firm else 0)
+    draft = Draft((*sampled, *tail), (*rows, *points), len(sampled) if must_verify else 0)
     return draft.cut(sum(draft.tokens) % (len(draft.tokens) + 1))
 
 
 def cut_what_is_firm(world: World, noise: Noise) -> Draft:
-    return sampled_then_copied(world, noise, firm=False)
+    return sampled_then_copied(world, noise, must_verify=False)
 
 
 LOOPING = (0, 1, 2, 1, 0, 2, 0, 1, 2)
@@ -393,7 +393,7 @@ def chosen_by_q(world: World, noise: Noise) -> Draft:
 def copied_on(world: World, noise: Noise) -> Draft:
     """Horizontal: lookup goes on where the model stops."""
     model = _sampled(world, noise, after=lambda prob: prob < 0.45)
-    draft = replace(model, firm=len(model.tokens))
+    draft = replace(model, must_verify=len(model.tokens))
     return draft.followed_by(copied(world, draft.tokens))
 
 
@@ -873,8 +873,9 @@ def world_engine(
 
 def wait_for(drafter: Drafter) -> None:
     """Let what goes on beside the target's pass come to its end."""
-    if drafter.ahead and drafter.ahead._running:
-        drafter.ahead._running.result(timeout=10)
+    ahead = drafter.capabilities.ahead
+    if ahead and ahead._running:
+        ahead._running.result(timeout=10)
 
 
 def engine_round(world: World, accept: Accept, policy: GammaPolicy, **how: Any) -> Round:
@@ -990,7 +991,7 @@ def test_a_block_that_counts_as_another_one_is_caught(
 
     def shorter(
         self: BlockDrafter, tokens: Sequence[int], plan: Plan, path: Tokens = ()
-    ) -> Drafted:
+    ) -> Proposal:
         found, rows = honest(self, tokens, plan, path), self.head.guess(tokens[-1], 2)
         q = [world.sampler().row(rows(0, at), PROMPT) for at in range(2)]
         return replace(found, draft=replace(found.draft, q=(*q, found.draft.q[2])))  # type: ignore[index]
@@ -1165,11 +1166,11 @@ def test_a_path_read_by_the_model_is_lossless(
 class Dropping(ModelDrafter):
     """Leaves out the first token that is not the path's."""
 
-    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         asked = super().propose(tokens, plan, path)
         draft = asked.draft
         same = common_prefix(draft.tokens, path)
-        return replace(asked, draft=self.instead(replace(draft, firm=0), same, path))
+        return replace(asked, draft=self.instead(replace(draft, must_verify=0), same, path))
 
     def instead(self, draft: Draft, same: int, path: Tokens) -> Draft:
         return draft.cut(same)
@@ -1321,14 +1322,14 @@ def test_what_was_drafted_beside_the_target_is_kept_or_dropped(
 ) -> None:
     """Without both, the test above would show nothing: some chains end within the first round."""
     planned, gamma, how = BESIDE[policy]
-    # What is firm is not cut, and leaves no room to go on.
-    firm = policy == "cutting" and accept is not Accept.COUPLED
+    # What must be verified is not cut, and leaves no room to go on.
+    must_verify = policy == "cutting" and accept is not Accept.COUPLED
     kept = set[int]()
     for chain in ("filtered", "grammar, q masked") if gamma > 3 else TELLING:
         for rule in (accept, Accept.MATCH):
             world = replace(CHAINS[chain], gamma=gamma)
             beside_distance(world, rule, planned, monkeypatch, kept, **how)
-        if 0 in kept and (firm or kept - {0}):
+        if 0 in kept and (must_verify or kept - {0}):
             return
     pytest.fail(f"kept: {kept}")
 
@@ -1336,9 +1337,10 @@ def test_what_was_drafted_beside_the_target_is_kept_or_dropped(
 class Foreseeing(ModelDrafter):
     """Drops what it drew where that is not what was guessed: what was kept depends on the draft."""
 
-    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
-        assert self.ahead is not None
-        ready, way = self.ahead.found(tokens), self.ahead._way
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
+        ahead = self.capabilities.ahead
+        assert ahead is not None
+        ready, way = ahead.found(tokens), ahead._way
         guesses = [] if way is None else way.tokens[len(tokens) - way.text :]
         asked = super().propose(tokens, plan, path)
         if ready and guesses and asked.draft.tokens[:1] != (guesses[0],):
@@ -1430,7 +1432,7 @@ def test_copied_tokens_that_count_as_drawn_are_caught(
     def claimed(self: Draft, tail: Tokens) -> Draft:
         tokens = (*self.tokens, *tail)
         along = (world.q(tokens[:i]) for i in range(len(tokens)))
-        return Draft(tokens, tuple(along), self.firm)
+        return Draft(tokens, tuple(along), self.must_verify)
 
     monkeypatch.setitem(globals(), "PROMPT", LOOPING)
     world = replace(CHAINS["unsure"])
@@ -1477,12 +1479,12 @@ class CutAt(ModelDrafter):
 
     cut: Callable[[int], bool]
 
-    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         self._n_vocab = self.context.model.n_vocab
         asked = super().propose(tokens, plan, path)
         draft = asked.draft
         kept = next((i for i, x in enumerate(draft.tokens) if self.cut(x)), len(draft.tokens))
-        return replace(asked, draft=replace(draft, firm=0).cut(kept))
+        return replace(asked, draft=replace(draft, must_verify=0).cut(kept))
 
 
 @pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
@@ -1500,9 +1502,9 @@ def test_cutting_before_an_end_or_an_unknown_id_is_caught(
 def test_cutting_what_was_sampled_is_caught_in_the_engine(
     accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def loose(*how: Any, firm: bool) -> SamplingProposer:
-        assert firm
-        return SamplingProposer(*how, firm=False)
+    def loose(*how: Any, must_verify: bool) -> SamplingProposer:
+        assert must_verify
+        return SamplingProposer(*how, must_verify=False)
 
     monkeypatch.setattr(acceptance, "SamplingProposer", loose)
     off, _ = engine_distance(
@@ -1566,7 +1568,7 @@ def translated_engine(world: World, pieces: Sequence[str]) -> Engine:
     draft = StubContext(lambda tokens: likes[len(tokens) % 7, tokens[-1] % 7], theirs)
     for context in (target, draft):
         context.cancel = None
-    drafter = TranslatedDrafter(draft, Translation(ours, theirs))  # type: ignore[arg-type]
+    drafter = CrossVocabularyDrafter(draft, VocabularyMap(ours, theirs))  # type: ignore[arg-type]
     return Engine(target, drafter)  # type: ignore[arg-type]
 
 
@@ -1587,8 +1589,8 @@ class Translating(Stopping):
 
     def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
         if not self._rate:
-            return Plan(3, TRANSLATED)
-        return StoppingPlan(Calibration(), self._times, 0.05, self._rate, drafter=TRANSLATED)
+            return Plan(3, CROSS_VOCABULARY)
+        return StoppingPlan(Calibration(), self._times, 0.05, self._rate, drafter=CROSS_VOCABULARY)
 
 
 RATES = (
@@ -1638,18 +1640,18 @@ def test_text_that_counts_as_drawn_is_caught(
     accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A guess, or what was cut from a guessed text, has no q."""
-    world, guessed = CHAINS["unsure"], TranslatedDrafter._text
+    world, guessed = CHAINS["unsure"], CrossVocabularyDrafter._text
 
-    def claimed(*asked: Any) -> Drafted:
+    def claimed(*asked: Any) -> Proposal:
         found = guessed(*asked)
         rows = tuple(Dist(np.arange(V), np.full(V, 1 / V)) for _ in found.draft.tokens)
         return replace(found, draft=Draft(found.draft.tokens, rows))
 
     pieces = OTHERS["longer ones"]
-    monkeypatch.setattr(TranslatedDrafter, "_shared", guessed)
+    monkeypatch.setattr(CrossVocabularyDrafter, "_shared", guessed)
     off, _ = translated_distance(world, accept, pieces, Translating(0), monkeypatch)
     assert off < EXACT
-    monkeypatch.setattr(TranslatedDrafter, "_shared", claimed)
+    monkeypatch.setattr(CrossVocabularyDrafter, "_shared", claimed)
     off, _ = translated_distance(world, accept, pieces, Translating(0), monkeypatch)
     assert off > CAUGHT
 

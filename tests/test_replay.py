@@ -18,7 +18,7 @@ from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context
 from localspec.engine.llama.grammar import LlamaGrammar
 from localspec.engine.sampling import SamplingParams
-from localspec.engine.trace import Recorder
+from localspec.engine.trace import TraceWriter
 from localspec.errors import LocalspecError
 
 from .support.replay import read_trace, redecode, rederive
@@ -40,8 +40,8 @@ def record(
 ) -> tuple[list[int], list[str]]:
     """Generate; return the tokens and the trace's lines."""
     lines: list[str] = []
-    recorder = Recorder(lambda document: lines.append(json.dumps(document, allow_nan=False)))
-    settings = GenerateSettings(n_predict=n_predict, recorder=recorder, **how)
+    recorder = TraceWriter(lambda document: lines.append(json.dumps(document, allow_nan=False)))
+    settings = GenerateSettings(n_predict=n_predict, trace=recorder, **how)
     cancel = Cancel()
     list(engine.prefill(prompt, cancel))
     rounds = list(engine.generate(prompt, settings, FixedGamma(gamma), cancel))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Drafted, ModelDrafter, Proposer
+from localspec.engine.drafter import Capabilities, DrafterState, ModelDrafter, Proposal, Proposer
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
@@ -26,7 +26,7 @@ from localspec.engine.length.profile import (
     measure_by_context,
 )
 from localspec.engine.length.stopping import Plan
-from localspec.engine.llama import Context, ContextOptions, Listener, Model
+from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, Round
@@ -63,10 +63,7 @@ class Scripted:
     """Knows what comes: right for `k` tokens, then wrong; `k` runs over every position."""
 
     name = "scripted"
-    reader: Listener | None = None
-    reads_paths = False
-    block = 0
-    ahead = None
+    capabilities = Capabilities()
 
     def __init__(self, text: Sequence[int], gamma: int) -> None:
         self.text = list(text)
@@ -78,19 +75,16 @@ class Scripted:
         self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
     ) -> None: ...
 
-    def lag(self, tokens: Sequence[int]) -> int:
-        return 1
+    def state(self, tokens: Sequence[int]) -> DrafterState:
+        return DrafterState(1)
 
-    def left_out(self, tokens: Sequence[int]) -> int:
-        return 0
-
-    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         self.right = self.turn % (self.gamma + 1)
         self.turn += 1
         ahead = self.text[len(tokens) : len(tokens) + min(self.gamma, plan.limit)]
         if self.right < len(ahead):
             ahead[self.right] = (ahead[self.right] + 1) % 200
-        return Drafted(self.name, Draft(tuple(ahead)))
+        return Proposal(self.name, Draft(tuple(ahead)))
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         assert accepted in (self.right, self.gamma) or len(tokens) > len(self.text) - self.gamma
@@ -103,7 +97,7 @@ class Watching(Scripted):
         super().__init__(text, gamma)
         self.seen: list[int] = []
         self.decodes = 0
-        self.reader = self
+        self.capabilities = Capabilities(listener=self)
 
     def listen(self, *, wanted: bool) -> None: ...
 
@@ -112,7 +106,7 @@ class Watching(Scripted):
         self.seen[start:] = tokens
         self.decodes += 1
 
-    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         assert self.seen[: len(tokens) - 1] == tokens[:-1]
         return super().propose(tokens, plan)
 
@@ -125,7 +119,7 @@ class Spoilt(ModelDrafter):
     turn = 0
     wrong = 0
 
-    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         self.wrong = self.turn % (GAMMA + 1)
         self.turn += 1
         asked = super().propose(tokens, plan, path)
@@ -320,11 +314,11 @@ def test_how_each_architecture_goes_back_is_found_by_trying(model: Model) -> Non
     kind = model.path.stem
     with Context(model, options(snapshots=SNAPSHOTS)) as context:
         if kind not in RECURRENT:
-            assert (context.rollback, context.takes_back) == (Rollback.REMOVAL, None)
+            assert (context.rollback, context.max_rollback) == (Rollback.REMOVAL, None)
         elif kind == "mamba":
-            assert (context.rollback, context.takes_back) == (Rollback.CHECKPOINT, 0)
+            assert (context.rollback, context.max_rollback) == (Rollback.CHECKPOINT, 0)
         else:
-            assert (context.rollback, context.takes_back) == (Rollback.SNAPSHOTS, SNAPSHOTS)
+            assert (context.rollback, context.max_rollback) == (Rollback.SNAPSHOTS, SNAPSHOTS)
 
 
 @pytest.mark.few(8)
@@ -378,7 +372,7 @@ def test_nothing_is_drafted_where_the_copy_of_the_state_costs_more_than_the_draf
         steps = measure(draft, DRAFT_SIZES, budget=1e9, one_row=True, clock=lambda: now).points
         assert curve[1] == pytest.approx(1.0)
         assert curve[4] == pytest.approx(1.0 + copy_s)
-        policy = AutoGamma(Costs({0: curve}, {DRAFT: {0: steps}}, target.takes_back))
+        policy = AutoGamma(Costs({0: curve}, {DRAFT: {0: steps}}, target.max_rollback))
         engine, cancel = Engine(target, ModelDrafter(draft, model.n_vocab)), Cancel()
         list(engine.prefill(PROMPT, cancel))
         began = now

@@ -199,10 +199,10 @@ def test_comparing_with_plain_decoding_costs_a_percent_and_four_before_it_is_kno
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("firm", [True, False])
+@pytest.mark.parametrize("must_verify", [True, False])
 @pytest.mark.parametrize("curve", [*CURVES])
 def test_the_rule_on_texts_cut_from_recorded_rounds(
-    curve: str, firm: bool, monkeypatch: pytest.MonkeyPatch
+    curve: str, must_verify: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Acceptance that goes up and down with the confidence, as it was recorded.
 
@@ -212,7 +212,7 @@ def test_the_rule_on_texts_cut_from_recorded_rounds(
     is drafted; the rule sees a confidence only after it has paid for the pass.
     """
     monkeypatch.setattr(AutoGamma, "_compares", lambda _self: False)
-    world = World.of(CURVES[curve], STEP, firm=firm)
+    world = World.of(CURVES[curve], STEP, must_verify=must_verify)
     shares = []
     for acceptance in ACCEPTANCES:
         text = steady(recorded(), acceptance, 1500, seed=3)
@@ -429,6 +429,6 @@ def test_a_draft_as_large_as_the_target_is_never_used(curve: str) -> None:
 
 def test_the_same_replay_gives_the_same_rounds() -> None:
     text = steady(recorded(), 0.7, 800)
-    world = World.of(CURVES["RTX 3090, 8B Q4_0"], STEP, firm=True)
+    world = World.of(CURVES["RTX 3090, 8B Q4_0"], STEP, must_verify=True)
     policy = auto(CURVES["RTX 3090, 8B Q4_0"])
     assert replay(policy, text, world) == replay(policy, text, world)

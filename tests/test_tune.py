@@ -202,10 +202,10 @@ def test_how_a_target_goes_back_is_part_of_what_it_costs(
                 pair = loaded(context, draft_context)
                 one = measured(pair, repeatable=False, measure=True, announce=str)
                 assert one is not None
-                found.append(one.auto.costs.takes_back)
+                found.append(one.auto.costs.max_rollback)
                 identities.append(one.target.identity)
     assert plain is not None
-    assert plain.auto.costs.takes_back is None
+    assert plain.auto.costs.max_rollback is None
     assert "takes_back" not in plain.target.identity
     assert found == [0, 8]
     assert identities[0] != identities[1]
@@ -313,7 +313,7 @@ def test_what_rounds_teach_is_kept_but_a_repeatable_answer_goes_by_what_was_meas
         one.auto.begin(follow_clock=False)
         shapes = []
         for _ in range(3):
-            plan = one.auto.plan(Situation(room=8, lags={DRAFT: 1}))
+            plan = one.auto.plan(Situation(room=8, pending_tokens={DRAFT: 1}))
             assert isinstance(plan, StoppingPlan)
             shapes.append([plan._rate, *plan._times])
             one.auto.observe(timed(3, 30e-3))

@@ -8,7 +8,13 @@ import pytest
 from msgspec.structs import replace
 from textual.content import Content
 
-from localspec.engine.inside import Bar, Guessed, Inside, Judged, Opinion
+from localspec.engine.explanation import (
+    Candidate,
+    GuessedToken,
+    RoundExplanation,
+    TokenProbabilities,
+    TokenVerdict,
+)
 from localspec.engine.stats import LOOKUP, Round
 from localspec.loading.load_request import LoadRequest
 from localspec.process.engine_client import EngineClient
@@ -32,18 +38,18 @@ from tests.support.scripted_session import Gate
 MADE = Round((1, 2, 3), 3, 3, 2, 0.002, 0.006, 0.009, drafter="draft")
 
 
-def opinion(guess: float, *best: tuple[str, float]) -> Opinion:
-    return Opinion(guess, tuple(Bar(*one) for one in best))
+def opinion(guess: float, *best: tuple[str, float]) -> TokenProbabilities:
+    return TokenProbabilities(guess, tuple(Candidate(*one) for one in best))
 
 
-def guessed(text: str, accepted: bool | None, drafter: str = "draft") -> Guessed:
-    test = None if accepted is None else Judged(accepted, "So it is.", "p/q = 0.5", 0.5, 0.25)
+def guessed(text: str, accepted: bool | None, drafter: str = "draft") -> GuessedToken:
+    test = None if accepted is None else TokenVerdict(accepted, "So it is.", "p/q = 0.5", 0.5, 0.25)
     side = opinion(0.25, (text, 0.25), (" other", 0.2))
     looked = None if accepted is None else side
-    return Guessed(text, drafter, side if drafter == "draft" else None, looked, test)
+    return GuessedToken(text, drafter, side if drafter == "draft" else None, looked, test)
 
 
-def inside(accepted: int = 1, *, drafter: str = "draft", **more: Any) -> Inside:
+def inside(accepted: int = 1, *, drafter: str = "draft", **more: Any) -> RoundExplanation:
     """A round of three guesses, of which so many stay."""
     judged = [True] * accepted + [False] * (accepted < 3) + [None] * 2
     words = (" the", " dog", " ran")
@@ -53,10 +59,10 @@ def inside(accepted: int = 1, *, drafter: str = "draft", **more: Any) -> Inside:
         "greedy": False, "guesses": guesses, "accepted": accepted, "token": " cat",
         "last": opinion(0.5, (" cat", 0.5)), "made": MADE, "plain_s": 0.007,
     }  # fmt: skip
-    return Inside(**(about | more))
+    return RoundExplanation(**(about | more))
 
 
-def said(now: RoundPicture, one: Inside, width: int = 76, height: int = 24) -> str:
+def said(now: RoundPicture, one: RoundExplanation, width: int = 76, height: int = 24) -> str:
     lines = round_lines(one, now, width, height)
     assert len(lines) <= height
     assert all(line.cell_length <= width for line in lines)

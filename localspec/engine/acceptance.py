@@ -20,7 +20,7 @@ from localspec.engine.proposer import (
     argmax_proposer,
 )
 from localspec.engine.sampling import Dist, Logits, Sampler
-from localspec.engine.trace import Recorder
+from localspec.engine.trace import TraceWriter
 from localspec.engine.verify import Rule, rule_named
 
 Accepts: TypeAlias = Callable[[Dist, int], float]
@@ -60,7 +60,7 @@ def verification(
     *,
     constraint: Constraint | None = None,
     lenience: float | None = None,
-    recorder: Recorder | None = None,
+    trace: TraceWriter | None = None,
 ) -> Verification:
     """Put together what `accept` needs; with `lenience` a lossy rule takes its place.
 
@@ -76,8 +76,8 @@ def verification(
     coupled = accept is Accept.COUPLED and name == "match" and not sampling.greedy
     noise = CounterNoise(sampling.seed) if coupled else StreamNoise(sampling.seed)
     drafts = noise.for_drafts()
-    if recorder is not None:
-        recorder.listen(noise, drafts, name, lenience)
+    if trace is not None:
+        trace.listen(noise, drafts, name, lenience)
     sampler = Sampler(_lenient(sampling, lenience), constraint)
     rule = name, lenience, sampling.greedy, sampler, rule_named(name, lenience), noise
     if name in ("match", "lossy greedy") and not coupled:
@@ -86,7 +86,7 @@ def verification(
             return Verification(*rule, best, Dist.prob, invariant=True)
         return Verification(*rule, _kept(best), _keeps, invariant=False)
     agreement = coupling if coupled else overlap if lenience is None else lenient(lenience)
-    proposer = SamplingProposer(sampler, drafts, agreement, firm=not coupled)
+    proposer = SamplingProposer(sampler, drafts, agreement, must_verify=not coupled)
     copied = Dist.prob if lenience is None else _leniently(lenience)
     return Verification(*rule, proposer, copied, invariant=coupled)
 

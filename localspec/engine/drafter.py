@@ -1,8 +1,7 @@
-"""Drafters: what proposes tokens for the target to check.
+"""Drafters: what proposes tokens for the target to verify.
 
-A drafter proposes and observes. `ModelDrafter` is the small model beside the large one. Another
-kind (a head, one with another vocabulary) needs only the `Drafter` protocol. Lookup
-is asked in every round and needs none.
+`ModelDrafter` drafts with a small model. Other kinds (heads, a model with another vocabulary) only
+need the `Drafter` protocol. Lookup is asked in every round, and needs none.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from localspec.engine.ahead import Ahead
 from localspec.engine.cancel import Cancel
@@ -26,14 +25,14 @@ from localspec.engine.verify import EMPTY, Draft
 from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 
-LOOK = 32
-"""Tokens of a long text's end that a drafter begins with: with more the toy's draft and its head
-hardly do better (docs/measurements/README.md), and where another one writes the answer this first
-look is what a drafter costs."""
+EXCERPT_TOKENS = 32
+"""Tokens of a long text's end that a drafter reads at first. With more the toy's draft and its head
+hardly do better (docs/measurements/README.md), and where another drafter writes the answer, this is
+all that a drafter costs."""
 
 GAP = MAX_GAMMA + 1
-"""Tokens that may be missing, about as many as a copy leaves behind: it reads on. Where more are it
-begins anew."""
+"""A drafter reads on over this many missing tokens, about as many as a copied draft has. If more
+are missing, it begins anew."""
 
 _FIRST = 4  # tokens of the text's beginning: models put there what attention they have to spare
 # Tokens that are read for every one accepted: by a draft of a tenth of the target that takes half
@@ -42,27 +41,27 @@ _EARNED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Drafted:
-    """What a drafter that was asked came up with, and what that took.
+class Proposal:
+    """The draft that a drafter proposes, and what it took.
 
     Attributes:
-        drafter: its name; empty where nobody was asked.
-        draft: the proposal.
-        views: what its passes showed, in order, also one that led to no token. Their confidence is
-            gone: the draft's logits have been overwritten.
-        confidences: of these views, if the plan learns; else empty.
-        read: tokens that it had to decode before it could propose.
+        drafter: the name of the drafter; empty if none was asked.
+        draft: the tokens to verify.
+        views: what the drafter's passes showed, in order, a last one that added no token included.
+            They have no confidence any more: the draft's logits have been overwritten.
+        confidences: those of the views, if the plan learns; else empty.
+        read: tokens that the drafter decoded before it could propose.
         cached: tokens that its cache held already.
-        tail: of the draft's tokens the last ones, if lookup added them: nobody's views.
-        beyond: all that lookup would add to a model's tokens.
-        passes: decodes of its own, where these are not as many as the views.
-        path: of the tokens read, the last ones that lookup proposed.
-        agreed: of what lookup would copy the first tokens that this drafted as well and went on
-            from: so many passes are none where they were read before.
-        begun: the first token that its cache knows of, where that is a head's.
-        block: tokens that it guessed at once.
-        kept: passes that were made beside the target's pass before.
-        left_out: tokens of the sequence that its passes knew nothing of.
+        tail: the last tokens of the draft, if lookup added them. They have no views.
+        beyond: all tokens that lookup could add to the drafter's own.
+        passes: decodes of the drafter, if their number differs from that of the views.
+        path: how many of the tokens read, counted from the last, lookup had proposed.
+        agreed: lookup tokens that the drafter proposed too, and went on after; where it had read
+            them, their passes were already done.
+        begun: the first token that a head's cache knows.
+        block: tokens guessed in one pass.
+        kept: passes made during the target's last pass.
+        left_out: tokens of the sequence that the drafter's passes did not know.
     """
 
     drafter: str = ""
@@ -98,71 +97,82 @@ class Drafted:
 
     @property
     def following(self) -> View | None:
-        """What a pass of the drafter's showed behind the whole draft; None without such a one."""
+        """What a pass over the whole draft showed; None if no pass went so far."""
         looked = not self.tail.tokens and len(self.views) > self.own
         return self.views[self.own] if looked else None
 
 
-class Drafter(Protocol):
-    """Proposes tokens; learns what became of them.
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What some drafters can do. By default a drafter spends one pass of its own on each token.
 
-    `begin` opens a generation, then `propose` and `observe` alternate, in the rounds for which the
-    drafter was chosen; in the others it is asked for its lag alone. A drafter that was not asked
-    for some rounds catches up by itself: `tokens` is always the whole sequence.
+    Attributes:
+        listener: sees the target's decodes while the drafter may be asked, and can copy hidden
+            rows there: the target's next decode overwrites them. It never sees what the target's
+            cache held before. None if the drafter does not need it.
+        reads_paths: whether it can read tokens of a cheaper drafter in one pass (see `propose`).
+        block: tokens that it guesses in one pass at most; 0 if each token takes a pass.
+        ahead: reads while the target decodes; None if the drafter waits.
+        own_vocabulary: whether its tokens are not the target's. Its best guesses are then text,
+            which is cut into the target's tokens after its passes.
+    """
+
+    listener: Listener | None = None
+    reads_paths: bool = False
+    block: int = 0
+    ahead: Ahead | None = None
+    own_vocabulary: bool = False
+
+
+class DrafterState(NamedTuple):
+    """Where a drafter stands before a proposal.
+
+    Attributes:
+        pending_tokens: tokens that its first pass has to read; 0 if that pass is already done.
+        left_out: tokens of the sequence that its passes will not know, as far as can be told.
+    """
+
+    pending_tokens: int
+    left_out: int = 0
+
+
+class Drafter(Protocol):
+    """Proposes tokens, and learns what became of them.
+
+    `begin` opens a generation. In each round the engine asks for the `state`; where it then chooses
+    this drafter, it calls `propose` and `observe`. `tokens` is always the whole sequence, so that a
+    drafter that was not chosen for some rounds catches up by itself.
     """
 
     @property
     def name(self) -> str:
-        """What it is called in rounds, costs and figures."""
+        """What rounds, costs and figures call it."""
         ...
 
     @property
-    def reader(self) -> Listener | None:
-        """Is shown the target's decodes while this may be asked to draft; None where it is blind.
-
-        This is where hidden rows can be had: they are gone with the target's next decode. What
-        stood in the target's cache before was never shown.
-        """
-        ...
-
-    @property
-    def reads_paths(self) -> bool:
-        """Whether it can read what a cheaper drafter proposes in one pass (see `propose`)."""
-        ...
-
-    @property
-    def block(self) -> int:
-        """Tokens that it guesses in one pass at most, all at once; 0 where each takes a pass."""
-        ...
-
-    @property
-    def ahead(self) -> Ahead | None:
-        """What it reads while the target decodes; None where it waits."""
+    def capabilities(self) -> Capabilities:
+        """What it can do; the same as long as it lives."""
         ...
 
     def begin(
         self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
     ) -> None:
-        """Start a generation that continues `tokens`; `anew` as if there had been none before."""
+        """Start a generation that continues `tokens`; `anew` forgets all earlier ones."""
         ...
 
-    def lag(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens` the first pass of a proposal would have to read; 0: it is made."""
+    def state(self, tokens: Sequence[int]) -> DrafterState:
+        """What a proposal for `tokens` would have to read, and what it would leave out."""
         ...
 
-    def left_out(self, tokens: Sequence[int]) -> int:
-        """How many of `tokens` its passes leave out, as far as can be told; asked behind `lag`."""
-        ...
-
-    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
-        """Tokens that may follow `tokens`, as many as the plan wants.
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
+        """Propose tokens that may follow `tokens`, as many as the plan wants.
 
         Args:
-            tokens: all there is.
-            plan: says when to stop.
-            path: tokens that somebody cheaper proposes. What is drafted is what it would be without
-                them (Cascade Speculative Drafting, 2312.11462): as long as that is the same token,
-                there is no pass to wait for, and the first other one is drafted like any.
+            tokens: the whole sequence.
+            plan: decides when to stop.
+            path: tokens proposed by a cheaper drafter. They do not change the draft (Cascade
+                Speculative Drafting, 2312.11462), but reading them saves the passes of those that
+                are drafted too.
 
         Raises:
             Cancelled: the generation's `cancel` was set.
@@ -170,12 +180,12 @@ class Drafter(Protocol):
         ...
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """The round is over: `accepted` of the tokens it drafted stay; `tokens` is all there is."""
+        """Learn that `accepted` of the drafted tokens stay, and that the sequence is `tokens`."""
         ...
 
 
 def write(
-    look: Callable[[Logits, Sequence[int]], View],
+    view_of: Callable[[Logits, Sequence[int]], View],
     follow: Callable[[int, int], Logits],
     rows: Logits | Sequence[Logits],
     *,
@@ -187,41 +197,41 @@ def write(
     """Write a draft token by token while the plan goes on.
 
     Args:
-        look: sees what the logits offer after what was drafted.
-        follow: reads a token, the so-many-th that was drafted; returns the logits after it.
-        rows: logits of the first token and of those behind each of `path`, shape
-            (1 + len(path), n_vocab); gone with the first `follow`.
-        path: tokens that were read already, in case that they are drafted.
-        plan: says when to stop.
-        limit: tokens at most.
-        is_end: whether a token ends generation, and the draft.
+        view_of: (logits, drafted tokens) -> the view of the next token.
+        follow: (token, its index in the draft, from 1) -> the logits after it.
+        rows: logits of the first token and after each token of `path`, shape
+            (1 + len(path), n_vocab). The first call of `follow` overwrites them.
+        path: tokens that have been read already, in case they are drafted.
+        plan: decides when to stop.
+        limit: the largest number of tokens.
+        is_end: whether a token ends generation, and with it the draft.
 
     Returns:
-        The draft, and views and confidences as `Drafted` has them.
+        The draft, and views and confidences as in `Proposal`.
     """
     drafted: list[int] = []
     drawn_from: list[Dist] = []
     views: list[View] = []
     confidences: list[float] = []
-    firm, agreed, logits = 0, 0, rows[0]
+    must_verify, agreed, logits = 0, 0, rows[0]
     while True:
         try:
-            view = look(logits, drafted)
-        except SamplingError:  # no distribution; or none but the target has an id for it
+            view = view_of(logits, drafted)
+        except SamplingError:  # no distribution, or none over ids that the target has
             break
         confidence = view.confidence() if plan.learns else 0.0
         views.append(view)
         if plan.learns:
             confidences.append(confidence)
         # Nothing has been drawn yet: a draft that ends here is lossless under every rule.
-        if not plan.wants_token(confidence, firm=view.firm):
+        if not plan.wants_token(confidence, must_verify=view.must_verify):
             break
         token, q = view.pick()
         drafted.append(token)
         if q is not None:
             drawn_from.append(q)
-        if view.firm:
-            firm = len(drafted)
+        if view.must_verify:
+            must_verify = len(drafted)
         if len(drafted) == limit or is_end(token):
             break
         if len(drafted) == agreed + 1 and path[agreed : agreed + 1] == (token,):
@@ -231,39 +241,38 @@ def write(
             logits = follow(token, len(drafted))
         else:
             break
-    return Draft(tuple(drafted), tuple(drawn_from) or None, firm), views, confidences
+    return Draft(tuple(drafted), tuple(drawn_from) or None, must_verify), views, confidences
 
 
 @dataclass(slots=True)
 class Excerpt:
-    """How much of a long text a draft reads: its end at first, all once that is earned.
+    """How much of a long text a draft reads: its end at first, all of it once that is earned.
 
     Attributes:
         last: tokens of the end that are read at first.
-        left_out: tokens behind the first ones that the draft's cache knows nothing of.
+        left_out: tokens after the first few that the draft's cache leaves out.
         earned: tokens that it may read at once.
     """
 
-    last: int = LOOK
+    last: int = EXCERPT_TOKENS
     left_out: int = 0
     earned: int = 0
 
-    def lag(self, missing: int) -> int:
-        """What is read of so many tokens that the cache lacks."""
-        return missing if self._reads_on(missing) else _FIRST + self.last
-
-    def leaves_out(self, length: int, missing: int) -> int:
-        """What is not read of a text of `length` tokens of which the cache lacks `missing`."""
-        return self.left_out if self._reads_on(missing) else length - self.lag(missing)
+    def state(self, length: int, missing: int) -> DrafterState:
+        """What is read of a text of `length` tokens of which the cache lacks `missing`."""
+        if self._reads_on(missing):
+            return DrafterState(missing, self.left_out)
+        read = _FIRST + self.last
+        return DrafterState(read, length - read)
 
     def _reads_on(self, missing: int) -> bool:
         return missing <= max(GAP, _FIRST + self.last)
 
     def begins_anew(self, length: int, missing: int) -> bool:
-        """Choose what is read of a text of `length` tokens of which the cache lacks `missing`.
+        """Choose what to read of a text of `length` tokens of which the cache lacks `missing`.
 
         Returns:
-            whether the cache begins anew, behind the first few tokens.
+            Whether the cache begins anew after the first few tokens.
         """
         reads_all = self.left_out > 0 and length <= self.earned
         if reads_all:
@@ -277,31 +286,26 @@ class Excerpt:
         return True
 
     def earn(self, accepted: int) -> None:
-        """So many drafted tokens were accepted."""
+        """Count drafted tokens that were accepted."""
         self.earned += _EARNED * accepted
 
 
 class ModelDrafter:
-    """A small model that writes ahead of the target.
+    """Drafts with a small model that has the target's vocabulary.
 
-    The draft's cache is always a prefix of what the conversation holds: `observe` takes back what
-    was rejected, `propose` decodes what is missing. After a draft accepted whole, its last token
-    is missing, since nothing was to be proposed after it.
+    The draft's cache is always a prefix of the sequence: `observe` takes back what was rejected,
+    `propose` decodes what is missing. After a draft was accepted whole, its last token is missing,
+    since nothing had to be proposed after it.
 
-    Where much is missing, a long prompt above all, the draft begins on the first few tokens and the
-    last ones alone: to read it all would take longer than a short answer gains. The cache holds
-    them one behind the other, as if nothing stood between. All is read as soon as what was accepted
-    has gained that time; a draft that is often right sees whole conversations.
+    Where much is missing, above all after a long prompt, the draft reads the first few tokens and
+    the last ones: to read all would take longer than a short answer gains. The cache holds them as
+    if nothing stood between. The draft reads all once its accepted tokens have saved that time.
 
     Attributes:
         context: the draft model's context.
-        name: what it is called in rounds, costs and figures.
+        name: what rounds, costs and figures call it.
         excerpt: how much of a long text it reads.
-        ahead: what it reads while the target decodes; None where it waits.
     """
-
-    reader = None
-    block = 0
 
     def __init__(
         self,
@@ -313,13 +317,13 @@ class ModelDrafter:
     ) -> None:
         """Draft with `context` for a target of `n_vocab` tokens.
 
-        Ids that the target does not have are left out before anything is picked.
+        Ids that the target does not have are left out before a token is picked.
 
         Args:
-            context: the draft model's.
-            n_vocab: tokens that the target has.
-            name: what it is called.
-            beside: when to go on while the target decodes; None for never.
+            context: of the draft model.
+            n_vocab: size of the target's vocabulary.
+            name: what rounds, costs and figures call it.
+            beside: decides when to go on while the target decodes; None for never.
         """
         self.context = context
         self.name = name
@@ -328,21 +332,17 @@ class ModelDrafter:
         self._held = 0  # tokens of the cache that the last proposal went on from
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._proposer: Proposer = argmax_proposer
-        # What was read along another way has to go without reading again.
-        goes_on = beside is not None and self.reads_paths
-        self.ahead = Ahead(context, self._n_vocab, beside) if beside and goes_on else None
-
-    @property
-    def reads_paths(self) -> bool:
-        """Unless taking back what it did not draft would mean to read again."""
-        return self.context.takes_back is None
+        # Reading tokens that may not be drafted pays only where taking them back costs nothing.
+        removes = context.max_rollback is None
+        self._ahead = Ahead(context, self._n_vocab, beside) if beside and removes else None
+        self.capabilities = Capabilities(reads_paths=removes, ahead=self._ahead)
 
     def begin(
         self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
     ) -> None:
-        """Keep of the cache what `tokens` begins with, or nothing: what was earned goes as well."""
-        if self.ahead is not None:
-            self.ahead.begin(proposer, cancel)
+        """Keep what the cache has in common with `tokens`; `anew` keeps nothing."""
+        if self._ahead is not None:
+            self._ahead.begin(proposer, cancel)
         self.context.watch(cancel)
         self._cancel = cancel
         if anew:
@@ -353,37 +353,35 @@ class ModelDrafter:
             self.excerpt.left_out = 0
         self._proposer = proposer
 
-    def lag(self, tokens: Sequence[int]) -> int:
-        """What the cache lacks of `tokens`, or what it would begin anew with."""
-        return 0 if self._found(tokens) else self.excerpt.lag(self._missing(tokens))
-
-    def left_out(self, tokens: Sequence[int]) -> int:
-        """What stands between the first tokens and the last ones of a long text."""
-        return self.excerpt.leaves_out(len(tokens), self._missing(tokens))
+    def state(self, tokens: Sequence[int]) -> DrafterState:
+        """What the cache lacks of `tokens`, or would begin anew with."""
+        ready = self._found(tokens)  # settles the cache
+        state = self.excerpt.state(len(tokens), self._missing(tokens))
+        return DrafterState(0, state.left_out) if ready else state
 
     def _missing(self, tokens: Sequence[int]) -> int:
         return len(tokens) - self.excerpt.left_out - len(self.context.tokens)
 
     def _found(self, tokens: Sequence[int]) -> Sequence[Logits]:
-        """Logits of passes that were made ahead, the first one's first."""
-        return () if self.ahead is None else self.ahead.found(tokens)
+        """Logits of passes that were made ahead, in order."""
+        return () if self._ahead is None else self._ahead.found(tokens)
 
     def _unread(self, tokens: Sequence[int], read: int) -> Sequence[int]:
-        """What follows `read` tokens in the cache."""
+        """What is to be read after the first `read` tokens of the cache."""
         left_out = self.excerpt.left_out
         if read >= _FIRST or not left_out:
             return tokens[read + left_out :]
         return [*tokens[read:_FIRST], *tokens[_FIRST + left_out :]]
 
-    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Drafted:
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         """Draft while the plan goes on.
 
-        Fewer after an end of generation, in a full context, where no id that the draft has may
-        follow and where its logits are no distribution; none once the text holds an id that only
-        the target has.
+        The draft is shorter after an end of generation, in a full context, where none of the
+        draft's ids may follow, and where its logits are not a distribution. It is empty once the
+        text holds an id that only the target has.
         """
         ready = self._found(tokens)
-        guesses = self.ahead.take(tokens) if self.ahead is not None else ()
+        guesses = self._ahead.take(tokens) if self._ahead is not None else ()
         if self.excerpt.begins_anew(len(tokens), 1 if ready else self._missing(tokens)):
             self.context.keep_prefix(tokens[:_FIRST])
             ready = ()
@@ -392,9 +390,9 @@ class ModelDrafter:
         self._held = cached + len(unread)
         limit = min(plan.limit, self.context.n_ctx - self._held + 1)
         if limit < 1 or max(unread, default=0) >= self.context.model.n_vocab:
-            return Drafted(self.name, cached=cached)
+            return Proposal(self.name, cached=cached)
         rows: Logits | Sequence[Logits] = ready
-        if ready:  # what was guessed takes the place of the path
+        if ready:  # the guesses take the place of the path
             path = guesses
         else:
             path = self._readable(path, min(limit - 1, self.context.n_batch - len(unread)))
@@ -405,7 +403,7 @@ class ModelDrafter:
             nonlocal passes
             passes += 1
             self._cancel.check()
-            self.context.rewind(self._held + drafted - 1)  # without what was not drafted of a path
+            self.context.rewind(self._held + drafted - 1)  # drops the rest of the path
             if drafted == 1:
                 self.context.mark()
             return self.context.decode([token], 1)[0, : self._n_vocab]
@@ -419,18 +417,18 @@ class ModelDrafter:
             limit=limit,
             is_end=self.context.model.is_end,
         )
-        drafted = Drafted(self.name, *written, cached=cached, passes=passes)
+        drafted = Proposal(self.name, *written, cached=cached, passes=passes)
         if ready:
             return replace(drafted, kept=max(0, len(drafted.views) - passes))
         return replace(drafted, read=len(unread) + len(path), path=len(path))
 
     def _readable(self, path: tuple[int, ...], room: int) -> tuple[int, ...]:
-        """What of a path goes into the first decode: what is drafted behind it takes its own."""
+        """The part of a path that the first decode reads."""
         n_vocab = self.context.model.n_vocab
         return tuple(takewhile(lambda token: token < n_vocab, path[: max(0, room)]))
 
     def _read(self, tokens: Sequence[int], n_logits: int) -> Logits:
-        """Decode `tokens`; return the logits after the last ones, of one decode at most."""
+        """Decode `tokens`; return the logits after the last ones, which fit into one decode."""
         step = self.context.n_batch
         for i in range(0, len(tokens), step):
             self._cancel.check()
@@ -440,14 +438,14 @@ class ModelDrafter:
         return logits
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """Take what was rejected out of the cache: it may hold all but the newest token.
+        """Take what was rejected out of the cache.
 
-        Others may have continued the draft: what of theirs was accepted it read only if that stood
-        in its path. A recurrent draft goes back to where it began to draft, and reads what was
-        accepted with the newest token.
+        The cache never holds the newest token. Lookup may have continued the draft: the cache holds
+        its accepted tokens only if they stood in the path. A recurrent draft goes back to where it
+        began to draft, and reads the accepted tokens with the newest one.
         """
         self.excerpt.earn(accepted)
-        if self.ahead is not None and self.ahead.outcome(tokens):
+        if self._ahead is not None and self._ahead.outcome(tokens):
             return  # the cache is in use
         held, begun = self.context.tokens[self._held :], self._held + self.excerpt.left_out
         self.context.rewind(self._held + common_prefix(held, tokens[begun:-1]))

@@ -16,28 +16,34 @@ from typing import NamedTuple
 from localspec.engine.acceptance import Verification, verification
 from localspec.engine.ahead import Ahead
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Drafted, Drafter
+from localspec.engine.drafter import Drafter, Proposal
+from localspec.engine.explainer import (
+    Explainer,
+    GenerationRecord,
+    PassRecorder,
+    RoundRecord,
+    can_record,
+)
+from localspec.engine.explanation import RoundExplanation
 from localspec.engine.grammar import Constraint
-from localspec.engine.inside import Inside
-from localspec.engine.judged import judged
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
-from localspec.engine.look import Made, Sight, Witness, Written, can_be_seen
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
+from localspec.engine.lookup_scores import score_lookup
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.past import NO_PAST
 from localspec.engine.proposer import Proposer
 from localspec.engine.sampling import Dist, TargetRows, logprobs
 from localspec.engine.stats import LOOKUP, FinishReason, Prefill, Round, TokenLogprob
-from localspec.engine.trace import Recorder
+from localspec.engine.trace import TraceWriter
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import Cancelled, PromptTooLong
 from localspec.limits import MAX_BATCH_OUTPUTS
 
 UNLIMITED = -1
-NOT_ASKED = Drafted()
+NOT_ASKED = Proposal()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +56,7 @@ class GenerateSettings:
         n_predict: tokens to generate at most; -1 for as many as the context holds.
         constraint: what the output must conform to, in its state before the first token.
         lenience: makes the rule lossy; None for lossless.
-        recorder: writes a trace.
+        trace: writes a trace of every round.
         repeatable: somebody gave the seed: where the draft length has a part in what the seed
             gives (token, block), it must not follow the clock.
         top_logprobs: how many alternatives of each token a round tells; None for no probabilities.
@@ -62,7 +68,7 @@ class GenerateSettings:
     n_predict: int = UNLIMITED
     constraint: Constraint | None = None
     lenience: float | None = None
-    recorder: Recorder | None = None
+    trace: TraceWriter | None = None
     repeatable: bool = False
     top_logprobs: int | None = None
     drafters: frozenset[str] | None = None
@@ -77,10 +83,10 @@ class _Generation:
 
     tokens: list[int]
     verification: Verification
-    written: Written
+    record: GenerationRecord
     cancel: Cancel
     remaining: int
-    recorder: Recorder | None
+    trace: TraceWriter | None
     top_logprobs: int | None = None
     drafters: frozenset[str] | None = None
     free: bool = True
@@ -102,7 +108,7 @@ class Engine:
         lookup: copies from the text so far; None where it may not.
         past: other texts that it may copy from, unless the seed is to give the draft.
         rows: tokens of a pass at most.
-        written: the running or else the last generation; None before the first.
+        record: of the running or else the last generation; None before the first.
         watch: told once, and then forgotten, what happens inside the next round with a draft.
     """
 
@@ -119,8 +125,8 @@ class Engine:
         self.drafters = {each.name: each for each in drafters} if able else {}
         self.lookup = lookup if able else None
         self.past = NO_PAST
-        self.written: Written | None = None
-        self.watch: Callable[[Inside], None] | None = None
+        self.record: GenerationRecord | None = None
+        self.watch: Callable[[RoundExplanation], None] | None = None
 
     @property
     def drafts(self) -> bool:
@@ -168,8 +174,8 @@ class Engine:
     def _show(self, policy: GammaPolicy | None, names: Sequence[str]) -> None:
         """Let those of these drafters see the target's decodes that may be asked to draft."""
         asked = names if policy is None else policy.asks(names)
-        readers = (self.drafters[name].reader for name in asked)
-        self.target.show([each for each in readers if each is not None])
+        listeners = (self.drafters[name].capabilities.listener for name in asked)
+        self.target.show([each for each in listeners if each is not None])
 
     def generate(
         self,
@@ -219,10 +225,10 @@ class Engine:
             settings.sampling,
             constraint=settings.constraint,
             lenience=settings.lenience,
-            recorder=settings.recorder,
+            trace=settings.trace,
         )
-        if settings.recorder is not None:
-            settings.recorder.begin(prompt, how.sampler.params)
+        if settings.trace is not None:
+            settings.trace.begin(prompt, how.sampler.params)
         free = how.invariant or not settings.repeatable
         for drafter in self.drafters.values():
             drafter.begin(prompt, how.proposer, cancel, anew=not free)
@@ -230,12 +236,12 @@ class Engine:
             self.lookup.begin(prompt, self.past if free else NO_PAST)
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
         sampling = replace(settings.sampling, seed=how.noise.seed)
-        seeded = replace(settings, sampling=sampling, recorder=None)
+        seeded = replace(settings, sampling=sampling, trace=None)
         tokens = list(prompt)
-        self.written = written = Written(seeded, tokens, len(tokens))
-        recorder, top = settings.recorder, settings.top_logprobs
+        self.record = record = GenerationRecord(seeded, tokens, len(tokens))
+        trace, top = settings.trace, settings.top_logprobs
         return _Generation(
-            tokens, how, written, cancel, remaining, recorder, top, settings.drafters, free
+            tokens, how, record, cancel, remaining, trace, top, settings.drafters, free
         )
 
     def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
@@ -248,7 +254,7 @@ class Engine:
         drafted = perf_counter()
         done = self._verify(generation, asked, sight)
         chances = self._observe(asked, tokens, done.p, done.verdict)
-        scores = judged(guess, asked, done.p, done.verdict, generation.verification.copied)
+        scores = score_lookup(guess, asked, done.p, done.verdict, generation.verification.copied)
         before, generation.ended = generation.ended, (ended := perf_counter())
         figures = Round(
             tokens=done.emitted,
@@ -277,7 +283,7 @@ class Engine:
             logprobs=done.logprobs,
             finish=done.finish,
         )
-        generation.written.rounds.append(Made.of(asked, done.verdict, drawn, figures))
+        generation.record.rounds.append(RoundRecord.of(asked, done.verdict, drawn, figures))
         self._learn(figures)
         if sight is not None:
             self._tell(generation, sight, asked.draft, done.p)
@@ -286,37 +292,41 @@ class Engine:
     def _learn(self, done: Round) -> None:
         """Let who drafted learn whether it pays to go on during the target's passes."""
         drafter = self.drafters.get(done.drafter)
-        if drafter is not None and drafter.ahead is not None:
-            drafter.ahead.beside.observe(done, right=drafter.ahead.right)
+        ahead = None if drafter is None else drafter.capabilities.ahead
+        if ahead is not None:
+            ahead.beside.observe(done, right=ahead.right)
 
-    def _looked_at(self, generation: _Generation) -> Sight:
+    def _looked_at(self, generation: _Generation) -> PassRecorder:
         """See what the drafters' passes show in this round."""
-        sight = Sight(generation.verification.proposer)
+        sight = PassRecorder(generation.verification.proposer)
         self._begin_with(sight, generation)
         return sight
 
     def _begin_with(self, proposer: Proposer, generation: _Generation) -> None:
         """Let all drafters that can be seen go on with `proposer`."""
         for drafter in self.drafters.values():
-            if can_be_seen(drafter, generation.verification.proposer):
+            if can_record(drafter, generation.verification.proposer):
                 drafter.begin(generation.tokens, proposer, generation.cancel)
 
-    def _tell(self, generation: _Generation, sight: Sight, draft: Draft, p: TargetRows) -> None:
+    def _tell(
+        self, generation: _Generation, sight: PassRecorder, draft: Draft, p: TargetRows
+    ) -> None:
         """Tell who watches what happened inside the round that is over, if it had a draft."""
-        how, written = generation.verification, generation.written
+        how, written = generation.verification, generation.record
         self._begin_with(how.proposer, generation)
         watch = self.watch
         if watch is not None and draft.tokens:
             self.watch = None
-            look = Witness(how, written, sight, self.target.model)
+            look = Explainer(how, written, sight, self.target.model)
             watch(look.inside(len(written.rounds), draft, p, again=False))
 
     def _ahead(self) -> Iterator[Ahead]:
         """What the drafters read while the target decodes."""
-        return (each.ahead for each in self.drafters.values() if each.ahead is not None)
+        found = (each.capabilities.ahead for each in self.drafters.values())
+        return (ahead for ahead in found if ahead is not None)
 
     def _meanwhile(
-        self, generation: _Generation, asked: Drafted, sight: Sight | None
+        self, generation: _Generation, asked: Proposal, sight: PassRecorder | None
     ) -> AbstractContextManager[Ahead | None]:
         """Let a draft model go on during the target's pass, where that pays.
 
@@ -324,7 +334,7 @@ class Engine:
         has a part in what a seed gives. Nor where somebody looks at the passes.
         """
         drafter = self.drafters.get(asked.drafter)
-        ahead = None if drafter is None or sight is not None else drafter.ahead
+        ahead = None if drafter is None or sight is not None else drafter.capabilities.ahead
         if ahead is None or not generation.free or not asked.views:  # it could not read the text
             return nullcontext()
         draft = asked.draft.tokens
@@ -332,7 +342,7 @@ class Engine:
         return ahead.going_on(generation.tokens, asked.held, draft, asked.following, room)
 
     def _verify(
-        self, generation: _Generation, asked: Drafted, sight: Sight | None = None
+        self, generation: _Generation, asked: Proposal, sight: PassRecorder | None = None
     ) -> _Verified:
         """One decode of the target over the draft, what the rule makes of it, and going back."""
         tokens, how, held = generation.tokens, generation.verification, len(generation.tokens)
@@ -345,8 +355,8 @@ class Engine:
         decoded = perf_counter()
         p = how.sampler.rows(logits, tokens, draft.tokens)
         verdict = how.rule(draft, p, how.noise, held)
-        if generation.recorder is not None:
-            generation.recorder.round(tokens, draft, p, verdict)
+        if generation.trace is not None:
+            generation.trace.round(tokens, draft, p, verdict)
         emitted, finish = self._commit(generation, draft, verdict)
         n_best = generation.top_logprobs  # before the rows are gone
         scored = () if n_best is None else logprobs(logits, emitted, n_best)
@@ -397,30 +407,32 @@ class Engine:
         guess: Guess,
     ) -> Plan:
         tokens = generation.tokens
+        states = {name: each.state(tokens) for name, each in asked.items()}
+        able = {name: each.capabilities for name, each in asked.items()}
         return policy.plan(
             Situation(
                 room=self._room(generation),
                 context=len(tokens),
                 remaining=generation.remaining,
-                lags={name: each.lag(tokens) for name, each in asked.items()},
-                left_out={name: each.left_out(tokens) for name, each in asked.items()},
+                pending_tokens={name: each.pending_tokens for name, each in states.items()},
+                left_out={name: each.left_out for name, each in states.items()},
                 copies=guess.confidences,
-                readers=[name for name, each in asked.items() if each.reads_paths],
-                blocks={name: each.block for name, each in asked.items() if each.block},
+                readers=[name for name, each in able.items() if each.reads_paths],
+                blocks={name: each.block for name, each in able.items() if each.block},
             )
         )
 
-    def _propose(self, generation: _Generation, plan: Plan, guess: Guess) -> Drafted:
+    def _propose(self, generation: _Generation, plan: Plan, guess: Guess) -> Proposal:
         """The draft that the plan wants: of the drafter it names, and what lookup adds to that."""
         if plan.limit == 0:
             return NOT_ASKED
         if plan.drafter == LOOKUP:
             copied = guess.first(plan.limit)
-            return Drafted(LOOKUP, Draft(copied.tokens), tail=copied)
+            return Proposal(LOOKUP, Draft(copied.tokens), tail=copied)
         path = guess.tokens[: plan.reads]
         drafter, tokens = self.drafters[plan.drafter], generation.tokens
         asked = drafter.propose(tokens, plan, path)
-        asked = replace(asked, left_out=drafter.left_out(tokens))
+        asked = replace(asked, left_out=drafter.state(tokens).left_out)
         if guess.tokens:
             same = common_prefix(asked.draft.tokens, guess.tokens)
             asked = replace(asked, agreed=max(0, min(same, len(asked.views) - 1)))
@@ -450,7 +462,7 @@ class Engine:
         return tokens, FinishReason.CONTEXT if full else None
 
     def _observe(
-        self, asked: Drafted, tokens: Sequence[int], p: Sequence[Dist], verdict: Verdict
+        self, asked: Proposal, tokens: Sequence[int], p: Sequence[Dist], verdict: Verdict
     ) -> tuple[float, ...]:
         """Tell the drafter what became of its draft; return the chances of what was judged."""
         drafter = self.drafters.get(asked.drafter)

@@ -1,4 +1,4 @@
-"""Drafting with a head, which reads the states that the target computed."""
+"""Drafting with heads, which read the states that the target computed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import GAP, LOOK, Drafted, write
+from localspec.engine.drafter import (
+    EXCERPT_TOKENS,
+    GAP,
+    Capabilities,
+    DrafterState,
+    Proposal,
+    write,
+)
 from localspec.engine.length.stopping import Plan
-from localspec.engine.llama import BlockHead, Head, Listener, SharedHead
+from localspec.engine.llama import BlockHead, Head, SharedHead
 from localspec.engine.llama.head import Rows
 from localspec.engine.proposer import Proposer, View, argmax_proposer
 from localspec.engine.sampling import Logits
@@ -17,38 +24,33 @@ from localspec.engine.verify import Draft
 
 
 class HeadDrafter:
-    """A head beside the target: EAGLE-3 or MTP.
+    """Drafts with a head: EAGLE-3 or MTP.
 
     Row i of the head pairs the target's state at token i with token i + 1. The head keeps the
-    states of the latest tokens; rows are made of them only when a draft is wanted. Where more than
-    `GAP` are missing, as behind a long prompt, the head begins anew with the last ones: to
-    read all would take longer than a short answer gains. What this drafts itself is taken out again
-    at once: those rows are made anew of the target's states.
+    states of the latest tokens, and makes rows of them only when a draft is wanted. If more than
+    `GAP` rows are missing, as after a long prompt, it begins anew with the last ones: to make all
+    would take longer than a short answer gains. Rows of drafted tokens are taken out at once, and
+    made anew from the target's states.
 
-    Of several layers of MTP each drafts one token: the first as any head does, every other one
-    reads for it what was drafted by those before.
+    If MTP has several layers, each drafts one token. The first one drafts like any head; the others
+    also read what the layers before them drafted.
 
     Attributes:
-        head: its context.
-        name: what it is called in rounds, costs and figures.
-        look: rows that it begins with.
+        head: the head's context.
+        name: what rounds, costs and figures call it.
+        excerpt_tokens: rows that it begins with.
     """
 
-    reads_paths = False
-    ahead = None
-    look = LOOK
+    excerpt_tokens = EXCERPT_TOKENS
+    _shift = 1  # a row pairs a state with the token that comes so many later
 
     def __init__(self, head: Head, name: str = "") -> None:
-        """Draft with `head`, called by its kind where no name is given."""
+        """Draft with `head`, named after its kind by default."""
         self.head = head
         self.name = name or head.kind
+        self.capabilities = Capabilities(listener=head)
         self._cancel = Cancel()
         self._proposer: Proposer = argmax_proposer
-
-    @property
-    def reader(self) -> Listener:
-        """The head itself."""
-        return self.head
 
     def begin(
         self,
@@ -58,10 +60,10 @@ class HeadDrafter:
         *,
         anew: bool = False,
     ) -> None:
-        """Start a generation; what the target computed of the text so far is known already.
+        """Start a generation; the states of the text so far have already been seen.
 
-        How much of it was shown depends on what was decoded before, and so do the drafts: `anew`
-        only what this generation decodes is read.
+        How many of them were seen, and with that the drafts, depends on what was decoded before.
+        With `anew` the head reads only what this generation decodes.
         """
         self.head.watch(cancel)
         if anew:
@@ -69,43 +71,34 @@ class HeadDrafter:
         self._cancel = cancel
         self._proposer = proposer
 
-    @property
-    def block(self) -> int:
-        """None: one token after the other."""
-        return 0
-
-    def lag(self, tokens: Sequence[int]) -> int:
-        """Rows that are missing, as far as they can be made."""
-        return max(1, len(tokens) - 1 - self._next(tokens))
-
-    def left_out(self, tokens: Sequence[int]) -> int:
-        """What stands before the first row."""
+    def state(self, tokens: Sequence[int]) -> DrafterState:
+        """The rows that are missing and can be made; the tokens before the first row."""
         head, row = self.head, self._next(tokens)
-        return head.first if head.tokens and row == head.end else row
+        first = head.first if head.tokens and row == head.end else row
+        return DrafterState(max(1, len(tokens) - self._shift - row), first)
 
     def _next(self, tokens: Sequence[int]) -> int:
-        """The row to be made next: one that goes on, or the first of those that are made anew."""
-        head = self.head
-        last = len(tokens) - 1
-        goes_on = head.tokens and head.end >= max(head.states.first, last - max(GAP, self.look))
-        return head.end if goes_on else max(head.states.first, last - self.look)
+        """The row to make next: the one after the last, or the first of those made anew."""
+        head, last, excerpt = self.head, len(tokens) - 1, self.excerpt_tokens
+        goes_on = head.tokens and head.end >= max(head.states.first, last - max(GAP, excerpt))
+        return head.end if goes_on else max(head.states.first, last - excerpt)
 
     def propose(
         self,
         tokens: Sequence[int],
         plan: Plan,
         path: tuple[int, ...] = (),  # noqa: ARG002 - every row needs the state of the one before
-    ) -> Drafted:
+    ) -> Proposal:
         """Draft while the plan goes on.
 
-        Nothing where the target's last state was not seen, as after a drafter was added late.
+        The draft is empty if the target's last state was not seen.
         """
         head, last = self.head, len(tokens) - 2  # the row that pairs the newest token with a state
         limit = min(plan.limit, head.n_ctx - len(tokens))
         if head.layers > 1:
             limit = min(limit, head.layers)
         if limit < 1 or not head.states.knows(last):
-            return Drafted(self.name)
+            return Proposal(self.name)
         head.keep(last)
         cached = self._next(tokens)
         if cached != head.end:
@@ -127,7 +120,7 @@ class HeadDrafter:
         finally:
             head.keep(last + 1)
         read = last + 1 - cached
-        return Drafted(self.name, *written, read=read, cached=cached, begun=head.first)
+        return Proposal(self.name, *written, read=read, cached=cached, begun=head.first)
 
     def _write(
         self,
@@ -151,7 +144,7 @@ class HeadDrafter:
     def _further(
         self, last: int, chain: tuple[list[int], list[Rows]], token: int, state: Rows, layer: int
     ) -> tuple[Logits, Rows]:
-        """Let the next layer read what was drafted: it knows nothing of it, but all before."""
+        """Have the next layer read what was drafted: it has read only the text."""
         tokens, states = chain
         tokens.append(token)
         states.append(state)
@@ -159,7 +152,7 @@ class HeadDrafter:
         return self.head.read(tokens, np.concatenate(states), output=True, layer=layer)
 
     def _catch_up(self, tokens: Sequence[int]) -> tuple[Logits, Rows]:
-        """Make the rows that are missing; return the last one's logits and its state."""
+        """Make the rows that are missing; return the logits and the state of the last one."""
         head, whole = self.head, len(tokens) - 1
         while True:
             start, n = head.end, min(head.n_batch, whole - head.end)
@@ -171,43 +164,40 @@ class HeadDrafter:
             self._cancel.check()
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """Nothing is left of a draft, and what was verified was shown."""
+        """Nothing to do: the draft's rows are gone, and the head saw what was verified."""
 
 
 class BlockDrafter(HeadDrafter):
-    """A head that guesses several tokens in one pass, such as DFlash.
+    """Drafts with a head that guesses several tokens in one pass, such as DFlash.
 
-    Row i of the head is the target's state at token i. How many tokens a pass guesses is decided
-    before it, for that changes them all; how many of them are submitted, after it. Each is drawn
-    from a distribution that does not depend on those drawn before it but through the sampler chain
+    Row i of the head is the target's state at token i. The number of tokens that a pass guesses
+    changes all of them, so it is decided before the pass; how many are submitted is decided after
+    it. A token's distribution depends on the tokens drawn before it only through the sampler chain,
     and where the head says so.
     """
 
     head: BlockHead
+    _shift = 0
 
-    @property
-    def block(self) -> int:
-        """How many tokens a pass guesses at most."""
-        return self.head.longest
-
-    def lag(self, tokens: Sequence[int]) -> int:
-        """Rows that are missing, as far as they can be made, and that of the newest token."""
-        return max(1, len(tokens) - self._next(tokens))
+    def __init__(self, head: BlockHead, name: str = "") -> None:
+        """Draft with `head`, named after its kind by default."""
+        super().__init__(head, name)
+        self.capabilities = Capabilities(listener=head, block=head.longest)
 
     def propose(
         self,
         tokens: Sequence[int],
         plan: Plan,
         path: tuple[int, ...] = (),  # noqa: ARG002 - all is guessed in one pass
-    ) -> Drafted:
-        """Guess as many tokens as the plan allows; draft of them while it goes on.
+    ) -> Proposal:
+        """Guess as many tokens as the plan allows; draft them while the plan goes on.
 
-        Nothing where the target's last state was not seen, as after a drafter was added late.
+        The draft is empty if the target's last state was not seen.
         """
         head, last = self.head, len(tokens) - 2
         limit = min(plan.limit, head.longest, head.n_ctx - len(tokens))
         if limit < 1 or not head.states.knows(last):
-            return Drafted(self.name)
+            return Proposal(self.name)
         head.keep(last + 1)
         cached = self._next(tokens)
         if cached != head.end:
@@ -226,7 +216,7 @@ class BlockDrafter(HeadDrafter):
             limit=limit,
             is_end=head.target.model.is_end,
         )
-        return Drafted(
+        return Proposal(
             self.name,
             *written,
             read=last + 1 - cached + limit,
@@ -238,38 +228,33 @@ class BlockDrafter(HeadDrafter):
 
 
 class SharedDrafter(HeadDrafter):
-    """A head without a cache: Gemma 4's assistant, which reads what the target holds.
+    """Drafts with a head that has no cache: Gemma 4's assistant, which reads the target's.
 
-    Each pass reads the newest token with the target's state before it, or a drafted one with the
-    state of the pass before; all are made for the newest token's place. So there is nothing to
-    catch up on, and nothing to take back.
+    A pass reads the newest token with the target's state before it, or a drafted token with the
+    state of the pass before it. All passes are at the newest token's position, so there is nothing
+    to catch up on and nothing to take back.
     """
 
     head: SharedHead
 
-    def lag(self, tokens: Sequence[int]) -> int:  # noqa: ARG002 - the target has read them
-        """None but the newest token."""
-        return 1
-
-    def left_out(self, tokens: Sequence[int]) -> int:  # noqa: ARG002 - it reads the target's cache
-        """Nothing."""
-        return 0
+    def state(self, tokens: Sequence[int]) -> DrafterState:  # noqa: ARG002 - the target read them
+        """Only the newest token is pending."""
+        return DrafterState(1)
 
     def propose(
         self,
         tokens: Sequence[int],
         plan: Plan,
         path: tuple[int, ...] = (),  # noqa: ARG002 - every pass needs the state of the one before
-    ) -> Drafted:
+    ) -> Proposal:
         """Draft while the plan goes on.
 
-        Nothing where the target's last state was not seen, as after a drafter was added late, or
-        where its cache does not end there.
+        The draft is empty if the target's last state was not seen, or its cache ends elsewhere.
         """
         head, last = self.head, len(tokens) - 2
         limit = min(plan.limit, head.n_ctx - len(tokens))
         if limit < 1 or head.behind != last + 1 or not head.states.knows(last):
-            return Drafted(self.name)
+            return Proposal(self.name)
         logits, state = head.read(tokens[-1:], head.states.get(last, 1), output=True)
 
         def follow(token: int, drafted: int) -> Logits:  # noqa: ARG001 - all at one place
@@ -279,11 +264,11 @@ class SharedDrafter(HeadDrafter):
             return row
 
         written = self._write(tokens, logits, follow, plan, limit)
-        return Drafted(self.name, *written, read=1, cached=last + 1, begun=last)
+        return Proposal(self.name, *written, read=1, cached=last + 1, begun=last)
 
 
 def head_drafter(head: Head, name: str = "") -> HeadDrafter:
-    """What drafts with a head of any kind, called by that where no name is given."""
+    """The drafter for a head of any kind, named after its kind by default."""
     if isinstance(head, SharedHead):
         return SharedDrafter(head, name)
     return BlockDrafter(head, name) if isinstance(head, BlockHead) else HeadDrafter(head, name)

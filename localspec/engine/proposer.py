@@ -16,11 +16,11 @@ class View(Protocol):
     """What the draft's pass shows of the next token, before any is picked."""
 
     @property
-    def firm(self) -> bool:
+    def must_verify(self) -> bool:
         """Whether what is picked here must be submitted, whatever it turns out to be.
 
         Where the rule weighs a token's own q, leaving the token out for what it is would bias the
-        output. All that came before it is then firm, too.
+        output. All that came before it must then be submitted, too.
         """
         ...
 
@@ -39,7 +39,7 @@ class View(Protocol):
 
 def likeliest(view: View) -> int:
     """The token that is most likely picked. No stream moves: a drawn one is left undrawn."""
-    if isinstance(view, SampledView) and view.firm:
+    if isinstance(view, SampledView) and view.must_verify:
         return int(view.q.ids[0])
     return view.pick()[0]  # the best guess, or the draw that belongs to the position
 
@@ -58,7 +58,7 @@ class ArgmaxView:
         maxima: those of `_column_maxima`, if they were wanted for the guess already.
     """
 
-    firm: ClassVar[bool] = False
+    must_verify: ClassVar[bool] = False
     token: int
     logits: Logits
     maxima: Logits | None = None
@@ -129,7 +129,7 @@ class KeptView:
         guess: the same where the rule asks for a match.
     """
 
-    firm: ClassVar[bool] = False
+    must_verify: ClassVar[bool] = False
     guess: View
 
     def confidence(self) -> float:
@@ -153,7 +153,7 @@ Agreement: TypeAlias = Callable[[Dist, Dist], float]
 class SampledView:
     """Draw the proposal from the draft's own distribution, and hand that distribution over."""
 
-    firm: bool
+    must_verify: bool
     q: Dist
     noise: Noise
     position: int
@@ -184,13 +184,13 @@ class SamplingProposer:
         noise: the drafts' randomness. Under the coupled rule the same object that verification
             draws from, which is what makes draft and target tend to say the same.
         agreement: how likely the rule is to accept.
-        firm: whether the rule weighs q, so that what was drawn must be submitted.
+        must_verify: whether the rule weighs q, so that what was drawn must be submitted.
     """
 
     sampler: Sampler
     noise: Noise
     agreement: Agreement
-    firm: bool
+    must_verify: bool
 
     def __call__(
         self, logits: Logits, tokens: Sequence[int], drafted: Sequence[int]
@@ -198,4 +198,4 @@ class SamplingProposer:
         """See what may follow `tokens` and `drafted`."""
         q = self.sampler.along(logits, tokens, drafted)
         position = len(tokens) + len(drafted)
-        return SampledView(self.firm, q, self.noise, position, self.agreement)
+        return SampledView(self.must_verify, q, self.noise, position, self.agreement)

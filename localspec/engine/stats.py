@@ -11,7 +11,7 @@ from enum import StrEnum
 DRAFT = "draft"
 """The drafter that is the pair's small model, by name."""
 
-TRANSLATED = "translated"
+CROSS_VOCABULARY = "translated"
 """The drafter that is a small model with another vocabulary, by name."""
 
 EAGLE3 = "eagle3"

@@ -21,7 +21,7 @@ FORMAT = "localspec-trace"
 VERSION = 2
 
 
-class Recorder:
+class TraceWriter:
     """Writes a trace while a generation runs.
 
     Args:

@@ -25,8 +25,8 @@ class Draft:
         tokens: the drafted ids.
         q: the distributions that they were really drawn from, one each; None for a proposal
             without probabilities.
-        firm: so many leading tokens must be submitted: through the last one that was sampled, if
-            the rule weighs its q. The rest may be left out for whatever reason.
+        must_verify: how many leading tokens must be submitted, or the output's distribution would
+            change: through the last sampled one, if the rule weighs its q. Others may be left out.
 
     Raises:
         EngineError: the numbers do not fit together.
@@ -34,26 +34,28 @@ class Draft:
 
     tokens: tuple[int, ...]
     q: tuple[Dist, ...] | None = None
-    firm: int = 0
+    must_verify: int = 0
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
         if self.q is not None and len(self.q) != n:
             raise EngineError(f"{n} drafted tokens came with {len(self.q)} rows of q")
-        if not 0 <= self.firm <= n:
-            raise EngineError(f"{self.firm} of {n} drafted tokens cannot be firm")
+        if not 0 <= self.must_verify <= n:
+            raise EngineError(
+                f"{self.must_verify} of {n} drafted tokens cannot have to be verified"
+            )
 
     def cut(self, length: int) -> Draft:
-        """The first `length` tokens, or the firm ones where these are more."""
-        kept = max(length, self.firm)
-        return Draft(self.tokens[:kept], self.q and self.q[:kept], self.firm)
+        """The first `length` tokens, or more where more must be verified."""
+        kept = max(length, self.must_verify)
+        return Draft(self.tokens[:kept], self.q and self.q[:kept], self.must_verify)
 
     def followed_by(self, copied: tuple[int, ...]) -> Draft:
         """This and then `copied`, which nobody drew: each stands for a point mass."""
         if not self.tokens:
             return Draft(copied)
         points = tuple(Dist.point(token) for token in copied)
-        return Draft((*self.tokens, *copied), self.q and (*self.q, *points), self.firm)
+        return Draft((*self.tokens, *copied), self.q and (*self.q, *points), self.must_verify)
 
 
 EMPTY = Draft(())

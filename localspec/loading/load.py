@@ -17,6 +17,8 @@ from localspec.chat.states.state_files import STATES
 from localspec.engine import lark
 from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import require_grammar
+from localspec.engine.cross_vocabulary import VocabularyMap
+from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafter import Drafter, ModelDrafter
 from localspec.engine.generate import Engine
 from localspec.engine.heads import head_drafter
@@ -24,9 +26,7 @@ from localspec.engine.length.beside import Beside
 from localspec.engine.llama import Context, Head, default_threads, devices
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import Accept, SamplingParams, check_lenience
-from localspec.engine.stats import DRAFT, TRANSLATED
-from localspec.engine.translated import TranslatedDrafter
-from localspec.engine.translation import Translation
+from localspec.engine.stats import CROSS_VOCABULARY, DRAFT
 from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.loading import former_starter, starter_form
 from localspec.loading.load_request import LoadRequest
@@ -335,7 +335,7 @@ def _costs(pair: LoadedPair, settings: ChatSettings, progress: Progress) -> Meas
 
 def _models(pair: LoadedPair) -> list[str]:
     """The drafters that are models of their own: a head costs little memory, and no step alone."""
-    return [name for name in pair.drafts if name.split()[0] in (DRAFT, TRANSLATED)]
+    return [name for name in pair.drafts if name.split()[0] in (DRAFT, CROSS_VOCABULARY)]
 
 
 def _too_dear(pair: LoadedPair, names: Sequence[str]) -> str:
@@ -355,8 +355,8 @@ def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:
     target = pair.target
     if isinstance(context, Head):
         return head_drafter(context, name)
-    if name.startswith(TRANSLATED):
-        return TranslatedDrafter(context, Translation(target.model, context.model), name)
+    if name.startswith(CROSS_VOCABULARY):
+        return CrossVocabularyDrafter(context, VocabularyMap(target.model, context.model), name)
     beside = Beside() if _apart(pair, context) else None
     return ModelDrafter(context, target.model.n_vocab, name, beside=beside)
 

@@ -21,7 +21,7 @@ from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.stats import FinishReason
-from localspec.engine.trace import Recorder
+from localspec.engine.trace import TraceWriter
 from localspec.errors import LocalspecError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
@@ -111,14 +111,14 @@ def _traced(session: Session, path: Path | None) -> Iterator[None]:
             def line(document: dict[str, Any]) -> None:
                 out.write(json.dumps(document, allow_nan=False) + "\n")
 
-            session.recorder = Recorder(line, _settings(session))
+            session.trace = TraceWriter(line, _settings(session))
             yield
     except OSError as error:
         raise LocalspecError(
             f"cannot write the trace to {path}: {error.strerror}", "Choose another file."
         ) from None
     finally:
-        session.recorder = None
+        session.trace = None
 
 
 def _answered(session: Session, end: TurnEnd, asked: ChatSettings) -> AnswerResult:

@@ -9,7 +9,7 @@ from pathlib import Path
 from localspec import formats, machine
 from localspec.chat.advice import SamplingAdvice, advise
 from localspec.engine.llama import RPC, add_workers, default_threads, devices
-from localspec.engine.stats import DRAFT, MTP, TRANSLATED, DeviceMemory
+from localspec.engine.stats import CROSS_VOCABULARY, DRAFT, MTP, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.disk import trained_heads
@@ -312,7 +312,7 @@ def _draft(path: Path, target: ModelFiles) -> _FoundDraft:
         return _FoundDraft(files.header.architecture, files, draft_facts(files.header))
     draft = _read(path)
     compared = vocabulary.check(target.header, draft.header)
-    kind = DRAFT if compared.compatible else TRANSLATED
+    kind = DRAFT if compared.compatible else CROSS_VOCABULARY
     return _FoundDraft(kind, draft, draft_facts(draft.header))
 
 

@@ -23,7 +23,7 @@ from localspec.chat.dialects import Dialect
 from localspec.chat.events import TurnEvent
 from localspec.chat.figures.figures import Figures
 from localspec.chat.settings import AnswerRequest, ChatSettings
-from localspec.engine.inside import Inside
+from localspec.engine.explanation import RoundExplanation
 from localspec.engine.stats import MemoryUse
 from localspec.loading.load_request import LoadRequest
 
@@ -357,7 +357,7 @@ class RoundExplained(Struct, frozen=True, tag=True):
         error: why it is not known; None if the request was stopped.
     """
 
-    inside: Inside | None
+    inside: RoundExplanation | None
     error: SentError | None = None
 
 

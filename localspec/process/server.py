@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from localspec.chat.session.completions import Completions
     from localspec.chat.session.session import Session
     from localspec.chat.settings import ChatSettings
-    from localspec.engine.inside import Inside
-    from localspec.engine.look import Written
+    from localspec.engine.explainer import GenerationRecord
+    from localspec.engine.explanation import RoundExplanation
     from localspec.loading.load_request import LoadRequest
     from localspec.loading.model_loader import Progress
     from localspec.process.messages import SendEvent
@@ -78,7 +78,7 @@ class EngineServer:
         self._loaded: LoadRequest | None = None  # even after it was freed
         self._letters: queue.SimpleQueue[m.Envelope[m.Request] | None] = queue.SimpleQueue()
         self._cancels: defaultdict[int, Cancel] = defaultdict(Cancel)
-        self._answers: dict[int, Written] = {}  # of this session, by request, oldest first
+        self._answers: dict[int, GenerationRecord] = {}  # of this session, by request, oldest first
         self._running = 0  # number of the request that is being answered
         self._watched: set[int] = set()  # `ExplainRound` requests that a running answer has served
         self._resting = Cancel()  # stops what is done between requests
@@ -319,7 +319,7 @@ class EngineServer:
     def _watch(self, envelope: m.Envelope[m.Request], turn: int) -> None:
         """Send the next round of the running answer, if the request is about that answer."""
 
-        def told(inside: Inside) -> None:
+        def told(inside: RoundExplanation) -> None:
             self._watched.add(envelope.request)
             self._teller(envelope)(m.RoundExplained(inside))
 

@@ -487,13 +487,13 @@ def _use(path: Path) -> None:
 def _draft(path: Path, role: str, target: Path) -> None:
     """Generate with a damaged draft or head, as a chat does."""
     from localspec.engine.cancel import Cancel  # noqa: PLC0415
+    from localspec.engine.cross_vocabulary import VocabularyMap  # noqa: PLC0415
+    from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter  # noqa: PLC0415
     from localspec.engine.drafter import Drafter, ModelDrafter  # noqa: PLC0415
     from localspec.engine.generate import Engine, GenerateSettings  # noqa: PLC0415
     from localspec.engine.heads import HeadDrafter  # noqa: PLC0415
     from localspec.engine.length.gamma import FixedGamma  # noqa: PLC0415
     from localspec.engine.llama import Context, ContextOptions, Head, Model  # noqa: PLC0415
-    from localspec.engine.translated import TranslatedDrafter  # noqa: PLC0415
-    from localspec.engine.translation import Translation  # noqa: PLC0415
     from localspec.pairs.gguf.header import read_header  # noqa: PLC0415
     from localspec.pairs.report import vocabulary  # noqa: PLC0415
 
@@ -509,7 +509,7 @@ def _draft(path: Path, role: str, target: Path) -> None:
                 return
             drafter = ModelDrafter(drafts, large.n_vocab)
             if not vocabulary.compare(read_header(target), read_header(path)).compatible:
-                drafter = TranslatedDrafter(drafts, Translation(large, small))
+                drafter = CrossVocabularyDrafter(drafts, VocabularyMap(large, small))
         else:
             inside = role == "mtp"
             held = large if inside else stack.enter_context(Model.load(path, head=True))

@@ -92,7 +92,7 @@ FAULTS: Final = {
         Fault(
             "A cut draft loses tokens that must be submitted.",
             "engine/verify.py",
-            "        kept = max(length, self.firm)\n",
+            "        kept = max(length, self.must_verify)\n",
             "        kept = length\n",
         ),
         Fault(

@@ -43,7 +43,7 @@ class _Recorded(StreamNoise):
 
 @dataclass(frozen=True, slots=True)
 class TracedRound:
-    """One round of a trace, as `Recorder.round` writes it."""
+    """One round of a trace, as `TraceWriter.round` writes it."""
 
     position: int
     last: int

@@ -25,7 +25,7 @@ from localspec.chat.events import (
 from localspec.chat.figures.figures import Figures
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
-from localspec.engine.inside import Inside
+from localspec.engine.explanation import RoundExplanation
 from localspec.engine.stats import (
     DeviceMemory,
     FinishReason,
@@ -106,8 +106,8 @@ class ScriptedSession:
     left_out: int = 0
     advice: SamplingAdvice = SamplingAdvice()  # noqa: RUF009 - frozen
     dialect: Dialect = Dialect()  # noqa: RUF009 - frozen
-    inside: Inside | None = None
-    watching: Callable[[Inside], None] | None = None
+    inside: RoundExplanation | None = None
+    watching: Callable[[RoundExplanation], None] | None = None
     looks: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -156,10 +156,10 @@ class ScriptedSession:
     def written(self) -> object:
         return self
 
-    def watch(self, told: Callable[[Inside], None] | None) -> None:
+    def watch(self, told: Callable[[RoundExplanation], None] | None) -> None:
         self.watching = told
 
-    def look(self, _written: object, number: int, cancel: Cancel) -> Inside:
+    def look(self, _written: object, number: int, cancel: Cancel) -> RoundExplanation:
         self.looks.append(number)
         if self.inside is None:
             raise LocalspecError("there is no such round")

@@ -41,7 +41,7 @@ class StubContext:
     n_ctx: int = 256
     n_batch: int = 32
     can_truncate: bool = True
-    takes_back: int | None = None
+    max_rollback: int | None = None
     tokens: list[int] = field(default_factory=list)
     batches: list[list[int]] = field(default_factory=list)
     on_decode: Callable[[], None] = lambda: None

@@ -27,12 +27,12 @@ from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
 from localspec.chat.states.state_files import StateFiles
 from localspec.engine.cancel import Cancel
+from localspec.engine.explainer import GenerationRecord, explain_again
+from localspec.engine.explanation import RoundExplanation
 from localspec.engine.generate import Engine, GenerateSettings
-from localspec.engine.inside import Inside
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.look import Written, look_again
 from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse
-from localspec.engine.trace import Recorder
+from localspec.engine.trace import TraceWriter
 from localspec.errors import Cancelled, LocalspecError
 
 TurnEvents = Generator[TurnEvent, None, None]
@@ -57,7 +57,7 @@ class Session:
         template: makes the target's prompts.
         messages: the conversation; change it only between turns.
         settings: change them only between turns.
-        recorder: writes a trace of the answers to come; None for none.
+        trace: writes a trace of the answers to come; None for none.
         folder: where copies of the caches may go; None for nowhere.
     """
 
@@ -90,7 +90,7 @@ class Session:
         """
         self._closing, self._resting = closing, resting
         self.messages: list[Message] = []
-        self.recorder: Recorder | None = None
+        self.trace: TraceWriter | None = None
         self.folder: Path | None = None
         self.pair = pair
         self.engine = engine
@@ -255,31 +255,31 @@ class Session:
         return self._tracked(self._complete(prompt, settings, how, answer, cancel))
 
     @property
-    def written(self) -> Written | None:
+    def written(self) -> GenerationRecord | None:
         """What is kept of the rounds of the running or else the last answer."""
-        return self.engine.written
+        return self.engine.record
 
-    def watch(self, told: Callable[[Inside], None] | None) -> None:
+    def watch(self, told: Callable[[RoundExplanation], None] | None) -> None:
         """Have what happens inside the next round with a draft told, once, or no longer.
 
         From any thread.
         """
         self.engine.watch = told
 
-    def look(self, written: Written, number: int, cancel: Cancel) -> Inside:
+    def look(self, written: GenerationRecord, number: int, cancel: Cancel) -> RoundExplanation:
         """Decode round `number` of an answer again, the last one with a draft for 0.
 
         The caches are left at that place: the next answer reads again what they lack.
 
         Raises:
-            LocalspecError: a turn is running; the answer has no such round; as `look_again`.
+            LocalspecError: a turn is running; the answer has no such round; as `explain_again`.
             Cancelled: `cancel` was set.
         """
         with self._exclusive(cancel):
             number = number or written.latest()
             if not 0 < number <= len(written.rounds):
                 raise LocalspecError(f"this answer has no round {number}")
-            return look_again(self.engine, written, number, cancel)
+            return explain_again(self.engine, written, number, cancel)
 
     def count(self, text: str) -> int:
         """How many tokens `text` has in a message. From any thread."""
@@ -484,7 +484,7 @@ class Session:
             if prompt is None:
                 raise Cancelled
             how = self._writer.how(settings, (), self._budget(settings, opened))
-            how = replace(how, recorder=self.recorder)
+            how = replace(how, trace=self.trace)
             reason = yield from self._writer.write(prompt, how, answer, cancel)
         except Cancelled:
             reason = FinishReason.CANCELLED

@@ -59,7 +59,7 @@ class Writer:
         if self.counted[0].stats.generated_tokens:
             self._before = self.counted
         self.counted = meter, answer.kind
-        self._engine.written = None  # it may end before its first round
+        self._engine.record = None  # it may end before its first round
         return meter.stats
 
     def forget(self) -> None:
@@ -142,7 +142,7 @@ class Writer:
 
     def _remember(self) -> None:
         """Keep what was said so far, for other conversations."""
-        written = self._engine.written
+        written = self._engine.record
         if self.past is not None and written is not None:
             self.past.keep(written.tokens)
 

@@ -88,26 +88,26 @@ class Copying(NamedTuple):
 
 
 def reading(
-    agreement: Calibration, confidences: Sequence[float], curve: Curve, lag: int
+    agreement: Calibration, confidences: Sequence[float], curve: Curve, pending: int
 ) -> tuple[int, float]:
     """How many copied tokens a model should read before it drafts, and the seconds that saves.
 
-    It maximises c(1) sum_{j<=k} A_j - r (c(L + k) - c(L)), c the model's decodes, L its lag, A_j
-    the chance that it drafts the first j and goes on (then that pass has been made), and r what a
-    row of logits for each token adds.
+    It maximises c(1) sum_{j<=k} A_j - r (c(L + k) - c(L)), with c the model's decodes, L its
+    pending tokens, A_j the chance that it drafts the first j and goes on (then that pass has been
+    made), and r what a row of logits for each token adds.
 
     Args:
         agreement: from lookup's confidence to the chance that the model says the same and goes on.
         confidences: of the copied tokens.
         curve: c.
-        lag: L.
+        pending: L, tokens that the model has to read first.
     """
-    step, read = curve.seconds(1), curve.seconds(lag)
+    step, read = curve.seconds(1), curve.seconds(pending)
     chain, passes, best = 1.0, 0.0, (0, 0.0)
     for k, confidence in enumerate(confidences[: _TRUSTED * agreement.seen], 1):
         chain *= agreement.acceptance(confidence)
         passes += chain
-        saved = step * passes - _ROWS * (curve.seconds(lag + k) - read)
+        saved = step * passes - _ROWS * (curve.seconds(pending + k) - read)
         if saved > best[1]:
             best = k, saved
     return best

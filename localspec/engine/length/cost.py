@@ -273,7 +273,7 @@ class Costs:
             itself, the copy of a recurrent state before it, the sampler chain along the draft, the
             rule.
         drafts: the drafters' costs by their names.
-        takes_back: drafted tokens that the target takes back at once, None for any number.
+        max_rollback: drafted tokens that the target takes back at once, None for any number.
         rereads: decodes of what stays, which is read again after a rejection: one or none.
     """
 
@@ -281,23 +281,23 @@ class Costs:
         self,
         target: ByContext | ModelCosts,
         drafts: Mapping[str, ByContext | ModelCosts],
-        takes_back: int | None = None,
+        max_rollback: int | None = None,
     ) -> None:
         """Costs by what was measured, or with what was learnt besides."""
-        self.target = _model_costs(target, copies=takes_back is not None)
+        self.target = _model_costs(target, copies=max_rollback is not None)
         self.drafts = {name: _model_costs(draft) for name, draft in drafts.items()}
         if not self.believed:  # a draft's time says nothing beside another's that is wrong
             for draft in self.drafts.values():
                 draft.disbelieve(USUAL * self.target.at(0).seconds(1))
         for draft in self.drafts.values():  # it may have been disturbed, and is seldom asked
             draft.believed &= draft.at(0).seconds(1) <= USUAL * self.target.at(0).seconds(1)
-        self.takes_back = takes_back
-        self.rereads = int(takes_back == 0)
+        self.max_rollback = max_rollback
+        self.rereads = int(max_rollback == 0)
 
     def as_measured(self) -> Costs:
         """New costs from the measurements alone, without anything learnt."""
         drafts = {name: draft.as_measured() for name, draft in self.drafts.items()}
-        return Costs(self.target.as_measured(), drafts, self.takes_back)
+        return Costs(self.target.as_measured(), drafts, self.max_rollback)
 
     @property
     def believed(self) -> bool:
@@ -309,7 +309,7 @@ class Costs:
 
         Where snapshots hold some tokens, to draft more would cost a copy and reading again.
         """
-        return min(most, self.takes_back) if self.takes_back else most
+        return min(most, self.max_rollback) if self.max_rollback else most
 
     def decodes(self, done: Round) -> Iterator[tuple[ModelCosts, int, int, int]]:
         """What a round was made of: (whose, of how many tokens, behind how many, how often)."""

@@ -76,7 +76,7 @@ class FixedGamma:
     def plan(self, situation: Situation) -> Plan:
         """The fixed draft length, as far as there is room: of the first model, else of lookup."""
         length = max(0, min(self.gamma, situation.room))
-        for name in situation.lags:
+        for name in situation.pending_tokens:
             return Plan(length, name, learns=self._learns)
         return Plan(min(length, len(situation.copies)), LOOKUP, learns=self._learns)
 
@@ -116,7 +116,7 @@ _WORTH = 1.1
 
 # Reading a long prompt pays for many rounds: this many tokens are expected to follow.
 _HORIZON = 128
-_USUAL_LAG = 2  # the target's own token, and one of the draft's where all were accepted
+_USUAL_PENDING = 2  # the target's own token, and one of the draft's where all were accepted
 _TOKENS_A_ROUND = 3  # what most pairs bring where drafting pays (docs/measurements/gamma.md)
 
 
@@ -266,7 +266,7 @@ class AutoGamma:
         if not done.tokens:
             return
         if done.draft_prefill > _HORIZON:  # a prompt is not read again every round
-            done = replace(done, draft_prefill=_USUAL_LAG)
+            done = replace(done, draft_prefill=_USUAL_PENDING)
         rounds = self._table.plain_rounds(done, longer=self.neighbours.longer)
         self._decided = True
         if not done.copied:
@@ -357,7 +357,7 @@ class AutoGamma:
 
     def _best(self, situation: Situation, prices: Copying) -> tuple[StoppingPlan | None, float]:
         """The plan of the model that promises most, and what its first pass costs, in tokens."""
-        choices = [self._choice(name, situation, prices) for name in situation.lags]
+        choices = [self._choice(name, situation, prices) for name in situation.pending_tokens]
         if len(choices) < 2:  # a promise takes a while to work out
             return choices[0] if choices else (None, 0.0)
         return max(choices, key=lambda choice: choice[0].promise() - choice[1])
@@ -366,14 +366,14 @@ class AutoGamma:
         self, name: str, situation: Situation, prices: Copying
     ) -> tuple[StoppingPlan, float]:
         """A drafter's plan, and what its first pass costs, in tokens."""
-        track, lag = self._tracks[name], situation.lags[name]
+        track, pending = self._tracks[name], situation.pending_tokens[name]
         curve, times = self._curve(name, situation), prices.times[: LONGEST + 2]
         reads, saved = 0, 0.0
-        if lag and situation.copies and name in situation.readers:
+        if pending and situation.copies and name in situation.readers:
             copies = situation.copies[: LONGEST - 1]
-            reads, saved = reading(track.agreement, copies, curve, lag)
-        step, read = curve.seconds(1), min(lag, _USUAL_LAG)
-        cost = curve.seconds(read) if lag else 0.0
+            reads, saved = reading(track.agreement, copies, curve, pending)
+        step, read = curve.seconds(1), min(pending, _USUAL_PENDING)
+        cost = curve.seconds(read) if pending else 0.0
         if name in situation.blocks:  # one pass for all of them
             most = min(situation.blocks[name], len(times) - 2)
             each, step = (curve.seconds(read + most) - cost) / most, 0.0
@@ -382,7 +382,7 @@ class AutoGamma:
             found = gamma_for(mean, times[: most + 2], each, first=cost, rereads=back)
             length = max(1, found[0])
             times, cost = times[: length + 2], curve.seconds(read + length)
-        cost += self._shared_catch_up(curve, lag, situation) - saved
+        cost += self._shared_catch_up(curve, pending, situation) - saved
         plan = StoppingPlan(
             track.calibration,
             times,
@@ -395,15 +395,15 @@ class AutoGamma:
         )
         return plan, prices.rate * cost
 
-    def _shared_catch_up(self, curve: Curve, lag: int, situation: Situation) -> float:
+    def _shared_catch_up(self, curve: Curve, pending: int, situation: Situation) -> float:
         """This round's share of what reading `lag` tokens costs more than the usual.
 
         It pays for all rounds to come, as far as can be seen, or until the next copy: behind that
         the model lags again.
         """
-        if lag <= _USUAL_LAG:
+        if pending <= _USUAL_PENDING:
             return 0.0
-        extra = curve.seconds(lag) - curve.seconds(_USUAL_LAG)
+        extra = curve.seconds(pending) - curve.seconds(_USUAL_PENDING)
         rounds = min(situation.remaining, _HORIZON) / _TOKENS_A_ROUND
         return extra * max(self._copying, 1 / max(1.0, rounds))
 
@@ -416,10 +416,11 @@ class AutoGamma:
     def _probe(self, plan: StoppingPlan, situation: Situation, prices: Copying) -> bool:
         """Whether to let a draft show its confidence although plain decoding is best."""
         self._wait, times = _PAUSE, prices.times[: plan.limit + 2]
-        lag, curve = situation.lags[plan.drafter], self._curve(plan.drafter, situation)
-        if lag > _USUAL_LAG and self._copying > _WILLING:
+        pending = situation.pending_tokens[plan.drafter]
+        curve = self._curve(plan.drafter, situation)
+        if pending > _USUAL_PENDING and self._copying > _WILLING:
             return False  # it would soon have to read as much again
-        read = lag + plan.limit if plan.drafter in situation.blocks else lag
+        read = pending + plan.limit if plan.drafter in situation.blocks else pending
         if curve.seconds(read) > self._credit * times[1]:
             return False
         asked, step = self._tracks[plan.drafter].rounds, plan.step

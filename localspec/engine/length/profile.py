@@ -340,7 +340,7 @@ def identity(context: Context, *, threads: int, draft: bool) -> dict[str, Any]:
     if isinstance(context, Head):  # the file may hold a whole model besides
         known["head"] = context.kind
     # What a round costs that copies a recurrent state, and how many snapshots there are.
-    return known if context.takes_back is None else {**known, "takes_back": context.takes_back}
+    return known if context.max_rollback is None else {**known, "takes_back": context.max_rollback}
 
 
 def of_file(path: Path, *, draft: bool) -> dict[str, Any]:

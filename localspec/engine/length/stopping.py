@@ -23,8 +23,8 @@ class Situation:
         room: tokens that a draft may have at most.
         context: tokens of the sequence so far.
         remaining: tokens that may still be generated.
-        lags: by the name of the drafter the tokens it has to read in its first pass, at least 1; 0
-            where that pass is made already.
+        pending_tokens: by the name of the drafter the tokens that its first pass reads, at least 1;
+            0 where that pass is made already.
         copies: the confidences of the tokens that lookup would copy; empty where it found nothing.
         readers: of the drafters those that can read in one pass what lookup would copy.
         blocks: of those that guess several tokens in one pass, how many at most. Their pass is one
@@ -35,7 +35,7 @@ class Situation:
     room: int
     context: int = 0
     remaining: int = 1 << 30
-    lags: Mapping[str, int] = field(default_factory=lambda: {DRAFT: 1})
+    pending_tokens: Mapping[str, int] = field(default_factory=lambda: {DRAFT: 1})
     copies: Sequence[float] = ()
     readers: Collection[str] = ()
     blocks: Mapping[str, int] = field(default_factory=dict)
@@ -68,17 +68,17 @@ class Plan:
         """Whether to spend another draft pass; asked before each but the first."""
         return True
 
-    def wants_token(self, confidence: float, *, firm: bool) -> bool:  # noqa: ARG002 - always
+    def wants_token(self, confidence: float, *, must_verify: bool) -> bool:  # noqa: ARG002 - always
         """Whether to add a token; asked after a pass, before the token is picked.
 
         Args:
             confidence: the probability of the draft's best guess, if the plan learns.
-            firm: whether the token, once picked, must be submitted.
+            must_verify: whether the token, once picked, must be submitted.
         """
         return True
 
     def keep(self) -> int:
-        """How many of the tokens added are worth verifying: those that are firm, or more."""
+        """How many of the added tokens are worth verifying: at least those that must be."""
         return self.limit
 
     def copies(self, confidences: Sequence[float]) -> int:  # noqa: ARG002 - none
@@ -98,8 +98,8 @@ class StoppingPlan(Plan):
         V(m) = 1 + sum_{k<=m} S_k - lambda T(m+1),
 
     and drafting goes on iff max_{m>n} (E[V(m)] - lambda c_d (m-n)) exceeds the best V there is:
-    that of the best prefix that may be submitted, no shorter than what is firm. The maximum looks
-    ahead over the whole curve, since T is jagged: after a token that does not pay there may come
+    that of the best prefix that holds all tokens that must be verified. The maximum looks ahead
+    over the whole curve, since T is jagged: after a token that does not pay there may come
     one that does. Positions not looked at yet are expected to do as the last ones did.
 
     A target that goes back by reading again pays for a rejection: with r decodes of what stays (one
@@ -174,7 +174,7 @@ class StoppingPlan(Plan):
             worth += max(floor, here, ahead) / 2
         return worth - floor
 
-    def wants_token(self, confidence: float, *, firm: bool) -> bool:
+    def wants_token(self, confidence: float, *, must_verify: bool) -> bool:
         """The look-ahead, with the confidence of the position known and its pass paid."""
         accepted = self._calibration.acceptance(confidence)
         follows = self._calibration.next_after(accepted)
@@ -185,12 +185,12 @@ class StoppingPlan(Plan):
             if ahead <= self._floor:
                 return False
         self._drafted, self._chain, self._gain, self._next = n, chain, gain, follows
-        if here > self._floor or firm:
+        if here > self._floor or must_verify:
             self._floor, self._kept, self._kept_chain = here, n, chain
         return True
 
     def keep(self) -> int:
-        """The best prefix, no shorter than what is firm."""
+        """The best prefix, no shorter than what must be verified."""
         return self._kept
 
     def copies(self, confidences: Sequence[float]) -> int:

@@ -253,7 +253,7 @@ class Context:
         return self.rollback is not Rollback.NONE
 
     @property
-    def takes_back(self) -> int | None:
+    def max_rollback(self) -> int | None:
         """How many tokens of the last batch can be taken out again at once; None for all of them.
 
         Of more than these, what stays is read again from the last `mark` on.

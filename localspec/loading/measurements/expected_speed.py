@@ -56,16 +56,16 @@ class ExpectedSpeed:
 
 
 def choices(
-    target: ByContext, draft: ByContext, takes_back: int | None = None
+    target: ByContext, draft: ByContext, max_rollback: int | None = None
 ) -> tuple[GammaChoice, ...]:
     """The draft length for each acceptance, behind `BEHIND` tokens as far as that was measured.
 
     Args:
         target: seconds by number of tokens.
         draft: the same.
-        takes_back: drafted tokens that the target takes back at once (see `Costs`).
+        max_rollback: drafted tokens that the target takes back at once (see `Costs`).
     """
-    costs = Costs(target, {DRAFT: draft}, takes_back)
+    costs = Costs(target, {DRAFT: draft}, max_rollback)
     times = costs.target.at(BEHIND).times(costs.longest(LONGEST) + 1)
     step = costs.drafts[DRAFT].at(BEHIND).seconds(1)
     return tuple(
@@ -90,14 +90,14 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> ExpectedSpee
         found = _profile(store, draft, plan.draft, flash_attn, draft=True)
     if draft is not None and found is None:
         return None
-    takes_back = own.identity.get("takes_back")
+    max_rollback = own.identity.get("takes_back")
     return ExpectedSpeed(
         threads=own.identity["threads"],
         draft_threads=None if found is None else found.identity["threads"],
         target=_shortest(own),
         draft_step_s=None if found is None else Curve(_shortest(found)).seconds(1),
         tokens_per_second=1 / ModelCosts(own.best).at(BEHIND).seconds(1),
-        choices=() if found is None else choices(own.best, found.best, takes_back),
+        choices=() if found is None else choices(own.best, found.best, max_rollback),
         attention=attention,
     )
 

@@ -172,7 +172,7 @@ def measured(
     costs = Costs(
         _costs(pair.target, target),
         {name: _costs(pair.drafts[name], its) for name, its in drafts.items()},
-        pair.target.takes_back,
+        pair.target.max_rollback,
     )
     return MeasuredPair(store, target, drafts, AutoGamma(costs), missing)
 
@@ -224,7 +224,7 @@ def _costs(context: Context, found: Profile) -> ModelCosts:
         found.measured,
         found.learned,
         estimate=growth(context, on_device=on_device),
-        copies=context.takes_back is not None,
+        copies=context.max_rollback is not None,
         spread=found.spread,
         onset=found.onset,
     )

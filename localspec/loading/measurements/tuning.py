@@ -81,7 +81,7 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
             target=target,
             draft=draft,
             draft_note=session.speculation_note,
-            choices=choices({0: target.points}, {0: draft.points}, pair.target.takes_back)
+            choices=choices({0: target.points}, {0: draft.points}, pair.target.max_rollback)
             if draft
             else (),
         )

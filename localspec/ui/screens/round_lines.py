@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from localspec import formats
-from localspec.engine.inside import Inside, Opinion
-from localspec.engine.stats import ASSISTANT, DFLASH, EAGLE3, LOOKUP, MTP, TRANSLATED
+from localspec.engine.explanation import RoundExplanation, TokenProbabilities
+from localspec.engine.stats import ASSISTANT, CROSS_VOCABULARY, DFLASH, EAGLE3, LOOKUP, MTP
 from localspec.safe_text import unbroken
 from localspec.ui.panel.drawing import ACCEPTED, BONUS, FAINT, RECOVERED, Piece, bar
 from localspec.ui.widgets import HEAD, KEY, MUTED
@@ -24,7 +24,7 @@ _BARS_FROM = 60  # cells, from which both models' bars stand side by side
 _DRAFTERS = {
     LOOKUP: "copied from where the same tokens stood before, without any probabilities",
     MTP: "guessed by a head inside the target (MTP), from what the target computed itself",
-    TRANSLATED: "guessed by a small model with other tokens than the target's",
+    CROSS_VOCABULARY: "guessed by a small model with other tokens than the target's",
     EAGLE3: "guessed by a head (EAGLE-3), from what the target computed itself",
     ASSISTANT: "guessed by an assistant (Gemma 4), from what the target computed and holds",
     DFLASH: "guessed at once by a head (DFlash), from what the target computed itself",
@@ -66,7 +66,7 @@ class RoundPicture:
     at: int = 0
 
 
-def pictures(inside: Inside) -> list[RoundPicture]:
+def pictures(inside: RoundExplanation) -> list[RoundPicture]:
     """The steps of a round, in order."""
     n = len(inside.guesses)
     return [
@@ -88,7 +88,7 @@ _STYLES = {
 }
 
 
-def cells(inside: Inside, now: RoundPicture) -> list[tuple[str, str]]:
+def cells(inside: RoundExplanation, now: RoundPicture) -> list[tuple[str, str]]:
     """The tokens of the round as they stand in a picture, each with its mark."""
     shown = len(inside.guesses)
     if now.kind in (PictureKind.BEFORE, PictureKind.GUESS):
@@ -102,7 +102,7 @@ def cells(inside: Inside, now: RoundPicture) -> list[tuple[str, str]]:
     return found
 
 
-def _mark(inside: Inside, now: RoundPicture, i: int) -> str:
+def _mark(inside: RoundExplanation, now: RoundPicture, i: int) -> str:
     judged = now.kind is PictureKind.END or (now.kind is PictureKind.JUDGE and i <= now.at)
     if judged and i < inside.accepted:
         return ACCEPTED
@@ -142,7 +142,7 @@ def token_lines(tokens: Sequence[tuple[str, str]], width: int) -> list[Content]:
     return lines or [Content(""), Content("")]
 
 
-def bars(side: Opinion | None, guess: str, width: int, missing: str) -> list[Content]:
+def bars(side: TokenProbabilities | None, guess: str, width: int, missing: str) -> list[Content]:
     """What a model thought, the guess marked; why there is nothing to show."""
     if side is None:
         return Content.styled(missing, MUTED).wrap(width)
@@ -174,7 +174,7 @@ def _beside(left: list[Content], right: list[Content], width: int) -> list[Conte
     return [one.truncate(width // 2, pad=True) + other for one, other in pairs]
 
 
-def _opinions(inside: Inside, at: int, width: int, *, looked: bool) -> list[Content]:
+def _opinions(inside: RoundExplanation, at: int, width: int, *, looked: bool) -> list[Content]:
     """What both models thought of a guess."""
     one = inside.guesses[at]
     column = width // 2 - 1 if width >= _BARS_FROM else width
@@ -202,7 +202,7 @@ def _wrapped(width: int, *texts: tuple[str, str]) -> list[Content]:
     ]
 
 
-def detail(inside: Inside, now: RoundPicture, width: int) -> list[Content]:
+def detail(inside: RoundExplanation, now: RoundPicture, width: int) -> list[Content]:
     """What a picture is about: bars, the test, words where they are first needed."""
     if now.kind is PictureKind.BEFORE:
         return _beginning(inside, width)
@@ -235,7 +235,7 @@ def detail(inside: Inside, now: RoundPicture, width: int) -> list[Content]:
     return lines + _wrapped(width, (test.sentence if test else "", ""), (meaning, MUTED))
 
 
-def _beginning(inside: Inside, width: int) -> list[Content]:
+def _beginning(inside: RoundExplanation, width: int) -> list[Content]:
     made, n = inside.made, len(inside.guesses)
     if not n:
         why = "This round drafts nothing: the target writes one token by itself"
@@ -255,7 +255,7 @@ def _beginning(inside: Inside, width: int) -> list[Content]:
     )
 
 
-def _decoded_again(inside: Inside) -> str:
+def _decoded_again(inside: RoundExplanation) -> str:
     if not inside.again:
         return ""
     if inside.same:
@@ -266,7 +266,7 @@ def _decoded_again(inside: Inside) -> str:
     )
 
 
-def _check(inside: Inside, width: int) -> list[Content]:
+def _check(inside: RoundExplanation, width: int) -> list[Content]:
     n = len(inside.guesses) + 1
     rows = [
         Content.assemble(
@@ -283,11 +283,11 @@ def _check(inside: Inside, width: int) -> list[Content]:
     return [*_wrapped(width, (said, "")), Content(""), *rows]
 
 
-def _share(side: Opinion | None) -> str:
+def _share(side: TokenProbabilities | None) -> str:
     return f"{formats.percent(side.guess if side else None):>5}"
 
 
-def _end(inside: Inside, width: int) -> list[Content]:
+def _end(inside: RoundExplanation, width: int) -> list[Content]:
     """The last token, and what it all cost."""
     n, token = len(inside.guesses), visible(inside.token)
     words = f"One more token, {token}: the target's own."
@@ -308,7 +308,7 @@ def _end(inside: Inside, width: int) -> list[Content]:
     return lines + _cost(inside, width)
 
 
-def _cost(inside: Inside, width: int) -> list[Content]:
+def _cost(inside: RoundExplanation, width: int) -> list[Content]:
     made, tokens = inside.made, inside.accepted + 1
     total, baseline = made.total_s, inside.plain_s * tokens
     most = max(total, baseline) or 1.0
@@ -332,7 +332,9 @@ def _cost(inside: Inside, width: int) -> list[Content]:
     return [*lines, *_wrapped(width, (count, "bold"))]
 
 
-def round_lines(inside: Inside, now: RoundPicture, width: int, height: int) -> list[Content]:
+def round_lines(
+    inside: RoundExplanation, now: RoundPicture, width: int, height: int
+) -> list[Content]:
     """A picture of a round in `width` cells by `height` lines."""
     before = Content.styled(unbroken(inside.before.replace("\n", "⏎")), MUTED).wrap(max(1, width))
     strip = token_lines(cells(inside, now), width)

@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static
 
-from localspec.engine.inside import Inside
+from localspec.engine.explanation import RoundExplanation
 from localspec.safe_text import one_line
 from localspec.ui.panel.drawing import two_sides
 from localspec.ui.screens.round_lines import pictures, round_lines
@@ -37,14 +37,14 @@ class RoundPlayer:
         end: that there is no round beyond this one; empty until one was asked for.
     """
 
-    inside: Inside | None = None
+    inside: RoundExplanation | None = None
     at: int = 0
     playing: bool = True
-    kept: dict[int, Inside] = field(default_factory=dict)
+    kept: dict[int, RoundExplanation] = field(default_factory=dict)
     waits: str = ""
     end: str = ""
 
-    def show(self, inside: Inside, *, at_end: bool = False) -> None:
+    def show(self, inside: RoundExplanation, *, at_end: bool = False) -> None:
         """Begin with a round, or with its end."""
         self.kept[inside.number] = self.inside = inside
         self.waits = self.end = ""
@@ -110,7 +110,7 @@ class RoundScreen(ModalScreen[None]):
         """Lay out for the new size."""
         self.call_after_refresh(self.redraw)
 
-    def hear(self, inside: Inside | None, problem: str) -> None:
+    def hear(self, inside: RoundExplanation | None, problem: str) -> None:
         """Take what was told of a round, or why it cannot be."""
         self._withdraw = lambda: None
         if inside is not None:

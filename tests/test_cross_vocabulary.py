@@ -9,17 +9,17 @@ import pytest
 
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import LOOK, ModelDrafter
+from localspec.engine.cross_vocabulary import Spelling, VocabularyMap
+from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
+from localspec.engine.drafter import EXCERPT_TOKENS, ModelDrafter
+from localspec.engine.explainer import explain_again
 from localspec.engine.generate import Engine
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.look import look_again
 from localspec.engine.lookup import Lookup
 from localspec.engine.proposer import argmax_proposer
-from localspec.engine.stats import TRANSLATED, Round
-from localspec.engine.translated import TranslatedDrafter
-from localspec.engine.translation import Spelling, Translation
+from localspec.engine.stats import CROSS_VOCABULARY, Round
 
 from .support.gguf_models import write_other_vocabulary, write_renumbered
 from .support.llama_source import VocabularyOnly, vocabularies
@@ -51,7 +51,7 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
         yield model
 
 
-def spelled(translation: Translation, ids: list[int]) -> Spelling:
+def spelled(translation: VocabularyMap, ids: list[int]) -> Spelling:
     spelling = Spelling(translation)
     spelling.follow(ids)
     return spelling
@@ -65,7 +65,7 @@ def written(model: Model, ids: list[int]) -> bytes:
 
 
 def test_the_draft_reads_the_very_same_bytes(target_model: Model, smaller: Model) -> None:
-    translation = Translation(target_model, smaller)
+    translation = VocabularyMap(target_model, smaller)
     ids = target_model.tokenize(FOXES, add_special=False, parse_special=False)
     spelling = spelled(translation, ids)
     assert spelling.exact
@@ -78,7 +78,7 @@ def test_a_character_that_is_not_whole_yet_is_read_in_bytes(
     target_model: Model, smaller: Model
 ) -> None:
     """llama.cpp's tokenizer would put U+FFFD there."""
-    translation = Translation(target_model, smaller)
+    translation = VocabularyMap(target_model, smaller)
     ids = target_model.tokenize(FOXES, add_special=False, parse_special=False)
     spelling = Spelling(translation)
     for n in range(1, len(ids) + 1):
@@ -88,7 +88,7 @@ def test_a_character_that_is_not_whole_yet_is_read_in_bytes(
 
 
 def test_bytes_that_are_no_text_are_read_one_by_one(target_model: Model, smaller: Model) -> None:
-    translation = Translation(target_model, smaller)
+    translation = VocabularyMap(target_model, smaller)
     odd = [translation.target.ids[bytes([byte])][0] for byte in b"a\xff\xc3(\x80b"]
     assert written(smaller, spelled(translation, odd).ids[1:]) == b"a\xff\xc3(\x80b"
     broken = [translation.target.ids[b"\xff"][0]] * 3_000  # more than calls can be nested
@@ -96,7 +96,7 @@ def test_bytes_that_are_no_text_are_read_one_by_one(target_model: Model, smaller
 
 
 def test_what_stays_is_told(target_model: Model, smaller: Model) -> None:
-    translation = Translation(target_model, smaller)
+    translation = VocabularyMap(target_model, smaller)
     ids = target_model.tokenize(
         "It was unbelievable, she said.", add_special=False, parse_special=False
     )
@@ -112,11 +112,11 @@ def test_ends_go_by_their_role_and_control_tokens_by_their_names(
     target_model: Model, renumbered: Model, strange: Model
 ) -> None:
     ids = target_model.tokenize(CHAT, add_special=True, parse_special=True)
-    same = spelled(Translation(target_model, renumbered), ids)
+    same = spelled(VocabularyMap(target_model, renumbered), ids)
     assert [renumbered.piece(token, special=True) for token in same.ids] == [
         target_model.piece(token, special=True) for token in ids
     ]
-    other = spelled(Translation(target_model, strange), ids)
+    other = spelled(VocabularyMap(target_model, strange), ids)
     in_letters = CHAT.replace("<|im_end|>", "</s>")
     assert written(strange, other.ids) == f"<s>{in_letters}".encode()
 
@@ -125,7 +125,7 @@ def test_ends_go_by_their_role_and_control_tokens_by_their_names(
 
 
 def test_a_row_is_renormalised_over_what_both_have(target_model: Model, smaller: Model) -> None:
-    translation = Translation(target_model, smaller)
+    translation = VocabularyMap(target_model, smaller)
     logits = np.random.default_rng(0).normal(size=smaller.n_vocab).astype(np.float32)
     row = translation.row(logits).astype(np.float64)
     mass: dict[bytes, float] = {}
@@ -143,7 +143,7 @@ def test_a_row_is_renormalised_over_what_both_have(target_model: Model, smaller:
 
 
 def test_text_is_cut_as_the_target_would(target_model: Model, smaller: Model) -> None:
-    translation = Translation(target_model, smaller)
+    translation = VocabularyMap(target_model, smaller)
     text = "Once upon a time there was an unbelievable elephant, said 'Grandmother'."
     ids = target_model.tokenize(text, add_special=False, parse_special=False)
     right = 0
@@ -156,7 +156,7 @@ def test_text_is_cut_as_the_target_would(target_model: Model, smaller: Model) ->
 
 def test_text_behind_half_a_word_still_follows_it(target_model: Model, smaller: Model) -> None:
     """Where the whole would be cut across the place that was decided already."""
-    translation = Translation(target_model, smaller)
+    translation = VocabularyMap(target_model, smaller)
     half = [translation.target.ids[bytes([byte])][0] for byte in b" th"]
     assert written(target_model, translation.followed(half, b"e end")) == b"e end"
 
@@ -173,7 +173,7 @@ def test_real_vocabularies(target: str, draft: str) -> None:
     if not {target, draft} <= known.keys():
         pytest.skip("llama.cpp's source distribution with its vocabularies is not on this disk")
     with VocabularyOnly.of(known[target]) as ours, VocabularyOnly.of(known[draft]) as theirs:
-        translation = Translation(ours, theirs)
+        translation = VocabularyMap(ours, theirs)
         ids = translation.target.cut(FOXES.encode())
         assert ids is not None
         spelling = Spelling(translation)
@@ -220,7 +220,7 @@ def engine(contexts: dict[str, Context], name: str) -> Engine:
     target, draft = contexts["target"], contexts[name]
     if name == "draft":
         return Engine(target, ModelDrafter(draft, target.model.n_vocab))
-    translated = TranslatedDrafter(draft, Translation(target.model, draft.model))
+    translated = CrossVocabularyDrafter(draft, VocabularyMap(target.model, draft.model))
     return Engine(target, translated, lookup=Lookup(target.n_ctx, target.model.is_end))
 
 
@@ -268,7 +268,7 @@ def test_the_text_is_the_same_with_another_vocabulary(
 class Unsure(Plan):
     """Looks, and drafts nothing."""
 
-    def wants_token(self, confidence: float, *, firm: bool) -> bool:
+    def wants_token(self, confidence: float, *, must_verify: bool) -> bool:
         return False
 
 
@@ -277,11 +277,11 @@ def test_a_look_that_was_too_unsure_tells_what_it_would_have_drafted(
 ) -> None:
     of = engine(contexts, "renumbered")
     ids = contexts["target"].model.tokenize("Once upon a", add_special=True, parse_special=False)
-    drafter = of.drafters[TRANSLATED]
+    drafter = of.drafters[CROSS_VOCABULARY]
     drafter.begin(ids, argmax_proposer, Cancel(), anew=True)
-    bold = drafter.propose(ids, Plan(1, TRANSLATED, learns=True))
+    bold = drafter.propose(ids, Plan(1, CROSS_VOCABULARY, learns=True))
     drafter.observe(ids, 0)
-    seen = drafter.propose(ids, Unsure(1, TRANSLATED, learns=True))
+    seen = drafter.propose(ids, Unsure(1, CROSS_VOCABULARY, learns=True))
     assert not seen.draft.tokens
     assert [view.pick()[0] for view in seen.views] == list(bold.draft.tokens)
     assert seen.confidences == pytest.approx(bold.confidences)
@@ -298,7 +298,7 @@ def test_with_a_seed_another_vocabulary_repeats(
         for text in questions(2) * 2
     ]
     assert texts[:2] == texts[2:]
-    assert {TRANSLATED} == of.drafters.keys()
+    assert {CROSS_VOCABULARY} == of.drafters.keys()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -307,11 +307,11 @@ def test_one_can_look_inside_its_rounds(contexts: dict[str, Context], temperatur
     of = engine(contexts, "smaller")
     text = questions(1)[0]
     run(of, text, FixedGamma(3), temperature=temperature, accept=Accept.COUPLED)
-    assert of.written is not None
+    assert of.record is not None
     seen = 0
-    for number, made in enumerate(of.written.rounds, 1):
+    for number, made in enumerate(of.record.rounds, 1):
         if made.own:
-            inside = look_again(of, of.written, number, Cancel())
+            inside = explain_again(of, of.record, number, Cancel())
             assert len(inside.guesses) == len(made.drafted)
             seen += 1
     assert seen > 3
@@ -330,7 +330,7 @@ def test_of_a_long_text_the_end_is_read_first(
     assert tokens(rounds) == tokens(plain)
     rounds += run(of, text, FixedGamma(3), **how)  # type: ignore[arg-type]
     first, *later = [done.draft_prefill for done in rounds if done.draft_passes]
-    assert LOOK < first < 70
+    assert EXCERPT_TOKENS < first < 70
     assert max(later) > 140  # all of it, as soon as that was earned
 
 
@@ -340,7 +340,7 @@ def test_a_full_context_of_the_draft_drafts_nothing(
     """The draft needs more tokens than the target for the same text."""
     target = contexts["target"]
     with Context(strange, ContextOptions(n_ctx=64, threads=1)) as narrow:
-        of = Engine(target, TranslatedDrafter(narrow, Translation(target.model, strange)))
+        of = Engine(target, CrossVocabularyDrafter(narrow, VocabularyMap(target.model, strange)))
         rounds = run(
             of, "Tell me a story.", FixedGamma(3), temperature=0.0, accept=Accept.MATCH, n=30
         )

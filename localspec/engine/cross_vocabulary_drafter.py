@@ -1,4 +1,4 @@
-"""`TranslatedDrafter`: drafting with a small model whose tokens are not the target's."""
+"""`CrossVocabularyDrafter`: drafting with a small model whose tokens are not the target's."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from itertools import accumulate
 from typing import ClassVar
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Drafted, Excerpt, write
+from localspec.engine.cross_vocabulary import Spelling, VocabularyMap
+from localspec.engine.drafter import Capabilities, DrafterState, Excerpt, Proposal, write
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.proposer import Proposer, argmax_proposer
 from localspec.engine.sampling import Dist, Logits
-from localspec.engine.stats import TRANSLATED
-from localspec.engine.translation import Spelling, Translation
+from localspec.engine.stats import CROSS_VOCABULARY
 from localspec.engine.verify import Draft
 
 
 @dataclass(frozen=True, slots=True)
 class TextView:
-    """A token of the target's that was cut from a draft's text.
+    """One of the target's tokens, cut from a draft's text.
 
     Attributes:
         token: the id.
-        sure: how sure the draft was of the text in it: 0 to 1.
+        sure: how sure the draft was of the token's text: 0 to 1.
     """
 
-    firm: ClassVar[bool] = False
+    must_verify: ClassVar[bool] = False
     token: int
     sure: float
 
@@ -45,43 +45,42 @@ class TextView:
         return p.prob(self.token)
 
 
-class TranslatedDrafter:
-    """A small model with another vocabulary that writes ahead of the target.
+class CrossVocabularyDrafter:
+    """Drafts with a small model that has another vocabulary.
 
-    It reads the text in tokens of its own. Where the best guess is wanted it writes text with all
-    that it has, and the target's tokenizer cuts that (SLEM). Where its distribution counts it
-    chooses among the tokens that both have (TLI, 2502.05202). Of a long text it reads the end alone
-    at first, as `ModelDrafter` does.
+    It reads the text in its own tokens. Where the rule asks for the best guess, it writes text with
+    its whole vocabulary, and the target's tokenizer cuts that text (SLEM). Where its distribution
+    counts, it chooses among the tokens that both vocabularies have (TLI, 2502.05202). Of a long
+    text it reads only the end at first, as `ModelDrafter` does.
 
     Attributes:
         context: the draft model's context.
-        name: what it is called in rounds, costs and figures.
+        name: what rounds, costs and figures call it.
     """
 
-    reader = None
-    reads_paths = False
-    block = 0
-    ahead = None
+    capabilities = Capabilities(own_vocabulary=True)
 
-    def __init__(self, context: Context, translation: Translation, name: str = TRANSLATED) -> None:
+    def __init__(
+        self, context: Context, vocabularies: VocabularyMap, name: str = CROSS_VOCABULARY
+    ) -> None:
         self.context = context
         self.name = name
-        self._translation = translation
-        self._spelling = Spelling(translation)
+        self._vocabularies = vocabularies
+        self._spelling = Spelling(vocabularies)
         self._cancel = Cancel()
         self._proposer: Proposer = argmax_proposer
         self._begun = False
         self._excerpt = Excerpt()
         self._held = 0  # tokens that the last proposal went on from
-        self._read = 0  # of the target's tokens, so many are in the cache as text, or left out
+        self._read = 0  # of the target's tokens, how many are in the cache as text, or left out
 
     def begin(
         self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
     ) -> None:
         """Start a generation that continues `tokens`.
 
-        They are spelled when the first draft is asked for, and all of them anew: what is drafted
-        does not depend on what was there before.
+        All of them are spelled anew for the first draft, so that it does not depend on earlier
+        generations.
         """
         self.context.watch(cancel)
         self._cancel = cancel
@@ -95,23 +94,19 @@ class TranslatedDrafter:
         self._excerpt.left_out = left_out if same else 0
         self._read = self._excerpt.left_out + same
 
-    def lag(self, tokens: Sequence[int]) -> int:
-        """What was not read yet, in tokens of the target."""
-        return self._excerpt.lag(max(1, len(tokens) - self._read))
-
-    def left_out(self, tokens: Sequence[int]) -> int:
-        """What stands before the last tokens of a long text."""
-        return self._excerpt.leaves_out(len(tokens), len(tokens) - self._read)
+    def state(self, tokens: Sequence[int]) -> DrafterState:
+        """What was not read yet, and what comes before the excerpt, in the target's tokens."""
+        return self._excerpt.state(len(tokens), max(1, len(tokens) - self._read))
 
     def propose(
         self,
         tokens: Sequence[int],
         plan: Plan,
         path: tuple[int, ...] = (),  # noqa: ARG002 - of the target's tokens
-    ) -> Drafted:
+    ) -> Proposal:
         """Draft while the plan goes on.
 
-        None where the draft has no tokens for the text, or no room for it.
+        The draft is empty if the model has no tokens for the text, or no room for it.
         """
         if self._excerpt.begins_anew(len(tokens), len(tokens) - self._read):
             self._begun = True
@@ -119,7 +114,7 @@ class TranslatedDrafter:
         ids, context = self._spelling.ids, self.context
         limit = min(plan.limit, context.n_ctx - len(ids) + 1)
         if limit < 1 or not ids or not self._spelling.exact:
-            return Drafted(self.name)
+            return Proposal(self.name)
         context.rewind(same)
         cached = len(context.tokens)
         logits = self._decoded(ids)
@@ -129,7 +124,7 @@ class TranslatedDrafter:
         return replace(drafted, read=len(ids) - cached, cached=cached)
 
     def _spell(self, tokens: Sequence[int]) -> int:
-        """Follow the text; return how many tokens the cache holds as they should be."""
+        """Follow the text; return how many tokens of the cache are right."""
         same = 0
         if self._begun:
             self._spelling.begin()
@@ -137,7 +132,7 @@ class TranslatedDrafter:
             self._begun = False
         else:
             same = min(self._spelling.follow(tokens), max(0, len(self._spelling.ids) - 1))
-        # The last one is read in any case: its logits are what a draft begins with.
+        # The last token is always read: a draft begins with its logits.
         return same + common_prefix(self.context.tokens[same:], self._spelling.ids[same:-1])
 
     def _decoded(self, ids: Sequence[int]) -> Logits:
@@ -152,29 +147,33 @@ class TranslatedDrafter:
         return last
 
     def _step(self, ids: Sequence[int], drafted: int) -> Logits:
-        """Read the so-many-th drafted token, in the draft's."""
+        """Read a drafted token, given as the model's `ids`; `drafted` is its index, from 1."""
         self._cancel.check()
         if drafted == 1:
             self.context.mark()
         last: Logits = self.context.decode(ids, 1)[0]
         return last
 
-    def _shared(self, logits: Logits, tokens: Sequence[int], plan: Plan, limit: int) -> Drafted:
-        """Choose among the tokens that both have."""
-        translation = self._translation
+    def _shared(self, logits: Logits, tokens: Sequence[int], plan: Plan, limit: int) -> Proposal:
+        """Choose among the tokens that both vocabularies have."""
+        both = self._vocabularies
         written = write(
             lambda row, drafted: self._proposer(row, tokens, drafted),
-            lambda token, n: translation.row(self._step(translation.to_draft(token), n)),
-            translation.row(logits)[None],
+            lambda token, n: both.row(self._step(both.to_draft(token), n)),
+            both.row(logits)[None],
             plan=plan,
             limit=limit,
-            is_end=translation.target.vocabulary.is_end,
+            is_end=both.target.vocabulary.is_end,
         )
-        return Drafted(self.name, *written)
+        return Proposal(self.name, *written)
 
-    def _text(self, logits: Logits, tokens: Sequence[int], plan: Plan, limit: int) -> Drafted:
+    def _text(self, logits: Logits, tokens: Sequence[int], plan: Plan, limit: int) -> Proposal:
         """Write text, and cut it as the target would."""
-        target, draft = self._translation.target, self._translation.draft
+        both, target, draft = (
+            self._vocabularies,
+            self._vocabularies.target,
+            self._vocabularies.draft,
+        )
         written, views, confidences = write(
             lambda row, _: argmax_proposer(row, (), ()),
             lambda token, n: self._step([token], n),
@@ -184,17 +183,17 @@ class TranslatedDrafter:
             is_end=draft.vocabulary.is_end,
         )
         ends = bool(written.tokens) and draft.vocabulary.is_end(written.tokens[-1])
-        cut = self._translation.followed(tokens, draft.text(written.tokens[: -1 if ends else None]))
+        cut = both.followed(tokens, draft.text(written.tokens[: -1 if ends else None]))
         if ends and target.vocabulary.end is not None:
             cut.append(target.vocabulary.end)
-        if not written.tokens and views:  # a look that was too unsure: what it saw teaches as well
+        if not written.tokens and views:  # the policy also learns from a guess that was too unsure
             guess, _ = views[0].pick()
-            cut = self._translation.followed(tokens, draft.text([guess]))[:1]
+            cut = both.followed(tokens, draft.text([guess]))[:1]
             sure = confidences[: len(cut)]
             looked = [TextView(token, each) for token, each in zip(cut, sure, strict=False)]
-            return Drafted(self.name, views=looked, confidences=sure, passes=1)
+            return Proposal(self.name, views=looked, confidences=sure, passes=1)
         sure = _shares(confidences, draft.lengths(written.tokens), target.lengths(cut))
-        return Drafted(
+        return Proposal(
             self.name,
             Draft(tuple(cut[:limit])),
             [TextView(token, each) for token, each in zip(cut[:limit], sure, strict=False)],
@@ -203,7 +202,7 @@ class TranslatedDrafter:
         )
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """The round is over; what was rejected goes when the text is spelled next."""
+        """Count what was accepted; rejected tokens go when the text is spelled next."""
         self._excerpt.earn(accepted)
         self._read = min(len(tokens) - 1, self._held + accepted)
 
@@ -213,12 +212,12 @@ def _shares(
 ) -> list[float]:
     """How sure the draft was of each token that was cut from its text.
 
-    That is the product of its confidences in the tokens that begin in it.
+    It is the product of the draft's confidences in its tokens that begin in that token.
 
     Args:
         confidences: of the draft's tokens, or none.
-        theirs: the lengths of these, in bytes.
-        ours: of what was cut.
+        theirs: lengths of the draft's tokens, in bytes.
+        ours: lengths of the tokens that were cut, in bytes.
     """
     starts = [0, *accumulate(theirs)]
     found, at = [], 0

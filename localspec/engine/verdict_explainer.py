@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from localspec.engine.inside import Judged
+from localspec.engine.explanation import TokenVerdict
 from localspec.engine.noise import StreamNoise
 from localspec.engine.sampling import Dist
 from localspec.engine.verify import Draft, Verdict, rule_named
 
-Word: TypeAlias = Callable[[int], str]
+TokenText: TypeAlias = Callable[[int], str]
 """A token's text, as it is shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class ExplainedVerdict:
     """A verdict and how it came about.
 
     Attributes:
@@ -30,12 +30,12 @@ class Explained:
     """
 
     verdict: Verdict
-    tests: tuple[Judged, ...]
+    tests: tuple[TokenVerdict, ...]
     last: Dist | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
+class _RecordingNoise:
     """A noise that notes what it was asked; see `Noise`."""
 
     noise: StreamNoise
@@ -78,9 +78,9 @@ class Case:
     position: int
 
 
-def explain(case: Case, noise: StreamNoise, word: Word) -> Explained:
+def explain_verdict(case: Case, noise: StreamNoise, word: TokenText) -> ExplainedVerdict:
     """Have the rule judge again, with the randomness that it had, and say what it did."""
-    heard = _Heard(noise)
+    heard = _RecordingNoise(noise)
     rule = rule_named(case.rule, case.lenience)
     verdict = rule(case.draft, case.p, heard, case.position)
     judged = min(len(case.draft.tokens), verdict.accepted + 1)
@@ -92,10 +92,10 @@ def explain(case: Case, noise: StreamNoise, word: Word) -> Explained:
         tests = _as_a_whole(case, verdict, heard.chances)
     else:
         tests = [_weighed(case, i, *heard.chances[i]) for i in range(judged)]
-    return Explained(verdict, tuple(tests), heard.picks[-1][1] if heard.picks else None)
+    return ExplainedVerdict(verdict, tuple(tests), heard.picks[-1][1] if heard.picks else None)
 
 
-def _compared(case: Case, i: int, said: int, word: Word) -> Judged:
+def _compared(case: Case, i: int, said: int, word: TokenText) -> TokenVerdict:
     accepted = said == case.draft.tokens[i]
     if case.greedy:
         how = f"The target's most probable token is “{word(said)}”"
@@ -104,10 +104,10 @@ def _compared(case: Case, i: int, said: int, word: Word) -> Judged:
     else:
         how = f"The target drew “{word(said)}” for itself"
     end = "the guess, which stays" if accepted else "another one than the guess, and that counts"
-    return Judged(accepted, f"{how}: {end}.", said=said)
+    return TokenVerdict(accepted, f"{how}: {end}.", said=said)
 
 
-def _weighed(case: Case, i: int, chance: float, drawn: float) -> Judged:
+def _weighed(case: Case, i: int, chance: float, drawn: float) -> TokenVerdict:
     """The token rule, with lenience or without."""
     token, q = case.draft.tokens[i], case.draft.q
     of_p, of_q = case.p[i].prob(token), 1.0 if q is None else q[i].prob(token)
@@ -122,12 +122,12 @@ def _weighed(case: Case, i: int, chance: float, drawn: float) -> Judged:
     formula = f"p/q = {of_p:.3f}/{below} = {chance:.3f}, drawn {drawn:.3f}"
     if case.lenience is not None:
         why = f"{why} Lossy: q counts {case.lenience:g} of itself."
-    return Judged(accepted, why, formula, chance, drawn)
+    return TokenVerdict(accepted, why, formula, chance, drawn)
 
 
 def _as_a_whole(
     case: Case, verdict: Verdict, chances: Sequence[tuple[float, float]]
-) -> list[Judged]:
+) -> list[TokenVerdict]:
     """The block rule: the longest prefix first, until one passes."""
     n, tau = len(case.draft.tokens), verdict.accepted
     longest = tau + len(chances) - (tau > 0)
@@ -138,7 +138,7 @@ def _as_a_whole(
         formula = ""
         if chance is not None and drawn is not None:
             formula = f"h = {min(1.0, chance):.3f} for the first {i}, drawn {drawn:.3f}"
-        tests.append(Judged(i <= tau, _block_words(i, tau, tested=bool(formula)), formula,
+        tests.append(TokenVerdict(i <= tau, _block_words(i, tau, tested=bool(formula)), formula,
                           chance, drawn))  # fmt: skip
     return tests
 
@@ -154,9 +154,9 @@ def _block_words(i: int, tau: int, *, tested: bool) -> str:
     return "The target would never write it here: no beginning that reaches so far can pass."
 
 
-def _kept(case: Case, i: int, word: Word) -> Judged:
+def _kept(case: Case, i: int, word: TokenText) -> TokenVerdict:
     best = int(case.p[i].ids[0])
     kept = case.p[i].prob(case.draft.tokens[i]) > 0
     share = f"{case.lenience or 0:g} of the probability of the target's best token, “{word(best)}”"
     why = f"It has at least {share}: it stays." if kept else f"It has less than {share}."
-    return Judged(kept, f"{why} Lossy: this changes what is said.", said=best)
+    return TokenVerdict(kept, f"{why} Lossy: this changes what is said.", said=best)

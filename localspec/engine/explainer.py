@@ -13,20 +13,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from localspec.engine.acceptance import Verification, verification
-from localspec.engine.drafter import LOOK
-from localspec.engine.explain import Case, Explained, Word, explain
-from localspec.engine.inside import Bar, Guessed, Inside, Opinion
+from localspec.engine.drafter import EXCERPT_TOKENS
+from localspec.engine.explanation import (
+    Candidate,
+    GuessedToken,
+    RoundExplanation,
+    TokenProbabilities,
+)
 from localspec.engine.length.stopping import Plan
 from localspec.engine.proposer import Proposer, View, argmax_proposer
 from localspec.engine.sampling import Dist, Logits, TargetRows, logprobs
 from localspec.engine.stats import LOOKUP, Round
-from localspec.engine.translated import TranslatedDrafter
+from localspec.engine.verdict_explainer import Case, ExplainedVerdict, TokenText, explain_verdict
 from localspec.engine.verify import Draft, Verdict
 from localspec.errors import EngineError
 
 if TYPE_CHECKING:
     from localspec.engine.cancel import Cancel
-    from localspec.engine.drafter import Drafted, Drafter
+    from localspec.engine.drafter import Drafter, Proposal
     from localspec.engine.generate import Engine, GenerateSettings
 
 _BARS = 5
@@ -34,7 +38,7 @@ _BEFORE = 160  # tokens of the text before that are told
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class RoundRecord:
     """What is kept of a round.
 
     Attributes:
@@ -44,7 +48,7 @@ class Made:
         verdict: what came of them.
         drawn: numbers that the target had drawn before.
         figures: the round's.
-        begun, block: as `Drafted` has them.
+        begun, block: as `Proposal` has them.
     """
 
     position: int
@@ -57,14 +61,14 @@ class Made:
     block: int = 0
 
     @classmethod
-    def of(cls, asked: Drafted, verdict: Verdict, drawn: int, figures: Round) -> Made:
+    def of(cls, asked: Proposal, verdict: Verdict, drawn: int, figures: Round) -> RoundRecord:
         """What came of a proposal."""
         kept = asked.draft.tokens, asked.own, verdict, drawn, figures
         return cls(figures.context, *kept, begun=asked.begun, block=asked.block)
 
 
 @dataclass(slots=True)
-class Written:
+class GenerationRecord:
     """A generation as far as it is written.
 
     Attributes:
@@ -77,7 +81,7 @@ class Written:
     settings: GenerateSettings
     tokens: list[int]
     begun: int
-    rounds: list[Made] = field(default_factory=list)
+    rounds: list[RoundRecord] = field(default_factory=list)
 
     def drafted(self, numbers: Iterable[int]) -> int:
         """The first of these rounds that has a draft; 0 for none."""
@@ -94,7 +98,7 @@ class Written:
         return statistics.median(plain[1:] or plain or [0.0])  # the first one warms up
 
 
-class Sight:
+class PassRecorder:
     """Sees what a draft's passes show, for whoever looks inside; proposes as it would without.
 
     Args:
@@ -119,7 +123,9 @@ class Sight:
         wanted = self._drafted[len(drafted) : len(drafted) + 1]
         return _Forced(view, wanted[0]) if wanted else view
 
-    def of_draft(self, i: int, token: int, draft: Draft, word: Word) -> Opinion | None:
+    def of_draft(
+        self, i: int, token: int, draft: Draft, word: TokenText
+    ) -> TokenProbabilities | None:
         """What the draft thought of its token `i`."""
         if i >= len(self._passes):
             return None
@@ -136,9 +142,9 @@ class _Forced:
     token: int
 
     @property
-    def firm(self) -> bool:
+    def must_verify(self) -> bool:
         """Whether the view's token must be submitted."""
-        return self.view.firm
+        return self.view.must_verify
 
     def confidence(self) -> float:
         """How sure the view is."""
@@ -153,26 +159,26 @@ class _Forced:
         return self.view.chance(p)
 
 
-def can_be_seen(drafter: Drafter, proposer: Proposer) -> bool:
+def can_record(drafter: Drafter, proposer: Proposer) -> bool:
     """Whether a drafter's passes are over the target's tokens, not over text that is cut later."""
-    return not (isinstance(drafter, TranslatedDrafter) and proposer is argmax_proposer)
+    return not (drafter.capabilities.own_vocabulary and proposer is argmax_proposer)
 
 
-def before_choice(logits: Logits, token: int, word: Word) -> Opinion:
+def before_choice(logits: Logits, token: int, word: TokenText) -> TokenProbabilities:
     """The softmax of logits (n_vocab,): what a model thinks before its best token is taken."""
     (found,) = logprobs(logits[None], [token], _BARS)
-    bars = tuple(Bar(word(one), _exp(share)) for one, share in found.best)
-    return Opinion(_exp(found.logprob), bars)
+    bars = tuple(Candidate(word(one), _exp(share)) for one, share in found.best)
+    return TokenProbabilities(_exp(found.logprob), bars)
 
 
 def _exp(logprob: float) -> float:
     return math.exp(logprob)
 
 
-def _side(dist: Dist, token: int, word: Word) -> Opinion:
+def _side(dist: Dist, token: int, word: TokenText) -> TokenProbabilities:
     order = (-dist.probs).argsort(kind="stable")[:_BARS]
-    bars = (Bar(word(int(dist.ids[i])), float(dist.probs[i])) for i in order)
-    return Opinion(dist.prob(token), tuple(bars))
+    bars = (Candidate(word(int(dist.ids[i])), float(dist.probs[i])) for i in order)
+    return TokenProbabilities(dist.prob(token), tuple(bars))
 
 
 class Pieces(Protocol):
@@ -184,7 +190,7 @@ class Pieces(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class Explainer:
     """A look inside a round that is being made, or decoded again.
 
     Attributes:
@@ -195,19 +201,19 @@ class Witness:
     """
 
     how: Verification
-    written: Written
-    sight: Sight
+    written: GenerationRecord
+    sight: PassRecorder
     model: Pieces
 
-    def inside(self, number: int, draft: Draft, p: TargetRows, *, again: bool) -> Inside:
+    def inside(self, number: int, draft: Draft, p: TargetRows, *, again: bool) -> RoundExplanation:
         """All that happened inside round `number`, whose draft and rows of the target these are."""
         written, made, how = self.written, self.written.rounds[number - 1], self.how
         case = Case(how.name, how.lenience, how.coupled, how.greedy, draft, p, made.position)
-        found = explain(case, how.noise.after(made.drawn), self._word)
+        found = explain_verdict(case, how.noise.after(made.drawn), self._word)
         begin, end = max(0, made.position - _BEFORE), made.position
         before = map(self.model.piece, written.tokens[begin:end])
         count = len(written.rounds)
-        return Inside(
+        return RoundExplanation(
             number=number,
             rounds=count,
             earlier=written.drafted(range(number - 1, 0, -1)),
@@ -226,11 +232,11 @@ class Witness:
         )
 
     def _guesses(
-        self, made: Made, draft: Draft, p: TargetRows, found: Explained
-    ) -> tuple[Guessed, ...]:
+        self, made: RoundRecord, draft: Draft, p: TargetRows, found: ExplainedVerdict
+    ) -> tuple[GuessedToken, ...]:
         seen, tests = p.seen(), dict(enumerate(found.tests))
         return tuple(
-            Guessed(
+            GuessedToken(
                 text=self._word(token),
                 drafter=made.figures.drafter if i < made.own else LOOKUP,
                 draft=self.sight.of_draft(i, token, draft, self._word) if i < made.own else None,
@@ -240,13 +246,13 @@ class Witness:
             for i, token in enumerate(draft.tokens)
         )
 
-    def _target(self, i: int, token: int, row: Dist) -> Opinion:
+    def _target(self, i: int, token: int, row: Dist) -> TokenProbabilities:
         """What the target thought of a token at position `i`, where its row is `row`."""
         if self.how.greedy and self.sight.logits is not None:
             return before_choice(self.sight.logits[i], token, self._word)
         return _side(row, token, self._word)
 
-    def _last(self, verdict: Verdict, found: Explained) -> Opinion | None:
+    def _last(self, verdict: Verdict, found: ExplainedVerdict) -> TokenProbabilities | None:
         if found.last is None and not self.how.greedy:
             return None
         return self._target(verdict.accepted, verdict.token, found.last or Dist.point(0))
@@ -255,7 +261,9 @@ class Witness:
         return self.model.piece(token, special=True).decode("utf-8", "replace")
 
 
-def look_again(engine: Engine, written: Written, number: int, cancel: Cancel) -> Inside:
+def explain_again(
+    engine: Engine, written: GenerationRecord, number: int, cancel: Cancel
+) -> RoundExplanation:
     """Decode a round again and look inside; the caches are left at that place.
 
     Args:
@@ -277,7 +285,7 @@ def look_again(engine: Engine, written: Written, number: int, cancel: Cancel) ->
         lenience=settings.lenience,
     )
     how.sampler.accept(tokens[written.begun :])
-    look = Witness(how, written, Sight(how.proposer, made.drafted), engine.target.model)
+    look = Explainer(how, written, PassRecorder(how.proposer, made.drafted), engine.target.model)
     draft = _drafted_again(engine, made, tokens, look.sight, cancel)
     for _ in engine.prefill(tokens, cancel):
         cancel.check()
@@ -291,14 +299,14 @@ def look_again(engine: Engine, written: Written, number: int, cancel: Cancel) ->
 
 
 def _drafted_again(
-    engine: Engine, made: Made, tokens: Sequence[int], sight: Sight, cancel: Cancel
+    engine: Engine, made: RoundRecord, tokens: Sequence[int], sight: PassRecorder, cancel: Cancel
 ) -> Draft:
     """The draft of then, with the rows that it was drawn from."""
     own, copied = made.drafted[: made.own], made.drafted[made.own :]
     drafter = engine.drafters.get(made.figures.drafter)
-    if drafter is None or not own or not can_be_seen(drafter, sight.proposer):
+    if drafter is None or not own or not can_record(drafter, sight.proposer):
         return Draft(own).followed_by(copied)
-    if drafter.reader is not None:
+    if drafter.capabilities.listener is not None:
         _show(engine, drafter, tokens, made.begun, cancel)
     drafter.begin(tokens, sight, cancel)
     asked = drafter.propose(tokens, Plan(max(made.own, made.block), drafter.name)).draft
@@ -324,7 +332,7 @@ def _show(
     engine.target.clear()
     drafter.begin(tokens, argmax_proposer, cancel)
     last = len(tokens) - 1
-    for end in (*range(begun + LOOK, last, LOOK), last):
+    for end in (*range(begun + EXCERPT_TOKENS, last, EXCERPT_TOKENS), last):
         for _ in engine.prefill(tokens[:end], cancel):
             cancel.check()
         engine.target.decode(tokens[end - 1 : end], 0)

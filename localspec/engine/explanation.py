@@ -7,7 +7,7 @@ from msgspec import Struct
 from localspec.engine.stats import Round
 
 
-class Judged(Struct, frozen=True):
+class TokenVerdict(Struct, frozen=True):
     """What became of one drafted token.
 
     Attributes:
@@ -27,14 +27,14 @@ class Judged(Struct, frozen=True):
     said: int | None = None
 
 
-class Bar(Struct, frozen=True, array_like=True):
+class Candidate(Struct, frozen=True, array_like=True):
     """A token that might have come, and how likely it was: 0 to 1."""
 
     text: str
     share: float
 
 
-class Opinion(Struct, frozen=True):
+class TokenProbabilities(Struct, frozen=True):
     """What one of the models thought of a position.
 
     Attributes:
@@ -43,10 +43,10 @@ class Opinion(Struct, frozen=True):
     """
 
     guess: float
-    best: tuple[Bar, ...]
+    best: tuple[Candidate, ...]
 
 
-class Guessed(Struct, frozen=True):
+class GuessedToken(Struct, frozen=True):
     """A drafted token.
 
     Attributes:
@@ -59,12 +59,12 @@ class Guessed(Struct, frozen=True):
 
     text: str
     drafter: str
-    draft: Opinion | None
-    target: Opinion | None
-    test: Judged | None
+    draft: TokenProbabilities | None
+    target: TokenProbabilities | None
+    test: TokenVerdict | None
 
 
-class Inside(Struct, frozen=True):
+class RoundExplanation(Struct, frozen=True):
     """All that happened inside one round.
 
     Attributes:
@@ -90,10 +90,10 @@ class Inside(Struct, frozen=True):
     before: str
     rule: str
     greedy: bool
-    guesses: tuple[Guessed, ...]
+    guesses: tuple[GuessedToken, ...]
     accepted: int
     token: str
-    last: Opinion | None
+    last: TokenProbabilities | None
     made: Round
     plain_s: float
     again: bool = False

@@ -16,19 +16,19 @@ import pytest
 
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import LOOK, ModelDrafter
+from localspec.engine.cross_vocabulary import VocabularyMap
+from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
+from localspec.engine.drafter import EXCERPT_TOKENS, ModelDrafter
+from localspec.engine.explainer import explain_again
+from localspec.engine.explanation import RoundExplanation, TokenVerdict
 from localspec.engine.generate import Engine, GenerateSettings
 from localspec.engine.heads import head_drafter
-from localspec.engine.inside import Inside, Judged
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model, head_of
-from localspec.engine.look import look_again
 from localspec.engine.lookup import Lookup
 from localspec.engine.params import SamplingParams
-from localspec.engine.stats import ASSISTANT, DFLASH, DRAFT, EAGLE3, LOOKUP, MTP, TRANSLATED
-from localspec.engine.trace import Recorder
-from localspec.engine.translated import TranslatedDrafter
-from localspec.engine.translation import Translation
+from localspec.engine.stats import ASSISTANT, CROSS_VOCABULARY, DFLASH, DRAFT, EAGLE3, LOOKUP, MTP
+from localspec.engine.trace import TraceWriter
 from localspec.errors import EngineError
 from tests.support import toy
 
@@ -67,15 +67,15 @@ def traced(
     live: bool = False,
     rounds: int = 0,
     **how: Any,
-) -> tuple[Trace, list[Inside]]:
+) -> tuple[Trace, list[RoundExplanation]]:
     """A trace of a generation, and what was seen inside its rounds while they were made.
 
     It ends after so many `rounds`, where there are any, or so many tokens.
     """
     lines: list[str] = []
-    seen: list[Inside] = []
+    seen: list[RoundExplanation] = []
     settings = GenerateSettings(
-        n_predict=n_predict, recorder=Recorder(lambda one: lines.append(json.dumps(one))), **how
+        n_predict=n_predict, trace=TraceWriter(lambda one: lines.append(json.dumps(one))), **how
     )
     cancel = Cancel()
     list(engine.prefill(prompt, cancel))
@@ -87,7 +87,7 @@ def traced(
     return read_trace(lines), seen
 
 
-def check(engine: Engine, trace: Trace, found: Inside, *, within: float = 0.0) -> None:
+def check(engine: Engine, trace: Trace, found: RoundExplanation, *, within: float = 0.0) -> None:
     """Whether what is told of a round is what its trace says."""
     done = trace.rounds[found.number - 1]
     piece = engine.target.model.piece
@@ -113,7 +113,7 @@ def check(engine: Engine, trace: Trace, found: Inside, *, within: float = 0.0) -
         check_numbers(trace, done, tests)
 
 
-def check_shown(trace: Trace, found: Inside) -> None:
+def check_shown(trace: Trace, found: RoundExplanation) -> None:
     """The numbers of the token rule's tests are those of the bars that stand beside them."""
     for one in found.guesses:
         if trace.rule in ("token", "lossy") and one.test and one.draft and one.target:
@@ -121,7 +121,7 @@ def check_shown(trace: Trace, found: Inside) -> None:
             assert one.test.chance is None or one.test.chance == one.target.guess / below
 
 
-def check_numbers(trace: Trace, done: TracedRound, tests: Sequence[Judged]) -> None:
+def check_numbers(trace: Trace, done: TracedRound, tests: Sequence[TokenVerdict]) -> None:
     """The numbers of the tests are those that the rule's paper has, of the recorded rows."""
     p, q, tokens = done.p, done.draft.q, done.draft.tokens
     draws = iter(done.draws)
@@ -164,7 +164,7 @@ def test_rounds_are_told_as_a_replay_derives_them(
     how = {"accept": accept, "sampling": sampling, "lenience": lenience}
     engine = stubs(lookup=lookup)
     trace, live = traced(engine, PROMPT, 5 * rounds, live=True, **how)
-    assert engine.written is not None
+    assert engine.record is not None
     assert len(trace.rounds) >= rounds
     assert len(live) >= rounds // 4
     for found in live:
@@ -172,7 +172,7 @@ def test_rounds_are_told_as_a_replay_derives_them(
         assert not found.again
     by_number = {found.number: found for found in live}
     for number in range(1, rounds + 1, 7):
-        again = look_again(engine, engine.written, number, Cancel())
+        again = explain_again(engine, engine.record, number, Cancel())
         check(engine, trace, again)
         assert again.again
         if number in by_number:
@@ -193,9 +193,9 @@ def test_after_a_look_the_next_answer_is_what_it_would_have_been() -> None:
     engine, other = stubs(), stubs()
     for each in (engine, other):
         traced(each, PROMPT, 60, **how)
-    assert engine.written is not None
-    look_again(engine, engine.written, 9, Cancel())
-    prompt = [*engine.written.tokens, 5]
+    assert engine.record is not None
+    explain_again(engine, engine.record, 9, Cancel())
+    prompt = [*engine.record.tokens, 5]
     first, second = (traced(each, prompt, 60, **how)[0] for each in (engine, other))
     assert [one.emitted for one in first.rounds] == [one.emitted for one in second.rounds]
 
@@ -203,8 +203,8 @@ def test_after_a_look_the_next_answer_is_what_it_would_have_been() -> None:
 def test_at_temperature_0_the_bars_are_those_before_the_choice() -> None:
     engine = stubs()
     traced(engine, PROMPT, 40, accept=Accept.MATCH, sampling=SamplingParams(temperature=0.0))
-    assert engine.written is not None
-    found = look_again(engine, engine.written, engine.written.latest(), Cancel())
+    assert engine.record is not None
+    found = explain_again(engine, engine.record, engine.record.latest(), Cancel())
     assert found.greedy
     for one in found.guesses:
         for side in filter(None, (one.draft, one.target)):
@@ -217,8 +217,8 @@ def test_at_temperature_0_the_bars_are_those_before_the_choice() -> None:
 def test_what_has_no_distribution_says_so_by_having_none() -> None:
     engine = stubs(lookup=True)
     traced(engine, PROMPT, 300, accept=Accept.TOKEN, sampling=SamplingParams(seed=1))
-    assert engine.written is not None
-    found = look_again(engine, engine.written, engine.written.latest(), Cancel())
+    assert engine.record is not None
+    found = explain_again(engine, engine.record, engine.record.latest(), Cancel())
     assert found.guesses
     assert {one.drafter for one in found.guesses} == {LOOKUP}
     assert all(one.draft is None for one in found.guesses)
@@ -227,8 +227,8 @@ def test_what_has_no_distribution_says_so_by_having_none() -> None:
 def test_a_round_without_a_draft_has_a_last_token_alone() -> None:
     engine = stubs()
     traced(engine, PROMPT, 30, accept=Accept.TOKEN, sampling=SamplingParams(seed=1))
-    assert engine.written is not None
-    found = look_again(engine, engine.written, 1, Cancel())
+    assert engine.record is not None
+    found = explain_again(engine, engine.record, 1, Cancel())
     assert found.guesses == ()
     assert found.last is not None
     assert (found.earlier, found.later) == (0, 2)
@@ -238,27 +238,27 @@ def test_a_round_without_a_draft_has_a_last_token_alone() -> None:
 def test_what_a_draft_took_that_proposed_nothing_is_no_part_of_plain_decoding() -> None:
     engine = stubs()
     traced(engine, PROMPT, 30, accept=Accept.TOKEN, sampling=SamplingParams(seed=1))
-    assert engine.written is not None
-    figures = replace(engine.written.rounds[0].figures, drafted=0, total_s=1.5, draft_s=0.5)
-    asked = replace(engine.written.rounds[0], figures=figures)
+    assert engine.record is not None
+    figures = replace(engine.record.rounds[0].figures, drafted=0, total_s=1.5, draft_s=0.5)
+    asked = replace(engine.record.rounds[0], figures=figures)
     assert not asked.drafted
-    assert replace(engine.written, rounds=[asked] * 3).plain_s() == 1.0
+    assert replace(engine.record, rounds=[asked] * 3).plain_s() == 1.0
 
 
 def test_a_drafter_that_has_changed_is_told() -> None:
     engine = stubs()
     traced(engine, PROMPT, 60, accept=Accept.TOKEN, sampling=SamplingParams(seed=1))
-    written, context = engine.written, engine.drafters[DRAFT].context  # type: ignore[attr-defined]
+    written, context = engine.record, engine.drafters[DRAFT].context  # type: ignore[attr-defined]
     assert written is not None
     context.script = random_script(VOCAB, 77)
     with pytest.raises(EngineError, match="does not draft here any more"):
-        look_again(engine, written, written.latest(), Cancel())
+        explain_again(engine, written, written.latest(), Cancel())
 
 
 # ---------------------------------------------------------------- the real models
 
 
-DRAFTERS = (DRAFT, TRANSLATED, EAGLE3, MTP, DFLASH, ASSISTANT)
+DRAFTERS = (DRAFT, CROSS_VOCABULARY, EAGLE3, MTP, DFLASH, ASSISTANT)
 
 
 @pytest.fixture
@@ -276,11 +276,11 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
             draft = stack.enter_context(Context(small, options))
             yield Engine(target, ModelDrafter(draft, model.n_vocab))
             return
-        if request.param == TRANSLATED:  # it has fewer tokens, and other numbers for them
+        if request.param == CROSS_VOCABULARY:  # it has fewer tokens, and other numbers for them
             path = write_renumbered(tmp_path / "other.gguf", fewer=1000)
             small = stack.enter_context(Model.load(path))
             draft = stack.enter_context(Context(small, options))
-            yield Engine(target, TranslatedDrafter(draft, Translation(model, small)))
+            yield Engine(target, CrossVocabularyDrafter(draft, VocabularyMap(model, small)))
             return
         held = model
         if request.param == EAGLE3:
@@ -321,14 +321,14 @@ def test_real_rounds_are_told_as_a_replay_derives_them(
     sampling = SamplingParams(temperature=temperature, seed=8, logit_bias=never)
     how = {"accept": accept, "sampling": sampling, "lenience": lenience}
     trace, live = traced(real, prompt, 1050, live=True, rounds=rounds, **how)
-    assert real.written is not None
+    assert real.record is not None
     assert len(trace.rounds) == rounds
     assert live
     for found in live:
         check(real, trace, found)
     for found in live[:: max(4, rounds // 8)]:
         try:
-            again = look_again(real, real.written, found.number, Cancel())
+            again = explain_again(real, real.record, found.number, Cancel())
         except EngineError:  # the least likely that may be drawn then may be none that may now
             draft = trace.rounds[found.number - 1].draft
             drawn = zip(draft.q or (), draft.tokens, strict=True)
@@ -348,11 +348,11 @@ def test_what_a_head_read_long_ago_is_read_again(real: Engine) -> None:
     sampling = SamplingParams(temperature=0.0, logit_bias=never)
     how = {"accept": Accept.MATCH, "sampling": sampling}
     _, live = traced(real, prompt, 96, live=True, **how)
-    assert real.written is not None
+    assert real.record is not None
     found = live[-1]
-    made = real.written.rounds[found.number - 1]
-    assert 280 < made.begun < made.position - LOOK - 64
-    again = look_again(real, real.written, found.number, Cancel())
+    made = real.record.rounds[found.number - 1]
+    assert 280 < made.begun < made.position - EXCERPT_TOKENS - 64
+    again = explain_again(real, real.record, found.number, Cancel())
     (drafter,) = real.drafters.values()
     assert drafter.head.first == made.begun  # type: ignore[attr-defined]
     for one, other in zip(again.guesses, found.guesses, strict=True):

@@ -1,8 +1,8 @@
-"""Two vocabularies and the bytes between them. Pure: it asks models about tokens, runs none.
+"""Maps between two vocabularies, through the bytes of their tokens. Pure: it runs no model.
 
-What both can say is compared as bytes, since one and the same text stands in files of different
-kinds with different letters for a space or a byte. What ends a turn goes by its role. Compare
-2502.05202: the intersection of vocabularies (TLI), and text cut anew (SLEM).
+Tokens are compared as bytes, since files of different kinds spell a space or a byte differently.
+Tokens that end a turn are mapped by that role. Compare 2502.05202: the intersection of two
+vocabularies (TLI), and text that is tokenized again (SLEM).
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Tokenizer(Protocol):
 
 
 class Speller:
-    """Cuts bytes into one vocabulary's tokens, so that these give the very same bytes again.
+    """Cuts bytes into tokens of one vocabulary that stand for exactly these bytes.
 
     Attributes:
-        vocabulary: whose tokens.
-        ids: of every byte string that one token stands for the ids, the usual one first.
+        vocabulary: the vocabulary.
+        ids: by byte string, the ids of the tokens that stand for it, the usual one first.
     """
 
     def __init__(self, vocabulary: Tokenizer) -> None:
@@ -85,13 +85,13 @@ class Speller:
         return b"".join(map(self.vocabulary.piece, tokens))
 
     def lengths(self, tokens: Sequence[int]) -> list[int]:
-        """How many bytes each of `tokens` has; one that has none counts as one."""
+        """How many bytes each of `tokens` has, at least 1."""
         return [max(1, len(self.vocabulary.piece(token))) for token in tokens]
 
     def cut(self, text: bytes) -> list[int] | None:
-        """`text` as tokens; bytes that are no whole character (yet) one by one.
+        """`text` as tokens; bytes that do not make whole characters become one token each.
 
-        None where the vocabulary cannot say exactly this.
+        None if the vocabulary cannot say exactly this.
         """
         ids: list[int] = []
         while text:
@@ -108,7 +108,7 @@ class Speller:
         return ids
 
     def _characters(self, text: str) -> list[int] | None:
-        """The same for whole characters, whatever a tokenizer puts in front of them."""
+        """The same for whole characters, without what a tokenizer puts in front of them."""
         wanted = text.encode()
         for given in (text, text.removeprefix(" "), f"\n{text}"):
             ids = self.vocabulary.tokenize(given, add_special=False, parse_special=False)
@@ -120,8 +120,8 @@ class Speller:
         return None
 
 
-class Translation:
-    """Between a target's tokens and those of a draft that has others."""
+class VocabularyMap:
+    """Maps between the tokens of a target and those of a draft with another vocabulary."""
 
     def __init__(self, target: Tokenizer, draft: Tokenizer) -> None:
         self.target, self.draft = Speller(target), Speller(draft)
@@ -134,7 +134,7 @@ class Translation:
         ends = sorted(draft.end_tokens)
         if target.end is not None and ends:
             shared.append((target.end, ends))
-        # Where a target's token finds its logit; behind the draft's last one there is none.
+        # By target token, the index of its logit; the draft's n_vocab if it has none.
         self._first = np.full(target.n_vocab, draft.n_vocab)
         self._first[[theirs for theirs, _ in shared]] = [ours[0] for _, ours in shared]
         more = [(theirs, token) for theirs, ours in shared for token in ours[1:]]
@@ -144,8 +144,8 @@ class Translation:
     def row(self, logits: Logits) -> Logits:
         """The draft's logits (draft's n_vocab,) as logits of the target's tokens (n_vocab,).
 
-        What only one of both has is left out (minus infinity), so that a softmax is renormalised
-        over what both have; the mass of tokens with the same bytes is added up.
+        Tokens that only one of them has get minus infinity, so that a softmax is renormalised over
+        the shared ones. The mass of tokens with the same bytes is added up.
         """
         self._padded[:-1] = logits
         row: Logits = self._padded[self._first]
@@ -153,7 +153,7 @@ class Translation:
         return row
 
     def to_draft(self, token: int) -> list[int]:
-        """How the draft says a token of the target's: as one of its own if `row` offers it."""
+        """The draft's tokens for a token of the target: a single one if `row` offers it."""
         same = int(self._first[token])
         if same < len(self._padded) - 1:
             return [same]
@@ -163,9 +163,9 @@ class Translation:
         return special
 
     def special(self, token: int) -> list[int] | None:
-        """What stands for a control token of the target in the draft's text; None for text.
+        """The draft's tokens for a control token of the target; None if `token` is text.
 
-        What ends a turn goes by that role; others by their names, if need be in letters.
+        Tokens that end a turn are mapped by that role, others by their names, if need be as text.
         """
         ours, theirs = self.target.vocabulary, self.draft.vocabulary
         if ours.piece(token) and not ours.is_end(token):
@@ -183,10 +183,10 @@ class Translation:
         return theirs.tokenize(name, add_special=False, parse_special=True)
 
     def followed(self, tokens: Sequence[int], text: bytes) -> list[int]:
-        """What the target makes of `text` behind `tokens`: the tokens that follow them.
+        """The target's tokens for `text` after `tokens`.
 
-        The last ones of `tokens` are cut anew with it, since where a text is cut depends on what
-        stands around the place.
+        The last of `tokens` are tokenized again together with it, since tokens depend on the text
+        around them.
         """
         before = b""
         for token in reversed(tokens[-_WINDOW:]):
@@ -202,21 +202,21 @@ class Translation:
 
 
 class Spelling:
-    """A target's text as a draft with other tokens reads it, growing at its end.
+    """A growing text of the target, in the tokens of a draft with another vocabulary.
 
     Attributes:
         ids: the draft's tokens.
-        tokens: the target's that they stand for.
-        exact: whether the draft can say all of it.
+        tokens: the target's tokens that they stand for.
+        exact: whether the draft's vocabulary can say all of it.
     """
 
-    def __init__(self, translation: Translation) -> None:
-        self._translation = translation
+    def __init__(self, vocabularies: VocabularyMap) -> None:
+        self._vocabularies = vocabularies
         self.begin()
 
     def begin(self) -> None:
-        """Nothing is there but what every text begins with."""
-        draft = self._translation.draft.vocabulary
+        """Start with what every text begins with."""
+        draft = self._vocabularies.draft.vocabulary
         self.ids: list[int] = [draft.bos] if draft.add_bos and draft.bos is not None else []
         self.tokens: list[int] = []
         self.exact = True
@@ -226,9 +226,9 @@ class Spelling:
         """Spell what is new in `tokens`; return how many of `ids` stay as they were."""
         text, kept = b"", len(self.ids)
         for token in tokens[len(self.tokens) :]:
-            special = self._translation.special(token)
+            special = self._vocabularies.special(token)
             if special is None:
-                text += self._translation.target.vocabulary.piece(token)
+                text += self._vocabularies.target.vocabulary.piece(token)
                 continue
             kept = min(kept, self._write(text))
             text = b""
@@ -239,10 +239,10 @@ class Spelling:
         return kept
 
     def _write(self, text: bytes) -> int:
-        """Put `text` to the end, cut together with the last word; return what stays of `ids`."""
+        """Append `text`, cut together with the last word; return how many of `ids` stay."""
         if not text:
             return len(self.ids)
-        draft, start = self._translation.draft, self._word()
+        draft, start = self._vocabularies.draft, self._word()
         ids = draft.cut(draft.text(self.ids[start:]) + text)
         if ids is None:
             self.exact = False
@@ -252,10 +252,10 @@ class Spelling:
         return start + next(same, min(len(old), len(ids)))
 
     def _word(self) -> int:
-        """Where a word begins, a few tokens before the end."""
+        """The index of a token that begins a word, a few tokens before the end."""
         last = max(self._run, len(self.ids) - _LEAST)
         first = max(self._run, len(self.ids) - _WINDOW)
-        piece = self._translation.draft.vocabulary.piece
+        piece = self._vocabularies.draft.vocabulary.piece
         for start in range(last, first, -1):
             if piece(self.ids[start])[:1].isspace():
                 return start

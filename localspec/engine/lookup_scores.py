@@ -1,4 +1,4 @@
-"""How lookup's guesses did, whoever drafted: they are judged by what was emitted in their place."""
+"""How good lookup's guesses were: what was emitted in their place tells, whichever drafter ran."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from localspec.engine.acceptance import Accepts
-from localspec.engine.drafter import Drafted
+from localspec.engine.drafter import Proposal
 from localspec.engine.lookup import Guess
 from localspec.engine.sampling import Dist
 from localspec.engine.verify import Verdict
 
 
 class LookupScores(NamedTuple):
-    """How sure lookup was, and the chances of it, as far as that was judged: see `Round`."""
+    """Confidences and chances of lookup's guesses, as far as they were judged: see `Round`."""
 
     copy_confidences: Sequence[float]
     copy_chances: Sequence[float]
@@ -29,12 +29,12 @@ Scores: TypeAlias = tuple[Sequence[float], Sequence[float]]
 """Confidences and chances, position by position."""
 
 
-def judged(
-    guess: Guess, asked: Drafted, p: Sequence[Dist], verdict: Verdict, accepts: Accepts
+def score_lookup(
+    guess: Guess, asked: Proposal, p: Sequence[Dist], verdict: Verdict, accepts: Accepts
 ) -> LookupScores:
-    """What lookup would have copied, whoever drafted, and what it would add where a model stopped.
+    """Score what lookup would have copied, and what it could add to a model's draft.
 
-    The row after a draft accepted whole judges what was not added, too.
+    The row after a draft accepted whole also judges tokens that were not added.
     """
     if not (guess.tokens or asked.beyond.tokens):
         return _NOTHING
@@ -46,8 +46,8 @@ def judged(
     )
 
 
-def _followed(guess: Guess, asked: Drafted) -> Scores:
-    """Where a model drafted what lookup would have copied, and went on: up to the first other."""
+def _followed(guess: Guess, asked: Proposal) -> Scores:
+    """Whether the model drafted lookup's tokens and went on, up to the first that it did not."""
     if not asked.confidences:
         return (), ()
     chances = ((1.0,) * asked.agreed + (0.0,))[: len(guess.tokens)]
@@ -59,7 +59,7 @@ def _scored(
 ) -> Scores:
     """Judge what lookup would copy from position `start` on by what was emitted there.
 
-    Up to and including the first token that is another one: those after it were never judged.
+    The first token that differs is the last one judged.
     """
     chances: list[float] = []
     for at, (token, other) in enumerate(zip(copied.tokens, said[start:], strict=False), start):
