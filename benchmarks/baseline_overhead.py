@@ -41,7 +41,7 @@ from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
-from localspec.engine.generate import GenerateSettings
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import Round

@@ -21,7 +21,8 @@ from time import perf_counter
 from localspec.engine import lark
 from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import Grammars
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.lookup import Lookup

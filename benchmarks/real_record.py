@@ -22,7 +22,8 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from benchmarks.real_prompts import Question, questions
 from localspec.engine.cancel import Cancel
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.lookup import Lookup

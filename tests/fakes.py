@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from localspec.chat.prompt.renderer import TemplateRenderer
@@ -182,6 +183,7 @@ class ScriptedEngine:
     gammas: list[int] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
     settings: Any = None
+    recorder: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(generation=None))
     prefill_error: Exception | None = None
     closed: bool = False
 

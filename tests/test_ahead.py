@@ -18,7 +18,8 @@ from localspec.engine.ahead import Ahead
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
 from localspec.engine.explanation import RoundExplanation
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.beside import Beside
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
@@ -224,7 +225,7 @@ def test_not_in_a_round_that_somebody_looks_at() -> None:
     for done in engine.generate(PROMPT, settings, FixedGamma(3), Cancel()):
         rounds.append(done)
         if len(rounds) % 3 == 0:
-            engine.watch = seen.append
+            engine.recorder.watch = seen.append
     assert len(seen) > 2
     assert all(look.same for look in seen)
     assert [rounds[look.number - 1].ahead for look in seen] == [0] * len(seen)

@@ -12,7 +12,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.cross_vocabulary import Spelling, VocabularyMap
 from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafter import EXCERPT_TOKENS, ModelDrafter
-from localspec.engine.explainer import explain_again
+from localspec.engine.explain_again import explain_again
 from localspec.engine.generate import Engine
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.length.stopping import Plan
@@ -307,11 +307,11 @@ def test_one_can_look_inside_its_rounds(contexts: dict[str, Context], temperatur
     of = engine(contexts, "smaller")
     text = questions(1)[0]
     run(of, text, FixedGamma(3), temperature=temperature, accept=Accept.COUPLED)
-    assert of.record is not None
+    assert of.recorder.generation is not None
     seen = 0
-    for number, made in enumerate(of.record.rounds, 1):
+    for number, made in enumerate(of.recorder.generation.rounds, 1):
         if made.own:
-            inside = explain_again(of, of.record, number, Cancel())
+            inside = explain_again(of, of.recorder.generation, number, Cancel())
             assert len(inside.guesses) == len(made.drafted)
             seen += 1
     assert seen > 3

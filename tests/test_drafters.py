@@ -18,7 +18,8 @@ from localspec.chat.events import Origin
 from localspec.engine.acceptance import Accept, verification
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import EXCERPT_TOKENS, GAP, Excerpt, ModelDrafter, Proposal
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation

@@ -12,7 +12,8 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.length.profile import measure_by_context
 from localspec.engine.llama import Context

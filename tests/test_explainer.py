@@ -19,9 +19,10 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.cross_vocabulary import VocabularyMap
 from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafter import EXCERPT_TOKENS, ModelDrafter
-from localspec.engine.explainer import explain_again
+from localspec.engine.explain_again import explain_again
 from localspec.engine.explanation import RoundExplanation, TokenVerdict
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.heads import head_drafter
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model, head_of
@@ -81,9 +82,9 @@ def traced(
     list(engine.prefill(prompt, cancel))
     made = engine.generate(prompt, settings, FixedGamma(4), cancel)
     for _ in islice(made, rounds or None):
-        engine.watch = seen.append if live else None
+        engine.recorder.watch = seen.append if live else None
     made.close()
-    engine.watch = None
+    engine.recorder.watch = None
     return read_trace(lines), seen
 
 
@@ -164,7 +165,7 @@ def test_rounds_are_told_as_a_replay_derives_them(
     how = {"accept": accept, "sampling": sampling, "lenience": lenience}
     engine = stubs(lookup=lookup)
     trace, live = traced(engine, PROMPT, 5 * rounds, live=True, **how)
-    assert engine.record is not None
+    assert engine.recorder.generation is not None
     assert len(trace.rounds) >= rounds
     assert len(live) >= rounds // 4
     for found in live:
@@ -172,7 +173,7 @@ def test_rounds_are_told_as_a_replay_derives_them(
         assert not found.again
     by_number = {found.number: found for found in live}
     for number in range(1, rounds + 1, 7):
-        again = explain_again(engine, engine.record, number, Cancel())
+        again = explain_again(engine, engine.recorder.generation, number, Cancel())
         check(engine, trace, again)
         assert again.again
         if number in by_number:
@@ -193,9 +194,9 @@ def test_after_a_look_the_next_answer_is_what_it_would_have_been() -> None:
     engine, other = stubs(), stubs()
     for each in (engine, other):
         traced(each, PROMPT, 60, **how)
-    assert engine.record is not None
-    explain_again(engine, engine.record, 9, Cancel())
-    prompt = [*engine.record.tokens, 5]
+    assert engine.recorder.generation is not None
+    explain_again(engine, engine.recorder.generation, 9, Cancel())
+    prompt = [*engine.recorder.generation.tokens, 5]
     first, second = (traced(each, prompt, 60, **how)[0] for each in (engine, other))
     assert [one.emitted for one in first.rounds] == [one.emitted for one in second.rounds]
 
@@ -203,8 +204,10 @@ def test_after_a_look_the_next_answer_is_what_it_would_have_been() -> None:
 def test_at_temperature_0_the_bars_are_those_before_the_choice() -> None:
     engine = stubs()
     traced(engine, PROMPT, 40, accept=Accept.MATCH, sampling=SamplingParams(temperature=0.0))
-    assert engine.record is not None
-    found = explain_again(engine, engine.record, engine.record.latest(), Cancel())
+    assert engine.recorder.generation is not None
+    found = explain_again(
+        engine, engine.recorder.generation, engine.recorder.generation.latest(), Cancel()
+    )
     assert found.greedy
     for one in found.guesses:
         for side in filter(None, (one.draft, one.target)):
@@ -217,8 +220,10 @@ def test_at_temperature_0_the_bars_are_those_before_the_choice() -> None:
 def test_what_has_no_distribution_says_so_by_having_none() -> None:
     engine = stubs(lookup=True)
     traced(engine, PROMPT, 300, accept=Accept.TOKEN, sampling=SamplingParams(seed=1))
-    assert engine.record is not None
-    found = explain_again(engine, engine.record, engine.record.latest(), Cancel())
+    assert engine.recorder.generation is not None
+    found = explain_again(
+        engine, engine.recorder.generation, engine.recorder.generation.latest(), Cancel()
+    )
     assert found.guesses
     assert {one.drafter for one in found.guesses} == {LOOKUP}
     assert all(one.draft is None for one in found.guesses)
@@ -227,8 +232,8 @@ def test_what_has_no_distribution_says_so_by_having_none() -> None:
 def test_a_round_without_a_draft_has_a_last_token_alone() -> None:
     engine = stubs()
     traced(engine, PROMPT, 30, accept=Accept.TOKEN, sampling=SamplingParams(seed=1))
-    assert engine.record is not None
-    found = explain_again(engine, engine.record, 1, Cancel())
+    assert engine.recorder.generation is not None
+    found = explain_again(engine, engine.recorder.generation, 1, Cancel())
     assert found.guesses == ()
     assert found.last is not None
     assert (found.earlier, found.later) == (0, 2)
@@ -238,17 +243,19 @@ def test_a_round_without_a_draft_has_a_last_token_alone() -> None:
 def test_what_a_draft_took_that_proposed_nothing_is_no_part_of_plain_decoding() -> None:
     engine = stubs()
     traced(engine, PROMPT, 30, accept=Accept.TOKEN, sampling=SamplingParams(seed=1))
-    assert engine.record is not None
-    figures = replace(engine.record.rounds[0].figures, drafted=0, total_s=1.5, draft_s=0.5)
-    asked = replace(engine.record.rounds[0], figures=figures)
+    assert engine.recorder.generation is not None
+    figures = replace(
+        engine.recorder.generation.rounds[0].figures, drafted=0, total_s=1.5, draft_s=0.5
+    )
+    asked = replace(engine.recorder.generation.rounds[0], figures=figures)
     assert not asked.drafted
-    assert replace(engine.record, rounds=[asked] * 3).plain_s() == 1.0
+    assert replace(engine.recorder.generation, rounds=[asked] * 3).plain_s() == 1.0
 
 
 def test_a_drafter_that_has_changed_is_told() -> None:
     engine = stubs()
     traced(engine, PROMPT, 60, accept=Accept.TOKEN, sampling=SamplingParams(seed=1))
-    written, context = engine.record, engine.drafters[DRAFT].context  # type: ignore[attr-defined]
+    written, context = engine.recorder.generation, engine.drafters[DRAFT].context  # type: ignore[attr-defined]
     assert written is not None
     context.script = random_script(VOCAB, 77)
     with pytest.raises(EngineError, match="does not draft here any more"):
@@ -321,14 +328,14 @@ def test_real_rounds_are_told_as_a_replay_derives_them(
     sampling = SamplingParams(temperature=temperature, seed=8, logit_bias=never)
     how = {"accept": accept, "sampling": sampling, "lenience": lenience}
     trace, live = traced(real, prompt, 1050, live=True, rounds=rounds, **how)
-    assert real.record is not None
+    assert real.recorder.generation is not None
     assert len(trace.rounds) == rounds
     assert live
     for found in live:
         check(real, trace, found)
     for found in live[:: max(4, rounds // 8)]:
         try:
-            again = explain_again(real, real.record, found.number, Cancel())
+            again = explain_again(real, real.recorder.generation, found.number, Cancel())
         except EngineError:  # the least likely that may be drawn then may be none that may now
             draft = trace.rounds[found.number - 1].draft
             drawn = zip(draft.q or (), draft.tokens, strict=True)
@@ -348,11 +355,11 @@ def test_what_a_head_read_long_ago_is_read_again(real: Engine) -> None:
     sampling = SamplingParams(temperature=0.0, logit_bias=never)
     how = {"accept": Accept.MATCH, "sampling": sampling}
     _, live = traced(real, prompt, 96, live=True, **how)
-    assert real.record is not None
+    assert real.recorder.generation is not None
     found = live[-1]
-    made = real.record.rounds[found.number - 1]
+    made = real.recorder.generation.rounds[found.number - 1]
     assert 280 < made.begun < made.position - EXCERPT_TOKENS - 64
-    again = explain_again(real, real.record, found.number, Cancel())
+    again = explain_again(real, real.recorder.generation, found.number, Cancel())
     (drafter,) = real.drafters.values()
     assert drafter.head.first == made.begun  # type: ignore[attr-defined]
     for one, other in zip(again.guesses, found.guesses, strict=True):

@@ -17,7 +17,8 @@ from llama_cpp import llama_cpp as lib
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, Model
 from localspec.errors import Cancelled, LocalspecError

@@ -18,7 +18,7 @@ from localspec.chat.figures.figures import gamma_words
 from localspec.engine.acceptance import Accept, coupling, lenient, overlap
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import argmax_proposer
-from localspec.engine.generate import GenerateSettings
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma

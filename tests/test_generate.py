@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.sampling import SamplingParams
 from localspec.engine.stats import DRAFT, FinishReason, GenerationStats, Prefill, Round

@@ -21,7 +21,8 @@ from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import Grammars
 from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.grammar import Course
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, Model

@@ -30,7 +30,8 @@ from localspec.chat.session.pair import LoadRecord
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import EXCERPT_TOKENS, GAP, Proposal
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.heads import HeadDrafter, head_drafter
 from localspec.engine.length.gamma import FixedGamma, GammaPolicy
 from localspec.engine.length.profile import DRAFT_SIZES, identity, measure

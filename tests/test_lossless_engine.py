@@ -20,7 +20,8 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.cross_vocabulary import VocabularyMap
 from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.heads import HeadDrafter, head_drafter
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine import acceptance, generate, lark, verify
+from localspec.engine import acceptance, generate, lark, recorder, verify
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.cross_vocabulary import VocabularyMap
 from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafter import Drafter, ModelDrafter, Proposal
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.guidance import Guidance, Guided
 from localspec.engine.heads import BlockDrafter, HeadDrafter, SharedDrafter
 from localspec.engine.length.beside import Beside
@@ -1026,7 +1027,9 @@ def generation_distance(
 
     def program(noise: Noise) -> Tokens:
         monkeypatch.setattr(acceptance, "StreamNoise", lambda _seed: noise)
-        monkeypatch.setattr(generate, "perf_counter", itertools.count().__next__)
+        clock = itertools.count().__next__
+        for timed in (generate, recorder):
+            monkeypatch.setattr(timed, "perf_counter", clock)
         engine = world_engine(world, **how)
         list(engine.prefill(PROMPT, Cancel()))
         settings = GenerateSettings(

@@ -13,7 +13,8 @@ from localspec.engine import verify
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.noise import CounterNoise
 from localspec.engine.sampling import Dist, Sampler, SamplingParams

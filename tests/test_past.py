@@ -22,7 +22,8 @@ from localspec.chat.states.past_conversations import PAST, PastStore
 from localspec.chat.states.state_files import forget
 from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.lookup import NO_GUESS, Lookup
 from localspec.engine.past import Past

@@ -360,7 +360,7 @@ def test_without_room_nothing_is_kept(target_context: Context) -> None:
 
 
 def test_probabilities_are_the_models_own(target_context: Context) -> None:
-    from localspec.engine.generate import GenerateSettings  # noqa: PLC0415
+    from localspec.engine.generate_settings import GenerateSettings  # noqa: PLC0415
     from localspec.engine.length.gamma import FixedGamma  # noqa: PLC0415
     from localspec.engine.params import SamplingParams  # noqa: PLC0415
 

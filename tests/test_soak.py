@@ -13,7 +13,8 @@ import pytest
 from benchmarks.soak import BUCKET, FLAT, Sample, Speed, aged, assess, lines, soak
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.sampling import SamplingParams

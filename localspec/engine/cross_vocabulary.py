@@ -27,38 +27,30 @@ class Tokenizer(Protocol):
     @property
     def bos(self) -> int | None:
         """The beginning-of-text token."""
-        ...
 
     @property
     def add_bos(self) -> bool:
         """Whether a text begins with it."""
-        ...
 
     @property
     def end(self) -> int | None:
         """What ends a turn."""
-        ...
 
     @property
     def end_tokens(self) -> frozenset[int]:
         """All that ends generation."""
-        ...
 
     def is_end(self, token: int) -> bool:
         """Whether `token` ends generation."""
-        ...
 
     def pieces(self) -> list[bytes]:
         """The bytes of all tokens, of control tokens none."""
-        ...
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of `token`; of a control token none, unless `special`."""
-        ...
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """`text` as ids."""
-        ...
 
 
 class Speller:

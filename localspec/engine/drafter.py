@@ -147,22 +147,18 @@ class Drafter(Protocol):
     @property
     def name(self) -> str:
         """What rounds, costs and figures call it."""
-        ...
 
     @property
     def capabilities(self) -> Capabilities:
         """What it can do; the same as long as it lives."""
-        ...
 
     def begin(
         self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
     ) -> None:
         """Start a generation that continues `tokens`; `anew` forgets all earlier ones."""
-        ...
 
     def state(self, tokens: Sequence[int]) -> DrafterState:
         """What a proposal for `tokens` would have to read, and what it would leave out."""
-        ...
 
     def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         """Propose tokens that may follow `tokens`, as many as the plan wants.
@@ -177,11 +173,9 @@ class Drafter(Protocol):
         Raises:
             Cancelled: the generation's `cancel` was set.
         """
-        ...
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Learn that `accepted` of the drafted tokens stay, and that the sequence is `tokens`."""
-        ...
 
 
 def write(

@@ -17,7 +17,6 @@ class Constraint(Protocol):
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of `ids` (k,) may come next: (k,)."""
-        ...
 
     def after(self, token: int) -> Constraint:
         """The state once `token`, which is allowed, has come.
@@ -25,7 +24,6 @@ class Constraint(Protocol):
         Raises:
             EngineError: it is not allowed.
         """
-        ...
 
 
 class Vocabulary(Protocol):
@@ -33,11 +31,9 @@ class Vocabulary(Protocol):
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of a token; control tokens are empty unless `special`."""
-        ...
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """The ids of `text`."""
-        ...
 
 
 class Awaited:

@@ -44,19 +44,15 @@ class GuidedVocabulary(Protocol):
     @property
     def end_tokens(self) -> frozenset[int]:
         """The ids that end generation."""
-        ...
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of a token; control tokens are empty unless `special`."""
-        ...
 
     def is_mark(self, token: int) -> bool:
         """Whether a token means more than its text."""
-        ...
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """The ids of `text`."""
-        ...
 
 
 class Guidance:

@@ -27,11 +27,9 @@ class Noise(Protocol):
 
     def chance(self, probability: float) -> bool:
         """True with this probability: a uniform number below it (strictly)."""
-        ...
 
     def pick(self, dist: Dist, position: int) -> int:
         """A token drawn from `dist`; `position` is its absolute index in the sequence."""
-        ...
 
 
 class StreamNoise:

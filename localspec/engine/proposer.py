@@ -22,19 +22,15 @@ class View(Protocol):
         Where the rule weighs a token's own q, leaving the token out for what it is would bias the
         output. All that came before it must then be submitted, too.
         """
-        ...
 
     def confidence(self) -> float:
         """The probability of the draft's best guess: 0 to 1."""
-        ...
 
     def pick(self) -> tuple[int, Dist | None]:
         """A token, and the q that it was drawn from, or None for one that was not drawn."""
-        ...
 
     def chance(self, p: Dist) -> float:
         """The probability that the rule accepts what is picked here, with `p` the target's."""
-        ...
 
 
 def likeliest(view: View) -> int:

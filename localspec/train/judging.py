@@ -9,7 +9,7 @@ from typing import Final
 
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
-from localspec.engine.generate import GenerateSettings
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.params import Accept, SamplingParams
 from localspec.engine.stats import Round

@@ -490,7 +490,8 @@ def _draft(path: Path, role: str, target: Path) -> None:
     from localspec.engine.cross_vocabulary import VocabularyMap  # noqa: PLC0415
     from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter  # noqa: PLC0415
     from localspec.engine.drafter import Drafter, ModelDrafter  # noqa: PLC0415
-    from localspec.engine.generate import Engine, GenerateSettings  # noqa: PLC0415
+    from localspec.engine.generate import Engine  # noqa: PLC0415
+    from localspec.engine.generate_settings import GenerateSettings  # noqa: PLC0415
     from localspec.engine.heads import HeadDrafter  # noqa: PLC0415
     from localspec.engine.length.gamma import FixedGamma  # noqa: PLC0415
     from localspec.engine.llama import Context, ContextOptions, Head, Model  # noqa: PLC0415

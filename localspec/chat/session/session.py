@@ -27,10 +27,12 @@ from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
 from localspec.chat.states.state_files import StateFiles
 from localspec.engine.cancel import Cancel
-from localspec.engine.explainer import GenerationRecord, explain_again
+from localspec.engine.explain_again import explain_again
 from localspec.engine.explanation import RoundExplanation
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.round_record import GenerationRecord
 from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse
 from localspec.engine.trace import TraceWriter
 from localspec.errors import Cancelled, LocalspecError
@@ -257,14 +259,14 @@ class Session:
     @property
     def written(self) -> GenerationRecord | None:
         """What is kept of the rounds of the running or else the last answer."""
-        return self.engine.record
+        return self.engine.recorder.generation
 
     def watch(self, told: Callable[[RoundExplanation], None] | None) -> None:
         """Have what happens inside the next round with a draft told, once, or no longer.
 
         From any thread.
         """
-        self.engine.watch = told
+        self.engine.recorder.watch = told
 
     def look(self, written: GenerationRecord, number: int, cancel: Cancel) -> RoundExplanation:
         """Decode round `number` of an answer again, the last one with a draft for 0.

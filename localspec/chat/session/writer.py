@@ -18,7 +18,8 @@ from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
 from localspec.engine.cancel import Cancel
 from localspec.engine.constraints import Grammars
-from localspec.engine.generate import Engine, GenerateSettings
+from localspec.engine.generate import Engine
+from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.grammar import Anything, Awaited, Budgeted, Constraint
 from localspec.engine.length.cost import Costs
 from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
@@ -59,7 +60,7 @@ class Writer:
         if self.counted[0].stats.generated_tokens:
             self._before = self.counted
         self.counted = meter, answer.kind
-        self._engine.record = None  # it may end before its first round
+        self._engine.recorder.generation = None  # it may end before its first round
         return meter.stats
 
     def forget(self) -> None:
@@ -142,7 +143,7 @@ class Writer:
 
     def _remember(self) -> None:
         """Keep what was said so far, for other conversations."""
-        written = self._engine.record
+        written = self._engine.recorder.generation
         if self.past is not None and written is not None:
             self.past.keep(written.tokens)
 

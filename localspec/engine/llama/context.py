@@ -30,7 +30,6 @@ class Listener(Protocol):
 
     def listen(self, *, wanted: bool) -> None:
         """Every decode is shown from now on, or none any more."""
-        ...
 
     def after_decode(self, tokens: Sequence[int], start: int) -> None:
         """See that `tokens` have just been decoded at the positions from `start` on.
@@ -38,7 +37,6 @@ class Listener(Protocol):
         Nothing is said of what is taken back: whatever was known from `start` on is void with this
         call, and what lies behind the cache's end is until then.
         """
-        ...
 
 
 class Context:
