@@ -17,7 +17,7 @@ from localspec.chat.events import Origin, Span
 from localspec.engine.stats import DeviceMemory, FinishReason, GammaNote, GammaReason
 from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLong
 from localspec.ui.chat_app import ChatApp
-from localspec.ui.commands import availability
+from localspec.ui.commands.command import always
 from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.conversation.engine_state import EnginePhase
 from localspec.ui.input.prompt_area import LONGEST_PASTE
@@ -498,7 +498,7 @@ async def test_help_lists_every_key_and_command_and_the_palette_offers_them() ->
         assert not command.shown or command.shown in text
     async with chatting() as chat:
         offered = {entry.title for entry in chat.app.get_system_commands(chat.app.screen)}
-        always = {one.name.capitalize() for one in COMMANDS if one.able is availability.always}
+        always = {one.name.capitalize() for one in COMMANDS if one.able is always}
         assert always <= offered
         assert len(always) > len(COMMANDS) / 2
         told = {entry.help for entry in chat.app.get_system_commands(chat.app.screen)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from click import Command
 from click.shell_completion import get_completion_class
 
 from localspec import private
@@ -20,11 +21,12 @@ _BEFORE = {
 }
 
 
-def install(shell: str) -> str:
+def install(shell: str, command: Command) -> str:
     """Write the script that completes, and have the shell read it when it starts.
 
     Args:
         shell: its name; empty for the one in use.
+        command: what is completed.
 
     Returns:
         What was done, for a person.
@@ -40,9 +42,7 @@ def install(shell: str) -> str:
         raise UsageError(
             f"there is no completion for {name}", "Say --install-completion bash, zsh or fish."
         )
-    from localspec.cli.subcommands import cli  # noqa: PLC0415 - which imports this module
-
-    source = made(cli, {}, _PROGRAM, _VARIABLE).source()
+    source = made(command, {}, _PROGRAM, _VARIABLE).source()
     try:
         where = _fish(source) if shell == "fish" else _started(shell, source)
     except OSError as error:

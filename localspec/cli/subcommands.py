@@ -157,7 +157,7 @@ def _install(ctx: click.Context, _option: click.Parameter, shell: str | None) ->
         return
     from localspec.cli.shell_completion import install  # noqa: PLC0415 - seldom
 
-    click.echo(install(shell))
+    click.echo(install(shell, ctx.command))
     ctx.exit()
 
 

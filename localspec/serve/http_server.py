@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from types import FrameType
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.errors import UsageError
+from localspec.process.engine_client import EngineClient
+from localspec.serve.access import AccessRules
 from localspec.serve.counters import EndpointCounters
 from localspec.serve.endpoint import Endpoint
 from localspec.serve.request_queue import RequestQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from localspec.process.engine_client import EngineClient
-    from localspec.serve.access import AccessRules
 
 _HEADERS_S = 20.0  # for all headers of a request, from the first byte on or from the connection
 _STALLED_S = 120.0  # for a client that has stopped reading to go on

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from localspec.chat.events import TurnEnd, TurnEvent
+from localspec.chat.settings import AnswerRequest
 from localspec.errors import Cancelled, EngineDied
 from localspec.process import messages as m
+from localspec.process.engine_client import EngineClient
+from localspec.serve.counters import EndpointCounters
 from localspec.serve.refusals import Refusal, refusal_of, unavailable
-
-if TYPE_CHECKING:
-    from localspec.chat.settings import AnswerRequest
-    from localspec.process.engine_client import EngineClient
-    from localspec.serve.counters import EndpointCounters
 
 Answers: TypeAlias = TurnEvent | Refusal
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from localspec import formats
-
-if TYPE_CHECKING:
-    from localspec.train.head_verdict import HeadVerdict
+from localspec.train.head_verdict import HeadVerdict
 
 Say: TypeAlias = Callable[[str], None]
 """Takes a sentence that stays."""

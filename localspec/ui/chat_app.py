@@ -25,13 +25,15 @@ from localspec.chat.history.store_thread import StoreThread
 from localspec.errors import LocalspecError, UsageError
 from localspec.process import messages
 from localspec.ui.commands import command_table
+from localspec.ui.commands.command_context import CommandContext
 from localspec.ui.conversation.conversation_library import ConversationLibrary
-from localspec.ui.conversation.engine_state import EnginePhase, EngineState, PairLoader
+from localspec.ui.conversation.engine_state import EnginePhase, EngineState
 from localspec.ui.conversation.prompt_sender import PromptSender
 from localspec.ui.conversation.stream import AnswerStream
 from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.input.prompt_area import PromptArea
 from localspec.ui.input.suggestions import CompletionList
+from localspec.ui.pairs.pair_loader import PairLoader
 from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.screens.compare import CompareScreen
 from localspec.ui.screens.help import HelpScreen, PaletteCommands
@@ -175,7 +177,7 @@ class ChatApp(App[None], inherit_bindings=False):
         )  # fmt: skip
         for problem in self._appearance.problems:
             self.pair_loader.trouble(UsageError(problem))
-        self._parts = command_table.CommandContext(
+        self._parts = CommandContext(
             engine, self.turns, self.library, self.pair_loader, lambda: self.pairs,
             lambda: self.measuring, dashboard, transcript, prompt,
             say=engine_state.say, copy=self._copy, open=self.push_screen, set_theme=self._set_theme,
@@ -218,11 +220,12 @@ class ChatApp(App[None], inherit_bindings=False):
         """Made when it is first asked for: what it imports can wait for the first frame."""
         if self._pairs is None:
             from localspec.ui.pairs.pair_manager import PairManager  # noqa: PLC0415
+            from localspec.ui.screens.pairs import PairsScreen  # noqa: PLC0415
 
             self._pairs = PairManager(
                 engine_state=self._engine_state, engine=self.engine, switch=self.pair_loader.switch,
                 tell=self.transcript.say, hints=command_table.hints(self.commands), soon=self.soon,
-                news=self.show_phase,
+                news=self.show_phase, show=PairsScreen,
             )  # fmt: skip
         return self._pairs
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from textual.content import Content
+from textual.timer import Timer
 from textual.widgets import Static
 
+from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
+from localspec.ui.commands.command import AnyCommand
 from localspec.ui.panel import drawing
 from localspec.ui.widgets import HEAD, KEY, MUTED, Uncopied, key_hint
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from textual.timer import Timer
-
-    from localspec.process.messages import SessionInfo
-    from localspec.ui.commands.command_table import Command
 
 _FLASH_S = 4.0
 _BAR = 16
@@ -90,7 +85,7 @@ class StatusLine(Static, Uncopied):
         self.update(content, layout=lines != height)
 
 
-def _rank(command: Command) -> int:
+def _rank(command: AnyCommand) -> int:
     return _FIRST.index(command.name) if command.name in _FIRST else len(_FIRST)
 
 
@@ -103,7 +98,7 @@ class KeyLine(Uncopied):
 
     ALLOW_SELECT = False
 
-    def __init__(self, commands: Sequence[Command]) -> None:
+    def __init__(self, commands: Sequence[AnyCommand]) -> None:
         super().__init__(id="keys")
         self._commands = commands
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from localspec import formats
 from localspec.engine.stats import (
@@ -17,6 +18,9 @@ from localspec.engine.stats import (
     Round,
     Speedup,
 )
+
+AnswerFigures: TypeAlias = "Mapping[str, Any]"
+"""How an answer was made, by name; `figures_of` says what there can be."""
 
 _WINDOW_S = 1.0
 _FEW = 0.1  # drafted, by tokens written: accepted or not, they change next to nothing

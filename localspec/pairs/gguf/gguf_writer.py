@@ -6,9 +6,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.pairs.gguf.header import (
     GGML_TYPES,
@@ -19,9 +20,6 @@ from localspec.pairs.gguf.header import (
     read_header,
 )
 from localspec.private import whole_file
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 BLOCK: Final = 32
 """Weights that Q8_0 packs together."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.engine.llama.taps import unpacked
 from localspec.errors import ModelFileError, UnsupportedModel
@@ -14,9 +15,6 @@ from localspec.pairs.gguf.gguf_writer import MetaValue, packed, write
 from localspec.pairs.gguf.head_checks import EAGLE3
 from localspec.pairs.gguf.header import GGML_TYPES, TensorInfo, raw_metadata, read_header
 from localspec.train.head.shape import HeadShape
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Tensors: TypeAlias = "Mapping[str, NDArray[np.float32]]"
 """A head's weights by their names in a file, without `.weight`; matrices `(rows, reads)`."""

@@ -7,19 +7,17 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from localspec.train.head.head_files import Tensors
 from localspec.train.head.network import HeadNetwork
 from localspec.train.head.optim import optimisers, set_rate
-
-if TYPE_CHECKING:
-    from localspec.train.head.head_files import Tensors
-    from localspec.train.head.shape import HeadShape
-    from localspec.train.texts.lessons import Lesson
+from localspec.train.head.shape import HeadShape
+from localspec.train.texts.lessons import Lesson
 
 STEPS: Final = 3
 """Tokens of a draft that are trained in the end."""

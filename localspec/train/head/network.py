@@ -9,18 +9,13 @@ every step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from localspec.train.head.head_files import NORMS, OUTPUT
-
-if TYPE_CHECKING:
-    from localspec.train.head.head_files import Tensors
-    from localspec.train.head.shape import HeadShape
+from localspec.train.head.head_files import NORMS, OUTPUT, Tensors
+from localspec.train.head.shape import HeadShape
 
 _PROJECTIONS = ("attn_q", "attn_k", "attn_v")
 

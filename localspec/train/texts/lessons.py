@@ -5,18 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from localspec.engine.llama.head import Rows
 from localspec.engine.llama.taps import Taps, TextRow
 from localspec.train.head.head_files import ModelWeights
 from localspec.train.texts.answers import AnsweredText
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from localspec.engine.llama.head import Rows
 
 ROWS: Final = 1024
 """Tokens that the target reads for one step."""

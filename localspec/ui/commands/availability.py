@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from localspec.errors import UsageError
-
-if TYPE_CHECKING:
-    from localspec.ui.commands.command_table import CommandContext
-
-
-def always(_app: CommandContext) -> bool:
-    """It needs nothing."""
-    return True
+from localspec.ui.commands.command_context import CommandContext
 
 
 def answered(app: CommandContext) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
 
 from localspec.chat.history import import_export
 from localspec.chat.states.past_conversations import PAST, clear
@@ -14,8 +13,9 @@ from localspec.errors import UsageError
 from localspec.pairs.disk.folders import data_folder, is_file, user_path
 from localspec.safe_text import one_line, safe
 from localspec.ui.commands import availability, command_words, parameters
+from localspec.ui.commands.command import Command, named
+from localspec.ui.commands.command_context import CommandContext
 from localspec.ui.conversation.engine_state import (
-    ANY_TIME,
     IDLE,
     LOADABLE,
     LOADED,
@@ -28,114 +28,6 @@ from localspec.ui.screens import compare
 from localspec.ui.screens.history import HistoryScreen
 from localspec.ui.screens.rounds import RoundScreen
 from localspec.ui.screens.themes import ThemeScreen, themes
-
-if TYPE_CHECKING:
-    from localspec.process.engine_client import EngineClient
-    from localspec.process.messages import SessionInfo
-    from localspec.ui.conversation.conversation_library import ConversationLibrary
-    from localspec.ui.conversation.engine_state import PairLoader
-    from localspec.ui.conversation.turn_controller import TurnController
-    from localspec.ui.input.prompt_area import PromptArea
-    from localspec.ui.pairs.measuring_jobs import MeasuringJobs
-    from localspec.ui.pairs.pair_manager import PairManager
-    from localspec.ui.panel.dashboard import Dashboard
-    from localspec.ui.transcript.transcript import Transcript
-
-Action: TypeAlias = "Callable[[CommandContext, str], None]"
-
-
-@dataclass(frozen=True, slots=True)
-class CommandContext:
-    """What commands work on; the app makes each of them once.
-
-    Attributes:
-        say: says something briefly.
-        copy: puts a text into the clipboard; its second argument says what it is.
-        offered: whether a pair is offered to be fetched.
-        open: shows a screen, and calls what follows with its result.
-        set_theme: changes the colours.
-        show_phase: says anew what is going on.
-        show_help: opens the help, or closes it.
-        leave: quits.
-    """
-
-    engine: EngineClient
-    turns: TurnController
-    library: ConversationLibrary
-    pair_loader: PairLoader
-    pairs: Callable[[], PairManager]
-    measuring: Callable[[], MeasuringJobs]
-    dashboard: Dashboard
-    transcript: Transcript
-    prompt: PromptArea
-    say: Callable[[str], None]
-    copy: Callable[[str, str], None]
-    offered: Callable[[], bool]
-    open: Callable[..., object]
-    set_theme: Callable[[str], None]
-    show_phase: Callable[[], None]
-    show_help: Callable[[], None]
-    leave: Callable[[], None]
-
-    def session(self) -> SessionInfo:
-        """What is loaded, which commands about it wait for."""
-        if self.engine.info is None:
-            raise UsageError("the models are not loaded yet", "Wait until loading has ended.")
-        return self.engine.info
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One thing to do.
-
-    Attributes:
-        name: what follows the slash; also names the key binding.
-        argument: what may follow the name, as the help shows it; empty where nothing may.
-        meaning: one line for the help and the palette.
-        run: does it; gets the app's parts and the text after the name.
-        also: what other programs call it, with spaces between; may be typed after the slash too.
-        keys: key names as Textual spells them, separated by commas; empty for none.
-        footer: label in the footer; empty where there is no room for it.
-        when: what the engine may be doing meanwhile.
-        bare: whether it can run at any time without its argument.
-        able: whether it would have anything to do then.
-        words: what may follow the name besides the words in `argument`.
-    """
-
-    name: str
-    argument: str
-    meaning: str
-    run: Action
-    also: str = ""
-    keys: str = ""
-    footer: str = ""
-    when: frozenset[EnginePhase] = ANY_TIME
-    bare: bool = False
-    able: Callable[[CommandContext], bool] = availability.always
-    words: Callable[[CommandContext], Sequence[str]] = command_words.none
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Its own name, then the others."""
-        return (self.name, *self.also.split())
-
-    @property
-    def waits(self) -> bool:
-        """Whether it can do nothing without an argument."""
-        return bool(self.argument) and not self.argument.startswith("[")
-
-    @property
-    def explained(self) -> str:
-        """What it does, and what else it is called."""
-        others = ", ".join(f"/{name}" for name in self.also.split())
-        return f"{self.meaning}; also {others}" if others else self.meaning
-
-    @property
-    def shown(self) -> str:
-        """The keys as people spell them."""
-        return ", ".join(
-            "+".join(part.capitalize() for part in key.split("+")) for key in self.keys.split(",")
-        )
 
 
 def parse(text: str) -> tuple[str, str] | None:
@@ -154,7 +46,7 @@ def split(text: str, *, begun: bool = False) -> tuple[str, str]:
     """
     before, _, last = text.rpartition("\n")
     name, _, argument = last.partition(" ")
-    known = name.startswith("/") and named(name[1:]) is not None
+    known = name.startswith("/") and named(name[1:], COMMANDS) is not None
     alone = begun or not (argument or text.startswith("/"))
     return (before, last) if before.strip() and known and alone else ("", text)
 
@@ -164,13 +56,7 @@ def message_text(text: str) -> str:
     return text[1:] if text.startswith("//") else text
 
 
-def named(name: str, commands: Sequence[Command] | None = None) -> Command | None:
-    """The command with exactly this name, its own or another one; None for none."""
-    table = COMMANDS if commands is None else commands
-    return next((command for command in table if name in command.names), None)
-
-
-def find(name: str) -> Command:
+def find(name: str) -> Command[CommandContext]:
     """The command called `name`, or the only one that begins like it.
 
     Own names go before others: /ex is /export, although /exit quits.
@@ -178,7 +64,7 @@ def find(name: str) -> Command:
     Raises:
         UsageError: there is none, or several begin like it.
     """
-    if (command := named(name)) is not None:
+    if (command := named(name, COMMANDS)) is not None:
         return command
     close = [one for one in COMMANDS if name and one.name.startswith(name)]
     close = close or [one for one in COMMANDS if name and f" {name}" in f" {one.also}"]
@@ -476,7 +362,7 @@ def _title(app: CommandContext, argument: str) -> None:
     app.transcript.say(f"title: {record.header.title}")
 
 
-COMMANDS = (
+COMMANDS: tuple[Command[CommandContext], ...] = (
     Command("help", "", "keys and commands", lambda app, _: app.show_help(), "?", "f1", "Help"),
     Command(
         "speculation", "[on|off]", "switch speculation, also in the middle of an answer",
@@ -610,7 +496,7 @@ COMMANDS = (
 )  # fmt: skip
 
 
-def with_keys(keys: Mapping[str, str]) -> tuple[Command, ...]:
+def with_keys(keys: Mapping[str, str]) -> tuple[Command[CommandContext], ...]:
     """The table with other keys, by the command's name."""
     return tuple(replace(one, keys=keys.get(one.name, one.keys)) for one in COMMANDS)
 
@@ -619,7 +505,7 @@ def with_keys(keys: Mapping[str, str]) -> tuple[Command, ...]:
 EVERYWHERE = ("help", "theme", "quit")
 
 
-def hints(commands: Sequence[Command]) -> list[tuple[str, str]]:
+def hints(commands: Sequence[Command[CommandContext]]) -> list[tuple[str, str]]:
     """Keys of what works everywhere, and what they do."""
     shown = (one for one in commands if one.name in EVERYWHERE and one.footer)
     return [(one.shown, one.footer.lower()) for one in shown]

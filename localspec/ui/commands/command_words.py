@@ -6,18 +6,10 @@ Nothing here waits: it is asked for with every letter that is typed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from localspec.ui.commands import parameters
+from localspec.ui.commands.command_context import CommandContext
 from localspec.ui.screens.themes import themes
-
-if TYPE_CHECKING:
-    from localspec.ui.commands.command_table import CommandContext
-
-
-def none(_app: CommandContext) -> Sequence[str]:
-    """Nothing besides what the command's own line says."""
-    return ()
 
 
 def names_of_parameters(_app: CommandContext) -> Sequence[str]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError
 from localspec.ui.commands import command_table
-from localspec.ui.conversation.engine_state import EnginePhase, EngineState, PairLoader
+from localspec.ui.conversation.conversation_library import ConversationLibrary
+from localspec.ui.conversation.engine_state import EnginePhase, EngineState
+from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.input import extracts
-
-if TYPE_CHECKING:
-    from localspec.ui.conversation.conversation_library import ConversationLibrary
-    from localspec.ui.conversation.turn_controller import TurnController
-    from localspec.ui.input.prompt_area import PromptArea
-    from localspec.ui.transcript.transcript import Transcript
+from localspec.ui.input.prompt_area import PromptArea
+from localspec.ui.pairs.pair_loader import PairLoader
+from localspec.ui.transcript.transcript import Transcript
 
 
 @dataclass(eq=False, repr=False)

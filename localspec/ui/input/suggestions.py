@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from localspec.pairs.disk.folders import user_path
 from localspec.safe_text import shortened
-from localspec.ui.commands.command_table import Command, named
+from localspec.ui.commands.command import AnyCommand, named
 from localspec.ui.widgets import KEY, MUTED
 
 MOST = 6
@@ -23,7 +23,7 @@ _ALWAYS_PATHS = ("read", "import")  # all others take a name as well: files only
 _PATH_COMMANDS = (*_ALWAYS_PATHS, "history", "export", "draft", "pairs", "bench")
 _MENTION = re.compile(r"(?:^|.*\s)@(\"[^\"\n]*|\S*)$", re.DOTALL)
 
-Words: TypeAlias = Callable[[Command], Sequence[str]]
+Words: TypeAlias = Callable[[AnyCommand], Sequence[str]]
 """What may follow a command besides the words of its own; a value follows one with a space."""
 
 
@@ -45,7 +45,7 @@ class Suggestion:
 
 
 def candidates(
-    text: str, commands: Sequence[Command], words: Words = lambda _: ()
+    text: str, commands: Sequence[AnyCommand], words: Words = lambda _: ()
 ) -> list[Suggestion]:
     """How `text`, with the cursor at its end, may go on.
 
@@ -77,7 +77,7 @@ def candidates(
     return found
 
 
-def _commands(begun: str, commands: Sequence[Command]) -> list[Suggestion]:
+def _commands(begun: str, commands: Sequence[AnyCommand]) -> list[Suggestion]:
     """The commands that begin so: by their own name, else by another one."""
     found = []
     for one in commands:
@@ -125,7 +125,7 @@ class CompletionList(Static):
         words: as for `candidates`.
     """
 
-    def __init__(self, commands: Sequence[Command], words: Words) -> None:
+    def __init__(self, commands: Sequence[AnyCommand], words: Words) -> None:
         super().__init__("", markup=False, id="completion")
         self._commands = commands
         self._words = words

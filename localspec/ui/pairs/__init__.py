@@ -1,1 +1,1 @@
-"""What the chat does with pairs: list, fetch, remove, measure."""
+"""What the chat does with pairs: load, list, fetch, remove, measure."""

@@ -19,7 +19,7 @@ from localspec.loading.results import TunedPair, tuned_text
 from localspec.process.jobs import BenchJob, TuneJob
 from localspec.process.messages import BenchProgress, JobDone
 from localspec.safe_text import one_line
-from localspec.ui.conversation.engine_state import PairLoader
+from localspec.ui.pairs.pair_loader import PairLoader
 from localspec.ui.status_lines import StatusLine
 from localspec.ui.transcript.transcript import Transcript
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from localspec import formats
 from localspec.errors import (
@@ -37,11 +38,26 @@ from localspec.safe_text import one_line
 from localspec.ui.conversation.engine_state import ANSWER, LOADABLE, EnginePhase, EngineState
 from localspec.ui.pairs import pair_messages
 from localspec.ui.screens.pair_lines import PairsState, PairWork
-from localspec.ui.screens.pairs import PairsScreen
 
 _STOP_WITHIN_S = 2.0
 _NEWS_S = 0.5
 _PASSING = (DownloadCorrupt, HubOffline, HubUnavailable, NotEnoughDisk)
+
+
+class PairsView(Protocol):
+    """What the manager asks of the screen that shows its pairs."""
+
+    def redraw(self) -> None:
+        """Show the state as it is now."""
+
+    def select(self, name: str) -> None:
+        """Choose the line of a pair."""
+
+    def ask_again(self, text: str) -> None:
+        """Have what was typed changed."""
+
+    def dismiss(self) -> object:
+        """Close."""
 
 
 @dataclass(eq=False, repr=False)
@@ -54,6 +70,7 @@ class PairManager:
         hints: keys of the app that work on the screen as well, and what they do.
         soon: has something called in the screen's thread.
         news: told that `doing` says something else.
+        show: makes the screen that shows what the manager knows.
         state: what the screen shows.
         offered: what `get` fetches where it is not told.
     """
@@ -65,11 +82,12 @@ class PairManager:
     hints: Sequence[tuple[str, str]]
     soon: Callable[[Callable[[], None]], None]
     news: Callable[[], None]
+    show: Callable[[PairManager], PairsView]
     state: PairsState = field(default_factory=PairsState)
     offered: PullRequest | None = None
     _retries: RetryPolicy = field(default_factory=RetryPolicy)
     _thread: threading.Thread | None = None
-    _screen: PairsScreen | None = None
+    _screen: PairsView | None = None
     _asked: dict[str, PullRequest] = field(default_factory=dict)  # by the pair's name to be
     _getting: PullRequest | None = None  # what is fetched to be changed to
     _remembered: PullRequest | None = None  # what a later start was told to offer
@@ -213,11 +231,11 @@ class PairManager:
 
     # What the user asks for
 
-    def screen(self) -> PairsScreen | None:
+    def screen(self) -> PairsView | None:
         """The screen to be opened, which closes itself; None while it is open."""
         if self._screen is not None:
             return None
-        self._screen = PairsScreen(self)
+        self._screen = self.show(self)
         self.refresh()
         return self._screen
 

@@ -14,7 +14,8 @@ from textual.screen import ModalScreen
 from textual.system_commands import SystemCommandsProvider
 from textual.widgets import Static
 
-from localspec.ui.commands.command_table import COMMANDS, Command, find
+from localspec.ui.commands.command import AnyCommand
+from localspec.ui.commands.command_table import COMMANDS, find
 from localspec.ui.transcript.blocks import GAP, Block, Paragraph, lay_out
 from localspec.ui.widgets import HEAD, MUTED
 
@@ -73,7 +74,7 @@ WORDS = {
 _BY_MEANING = 0.5  # of a name's score at most: names come first
 
 
-def help_lines(width: int, commands: Sequence[Command] = COMMANDS) -> list[Content]:
+def help_lines(width: int, commands: Sequence[AnyCommand] = COMMANDS) -> list[Content]:
     """Keys first, commands below, in two columns; the right one wraps in its own."""
     keys = [*_OTHER_KEYS, *((one.shown, one.meaning) for one in commands if one.shown)]
     slashes = [(f"/{one.name} {one.argument}".rstrip(), one.explained) for one in commands]
@@ -104,7 +105,7 @@ def _line(text: str, style: str) -> Block:
 class _Help(Static):
     """The text, wrapped anew for every width."""
 
-    def __init__(self, commands: Sequence[Command]) -> None:
+    def __init__(self, commands: Sequence[AnyCommand]) -> None:
         super().__init__(markup=False)
         self._commands = commands
 
@@ -122,7 +123,7 @@ class HelpScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,f1,enter,q,Q", "dismiss", "Close")]
 
-    def __init__(self, commands: Sequence[Command]) -> None:
+    def __init__(self, commands: Sequence[AnyCommand]) -> None:
         super().__init__()
         self._commands = commands
 

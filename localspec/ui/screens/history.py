@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
-from textual.binding import Binding
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -17,19 +19,12 @@ from textual.widgets.option_list import Option
 
 from localspec import formats
 from localspec.chat.history import import_export
+from localspec.chat.history.store import Store
+from localspec.chat.history.tree import ListedConversation
 from localspec.errors import in_words
 from localspec.safe_text import one_line
+from localspec.ui.conversation.conversation_library import ConversationLibrary
 from localspec.ui.widgets import MUTED, InputLine, MarkedList, key_hint
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-
-    from localspec.chat.history.store import Store
-    from localspec.chat.history.tree import ListedConversation
-    from localspec.ui.conversation.conversation_library import ConversationLibrary
 
 _DAY_S = 24 * 3600
 # What a key does, as it is shown; the actions are called the same.

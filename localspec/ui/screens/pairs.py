@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
+from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from localspec.pairs.names.catalogue import ListedPair
+from localspec.ui.pairs.pair_manager import PairManager
 from localspec.ui.screens.pair_lines import (
     PairWork,
     detail_lines,
@@ -21,14 +26,6 @@ from localspec.ui.screens.pair_lines import (
 )
 from localspec.ui.status_lines import as_many
 from localspec.ui.widgets import KEY, MUTED, InputLine, MarkedList
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-    from textual.timer import Timer
-
-    from localspec.pairs.names.catalogue import ListedPair
-    from localspec.ui.pairs.pair_manager import PairManager
 
 _REDRAW_S = 0.25
 _TYPING = (("Enter", "check"), ("Esc", "leave"))

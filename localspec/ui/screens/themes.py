@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.theme import BUILTIN_THEMES
@@ -12,10 +14,6 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from localspec.ui.widgets import MUTED, MarkedList
-
-if TYPE_CHECKING:
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
 
 
 def themes() -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from textual.content import Content
 
@@ -12,15 +13,11 @@ from localspec import formats
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.reading.origins import OriginReader
 from localspec.chat.events import MODELS, Origin, Span
+from localspec.chat.figures.figures import AnswerFigures
+from localspec.process.messages import SessionInfo
 from localspec.ui.transcript.blocks import GAP, Block, Paragraph, divided
 from localspec.ui.transcript.markdown_blocks import TopLevelBlock, parse
 from localspec.ui.widgets import MUTED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from localspec.process.messages import SessionInfo
-    from localspec.ui.transcript.items import AnswerFigures
 
 # No two are alike without their colours: the difference stays where there are none.
 STYLES = {

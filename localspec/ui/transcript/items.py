@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, TypeAlias
+from typing import Any
 
 from textual.content import Content
 from textual.strip import Strip
@@ -13,7 +13,7 @@ from textual.strip import Strip
 from localspec import formats
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Span
-from localspec.chat.figures.figures import accepted_words
+from localspec.chat.figures.figures import AnswerFigures, accepted_words
 from localspec.chat.history.conversation_record import MessageVersion
 from localspec.chat.history.tree import FOLDED, folded
 from localspec.engine.stats import FinishReason
@@ -29,9 +29,6 @@ from localspec.ui.transcript.growing import (
 )
 from localspec.ui.transcript.markdown_blocks import definitions
 from localspec.ui.widgets import HEAD, KEY, MUTED
-
-AnswerFigures: TypeAlias = "Mapping[str, Any]"
-"""How an answer was made, by name; `chat.figures.figures_of` says what there can be."""
 
 _SHOWN_OF_QUESTION, _SHOWN_OF_NOTICE = 20_000, 5000
 _SHOWN_OF_FILE = 5  # lines of an attached one

@@ -27,13 +27,13 @@ from textual.widget import Widget
 from localspec.chat.conversation import Message
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, Span
+from localspec.chat.figures.figures import AnswerFigures
 from localspec.chat.history.conversation_record import MessageVersion
 from localspec.engine.stats import FinishReason
 from localspec.errors import PromptTooLong, in_words
 from localspec.process.messages import SessionInfo
 from localspec.ui.transcript.items import (
     Answer,
-    AnswerFigures,
     ConversationItem,
     Notice,
     Question,

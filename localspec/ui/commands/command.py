@@ -1,0 +1,83 @@
+"""A command of the chat: what it is called, when it can run, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from localspec.ui.conversation.engine_state import ANY_TIME, EnginePhase
+
+Context = TypeVar("Context")
+
+
+def always(_context: object) -> bool:
+    """A command that needs nothing can run."""
+    return True
+
+
+def nothing(_context: object) -> Sequence[str]:
+    """A command takes no more than its own line says."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Generic[Context]):
+    """One thing to do.
+
+    Attributes:
+        name: what follows the slash; also names the key binding.
+        argument: what may follow the name, as the help shows it; empty where nothing may.
+        meaning: one line for the help and the palette.
+        run: does it; gets the app's parts and the text after the name.
+        also: what other programs call it, with spaces between; may be typed after the slash too.
+        keys: key names as Textual spells them, separated by commas; empty for none.
+        footer: label in the footer; empty where there is no room for it.
+        when: what the engine may be doing meanwhile.
+        bare: whether it can run at any time without its argument.
+        able: whether it would have anything to do then.
+        words: what may follow the name besides the words in `argument`.
+    """
+
+    name: str
+    argument: str
+    meaning: str
+    run: Callable[[Context, str], None]
+    also: str = ""
+    keys: str = ""
+    footer: str = ""
+    when: frozenset[EnginePhase] = ANY_TIME
+    bare: bool = False
+    able: Callable[[Context], bool] = always
+    words: Callable[[Context], Sequence[str]] = nothing
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its own name, then the others."""
+        return (self.name, *self.also.split())
+
+    @property
+    def waits(self) -> bool:
+        """Whether it can do nothing without an argument."""
+        return bool(self.argument) and not self.argument.startswith("[")
+
+    @property
+    def explained(self) -> str:
+        """What it does, and what else it is called."""
+        others = ", ".join(f"/{name}" for name in self.also.split())
+        return f"{self.meaning}; also {others}" if others else self.meaning
+
+    @property
+    def shown(self) -> str:
+        """The keys as people spell them."""
+        return ", ".join(
+            "+".join(part.capitalize() for part in key.split("+")) for key in self.keys.split(",")
+        )
+
+
+AnyCommand: TypeAlias = "Command[Any]"
+
+
+def named(name: str, commands: Sequence[AnyCommand]) -> AnyCommand | None:
+    """The command with exactly this name, its own or another one; None for none."""
+    return next((command for command in commands if name in command.names), None)

@@ -1,0 +1,146 @@
+"""Which pair the engine answers with: it is loaded, changed and lent to jobs here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Struct
+
+from localspec.errors import NotFetched, in_words
+from localspec.loading.load_request import LoadRequest
+from localspec.process.engine_client import EngineClient
+from localspec.process.messages import LoadFailed, SessionInfo
+from localspec.safe_text import one_line
+from localspec.ui.conversation.engine_state import EnginePhase, EngineState
+from localspec.ui.conversation.turn_controller import TurnController
+from localspec.ui.transcript.transcript import Transcript
+
+
+@dataclass(eq=False, repr=False)
+class PairLoader:
+    """Puts what is loaded on the screen, or says why there is nothing; in the screen's thread.
+
+    Attributes:
+        seat: told of the pair that answers from now on, also where it is the one before.
+        offer: told what was to be loaded, and what of it is not on this disk and could be.
+        load_error: why the last load failed; None where it did not, or was cancelled.
+    """
+
+    engine_state: EngineState
+    engine: EngineClient
+    turns: TurnController
+    transcript: Transcript
+    seat: Callable[[SessionInfo], None]
+    offer: Callable[[LoadRequest, str], None]
+    load_error: Exception | None = None
+    _unsaid: list[tuple[str, str, bool]] = field(default_factory=list)  # until a pair is there
+    _first: bool = True
+    _freed: bool = False  # whether the pair before had to make room
+    _then: Callable[[], None] | None = None
+
+    def loading(self) -> None:
+        """A pair is being loaded by now: the one before is gone."""
+        self._freed = True
+
+    def loaded(self, info: SessionInfo) -> None:
+        """A pair has been loaded: the engine knows it."""
+        self.load_error, self._first = None, False
+        self._show(info)
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+
+    def failed(self, failed: LoadFailed) -> None:
+        """A pair could not be loaded, or the user cancelled it: the one before is back, or none."""
+        first, self._first, self._then = self._first, False, None
+        error = None if failed.error is None else failed.error.exception()
+        if isinstance(error, NotFetched):
+            self.engine_state.enter(
+                EnginePhase.READY if failed.info is not None else EnginePhase.UNUSABLE
+            )
+            self.offer(self.engine.wanted, error.message)
+            return
+        if error is not None and failed.info is not None and not self._freed:
+            self.engine_state.enter(EnginePhase.READY)
+            self.transcript.say_error(error)
+            return
+        if failed.info is not None:
+            self._show(failed.info)
+        else:
+            self.engine_state.enter(EnginePhase.UNUSABLE)
+        if not first:
+            for text, remedy in switch_failure(failed):
+                self.transcript.say(text, remedy, error=error is not None)
+        elif error is None:
+            self.transcript.say("loading was cancelled", "/pairs chooses one.")
+        else:
+            self.load_error = error
+            self.transcript.say_error(error)
+
+    def died(self, error: Exception) -> None:
+        """The engine's process has ended by itself: say so, and how it goes on."""
+        if self.engine_state.phase is EnginePhase.LOADING:
+            self.load_error = error
+        self._then = None
+        self.turns.died(error)
+
+    def switch(self, name: str) -> None:
+        """Load another pair in place of this one; the conversation stays."""
+        info = self.engine.info
+        if info is not None and info.pair_name == name:
+            self.engine_state.say(f"{one_line(name, 40)} is in use")
+        elif self.engine_state.close_for_loading():
+            self._freed = False
+            self.engine.load(name, self.turns.messages())
+
+    def reload(self, then: Callable[[], None] | None = None, **changes: Any) -> None:
+        """Load the pair again; the conversation goes on with `then`.
+
+        Args:
+            then: called once it is there.
+            changes: other fields of the `LoadRequest` than it was loaded with.
+        """
+        if self.engine_state.close_for_loading():
+            self._freed, self._then = False, then
+            self.engine.reload(self.turns.messages(), **changes)
+
+    def perform(self, make: Callable[[LoadRequest], Struct]) -> None:
+        """Have a job done for the pair while it is not loaded; then it is there again."""
+        if self.engine_state.close_for_loading():
+            self._freed = True
+            self.engine.perform(make, self.turns.messages())
+
+    def tell(self, text: str, remedy: str = "", *, error: bool = False) -> None:
+        """Say something of elsewhere, now or when loading has ended, which shows all anew."""
+        if self.engine.info is None:
+            self._unsaid.append((text, remedy, error))
+        else:
+            self.transcript.say(text, remedy, error=error)
+
+    def trouble(self, error: Exception) -> None:
+        """`tell` what went wrong."""
+        self.tell(*in_words(error), error=True)
+
+    def _show(self, info: SessionInfo) -> None:
+        self.engine_state.enter(EnginePhase.READY)
+        self.turns.show_conversation()
+        for text, remedy, error in self._unsaid:
+            self.transcript.say(text, remedy, error=error)
+        self._unsaid.clear()
+        self.seat(info)
+
+
+def switch_failure(failed: LoadFailed) -> list[tuple[str, str]]:
+    """What became of a switch to another pair that did not come about."""
+    cancelled = ("loading was cancelled", "")
+    lines = [cancelled if failed.error is None else in_words(failed.error.exception())]
+    if failed.info is not None:
+        lines.append((f"{failed.info.pair_name} is in use again; the conversation is kept", ""))
+    elif failed.second is not None:
+        text, remedy = in_words(failed.second.exception())
+        lines.append((f"the pair before could not be loaded again either: {text}", remedy))
+    else:
+        lines.append(("no model is loaded; the conversation is kept", "/pairs chooses one."))
+    return lines
