@@ -41,10 +41,10 @@ from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
-from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.stats import Round
+from localspec.engine.record.stats import Round
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.params import Accept, SamplingParams
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.process.messages import Channel, Envelope, TurnReported

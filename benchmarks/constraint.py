@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from localspec.engine import lark
 from localspec.engine.cancel import Cancel
-from localspec.engine.constraints import Grammars
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.grammars import lark
+from localspec.engine.grammars.grammar_reader import GrammarReader
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.lookup import Lookup
-from localspec.engine.params import Accept, SamplingParams
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.params import Accept, SamplingParams
 
 PLACES = ["Paris", "Rome", "Oslo", "Lima", "Cairo", "Kyoto"]
 NAMES = ["Ann", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gina", "Hugo"]
@@ -68,7 +68,7 @@ class Answer:
     speed: float
 
 
-def answer(engine: Engine, ids: list[int], grammars: Grammars, text: str) -> Answer:
+def answer(engine: Engine, ids: list[int], grammars: GrammarReader, text: str) -> Answer:
     """Write one answer, under the grammar `text` if there is one."""
     engine.target.rewind(0)
     list(engine.prefill(ids, Cancel()))
@@ -111,7 +111,7 @@ def compare(context: Context, turns: int, seed: int) -> None:
     """Print what comes of `turns` pairs of answers."""
     model, rng = context.model, random.Random(seed)
     engine = Engine(context, lookup=Lookup(context.n_ctx, model.is_end))
-    grammars = Grammars(model)
+    grammars = GrammarReader(model)
     begun = perf_counter()
     grammars.begin(grammar(0))
     print(f"tokenizer and first grammar: {perf_counter() - begun:.2f} s, {model.n_vocab:,} tokens")

@@ -34,7 +34,7 @@ from benchmarks.several import (
 from benchmarks.simulator import CURVES
 from localspec.engine.length.cost import Points
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.stats import DRAFT
+from localspec.engine.record.stats import DRAFT
 
 STEP, SURE = 0.15, 0.95
 WRONG = "always wrong"

@@ -43,7 +43,7 @@ from localspec.engine.length.cost import ByContext, Costs, Points
 from localspec.engine.length.gamma import AutoGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of, machine
-from localspec.engine.stats import DRAFT, Round
+from localspec.engine.record.stats import DRAFT, Round
 from localspec.pairs.gguf import head_checks
 
 PLAIN, LOOKUP = "none", "lookup"

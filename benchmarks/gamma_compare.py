@@ -39,21 +39,22 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.chat.figures.figures import gamma_words
 from localspec.engine.cancel import Cancel
-from localspec.engine.cross_vocabulary import VocabularyMap
-from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
-from localspec.engine.drafter import Drafter, ModelDrafter
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
-from localspec.engine.heads import head_drafter
+from localspec.engine.drafters.cross_vocabulary import VocabularyMap
+from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
+from localspec.engine.drafters.head_drafter import head_drafter
+from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.protocol import Drafter
 from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model, machine
 from localspec.engine.lookup import Lookup
-from localspec.engine.params import default_accept
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import DRAFT, GenerationStats, Round
+from localspec.engine.record.stats import DRAFT, GenerationStats, Round
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.params import default_accept
+from localspec.engine.round.sampling import SamplingParams
 
 _ASKED = {
     "story": (

@@ -41,7 +41,7 @@ from simulator import (
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.stats import DRAFT, Round
+from localspec.engine.record.stats import DRAFT, Round
 
 ANSWERS, TOKENS, FIRST = 8, 150, 2
 ACCEPTANCES = (0.5, 0.7, 0.9)

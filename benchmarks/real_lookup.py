@@ -21,7 +21,7 @@ from benchmarks.several import Always, Answer, Copies, Place, Prices, speed
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.lookup import LONGEST, Lookup
-from localspec.engine.stats import LOOKUP
+from localspec.engine.record.stats import LOOKUP
 
 CURVES: Mapping[str, Points] = {
     "EPYC, 1.5B Q4_K_M": {1: 1, 2: 1.8, 4: 3.0, 8: 7.0, 16: 8.1, 64: 24.0},

@@ -22,12 +22,12 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from benchmarks.real_prompts import Question, questions
 from localspec.engine.cancel import Cancel
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.lookup import Lookup
-from localspec.engine.params import Accept, SamplingParams
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.params import Accept, SamplingParams
 
 MOST_PROMPT = 1500
 

@@ -21,14 +21,14 @@ import gguf
 import numpy as np
 from llama_cpp import llama_cpp as lib
 
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.sampling import SamplingParams
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.sampling import SamplingParams
 
 N_EMBD, N_HEAD, N_FF = 64, 2, 96
 

@@ -21,7 +21,7 @@ from typing import Protocol
 from localspec.engine.length.cost import Curve, Points, Row
 from localspec.engine.length.gamma import LONGEST, GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
-from localspec.engine.stats import DRAFT, Round
+from localspec.engine.record.stats import DRAFT, Round
 
 RECORDED = Path(__file__).parents[1] / "tests/data/gamma_rounds.json"
 CURVES: Mapping[str, Points] = {

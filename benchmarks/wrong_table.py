@@ -24,7 +24,7 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
 from localspec.engine.llama import Context, ContextOptions, machine
-from localspec.engine.stats import DRAFT
+from localspec.engine.record.stats import DRAFT
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 

@@ -21,7 +21,7 @@ from localspec.chat.session.pair import LoadRecord
 from localspec.chat.session.session import Session, TurnEvents
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
-from localspec.engine.params import Accept
+from localspec.engine.round.params import Accept
 from localspec.errors import UsageError
 from localspec.limits import CACHE_TYPES, MAX_GAMMA
 from localspec.loading.load import load_session

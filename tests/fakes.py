@@ -15,7 +15,7 @@ from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Situation
-from localspec.engine.stats import DRAFT, FinishReason, Prefill, Round
+from localspec.engine.record.stats import DRAFT, FinishReason, Prefill, Round
 from localspec.errors import Cancelled
 
 BOS, EOS, START, END = 256, 257, 258, 259

@@ -23,7 +23,7 @@ from localspec.cli.models.show import command as show_command
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
-from localspec.engine.params import SamplingParams
+from localspec.engine.round.params import SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import load_beside, load_session
 from localspec.loading.load_request import LoadRequest

@@ -14,12 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.engine.ahead import Ahead
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
-from localspec.engine.explanation import RoundExplanation
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.drafters.ahead import Ahead
+from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.beside import Beside
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
@@ -27,8 +24,11 @@ from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.lookup import Lookup
-from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.stats import DRAFT, FinishReason, Round
+from localspec.engine.record.explanation import RoundExplanation
+from localspec.engine.record.stats import DRAFT, FinishReason, Round
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.params import Accept, SamplingParams
 from localspec.errors import EngineError
 from localspec.loading import load
 

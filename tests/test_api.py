@@ -16,7 +16,7 @@ import localspec
 from localspec.chat.events import RoundText
 from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing
-from localspec.engine.stats import FinishReason
+from localspec.engine.record.stats import FinishReason
 from localspec.errors import LocalspecError, UsageError
 from localspec.loading import starter_form
 from localspec.loading.load_request import LoadOptions, LoadRequest

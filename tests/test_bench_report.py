@@ -34,7 +34,7 @@ from localspec.bench.summarise import rows, shares, speedups
 from localspec.bench.tables import brief, markdown, text
 from localspec.bench.tables import csv as as_csv
 from localspec.bench.verdict import verdict
-from localspec.engine.stats import Round
+from localspec.engine.record.stats import Round
 from localspec.errors import LocalspecError, UsageError
 from tests.support.bench_reports import arm, report, run, stats, sweep
 

@@ -23,7 +23,7 @@ from localspec.bench.result import MeanInterval
 from localspec.bench.summarise import interval
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.stats import Round
+from localspec.engine.record.stats import Round
 from tests.support.bench_reports import CHEAP, done
 
 RATIOS = st.lists(st.floats(0.1, 10), min_size=2, max_size=8)

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.chat.figures.benefit import benefit, of_two
 from localspec.chat.figures.figures import Figures, Meter
-from localspec.engine.stats import (
+from localspec.engine.record.stats import (
     LOOKUP,
     GammaNote,
     GammaReason,

@@ -18,7 +18,7 @@ from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.stopping import Situation
-from localspec.engine.stats import DRAFT, GammaNote, GammaReason, Prefill, Speedup
+from localspec.engine.record.stats import DRAFT, GammaNote, GammaReason, Prefill, Speedup
 from tests.fakes import round_of, rounds_of
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from localspec.chat.events import Origin, RoundText, Span, joined
 from localspec.chat.session.answer import AnswerText, Detokeniser, StopFilter
-from localspec.engine.stats import FinishReason, Round
+from localspec.engine.record.stats import FinishReason, Round
 
 DRAFT, TARGET = Origin.DRAFT, Origin.TARGET
 

@@ -23,7 +23,7 @@ from localspec.engine.length.profile import (
     measure_by_context,
 )
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.stats import DRAFT, FinishReason, Round
+from localspec.engine.record.stats import DRAFT, FinishReason, Round
 from localspec.errors import Cancelled
 
 from .fakes import round_of

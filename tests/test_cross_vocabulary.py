@@ -7,19 +7,20 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.cross_vocabulary import Spelling, VocabularyMap
-from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
-from localspec.engine.drafter import EXCERPT_TOKENS, ModelDrafter
-from localspec.engine.explain_again import explain_again
-from localspec.engine.generate import Engine
+from localspec.engine.drafters.cross_vocabulary import Spelling, VocabularyMap
+from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
+from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.proposer import argmax_proposer
+from localspec.engine.drafters.steps import EXCERPT_TOKENS
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.lookup import Lookup
-from localspec.engine.proposer import argmax_proposer
-from localspec.engine.stats import CROSS_VOCABULARY, Round
+from localspec.engine.record.explain_again import explain_again
+from localspec.engine.record.stats import CROSS_VOCABULARY, Round
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.generate import Engine
 
 from .support.gguf_models import write_other_vocabulary, write_renumbered
 from .support.llama_source import VocabularyOnly, vocabularies

@@ -28,7 +28,7 @@ from localspec.chat.history.store import Store
 from localspec.chat.history.store_thread import StoreThread
 from localspec.chat.history.tree import PairReference, StoredConversation
 from localspec.chat.settings import ChatSettings
-from localspec.engine.stats import FinishReason
+from localspec.engine.record.stats import FinishReason
 from localspec.errors import ConversationError, LocalspecError
 
 PAGE = 4096

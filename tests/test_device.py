@@ -27,7 +27,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import measure
 from localspec.engine.llama import Context, ContextOptions, Model, backends, devices
 from localspec.engine.llama.checkpoint import Rollback
-from localspec.engine.stats import DeviceMemory, FinishReason
+from localspec.engine.record.stats import DeviceMemory, FinishReason
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan

@@ -15,7 +15,7 @@ from localspec.chat.prompt.renderer import TemplateSource
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
-from localspec.engine.constraints import require_grammar
+from localspec.engine.grammars.grammar_reader import require_grammar
 from localspec.errors import LocalspecError
 from localspec.serve.request_tools import RequestTools
 from localspec.serve.requests import ChatRequest, parsed

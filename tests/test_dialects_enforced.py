@@ -18,10 +18,10 @@ from localspec.chat.dialects.enforcement.value_rules import CallableTool
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.events import Origin, PromptMade, RoundText, Span, TurnEnd
 from localspec.chat.prompt.renderer import TemplateRenderer, TemplateSource
-from localspec.engine import lark
-from localspec.engine.constraints import Grammars
-from localspec.engine.grammar import Constraint
-from localspec.engine.stats import FinishReason, GenerationStats
+from localspec.engine.grammars import lark
+from localspec.engine.grammars.constraint import Constraint
+from localspec.engine.grammars.grammar_reader import GrammarReader
+from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.errors import EngineError, SchemaError
 from localspec.serve.replies import Reply
 from localspec.serve.request_tools import HERMES
@@ -143,10 +143,10 @@ def learnt_of(name: str) -> tuple[Dialect, tuple[Golden, ...]]:
 
 
 @cache
-def grammars(*, marked: bool) -> Grammars:
+def grammars(*, marked: bool) -> GrammarReader:
     """Of a vocabulary in which all templates' marks are tokens, or none of them is."""
     if not marked:
-        return Grammars(plain())
+        return GrammarReader(plain())
     learnt = [learnt_of(name) for name in TEMPLATES]
     found = {
         mark
@@ -155,7 +155,7 @@ def grammars(*, marked: bool) -> Grammars:
         for mark in MARK.findall(case.raw)
         if dialect.speaks(mark)
     }
-    return Grammars(Marked.with_marks(found))
+    return GrammarReader(Marked.with_marks(found))
 
 
 def calls_of(dialect: Dialect, tools: list[Any], *, strict: bool = False) -> CallGrammar:
@@ -214,7 +214,7 @@ TOOLS: list[Any] = [
 ENDING = ('"', "'", "}", "]", ")", ",", ":", "0", "1", "e", "l", "\n", " ")
 
 
-def written(known: Grammars, grammar: str, closers: list[str], rng: random.Random) -> str:
+def written(known: GrammarReader, grammar: str, closers: list[str], rng: random.Random) -> str:
     """A random text that a grammar lets through, which soon closes what is open."""
     vocabulary: Any = known._model
     state, text = known.begin(grammar), b""
@@ -348,7 +348,7 @@ def test_tokens_without_text_are_never_allowed() -> None:
     needed()
     padded = Padded.of(vocabularies()["qwen2"])
     tool = CallableTool("f", {"type": "object", "properties": {}}, "tools", True)
-    state = Grammars(padded).begin(call_grammar(HERMES, [tool], several=True).required())
+    state = GrammarReader(padded).begin(call_grammar(HERMES, [tool], several=True).required())
     ids = np.arange(padded.n_vocab - 20, padded.n_vocab)
     for token in padded.tokenize("<tool_call>\n{", add_special=False, parse_special=True):
         assert not state.allowed(ids).any()

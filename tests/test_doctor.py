@@ -21,8 +21,8 @@ from localspec.cli.subcommands import cli
 from localspec.doctor import facts
 from localspec.doctor.facts import MachineFacts, machine_facts, makers, read_bandwidth
 from localspec.doctor.findings import Level, findings
-from localspec.engine.llama import hardware
-from localspec.engine.stats import DeviceMemory
+from localspec.engine.llama.platform import hardware
+from localspec.engine.record.stats import DeviceMemory
 
 GOOD = MachineFacts(
     localspec="0.1.0",

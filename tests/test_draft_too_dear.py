@@ -13,7 +13,7 @@ from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.stats import DRAFT
+from localspec.engine.record.stats import DRAFT
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from tests.support import costs, toy

@@ -15,18 +15,20 @@ import pytest
 
 from localspec.bench.prompt_sets import drafters_of
 from localspec.chat.events import Origin
-from localspec.engine.acceptance import Accept, verification
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import EXCERPT_TOKENS, GAP, Excerpt, ModelDrafter, Proposal
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.protocol import Proposal
+from localspec.engine.drafters.steps import EXCERPT_TOKENS, GAP, Excerpt
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.lookup import Lookup
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import DRAFT, LOOKUP, Round
+from localspec.engine.record.stats import DRAFT, LOOKUP, Round
+from localspec.engine.round.acceptance import Accept, verification
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import LocalspecError, OutOfMemory, UsageError
 from localspec.loading import model_loader
 from localspec.loading.load import load_session

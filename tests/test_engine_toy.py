@@ -9,16 +9,16 @@ import pytest
 from llama_cpp import llama_cpp as lib
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.length.profile import measure_by_context
 from localspec.engine.llama import Context
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import Round
+from localspec.engine.record.stats import Round
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.sampling import SamplingParams
 
 PROMPT = "Tell me a story about a dog."
 

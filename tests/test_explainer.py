@@ -14,22 +14,31 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.cross_vocabulary import VocabularyMap
-from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
-from localspec.engine.drafter import EXCERPT_TOKENS, ModelDrafter
-from localspec.engine.explain_again import explain_again
-from localspec.engine.explanation import RoundExplanation, TokenVerdict
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
-from localspec.engine.heads import head_drafter
+from localspec.engine.drafters.cross_vocabulary import VocabularyMap
+from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
+from localspec.engine.drafters.head_drafter import head_drafter
+from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.steps import EXCERPT_TOKENS
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model, head_of
 from localspec.engine.lookup import Lookup
-from localspec.engine.params import SamplingParams
-from localspec.engine.stats import ASSISTANT, CROSS_VOCABULARY, DFLASH, DRAFT, EAGLE3, LOOKUP, MTP
-from localspec.engine.trace import TraceWriter
+from localspec.engine.record.explain_again import explain_again
+from localspec.engine.record.explanation import RoundExplanation, TokenVerdict
+from localspec.engine.record.stats import (
+    ASSISTANT,
+    CROSS_VOCABULARY,
+    DFLASH,
+    DRAFT,
+    EAGLE3,
+    LOOKUP,
+    MTP,
+)
+from localspec.engine.record.trace import TraceWriter
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.params import SamplingParams
 from localspec.errors import EngineError
 from tests.support import toy
 

@@ -16,11 +16,11 @@ import pytest
 from llama_cpp import llama_cpp as lib
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, Model
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.errors import Cancelled, LocalspecError
 
 from .support.gguf_models import GENERATORS

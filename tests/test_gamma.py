@@ -15,10 +15,8 @@ import numpy as np
 import pytest
 
 from localspec.chat.figures.figures import gamma_words
-from localspec.engine.acceptance import Accept, coupling, lenient, overlap
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import argmax_proposer
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.drafters.proposer import argmax_proposer
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
@@ -29,10 +27,12 @@ from localspec.engine.length.stopping import (
     StoppingPlan,
     gamma_for,
 )
-from localspec.engine.noise import CounterNoise, StreamNoise
-from localspec.engine.sampling import Dist, SamplingParams
-from localspec.engine.stats import DFLASH, DRAFT, LOOKUP
-from localspec.engine.verify import Draft, LossyRule
+from localspec.engine.record.stats import DFLASH, DRAFT, LOOKUP
+from localspec.engine.round.acceptance import Accept, coupling, lenient, overlap
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.noise import CounterNoise, StreamNoise
+from localspec.engine.round.sampling import Dist, SamplingParams
+from localspec.engine.round.verify import Draft, LossyRule
 from tests.support.pairwise import usually
 
 from .fakes import round_of

@@ -23,9 +23,8 @@ from localspec.bench import benchmark
 from localspec.bench.benchmark import bench_pair
 from localspec.bench.prompt_sets import BenchRequest, PromptSet
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Proposal
-from localspec.engine.generate import Engine
-from localspec.engine.heads import SharedDrafter, head_drafter
+from localspec.engine.drafters.head_drafter import SharedDrafter, head_drafter
+from localspec.engine.drafters.protocol import Proposal
 from localspec.engine.length.profile import (
     DRAFT_SIZES,
     affordable_depth,
@@ -35,8 +34,9 @@ from localspec.engine.length.profile import (
 )
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, ContextOptions, Model, SharedHead, head_of
-from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.stats import ASSISTANT
+from localspec.engine.record.stats import ASSISTANT
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.params import Accept, SamplingParams
 from localspec.errors import Cancelled, EngineError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest

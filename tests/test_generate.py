@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import DRAFT, FinishReason, GenerationStats, Prefill, Round
+from localspec.engine.record.stats import DRAFT, FinishReason, GenerationStats, Prefill, Round
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import Cancelled, PromptTooLong
 
 from .support.stub_context import StubContext, StubModel, near, random_script

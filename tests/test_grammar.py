@@ -16,20 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_cpp import llama_cpp as lib
 
-from localspec.engine import lark
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.constraints import Grammars
-from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
-from localspec.engine.grammar import Course
+from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.grammars import lark
+from localspec.engine.grammars.constraint import Course
+from localspec.engine.grammars.grammar_reader import GrammarReader
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, Model
 from localspec.engine.llama.grammar import LlamaGrammar, check_grammar
-from localspec.engine.sampling import Sampler, SamplingParams
-from localspec.engine.stats import FinishReason, Round
-from localspec.engine.trace import TraceWriter
+from localspec.engine.record.stats import FinishReason, Round
+from localspec.engine.record.trace import TraceWriter
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.sampling import Sampler, SamplingParams
 from localspec.errors import EngineError, SamplingError, UsageError
 from tests.support.pairwise import usually
 
@@ -304,7 +304,7 @@ def run(
         sampling=sampling,
         accept=accept,
         n_predict=60,
-        constraint=Grammars(model).begin(grammar),
+        constraint=GrammarReader(model).begin(grammar),
         trace=trace,
     )
     rounds = list(engine.generate(prompt, settings, FixedGamma(gamma), cancel))
@@ -337,7 +337,7 @@ def test_masked_drafts_never_break_the_grammar(
 ) -> None:
     documents: list[dict[str, object]] = []
     run(engine, 8, accept, SamplingParams(seed=4), grammar, trace=TraceWriter(documents.append))
-    state = Grammars(engine.target.model).begin(grammar)
+    state = GrammarReader(engine.target.model).begin(grammar)
     for done in documents[1:]:
         drafted = cast("list[int]", done["drafted"])
         walk(state, drafted)

@@ -29,28 +29,22 @@ from localspec.bench.prompt_sets import BenchRequest, PromptSet
 from localspec.chat.session.pair import LoadRecord
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import EXCERPT_TOKENS, GAP, Proposal
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
-from localspec.engine.heads import HeadDrafter, head_drafter
+from localspec.engine.drafters.head_drafter import HeadDrafter, head_drafter
+from localspec.engine.drafters.protocol import Proposal
+from localspec.engine.drafters.steps import EXCERPT_TOKENS, GAP
 from localspec.engine.length.gamma import FixedGamma, GammaPolicy
 from localspec.engine.length.profile import DRAFT_SIZES, identity, measure
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
-from localspec.engine.llama import (
-    BlockHead,
-    Context,
-    ContextOptions,
-    Head,
-    Model,
-    head,
-    head_of,
-)
+from localspec.engine.llama import BlockHead, Context, ContextOptions, Head, Model, head_of
 from localspec.engine.llama.checkpoint import Rollback
-from localspec.engine.llama.head import Rows, TargetStates
+from localspec.engine.llama.heads import head
+from localspec.engine.llama.heads.head import Rows, TargetStates
 from localspec.engine.llama.thread_controller import ThreadController
-from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.stats import DFLASH, DRAFT, EAGLE3, MTP, FinishReason, Round
-from localspec.engine.verify import Draft
+from localspec.engine.record.stats import DFLASH, DRAFT, EAGLE3, MTP, FinishReason, Round
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.params import Accept, SamplingParams
+from localspec.engine.round.verify import Draft
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.measured_costs import identity_of

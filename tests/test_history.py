@@ -33,9 +33,9 @@ from localspec.chat.history.tree import MessageNode, MessageTree, PairReference,
 from localspec.chat.settings import ChatSettings
 from localspec.chat.states.past_conversations import PAST
 from localspec.chat.states.state_files import STATES, StateFiles
-from localspec.engine.acceptance import Accept
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import FinishReason, Round
+from localspec.engine.record.stats import FinishReason, Round
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import ConversationError, LocalspecError
 
 SETTINGS = ChatSettings(system_prompt="Be brief.")

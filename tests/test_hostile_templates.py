@@ -23,7 +23,7 @@ from localspec.chat.events import Noticed, TurnEnd
 from localspec.chat.prompt.renderer import RenderBudget, TemplateRenderer, TemplateSource
 from localspec.chat.prompt.template import PLAIN_STOPS, ChatTemplate
 from localspec.engine.cancel import Cancel
-from localspec.engine.stats import FinishReason
+from localspec.engine.record.stats import FinishReason
 from localspec.errors import Cancelled, LocalspecError
 from tests.fakes import CHATML, FakeModel, fake_session, renderer, rounds_of
 from tests.support.gguf_models import Sizes, other_vocabulary, write_llama

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from localspec.engine import guidance, lark
-from localspec.engine.guidance import Guidance, Guided
+from localspec.engine.grammars import guidance, lark
+from localspec.engine.grammars.guidance import Guidance, Guided
 from localspec.engine.llama import Model
 from localspec.errors import SchemaError, UsageError
 

@@ -10,17 +10,17 @@ from time import perf_counter
 
 import pytest
 
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.cost import ByContext, Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import DRAFT, LOOKUP, GammaReason, GenerationStats, Round
+from localspec.engine.record.stats import DRAFT, LOOKUP, GammaReason, GenerationStats, Round
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.sampling import SamplingParams
 
 from .support.stub_context import StubContext, StubModel, near, random_script
 

@@ -14,25 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine import verify
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.cross_vocabulary import VocabularyMap
-from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
-from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
-from localspec.engine.heads import HeadDrafter, head_drafter
+from localspec.engine.drafters.cross_vocabulary import VocabularyMap
+from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
+from localspec.engine.drafters.head_drafter import HeadDrafter, head_drafter
+from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.proposer import SamplingProposer
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.lookup import Lookup
-from localspec.engine.noise import CounterNoise, Noise
-from localspec.engine.proposer import SamplingProposer
-from localspec.engine.sampling import Dist, SamplingParams
-from localspec.engine.stats import (
+from localspec.engine.record.stats import (
     ASSISTANT,
     CROSS_VOCABULARY,
     DFLASH,
@@ -42,7 +36,13 @@ from localspec.engine.stats import (
     MTP,
     Round,
 )
-from localspec.engine.verify import Draft, Verdict
+from localspec.engine.round import verify
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.noise import CounterNoise, Noise
+from localspec.engine.round.sampling import Dist, SamplingParams
+from localspec.engine.round.verify import Draft, Verdict
 from tests.support import toy
 
 from .support.gemma4 import write_assistant, write_gemma4

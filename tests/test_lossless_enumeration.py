@@ -18,16 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine import acceptance, generate, lark, recorder, verify
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.cross_vocabulary import VocabularyMap
-from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
-from localspec.engine.drafter import Drafter, ModelDrafter, Proposal
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
-from localspec.engine.guidance import Guidance, Guided
-from localspec.engine.heads import BlockDrafter, HeadDrafter, SharedDrafter
+from localspec.engine.drafters.cross_vocabulary import VocabularyMap
+from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
+from localspec.engine.drafters.head_drafter import BlockDrafter, HeadDrafter, SharedDrafter
+from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.proposer import SamplingProposer
+from localspec.engine.drafters.protocol import Drafter, Proposal
+from localspec.engine.grammars import lark
+from localspec.engine.grammars.guidance import Guidance, Guided
 from localspec.engine.length.beside import Beside
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.copying import Copying
@@ -36,13 +35,24 @@ from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation, StoppingPlan
 from localspec.engine.llama import BlockHead, Head, SharedHead
 from localspec.engine.llama.context import common_prefix
-from localspec.engine.llama.head import Rows, TargetStates
+from localspec.engine.llama.heads.head import Rows, TargetStates
 from localspec.engine.lookup import Lookup
-from localspec.engine.noise import CounterNoise, Noise
-from localspec.engine.proposer import SamplingProposer
-from localspec.engine.sampling import Dist, Sampler, SamplingParams
-from localspec.engine.stats import CROSS_VOCABULARY, DRAFT, EAGLE3, LOOKUP, FinishReason, Round
-from localspec.engine.verify import (
+from localspec.engine.record import recorder
+from localspec.engine.record.stats import (
+    CROSS_VOCABULARY,
+    DRAFT,
+    EAGLE3,
+    LOOKUP,
+    FinishReason,
+    Round,
+)
+from localspec.engine.round import acceptance, generate, verify
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.noise import CounterNoise, Noise
+from localspec.engine.round.sampling import Dist, Sampler, SamplingParams
+from localspec.engine.round.verify import (
     Draft,
     LossyRule,
     Rule,

@@ -9,15 +9,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from localspec.engine import verify
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.noise import CounterNoise
-from localspec.engine.sampling import Dist, Sampler, SamplingParams
+from localspec.engine.round import verify
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.noise import CounterNoise
+from localspec.engine.round.sampling import Dist, Sampler, SamplingParams
 
 from .support.pairwise import usually
 from .support.stub_context import StubContext, StubModel, near, random_script

@@ -17,7 +17,7 @@ from localspec.cli.shared_options import shared_options
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.stats import DeviceMemory
+from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading import planning
 from localspec.loading.load import load_session

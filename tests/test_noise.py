@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from localspec.engine import noise as noise_module
-from localspec.engine.noise import CounterNoise, Noise, StreamNoise
-from localspec.engine.sampling import Dist
+from localspec.engine.round import noise as noise_module
+from localspec.engine.round.noise import CounterNoise, Noise, StreamNoise
+from localspec.engine.round.sampling import Dist
 
 # Upper 1e-6 quantiles of chi-square by degrees of freedom: the false-alarm rate per comparison,
 # if another generator were chosen.

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from localspec.chat.settings import ChatSettings
 from localspec.cli.shared_options import shared_options
 from localspec.cli.subcommands import COMMANDS
-from localspec.engine.sampling import SamplingParams
+from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import chat_settings
 from localspec.loading.load_request import LoadRequest

@@ -20,15 +20,15 @@ from localspec.chat.session.session import Session
 from localspec.chat.states import past_conversations
 from localspec.chat.states.past_conversations import PAST, PastStore
 from localspec.chat.states.state_files import forget
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.lookup import NO_GUESS, Lookup
-from localspec.engine.past import Past
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import LOOKUP, GenerationStats
+from localspec.engine.past_texts import Past
+from localspec.engine.record.stats import LOOKUP, GenerationStats
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.sampling import SamplingParams
 from localspec.loading.load import load_session, open_session
 from localspec.loading.load_request import LoadRequest
 from tests.support import toy

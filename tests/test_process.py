@@ -25,8 +25,8 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Origin, PromptProgress, RoundText, Span, TurnEnd
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
-from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.stats import FinishReason, GenerationStats
+from localspec.engine.record.stats import FinishReason, GenerationStats
+from localspec.engine.round.params import Accept, SamplingParams
 from localspec.errors import Cancelled, EngineDied, EngineError, OutOfMemory, UsageError
 from localspec.loading.load_request import LoadRequest
 from localspec.process import messages as m

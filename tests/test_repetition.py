@@ -12,7 +12,7 @@ import pytest
 
 from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.repetition import Repetition
-from localspec.engine.stats import FinishReason, Round
+from localspec.engine.record.stats import FinishReason, Round
 
 
 def stopped_after(tokens: list[int]) -> int | None:

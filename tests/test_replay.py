@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context
 from localspec.engine.llama.grammar import LlamaGrammar
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.trace import TraceWriter
+from localspec.engine.record.trace import TraceWriter
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import LocalspecError
 
 from .support.replay import read_trace, redecode, rederive

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import Capabilities, DrafterState, ModelDrafter, Proposal, Proposer
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.proposer import Proposer
+from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.profile import (
@@ -29,9 +29,11 @@ from localspec.engine.length.profile import (
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import DRAFT, Round
-from localspec.engine.verify import Draft
+from localspec.engine.record.stats import DRAFT, Round
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.sampling import SamplingParams
+from localspec.engine.round.verify import Draft
 from localspec.errors import Cancelled
 
 from .support.gguf_models import ARCHITECTURES, GENERATORS
@@ -368,7 +370,7 @@ def test_nothing_is_drafted_where_the_copy_of_the_state_costs_more_than_the_draf
     ):
         monkeypatch.setattr(Context, "decode", decoded)
         monkeypatch.setattr(Checkpoint, "take", taken)
-        monkeypatch.setattr("localspec.engine.recorder.perf_counter", lambda: now)
+        monkeypatch.setattr("localspec.engine.record.recorder.perf_counter", lambda: now)
         curve = measure(target, TARGET_SIZES, budget=1e9, clock=lambda: now).points
         steps = measure(draft, DRAFT_SIZES, budget=1e9, one_row=True, clock=lambda: now).points
         assert curve[1] == pytest.approx(1.0)
@@ -399,7 +401,7 @@ def test_taking_back_is_timed_apart_from_the_rest_of_the_round(
         want = plain(model, 60)
         with Context(model, options()) as context:
             monkeypatch.setattr(Context, "decode", decoded)
-            monkeypatch.setattr("localspec.engine.recorder.perf_counter", lambda: now)
+            monkeypatch.setattr("localspec.engine.record.recorder.perf_counter", lambda: now)
             rounds = generate(Engine(context, Scripted([*PROMPT, *want], GAMMA)), PROMPT, GAMMA, 60)
     full = [done for done in rounds if done.drafted == GAMMA]
     assert [done.rollback_s for done in full] == [float(d.accepted < GAMMA) for d in full]

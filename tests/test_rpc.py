@@ -25,15 +25,8 @@ import pytest
 from localspec.cli.machine.worker import _how_to_reach
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import acquaint, measure
-from localspec.engine.llama import (
-    Context,
-    ContextOptions,
-    Model,
-    add_workers,
-    backends,
-    devices,
-    rpc,
-)
+from localspec.engine.llama import Context, ContextOptions, Model, add_workers, backends, devices
+from localspec.engine.llama.platform import rpc
 from localspec.errors import EngineError, UsageError
 from localspec.loading import planning
 from localspec.loading.load import load_session

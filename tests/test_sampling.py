@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine import sampling
-from localspec.engine.sampling import Dist, Sampler, SamplingParams
+from localspec.engine.round import sampling
+from localspec.engine.round.sampling import Dist, Sampler, SamplingParams
 from localspec.errors import SamplingError
 
 PLAIN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)

@@ -10,7 +10,7 @@ import pytest
 from llama_cpp import llama_cpp as lib
 
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.sampling import Sampler, SamplingParams
+from localspec.engine.round.sampling import Sampler, SamplingParams
 
 CLOSE = 1e-5
 HISTORY = [3, 3, 5, 7, 3, 11, 5, 2, 9, 3, 1, 4]

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from localspec.chat.figures.figures import gamma_words, lossy_words
 from localspec.chat.settings import ChatSettings
 from localspec.cli.answers.run import command as run_command
-from localspec.engine.acceptance import Accept
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import GammaNote, GammaReason
+from localspec.engine.record.stats import GammaNote, GammaReason
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import chat_settings
 from tests.support import toy

@@ -38,14 +38,14 @@ from localspec.chat.session.completions import Completions
 from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.cli.answers.serve import _keys
-from localspec.engine import guidance, lark
 from localspec.engine.cancel import Cancel
-from localspec.engine.constraints import Grammars, require_grammar
-from localspec.engine.generate import Engine
-from localspec.engine.grammar import Awaited
+from localspec.engine.grammars import guidance, lark
+from localspec.engine.grammars.constraint import Awaited
+from localspec.engine.grammars.grammar_reader import GrammarReader, require_grammar
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.llama.grammar import LlamaGrammar
-from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
+from localspec.engine.record.stats import FinishReason, GenerationStats, Prefill, Round
+from localspec.engine.round.generate import Engine
 from localspec.errors import EngineError, SchemaError, UsageError
 from localspec.process import messages as m
 from localspec.serve import endpoint
@@ -360,9 +360,9 @@ def test_without_room_nothing_is_kept(target_context: Context) -> None:
 
 
 def test_probabilities_are_the_models_own(target_context: Context) -> None:
-    from localspec.engine.generate_settings import GenerateSettings  # noqa: PLC0415
     from localspec.engine.length.gamma import FixedGamma  # noqa: PLC0415
-    from localspec.engine.params import SamplingParams  # noqa: PLC0415
+    from localspec.engine.round.generate_settings import GenerateSettings  # noqa: PLC0415
+    from localspec.engine.round.params import SamplingParams  # noqa: PLC0415
 
     engine = Engine(target_context)
     prompt = target_context.model.tokenize("Once upon a", add_special=True, parse_special=False)
@@ -505,13 +505,13 @@ def test_tools_with_references_of_their_own_make_one_grammar(target_model: Model
     body = {"messages": messages, "tools": tools, "tool_choice": "required"}
     asked = parsed(json.dumps(body).encode(), ChatRequest)
     box = RequestTools.of(asked.tools or (), asked.tool_choice, native=False, parallel=False)
-    state: Any = Grammars(target_model).begin(box.grammar)
+    state: Any = GrammarReader(target_model).begin(box.grammar)
     text = f'{BEGIN}\n{{"name": "b", "arguments": {{"v": null}}}}\n{END}'
     tokens = target_model.tokenize(text, add_special=False, parse_special=False)
     for token in tokens:
         state = state.after(token)  # raises where it is not allowed
     wrong = target_model.tokenize('{"v": true', add_special=False, parse_special=False)
-    state = Grammars(target_model).begin(box.grammar)
+    state = GrammarReader(target_model).begin(box.grammar)
     with pytest.raises(EngineError):
         list(
             accumulate(

@@ -18,10 +18,10 @@ from localspec.chat.events import (
 )
 from localspec.chat.session.session import RECALL, SUMMARISE
 from localspec.chat.settings import UNMEASURED_GAMMA, ChatSettings
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import DeviceMemory, FinishReason, GammaNote, GammaReason
+from localspec.engine.record.stats import DeviceMemory, FinishReason, GammaNote, GammaReason
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import EngineError, LocalspecError, PromptTooLong
 from tests.fakes import FakeModel, ended, fake_session, rounds_of
 

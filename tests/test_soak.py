@@ -12,13 +12,13 @@ import pytest
 
 from benchmarks.soak import BUCKET, FLAT, Sample, Speed, aged, assess, lines, soak
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.sampling import SamplingParams
-from localspec.engine.stats import FinishReason
+from localspec.engine.record.stats import FinishReason
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import Cancelled
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest

@@ -22,7 +22,7 @@ from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.chat.states.state_files import StateFiles, forget
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context
-from localspec.engine.stats import GenerationStats
+from localspec.engine.record.stats import GenerationStats
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.measured_costs import made_by

@@ -13,8 +13,8 @@ import pytest
 from localspec.chat.events import RoundText, TurnEnd
 from localspec.chat.session.session import THOUGHT_ENDS, Session
 from localspec.engine.cancel import Cancel
-from localspec.engine.grammar import Anything, Budgeted, Constraint
-from localspec.engine.params import Accept
+from localspec.engine.grammars.constraint import Anything, Budgeted, Constraint
+from localspec.engine.round.params import Accept
 from localspec.errors import EngineError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest

@@ -5,14 +5,14 @@ from __future__ import annotations
 import gguf
 import pytest
 
-from localspec.engine.acceptance import Accept
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafter import ModelDrafter
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
+from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.sampling import SamplingParams
+from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.sampling import SamplingParams
 from tests.support import gguf_models as made
 from tests.support import toy
 

@@ -20,7 +20,7 @@ from localspec.engine.length.profile import Timing
 from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.llama.thread_controller import Threads
-from localspec.engine.stats import DRAFT, Round
+from localspec.engine.record.stats import DRAFT, Round
 from localspec.errors import Cancelled, ModelFileError, UsageError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest

@@ -14,7 +14,7 @@ import pytest
 from textual import events
 
 from localspec.chat.events import Origin, Span
-from localspec.engine.stats import DeviceMemory, FinishReason, GammaNote, GammaReason
+from localspec.engine.record.stats import DeviceMemory, FinishReason, GammaNote, GammaReason
 from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLong
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands.command import always

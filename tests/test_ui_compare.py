@@ -12,7 +12,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.session.side_by_side import answer_twice
 from localspec.chat.settings import Gamma
 from localspec.engine.cancel import Cancel
-from localspec.engine.stats import GenerationStats
+from localspec.engine.record.stats import GenerationStats
 from localspec.errors import PromptTooLong
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest

@@ -22,7 +22,7 @@ from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.store import Store
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
-from localspec.engine.stats import FinishReason
+from localspec.engine.record.stats import FinishReason
 from localspec.errors import ConversationError, EngineError
 from localspec.ui import launch
 from localspec.ui.chat_app import ChatApp

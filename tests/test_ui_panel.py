@@ -12,7 +12,7 @@ from textual.content import Content
 from localspec.chat.figures.figures import Figures, figures_of, gamma_words
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
-from localspec.engine.stats import (
+from localspec.engine.record.stats import (
     DeviceMemory,
     GammaNote,
     GammaReason,

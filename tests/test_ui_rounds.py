@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace
 from textual.content import Content
 
-from localspec.engine.explanation import (
+from localspec.engine.record.explanation import (
     Candidate,
     GuessedToken,
     RoundExplanation,
     TokenProbabilities,
     TokenVerdict,
 )
-from localspec.engine.stats import LOOKUP, Round
+from localspec.engine.record.stats import LOOKUP, Round
 from localspec.loading.load_request import LoadRequest
 from localspec.process.engine_client import EngineClient
 from localspec.ui.chat_app import ChatApp

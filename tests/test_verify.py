@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine import verify
-from localspec.engine.acceptance import Accept, verification
-from localspec.engine.noise import CounterNoise, StreamNoise
-from localspec.engine.sampling import Dist, SamplingParams
-from localspec.engine.verify import (
+from localspec.engine.round import verify
+from localspec.engine.round.acceptance import Accept, verification
+from localspec.engine.round.noise import CounterNoise, StreamNoise
+from localspec.engine.round.sampling import Dist, SamplingParams
+from localspec.engine.round.verify import (
     Draft,
     LossyRule,
     Rule,

@@ -23,7 +23,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
 from localspec.engine.llama import Context, build, machine
-from localspec.engine.stats import Round
+from localspec.engine.record.stats import Round
 from localspec.errors import Cancelled
 from localspec.loading.load import check, load_beside, load_session
 from localspec.loading.load_request import LoadRequest

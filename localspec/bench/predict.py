@@ -11,7 +11,7 @@ import numpy as np
 
 from localspec.bench.result import Prediction
 from localspec.engine.length.cost import Curve
-from localspec.engine.stats import Round
+from localspec.engine.record.stats import Round
 
 LONGEST = 12
 _LEAST, _MOST, _BLOCK = (

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from localspec import formats
 from localspec.chat.settings import ChatSettings, Gamma
-from localspec.engine.params import SamplingParams
+from localspec.engine.round.params import SamplingParams
 from localspec.errors import LocalspecError, UsageError
 from localspec.pairs.disk import folders
 from localspec.safe_text import decoded

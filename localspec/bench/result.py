@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from localspec.engine.stats import GenerationStats
+from localspec.engine.record.stats import GenerationStats
 from localspec.formats import times
 
 FORMAT = 1

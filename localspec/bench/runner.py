@@ -19,7 +19,7 @@ from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
-from localspec.engine.stats import FinishReason
+from localspec.engine.record.stats import FinishReason
 from localspec.errors import Cancelled, PromptTooLong
 
 WARM_UP_TOKENS = 32

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from localspec.bench.result import INTERRUPTED, OUT_OF_TIME, ArmReport, BenchReport, MeanInterval
-from localspec.engine.stats import LOOKUP
+from localspec.engine.record.stats import LOOKUP
 from localspec.formats import percent, times
 
 _SMALL = 0.03  # a difference up to this does not matter

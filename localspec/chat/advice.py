@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 from localspec.chat.settings import ChatSettings
-from localspec.engine.params import SamplingParams
+from localspec.engine.round.params import SamplingParams
 from localspec.errors import SamplingError
 from localspec.safe_text import one_line
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from localspec.chat.events import Span
-from localspec.engine.stats import FinishReason
+from localspec.engine.record.stats import FinishReason
 
 
 class Role(StrEnum):

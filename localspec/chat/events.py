@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from localspec.engine.stats import FinishReason, GenerationStats, Round
+from localspec.engine.record.stats import FinishReason, GenerationStats, Round
 
 
 class Origin(StrEnum):

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from localspec.chat.conversation import Message
-from localspec.engine.params import Accept, SamplingParams, default_accept
+from localspec.engine.round.params import Accept, SamplingParams, default_accept
 from localspec.errors import UsageError
 
 Gamma: TypeAlias = int | Literal["auto"]
@@ -29,7 +29,8 @@ class ChatSettings:
         accept: the acceptance rule; None chooses one (see `default_accept`).
         lenience: makes the rule lossy, with another distribution than the target's; None for
             lossless.
-        grammar: what answers conform to, GBNF or llguidance's Lark (`engine.lark`); empty for none.
+        grammar: what answers conform to: GBNF, or llguidance's Lark (`engine.grammars.lark`); empty
+            for none.
         gamma: draft length, or ``"auto"``.
         n_predict: tokens to generate at most; -1 until the end or the end of the context.
         reasoning: whether the model thinks before it answers; ``auto`` leaves it to its template.

@@ -28,7 +28,7 @@ from typing import Any
 
 import click
 
-from localspec.engine.params import SamplingParams
+from localspec.engine.round.params import SamplingParams
 from localspec.errors import SamplingError
 from localspec.safe_text import decoded
 

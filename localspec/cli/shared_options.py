@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from localspec.cli import option_types as types
-from localspec.engine.params import SamplingParams
+from localspec.engine.round.params import SamplingParams
 from localspec.errors import UsageError
 from localspec.limits import CACHE_TYPES
 from localspec.loading.load_request import LoadRequest

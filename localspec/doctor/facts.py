@@ -31,7 +31,7 @@ from localspec.engine.llama import (
     devices,
     repacking_works,
 )
-from localspec.engine.stats import DeviceMemory
+from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import EngineError
 
 _VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from localspec import formats
 from localspec.doctor.facts import MachineFacts, machine_facts
 from localspec.engine.llama import BUSY
-from localspec.engine.llama.rpc import SLOW_ANSWER_S
+from localspec.engine.llama.platform.rpc import SLOW_ANSWER_S
 
 _GPU_BACKENDS = ("CUDA", "MTL", "Metal", "Vulkan", "ROCm", "HIP", "SYCL")
 

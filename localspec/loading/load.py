@@ -14,19 +14,20 @@ from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings, check_bias
 from localspec.chat.states.past_conversations import PAST
 from localspec.chat.states.state_files import STATES
-from localspec.engine import lark
 from localspec.engine.cancel import Cancel
-from localspec.engine.constraints import require_grammar
-from localspec.engine.cross_vocabulary import VocabularyMap
-from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter
-from localspec.engine.drafter import Drafter, ModelDrafter
-from localspec.engine.generate import Engine
-from localspec.engine.heads import head_drafter
+from localspec.engine.drafters.cross_vocabulary import VocabularyMap
+from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
+from localspec.engine.drafters.head_drafter import head_drafter
+from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.protocol import Drafter
+from localspec.engine.grammars import lark
+from localspec.engine.grammars.grammar_reader import require_grammar
 from localspec.engine.length.beside import Beside
 from localspec.engine.llama import Context, Head, default_threads, devices
 from localspec.engine.lookup import Lookup
-from localspec.engine.params import Accept, SamplingParams, check_lenience
-from localspec.engine.stats import CROSS_VOCABULARY, DRAFT
+from localspec.engine.record.stats import CROSS_VOCABULARY, DRAFT
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.params import Accept, SamplingParams, check_lenience
 from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.loading import former_starter, starter_form
 from localspec.loading.load_request import LoadRequest

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypedDict
 
-from localspec.engine.stats import LOOKUP, MTP
+from localspec.engine.record.stats import LOOKUP, MTP
 from localspec.errors import UsageError
 
 AUTO: Final = "auto"

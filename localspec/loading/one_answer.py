@@ -20,8 +20,8 @@ from localspec.chat.figures.figures import gamma_words
 from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
-from localspec.engine.stats import FinishReason
-from localspec.engine.trace import TraceWriter
+from localspec.engine.record.stats import FinishReason
+from localspec.engine.record.trace import TraceWriter
 from localspec.errors import LocalspecError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest

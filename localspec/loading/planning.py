@@ -9,7 +9,7 @@ from pathlib import Path
 from localspec import formats, machine
 from localspec.chat.advice import SamplingAdvice, advise
 from localspec.engine.llama import RPC, add_workers, default_threads, devices
-from localspec.engine.stats import CROSS_VOCABULARY, DRAFT, MTP, DeviceMemory
+from localspec.engine.record.stats import CROSS_VOCABULARY, DRAFT, MTP, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.disk import trained_heads

@@ -23,8 +23,8 @@ from localspec.chat.dialects import Dialect
 from localspec.chat.events import TurnEvent
 from localspec.chat.figures.figures import Figures
 from localspec.chat.settings import AnswerRequest, ChatSettings
-from localspec.engine.explanation import RoundExplanation
-from localspec.engine.stats import MemoryUse
+from localspec.engine.record.explanation import RoundExplanation
+from localspec.engine.record.stats import MemoryUse
 from localspec.loading.load_request import LoadRequest
 
 PROTOCOL = 5

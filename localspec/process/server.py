@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from localspec.chat.session.completions import Completions
     from localspec.chat.session.session import Session
     from localspec.chat.settings import ChatSettings
-    from localspec.engine.explanation import RoundExplanation
-    from localspec.engine.round_record import GenerationRecord
+    from localspec.engine.record.explanation import RoundExplanation
+    from localspec.engine.record.round_record import GenerationRecord
     from localspec.loading.load_request import LoadRequest
     from localspec.loading.model_loader import Progress
     from localspec.process.messages import SendEvent

@@ -7,7 +7,7 @@ from collections import defaultdict
 from localspec import formats
 from localspec.chat.figures.benefit import benefit
 from localspec.chat.figures.figures import Figures
-from localspec.engine.stats import GenerationStats, MemoryUse
+from localspec.engine.record.stats import GenerationStats, MemoryUse
 
 # name: (type, what it counts); the names and the words are Prometheus's and llama-server's.
 _METRICS = {

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from localspec import __version__
 from localspec.chat.events import PromptMade, TurnEnd, TurnEvent
 from localspec.chat.settings import AnswerRequest
-from localspec.engine.stats import FinishReason
+from localspec.engine.record.stats import FinishReason
 from localspec.process.messages import SessionInfo
 from localspec.serve.access import AccessRules, json_reply, refused
 from localspec.serve.counters import EndpointCounters

@@ -12,7 +12,7 @@ from typing import Any
 from localspec.chat.dialects import AnswerReader, Call, ContentPiece, Dialect, ThoughtPiece
 from localspec.chat.dialects.reading.answer_parts import ReadPiece, Underway
 from localspec.chat.events import PromptMade, RoundText, TokensScored, TurnEnd, TurnEvent
-from localspec.engine.stats import FinishReason, GenerationStats
+from localspec.engine.record.stats import FinishReason, GenerationStats
 
 Delta = dict[str, Any]
 

@@ -12,8 +12,8 @@ from msgspec import Meta, Struct, structs
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects.shapes import ThinkingOptions
 from localspec.chat.settings import AnswerRequest, ChatSettings
-from localspec.engine import lark
-from localspec.engine.params import Accept, SamplingParams
+from localspec.engine.grammars import lark
+from localspec.engine.round.params import Accept, SamplingParams
 from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 from localspec.serve.refusals import Refusal

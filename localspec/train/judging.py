@@ -9,10 +9,10 @@ from typing import Final
 
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
-from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.params import Accept, SamplingParams
-from localspec.engine.stats import Round
+from localspec.engine.record.stats import Round
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.params import Accept, SamplingParams
 from localspec.train.texts.answers import loop
 
 GAMMA: Final = 4

@@ -18,7 +18,7 @@ from localspec.bench.result import (
     SweepPoint,
     TimeShares,
 )
-from localspec.engine.stats import GenerationStats, Round
+from localspec.engine.record.stats import GenerationStats, Round
 
 CHEAP = {1: 10e-3, 2: 10.5e-3, 4: 11e-3, 8: 12e-3, 13: 14e-3}
 ENVIRONMENT = {

@@ -487,14 +487,15 @@ def _use(path: Path) -> None:
 def _draft(path: Path, role: str, target: Path) -> None:
     """Generate with a damaged draft or head, as a chat does."""
     from localspec.engine.cancel import Cancel  # noqa: PLC0415
-    from localspec.engine.cross_vocabulary import VocabularyMap  # noqa: PLC0415
-    from localspec.engine.cross_vocabulary_drafter import CrossVocabularyDrafter  # noqa: PLC0415
-    from localspec.engine.drafter import Drafter, ModelDrafter  # noqa: PLC0415
-    from localspec.engine.generate import Engine  # noqa: PLC0415
-    from localspec.engine.generate_settings import GenerateSettings  # noqa: PLC0415
-    from localspec.engine.heads import HeadDrafter  # noqa: PLC0415
+    from localspec.engine.drafters.cross_vocabulary import VocabularyMap  # noqa: PLC0415
+    from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter  # noqa: PLC0415
+    from localspec.engine.drafters.head_drafter import HeadDrafter  # noqa: PLC0415
+    from localspec.engine.drafters.model_drafter import ModelDrafter  # noqa: PLC0415
+    from localspec.engine.drafters.protocol import Drafter  # noqa: PLC0415
     from localspec.engine.length.gamma import FixedGamma  # noqa: PLC0415
     from localspec.engine.llama import Context, ContextOptions, Head, Model  # noqa: PLC0415
+    from localspec.engine.round.generate import Engine  # noqa: PLC0415
+    from localspec.engine.round.generate_settings import GenerateSettings  # noqa: PLC0415
     from localspec.pairs.gguf.header import read_header  # noqa: PLC0415
     from localspec.pairs.report import vocabulary  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""A small JSON schema validator: what `engine.guidance` can enforce, and a little less.
+"""A small JSON schema validator: what `engine.grammars.guidance` can enforce, and a little less.
 
 It judges text, so that a property that comes twice is seen: both values count.
 """

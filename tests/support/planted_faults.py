@@ -73,31 +73,31 @@ FAULTS: Final = {
     "engine": (
         Fault(
             "A token that the target finds impossible is not the end of a block.",
-            "engine/verify.py",
+            "engine/round/verify.py",
             "        if weight == 0:\n            break\n",
             "",
         ),
         Fault(
             "After a rejection the target's own row is drawn from.",
-            "engine/verify.py",
+            "engine/round/verify.py",
             "            return Verdict(i, noise.pick(_residual(p[i], q), position + i))",
             "            return Verdict(i, noise.pick(p[i], position + i))",
         ),
         Fault(
             "The residual is not weighed by how likely the block before it was.",
-            "engine/verify.py",
+            "engine/round/verify.py",
             "_residual(p[i], draft.q[i], weights[i])",
             "_residual(p[i], draft.q[i])",
         ),
         Fault(
             "A cut draft loses tokens that must be submitted.",
-            "engine/verify.py",
+            "engine/round/verify.py",
             "        kept = max(length, self.must_verify)\n",
             "        kept = length\n",
         ),
         Fault(
             "Every bonus token is drawn with the noise of the position before it.",
-            "engine/verify.py",
+            "engine/round/verify.py",
             "        if token != drafted:\n            return Verdict(i, token)\n"
             "    n = len(draft.tokens)\n    return Verdict(n, noise.pick(p[n], position + n))",
             "        if token != drafted:\n            return Verdict(i, token)\n"
@@ -105,13 +105,13 @@ FAULTS: Final = {
         ),
         Fault(
             "Penalties count the tokens before the last ones.",
-            "engine/sampling.py",
+            "engine/round/sampling.py",
             "Counter(history[-p.repeat_last_n :])",
             "Counter(history[: p.repeat_last_n])",
         ),
         Fault(
             "A token of negative logit gains by a repeat penalty.",
-            "engine/sampling.py",
+            "engine/round/sampling.py",
             "np.where(x <= 0, x * penalty, x / penalty)",
             "x / penalty",
         ),

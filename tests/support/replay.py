@@ -1,7 +1,7 @@
 """Replays of traces: the tokens derived again, and the batches decoded again.
 
-`rederive` needs nothing but a trace, as `localspec.engine.trace` writes it; `redecode` runs the
-same batches through a model and compares.
+`rederive` needs nothing but a trace, as `localspec.engine.record.trace` writes it; `redecode` runs
+the same batches through a model and compares.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.grammar import Constraint
-from localspec.engine.noise import CounterNoise, Noise, StreamNoise
-from localspec.engine.params import SamplingParams
-from localspec.engine.sampling import Dist, Sampler
-from localspec.engine.trace import FORMAT, VERSION
-from localspec.engine.verify import Draft, Verdict, rule_named
+from localspec.engine.grammars.constraint import Constraint
+from localspec.engine.record.trace import FORMAT, VERSION
+from localspec.engine.round.noise import CounterNoise, Noise, StreamNoise
+from localspec.engine.round.params import SamplingParams
+from localspec.engine.round.sampling import Dist, Sampler
+from localspec.engine.round.verify import Draft, Verdict, rule_named
 from localspec.errors import LocalspecError
 
 _DAMAGE = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)

@@ -25,8 +25,8 @@ from localspec.chat.events import (
 from localspec.chat.figures.figures import Figures
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
-from localspec.engine.explanation import RoundExplanation
-from localspec.engine.stats import (
+from localspec.engine.record.explanation import RoundExplanation
+from localspec.engine.record.stats import (
     DeviceMemory,
     FinishReason,
     GammaNote,

@@ -26,8 +26,8 @@ from llama_cpp import llama_cpp as lib
 # All that a command imports, once: the processes are forks of this one. None makes a thread here.
 from localspec.cli import subcommands
 from localspec.cli.answers import answer_output, run  # noqa: F401
-from localspec.engine.llama import head as functions
-from localspec.engine.llama import options
+from localspec.engine.llama import context_options
+from localspec.engine.llama.heads import head as functions
 from localspec.limits import HEAD_BATCH
 from localspec.loading import one_answer as loaded  # noqa: F401
 from localspec.process import engine_client, jobs, server  # noqa: F401
@@ -230,15 +230,15 @@ def lack(name: str) -> None:
 
 def cramp(name: str) -> None:
     """Make the contexts of heads, whose batches are small, with room for one row of a pass."""
-    usual = options.ContextOptions.params
+    usual = context_options.ContextOptions.params
 
-    def params(self: options.ContextOptions) -> Any:
+    def params(self: context_options.ContextOptions) -> Any:
         made = usual(self)
         if made.n_batch <= HEAD_BATCH:
             setattr(made, name, 1)
         return made
 
-    options.ContextOptions.params = params  # type: ignore[method-assign]
+    context_options.ContextOptions.params = params  # type: ignore[method-assign]
 
 
 Spoil = Callable[[], None]

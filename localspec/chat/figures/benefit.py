@@ -11,7 +11,7 @@ from typing import Final
 
 from localspec import formats
 from localspec.chat.figures.figures import Figures
-from localspec.engine.stats import LEAST_TOKENS, LOOKUP, GammaReason, GenerationStats
+from localspec.engine.record.stats import LEAST_TOKENS, LOOKUP, GammaReason, GenerationStats
 
 _SAME: Final = 0.05  # a difference up to this is none to a person
 _BUSIER: Final = 1.15  # times as long a round without a draft took in the other answer

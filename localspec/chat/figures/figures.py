@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from localspec import formats
-from localspec.engine.stats import (
+from localspec.engine.record.stats import (
     GammaNote,
     GammaReason,
     GenerationStats,

@@ -10,7 +10,7 @@ from localspec import formats, machine
 from localspec.chat.figures.figures import Figures
 from localspec.engine.length.cost import Costs
 from localspec.engine.llama import BUSY, Context
-from localspec.engine.stats import LOOKUP
+from localspec.engine.record.stats import LOOKUP
 
 _LOOK_S = 5.0  # from one look at the machine to the next: to ask for all of it takes milliseconds
 _GROWN = 1.5  # times the time of a token at the beginning, at the least that timings leave open

@@ -17,8 +17,8 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.events import MODELS, Origin, Span, joined
 from localspec.chat.history.tree import ConversationHeader, MessageNode, PairReference
 from localspec.chat.settings import ChatSettings
-from localspec.engine.params import SamplingParams
-from localspec.engine.stats import FinishReason
+from localspec.engine.record.stats import FinishReason
+from localspec.engine.round.params import SamplingParams
 from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 

@@ -27,7 +27,7 @@ from localspec.chat.history.tree import (
     fresh_id,
     title_of,
 )
-from localspec.engine.stats import FinishReason
+from localspec.engine.record.stats import FinishReason
 from localspec.errors import ConversationError
 from localspec.safe_text import decoded
 

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from localspec.chat.conversation import Message
-from localspec.engine.stats import FinishReason
+from localspec.engine.record.stats import FinishReason
 
 _TITLE_LENGTH = 60
 _PASTED = 20  # lines: nobody types more

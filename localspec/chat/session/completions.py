@@ -9,8 +9,8 @@ from localspec.chat.session.session import Session, TurnEvents
 from localspec.chat.settings import AnswerRequest, check_bias
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.engine.cancel import Cancel
-from localspec.engine.constraints import require_grammar
-from localspec.engine.stats import LOOKUP
+from localspec.engine.grammars.grammar_reader import require_grammar
+from localspec.engine.record.stats import LOOKUP
 from localspec.errors import UsageError
 
 _CONVERSATIONS = 32

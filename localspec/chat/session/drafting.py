@@ -9,7 +9,7 @@ from dataclasses import replace
 from localspec.chat.settings import ChatSettings
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.stats import GammaNote, GammaReason, Round, Speedup
+from localspec.engine.record.stats import GammaNote, GammaReason, Round, Speedup
 
 
 class Drafting:

@@ -10,7 +10,7 @@ from typing import Any
 from localspec import machine
 from localspec.chat.advice import SamplingAdvice
 from localspec.engine.llama import BUSY, Context, devices
-from localspec.engine.stats import DeviceMemory, MemoryUse
+from localspec.engine.record.stats import DeviceMemory, MemoryUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

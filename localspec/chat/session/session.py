@@ -27,14 +27,14 @@ from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
 from localspec.chat.states.state_files import StateFiles
 from localspec.engine.cancel import Cancel
-from localspec.engine.explain_again import explain_again
-from localspec.engine.explanation import RoundExplanation
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.round_record import GenerationRecord
-from localspec.engine.stats import LOOKUP, FinishReason, MemoryUse
-from localspec.engine.trace import TraceWriter
+from localspec.engine.record.explain_again import explain_again
+from localspec.engine.record.explanation import RoundExplanation
+from localspec.engine.record.round_record import GenerationRecord
+from localspec.engine.record.stats import LOOKUP, FinishReason, MemoryUse
+from localspec.engine.record.trace import TraceWriter
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.errors import Cancelled, LocalspecError
 
 TurnEvents = Generator[TurnEvent, None, None]

@@ -9,7 +9,7 @@ from localspec.chat.conversation import Message
 from localspec.chat.events import TurnEvent
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
-from localspec.engine.params import default_accept
+from localspec.engine.round.params import default_accept
 
 
 def answer_twice(

@@ -17,12 +17,12 @@ from localspec.chat.settings import ChatSettings
 from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
 from localspec.engine.cancel import Cancel
-from localspec.engine.constraints import Grammars
-from localspec.engine.generate import Engine
-from localspec.engine.generate_settings import GenerateSettings
-from localspec.engine.grammar import Anything, Awaited, Budgeted, Constraint
+from localspec.engine.grammars.constraint import Anything, Awaited, Budgeted, Constraint
+from localspec.engine.grammars.grammar_reader import GrammarReader
 from localspec.engine.length.cost import Costs
-from localspec.engine.stats import FinishReason, GenerationStats, Prefill, Round
+from localspec.engine.record.stats import FinishReason, GenerationStats, Prefill, Round
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
 
 
 class Writer:
@@ -49,7 +49,7 @@ class Writer:
         self._engine = engine
         self._drafting = drafting
         self._slow = SlownessCheck(pair.target, costs)
-        self._grammars = Grammars(pair.target.model)
+        self._grammars = GrammarReader(pair.target.model)
         self.counted: tuple[Meter, TextKind]
         self._before: tuple[Meter, TextKind]
         self.forget()

@@ -17,7 +17,7 @@ from localspec import private
 from localspec.chat.states.state_files import by_age, checked, keep_latest
 
 if TYPE_CHECKING:
-    from localspec.engine.past import Past, TextIds
+    from localspec.engine.past_texts import Past, TextIds
 
 PAST = "past"
 """The folder beside the stored conversations."""
@@ -68,7 +68,7 @@ class PastStore:
 
     def recall(self) -> Past:
         """What all other conversations said that are there now; read again when they change."""
-        from localspec.engine.past import Past  # noqa: PLC0415 - whoever only deletes has no numpy
+        from localspec.engine.past_texts import Past  # noqa: PLC0415 - whoever only deletes has no numpy
 
         known = self._changed(), self._conversation
         if self._past is None or known != self._known:

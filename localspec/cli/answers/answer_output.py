@@ -13,7 +13,7 @@ from localspec.chat.events import Noticed, RoundText
 from localspec.chat.figures.benefit import benefit
 from localspec.chat.figures.figures import gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import takes_all, warn, write, write_said
-from localspec.engine.stats import FinishReason, GenerationStats, Round
+from localspec.engine.record.stats import FinishReason, GenerationStats, Round
 from localspec.loading.results import AnswerResult
 from localspec.process.messages import Event, TurnReported
 

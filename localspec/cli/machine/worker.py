@@ -55,7 +55,8 @@ def command(
     may use it. What is said is neither encrypted nor signed: for networks that you trust, or
     through a tunnel (ssh -N -L 50052:127.0.0.1:50052 HOST). Ctrl+C ends it.
     """
-    from localspec.engine.llama import default_threads, rpc  # noqa: PLC0415 - it needs llama.cpp
+    from localspec.engine.llama import default_threads  # noqa: PLC0415 - it needs llama.cpp
+    from localspec.engine.llama.platform import rpc  # noqa: PLC0415 - it needs llama.cpp
 
     rpc.lend(
         host,

@@ -9,7 +9,7 @@ import math
 from collections import defaultdict, deque
 from statistics import fmean, median
 
-from localspec.engine.stats import Round
+from localspec.engine.record.stats import Round
 
 _LATELY = 0.05  # what a round counts in the averages: of about the last 20
 _LAST = 5  # timings kept of a kind: a context grows, and the machine's speed changes

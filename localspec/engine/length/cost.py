@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.stats import Round
+from localspec.engine.record.stats import Round
 from localspec.limits import MAX_BATCH_OUTPUTS
 
 Points = Mapping[int, float]

@@ -23,7 +23,7 @@ from localspec.engine.length.stopping import (
     StoppingPlan,
     gamma_for,
 )
-from localspec.engine.stats import (
+from localspec.engine.record.stats import (
     LOOKUP,
     FinishReason,
     GammaNote,

@@ -15,7 +15,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from localspec.engine.length.cost import FEW, VOTES, Costs, ModelCosts, Row
-from localspec.engine.stats import FinishReason, Round, Speedup
+from localspec.engine.record.stats import FinishReason, Round, Speedup
 
 # Half and twice of each number here: docs/measurements/README.md.
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from localspec.engine.length.calibration import LEAST, MOST, Calibration
 from localspec.engine.length.copying import Copying
-from localspec.engine.stats import DRAFT
+from localspec.engine.record.stats import DRAFT
 
 
 @dataclass(frozen=True, slots=True)

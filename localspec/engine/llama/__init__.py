@@ -1,8 +1,12 @@
 """llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
 
-from localspec.engine.llama.block import BlockHead
 from localspec.engine.llama.context import Context, Listener
-from localspec.engine.llama.hardware import (
+from localspec.engine.llama.context_options import ContextOptions
+from localspec.engine.llama.heads.block_head import BlockHead
+from localspec.engine.llama.heads.head import Head
+from localspec.engine.llama.heads.shared_head import SharedHead, head_of
+from localspec.engine.llama.model import Model
+from localspec.engine.llama.platform.hardware import (
     RPC,
     backends,
     build,
@@ -12,12 +16,8 @@ from localspec.engine.llama.hardware import (
     machine,
     repacking_works,
 )
-from localspec.engine.llama.head import Head
-from localspec.engine.llama.model import Model
-from localspec.engine.llama.options import ContextOptions
+from localspec.engine.llama.platform.rpc import add_workers
 from localspec.engine.llama.requantise import write_q8_0
-from localspec.engine.llama.rpc import add_workers
-from localspec.engine.llama.shared import SharedHead, head_of
 from localspec.engine.llama.thread_controller import BUSY, LOOK_S, bearable, busy_cores
 
 __all__ = [

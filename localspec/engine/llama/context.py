@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
+from localspec.engine.llama.context_options import ContextOptions
 from localspec.engine.llama.library import lib
 from localspec.engine.llama.log import LogSection, start_backend
 from localspec.engine.llama.model import Model
-from localspec.engine.llama.options import ContextOptions
 from localspec.engine.llama.thread_controller import Threads
 from localspec.errors import Cancelled, EngineError, OutOfMemory, UnsupportedModel
 from localspec.limits import MAX_BATCH_OUTPUTS

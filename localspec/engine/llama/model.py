@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama.hardware import RPC, accelerators, device_list, repacking_works
 from localspec.engine.llama.library import lib
 from localspec.engine.llama.log import start_backend
-from localspec.engine.llama.rpc import notice_silence
+from localspec.engine.llama.platform.hardware import RPC, accelerators, device_list, repacking_works
+from localspec.engine.llama.platform.rpc import notice_silence
 from localspec.errors import ModelFileError, ModelLoadError, OutOfMemory, UnsupportedModel
 
 _PART = 1 << 16  # characters that are tokenised at once, in some milliseconds

@@ -6,9 +6,9 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
-from localspec.engine.llama.hardware import default_threads
 from localspec.engine.llama.library import lib
 from localspec.engine.llama.log import start_backend
+from localspec.engine.llama.platform.hardware import default_threads
 from localspec.errors import ModelLoadError
 
 

@@ -14,11 +14,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.llama.hardware import ggml
-from localspec.engine.llama.head import Rows, layer_inputs, view
+from localspec.engine.llama.heads.head import Rows, layer_inputs, view
 from localspec.engine.llama.library import lib
 from localspec.engine.llama.log import start_backend
 from localspec.engine.llama.model import Model
+from localspec.engine.llama.platform.hardware import ggml
 from localspec.errors import EngineError, OutOfMemory
 
 

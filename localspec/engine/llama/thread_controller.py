@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import psutil
 
-from localspec.engine.llama.hardware import default_threads
 from localspec.engine.llama.library import lib
+from localspec.engine.llama.platform.hardware import default_threads
 
 _LOOK: Final = 0.25  # seconds from one look at the cores to the next
 # A core is taken by others if they keep it busy half of the time. It is free again if they do so

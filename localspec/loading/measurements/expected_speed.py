@@ -13,7 +13,7 @@ from localspec.engine.length.gamma import LONGEST
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.length.stopping import gamma_for
 from localspec.engine.llama import default_threads, devices
-from localspec.engine.stats import DRAFT
+from localspec.engine.record.stats import DRAFT
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness, ranking
 from localspec.loading.measurements.attention import AttentionTiming, key, stored

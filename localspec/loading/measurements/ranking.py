@@ -18,7 +18,7 @@ from typing import Final
 
 from localspec import formats, machine, private
 from localspec.engine.length.stopping import gamma_for
-from localspec.engine.stats import DRAFT, MTP
+from localspec.engine.record.stats import DRAFT, MTP
 from localspec.pairs.disk import folders
 from localspec.pairs.names.catalogue import ListedPair
 from localspec.safe_text import one_line

@@ -13,8 +13,8 @@ import numpy as np
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.taps import Taps, TextRow
-from localspec.engine.params import SamplingParams
-from localspec.engine.sampling import Logits, Sampler
+from localspec.engine.round.params import SamplingParams
+from localspec.engine.round.sampling import Logits, Sampler
 
 LONGEST: Final = 512
 """Tokens of a text, prompt and answer together."""

@@ -13,7 +13,7 @@ from localspec.chat.advice import ADVISABLE, SamplingAdvice, SettingSource, opti
 from localspec.chat.dialects.shapes import ThinkingOptions
 from localspec.chat.figures.figures import accepted_words
 from localspec.chat.settings import ChatSettings, Gamma
-from localspec.engine.params import SamplingParams
+from localspec.engine.round.params import SamplingParams
 from localspec.errors import LocalspecError, UsageError
 from localspec.limits import MAX_GAMMA
 from localspec.pairs.disk.folders import data_folder

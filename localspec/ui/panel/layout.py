@@ -19,7 +19,7 @@ from localspec.chat.figures.figures import (
     gamma_words,
     lossy_words,
 )
-from localspec.engine.stats import MemoryUse, Round, Speedup
+from localspec.engine.record.stats import MemoryUse, Round, Speedup
 from localspec.safe_text import one_line
 from localspec.ui.panel import drawing
 from localspec.ui.panel.drawing import Piece, bar, joined, sparkline, two_sides

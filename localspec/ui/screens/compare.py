@@ -19,7 +19,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.events import RoundText, TurnEnd, TurnEvent
 from localspec.chat.figures.benefit import of_two
 from localspec.chat.figures.figures import accepted_words
-from localspec.engine.stats import GenerationStats
+from localspec.engine.record.stats import GenerationStats
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, safe
 

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from localspec import formats
-from localspec.engine.explanation import RoundExplanation, TokenProbabilities
-from localspec.engine.stats import ASSISTANT, CROSS_VOCABULARY, DFLASH, EAGLE3, LOOKUP, MTP
+from localspec.engine.record.explanation import RoundExplanation, TokenProbabilities
+from localspec.engine.record.stats import ASSISTANT, CROSS_VOCABULARY, DFLASH, EAGLE3, LOOKUP, MTP
 from localspec.safe_text import unbroken
 from localspec.ui.panel.drawing import ACCEPTED, BONUS, FAINT, RECOVERED, Piece, bar
 from localspec.ui.widgets import HEAD, KEY, MUTED

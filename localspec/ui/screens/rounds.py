@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static
 
-from localspec.engine.explanation import RoundExplanation
+from localspec.engine.record.explanation import RoundExplanation
 from localspec.safe_text import one_line
 from localspec.ui.panel.drawing import two_sides
 from localspec.ui.screens.round_lines import pictures, round_lines

@@ -16,7 +16,7 @@ from localspec.chat.events import Span
 from localspec.chat.figures.figures import AnswerFigures, accepted_words
 from localspec.chat.history.conversation_record import MessageVersion
 from localspec.chat.history.tree import FOLDED, folded
-from localspec.engine.stats import FinishReason
+from localspec.engine.record.stats import FinishReason
 from localspec.pairs.names.reserved_names import STARTER
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line, safe

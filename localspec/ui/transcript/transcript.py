@@ -29,7 +29,7 @@ from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, Span
 from localspec.chat.figures.figures import AnswerFigures
 from localspec.chat.history.conversation_record import MessageVersion
-from localspec.engine.stats import FinishReason
+from localspec.engine.record.stats import FinishReason
 from localspec.errors import PromptTooLong, in_words
 from localspec.process.messages import SessionInfo
 from localspec.ui.transcript.items import (

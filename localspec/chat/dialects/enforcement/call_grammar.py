@@ -16,7 +16,7 @@ from localspec.chat.dialects.enforcement.value_rules import (
 )
 from localspec.chat.dialects.marks import split_marks
 from localspec.chat.dialects.shapes import AnswerMarks, CallShape
-from localspec.engine import lark
+from localspec.engine.grammars import lark
 
 HERMES = CallShape("json", ("<tool_call>",), ("</tool_call>",))
 _BASE = {

@@ -10,7 +10,7 @@ from localspec.chat.dialects.enforcement.value_rules import CallableTool, Python
 from localspec.chat.dialects.marks import common
 from localspec.chat.dialects.notations.values import kinds_of
 from localspec.chat.dialects.shapes import CallShape
-from localspec.engine import lark
+from localspec.engine.grammars import lark
 
 _KINDS = ("integer", "number", "boolean", "null", "array", "object")
 # What a text between tags cannot be held to.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.chat.dialects.notations.values import kinds_of, referred
-from localspec.engine import lark
+from localspec.engine.grammars import lark
 from localspec.errors import SchemaError
 
 _TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")

@@ -1,0 +1,219 @@
+"""`CrossVocabularyDrafter`: drafting with a small model whose tokens are not the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import ClassVar
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.cross_vocabulary import Spelling, VocabularyMap
+from localspec.engine.drafters.proposer import Proposer, argmax_proposer
+from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
+from localspec.engine.drafters.steps import Excerpt, read, write
+from localspec.engine.length.stopping import Plan
+from localspec.engine.llama import Context
+from localspec.engine.llama.context import common_prefix
+from localspec.engine.record.stats import CROSS_VOCABULARY
+from localspec.engine.round.sampling import Dist, Logits
+from localspec.engine.round.verify import Draft
+
+
+@dataclass(frozen=True, slots=True)
+class TextView:
+    """One of the target's tokens, cut from a draft's text.
+
+    Attributes:
+        token: the id.
+        sure: how sure the draft was of the token's text: 0 to 1.
+    """
+
+    must_verify: ClassVar[bool] = False
+    token: int
+    sure: float
+
+    def confidence(self) -> float:
+        """How sure the draft was."""
+        return self.sure
+
+    def pick(self) -> tuple[int, None]:
+        """The token."""
+        return self.token, None
+
+    def chance(self, p: Dist) -> float:
+        """The target's probability of that very token."""
+        return p.prob(self.token)
+
+
+class CrossVocabularyDrafter:
+    """Drafts with a small model that has another vocabulary.
+
+    It reads the text in its own tokens. Where the rule asks for the best guess, it writes text with
+    its whole vocabulary, and the target's tokenizer cuts that text (SLEM). Where its distribution
+    counts, it chooses among the tokens that both vocabularies have (TLI, 2502.05202). Of a long
+    text it reads only the end at first, as `ModelDrafter` does.
+
+    Attributes:
+        context: the draft model's context.
+        name: what rounds, costs and figures call it.
+    """
+
+    capabilities = Capabilities(own_vocabulary=True)
+
+    def __init__(
+        self, context: Context, vocabularies: VocabularyMap, name: str = CROSS_VOCABULARY
+    ) -> None:
+        self.context = context
+        self.name = name
+        self._vocabularies = vocabularies
+        self._spelling = Spelling(vocabularies)
+        self._cancel = Cancel()
+        self._proposer: Proposer = argmax_proposer
+        self._begun = False
+        self._excerpt = Excerpt()
+        self._held = 0  # tokens that the last proposal went on from
+        self._read = 0  # of the target's tokens, how many are in the cache as text, or left out
+
+    def begin(
+        self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
+    ) -> None:
+        """Start a generation that continues `tokens`.
+
+        All of them are spelled anew for the first draft, so that it does not depend on earlier
+        generations.
+        """
+        self.context.watch(cancel)
+        self._cancel = cancel
+        self._proposer = proposer
+        self._begun = True
+        if anew:
+            self._excerpt, self._read = Excerpt(), 0
+            self.context.clear()
+        left_out = self._excerpt.left_out
+        same = common_prefix(self._spelling.tokens[: self._read - left_out], tokens[left_out:])
+        self._excerpt.left_out = left_out if same else 0
+        self._read = self._excerpt.left_out + same
+
+    def state(self, tokens: Sequence[int]) -> DrafterState:
+        """What was not read yet, and what comes before the excerpt, in the target's tokens."""
+        return self._excerpt.state(len(tokens), max(1, len(tokens) - self._read))
+
+    def propose(
+        self,
+        tokens: Sequence[int],
+        plan: Plan,
+        path: tuple[int, ...] = (),  # noqa: ARG002 - of the target's tokens
+    ) -> Proposal:
+        """Draft while the plan goes on.
+
+        The draft is empty if the model has no tokens for the text, or no room for it.
+        """
+        if self._excerpt.begins_anew(len(tokens), len(tokens) - self._read):
+            self._begun = True
+        same = self._spell(tokens[self._excerpt.left_out :])
+        ids, context = self._spelling.ids, self.context
+        limit = min(plan.limit, context.n_ctx - len(ids) + 1)
+        if limit < 1 or not ids or not self._spelling.exact:
+            return Proposal(self.name)
+        context.rewind(same)
+        cached = len(context.tokens)
+        logits = read(context, self._cancel, ids[cached:], 1)[0]
+        self._read = self._held = len(tokens)
+        draft = self._text if self._proposer is argmax_proposer else self._shared
+        drafted = draft(logits, tokens, plan, limit)
+        return replace(drafted, read=len(ids) - cached, cached=cached)
+
+    def _spell(self, tokens: Sequence[int]) -> int:
+        """Follow the text; return how many tokens of the cache are right."""
+        same = 0
+        if self._begun:
+            self._spelling.begin()
+            self._spelling.follow(tokens)
+            self._begun = False
+        else:
+            same = min(self._spelling.follow(tokens), max(0, len(self._spelling.ids) - 1))
+        # The last token is always read: a draft begins with its logits.
+        return same + common_prefix(self.context.tokens[same:], self._spelling.ids[same:-1])
+
+    def _step(self, ids: Sequence[int], drafted: int) -> Logits:
+        """Read a drafted token, given as the model's `ids`; `drafted` is its index, from 1."""
+        if drafted == 1:
+            self.context.mark()
+        last: Logits = read(self.context, self._cancel, ids, 1)[0]
+        return last
+
+    def _shared(self, logits: Logits, tokens: Sequence[int], plan: Plan, limit: int) -> Proposal:
+        """Choose among the tokens that both vocabularies have."""
+        both = self._vocabularies
+        written = write(
+            lambda row, drafted: self._proposer(row, tokens, drafted),
+            lambda token, n: both.row(self._step(both.to_draft(token), n)),
+            both.row(logits)[None],
+            plan=plan,
+            limit=limit,
+            is_end=both.target.vocabulary.is_end,
+        )
+        return Proposal(self.name, *written)
+
+    def _text(self, logits: Logits, tokens: Sequence[int], plan: Plan, limit: int) -> Proposal:
+        """Write text, and cut it as the target would."""
+        both, target, draft = (
+            self._vocabularies,
+            self._vocabularies.target,
+            self._vocabularies.draft,
+        )
+        written, views, confidences = write(
+            lambda row, _: argmax_proposer(row, (), ()),
+            lambda token, n: self._step([token], n),
+            logits[None],
+            plan=plan,
+            limit=limit,
+            is_end=draft.vocabulary.is_end,
+        )
+        ends = bool(written.tokens) and draft.vocabulary.is_end(written.tokens[-1])
+        cut = both.followed(tokens, draft.text(written.tokens[: -1 if ends else None]))
+        if ends and target.vocabulary.end is not None:
+            cut.append(target.vocabulary.end)
+        if not written.tokens and views:  # the policy also learns from a guess that was too unsure
+            guess, _ = views[0].pick()
+            cut = both.followed(tokens, draft.text([guess]))[:1]
+            sure = confidences[: len(cut)]
+            looked = [TextView(token, each) for token, each in zip(cut, sure, strict=False)]
+            return Proposal(self.name, views=looked, confidences=sure, passes=1)
+        sure = _shares(confidences, draft.lengths(written.tokens), target.lengths(cut))
+        return Proposal(
+            self.name,
+            Draft(tuple(cut[:limit])),
+            [TextView(token, each) for token, each in zip(cut[:limit], sure, strict=False)],
+            sure[:limit] if confidences else (),
+            passes=len(views),
+        )
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        """Count what was accepted; rejected tokens go when the text is spelled next."""
+        self._excerpt.earn(accepted)
+        self._read = min(len(tokens) - 1, self._held + accepted)
+
+
+def _shares(
+    confidences: Sequence[float], theirs: Sequence[int], ours: Sequence[int]
+) -> list[float]:
+    """How sure the draft was of each token that was cut from its text.
+
+    It is the product of the draft's confidences in its tokens that begin in that token.
+
+    Args:
+        confidences: of the draft's tokens, or none.
+        theirs: lengths of the draft's tokens, in bytes.
+        ours: lengths of the tokens that were cut, in bytes.
+    """
+    starts = [0, *accumulate(theirs)]
+    found, at = [], 0
+    for end in accumulate(ours):
+        share = 1.0
+        while at < min(len(confidences), len(theirs)) and starts[at] < end:
+            share *= confidences[at]
+            at += 1
+        found.append(share)
+    return found

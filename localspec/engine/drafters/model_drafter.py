@@ -1,0 +1,172 @@
+"""`ModelDrafter`: drafting with a small model that has the target's vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.ahead import Ahead
+from localspec.engine.drafters.proposer import Proposer, argmax_proposer
+from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
+from localspec.engine.drafters.steps import FIRST_TOKENS, Excerpt, read, write
+from localspec.engine.length.beside import Beside
+from localspec.engine.length.stopping import Plan
+from localspec.engine.llama import Context
+from localspec.engine.llama.context import common_prefix
+from localspec.engine.record.stats import DRAFT
+from localspec.engine.round.sampling import Logits
+
+
+class ModelDrafter:
+    """Drafts with a small model that has the target's vocabulary.
+
+    The draft's cache is always a prefix of the sequence: `observe` takes back what was rejected,
+    `propose` decodes what is missing. After a draft was accepted whole, its last token is missing,
+    since nothing had to be proposed after it.
+
+    Where much is missing, above all after a long prompt, the draft reads the first few tokens and
+    the last ones: to read all would take longer than a short answer gains. The cache holds them as
+    if nothing stood between. The draft reads all once its accepted tokens have saved that time.
+
+    Attributes:
+        context: the draft model's context.
+        name: what rounds, costs and figures call it.
+        excerpt: how much of a long text it reads.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        n_vocab: int,
+        name: str = DRAFT,
+        *,
+        beside: Beside | None = None,
+    ) -> None:
+        """Draft with `context` for a target of `n_vocab` tokens.
+
+        Ids that the target does not have are left out before a token is picked.
+
+        Args:
+            context: of the draft model.
+            n_vocab: size of the target's vocabulary.
+            name: what rounds, costs and figures call it.
+            beside: decides when to go on while the target decodes; None for never.
+        """
+        self.context = context
+        self.name = name
+        self._cancel = Cancel()
+        self.excerpt = Excerpt()
+        self._held = 0  # tokens of the cache that the last proposal went on from
+        self._n_vocab = min(n_vocab, context.model.n_vocab)
+        self._proposer: Proposer = argmax_proposer
+        # Reading tokens that may not be drafted pays only where taking them back costs nothing.
+        removes = context.max_rollback is None
+        self._ahead = Ahead(context, self._n_vocab, beside) if beside and removes else None
+        self.capabilities = Capabilities(reads_paths=removes, ahead=self._ahead)
+
+    def begin(
+        self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
+    ) -> None:
+        """Keep what the cache has in common with `tokens`; `anew` keeps nothing."""
+        if self._ahead is not None:
+            self._ahead.begin(proposer, cancel)
+        self.context.watch(cancel)
+        self._cancel = cancel
+        if anew:
+            self.excerpt = Excerpt(self.excerpt.last)
+            self.context.clear()
+        # The last token is decoded anew if need be: proposing needs its logits.
+        if self.context.keep_prefix(self._unread(tokens[:-1], 0)) <= FIRST_TOKENS:
+            self.excerpt.left_out = 0
+        self._proposer = proposer
+
+    def state(self, tokens: Sequence[int]) -> DrafterState:
+        """What the cache lacks of `tokens`, or would begin anew with."""
+        ready = self._found(tokens)  # settles the cache
+        state = self.excerpt.state(len(tokens), self._missing(tokens))
+        return DrafterState(0, state.left_out) if ready else state
+
+    def _missing(self, tokens: Sequence[int]) -> int:
+        return len(tokens) - self.excerpt.left_out - len(self.context.tokens)
+
+    def _found(self, tokens: Sequence[int]) -> Sequence[Logits]:
+        """Logits of passes that were made ahead, in order."""
+        return () if self._ahead is None else self._ahead.found(tokens)
+
+    def _unread(self, tokens: Sequence[int], read: int) -> Sequence[int]:
+        """What is to be read after the first `read` tokens of the cache."""
+        left_out = self.excerpt.left_out
+        if read >= FIRST_TOKENS or not left_out:
+            return tokens[read + left_out :]
+        return [*tokens[read:FIRST_TOKENS], *tokens[FIRST_TOKENS + left_out :]]
+
+    def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
+        """Draft while the plan goes on.
+
+        The draft is shorter after an end of generation, in a full context, where none of the
+        draft's ids may follow, and where its logits are not a distribution. It is empty once the
+        text holds an id that only the target has.
+        """
+        ready = self._found(tokens)
+        guesses = self._ahead.take(tokens) if self._ahead is not None else ()
+        if self.excerpt.begins_anew(len(tokens), 1 if ready else self._missing(tokens)):
+            self.context.keep_prefix(tokens[:FIRST_TOKENS])
+            ready = ()
+        cached = len(self.context.tokens) - len(guesses) * bool(ready)
+        unread = self._unread(tokens, cached)
+        self._held = cached + len(unread)
+        limit = min(plan.limit, self.context.n_ctx - self._held + 1)
+        if limit < 1 or max(unread, default=0) >= self.context.model.n_vocab:
+            return Proposal(self.name, cached=cached)
+        rows: Logits | Sequence[Logits] = ready
+        if ready:  # the guesses take the place of the path
+            path = guesses
+        else:
+            path = self._readable(path, min(limit - 1, self.context.n_batch - len(unread)))
+            rows = read(self.context, self._cancel, [*unread, *path], 1 + len(path))[
+                :, : self._n_vocab
+            ]
+        passes = int(not ready)
+
+        def follow(token: int, drafted: int) -> Logits:
+            nonlocal passes
+            passes += 1
+            self._cancel.check()
+            self.context.rewind(self._held + drafted - 1)  # drops the rest of the path
+            if drafted == 1:
+                self.context.mark()
+            return self.context.decode([token], 1)[0, : self._n_vocab]
+
+        written = write(
+            lambda logits, drafted: self._proposer(logits, tokens, drafted),
+            follow,
+            rows,
+            path=path,
+            plan=plan,
+            limit=limit,
+            is_end=self.context.model.is_end,
+        )
+        drafted = Proposal(self.name, *written, cached=cached, passes=passes)
+        if ready:
+            return replace(drafted, kept=max(0, len(drafted.views) - passes))
+        return replace(drafted, read=len(unread) + len(path), path=len(path))
+
+    def _readable(self, path: tuple[int, ...], room: int) -> tuple[int, ...]:
+        """The part of a path that the first decode reads."""
+        n_vocab = self.context.model.n_vocab
+        return tuple(takewhile(lambda token: token < n_vocab, path[: max(0, room)]))
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        """Take what was rejected out of the cache.
+
+        The cache never holds the newest token. Lookup may have continued the draft: the cache holds
+        its accepted tokens only if they stood in the path. A recurrent draft goes back to where it
+        began to draft, and reads the accepted tokens with the newest one.
+        """
+        self.excerpt.earn(accepted)
+        if self._ahead is not None and self._ahead.outcome(tokens):
+            return  # the cache is in use
+        held, begun = self.context.tokens[self._held :], self._held + self.excerpt.left_out
+        self.context.rewind(self._held + common_prefix(held, tokens[begun:-1]))

@@ -1,0 +1,155 @@
+"""Steps that drafters share: how much of a text to read, reading it, and writing a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.proposer import View
+from localspec.engine.drafters.protocol import DrafterState
+from localspec.engine.length.stopping import Plan
+from localspec.engine.llama import Context
+from localspec.engine.round.sampling import Dist, Logits
+from localspec.engine.round.verify import Draft
+from localspec.errors import SamplingError
+from localspec.limits import MAX_GAMMA
+
+EXCERPT_TOKENS = 32
+"""Tokens of a long text's end that a drafter reads at first. With more the toy's draft and its head
+hardly do better (docs/measurements/README.md), and where another drafter writes the answer, this is
+all that a drafter costs."""
+
+GAP = MAX_GAMMA + 1
+"""A drafter reads on over this many missing tokens, about as many as a copied draft has. If more
+are missing, it begins anew."""
+
+# Tokens of the text's beginning, always read: models put there what attention they have to spare.
+FIRST_TOKENS = 4
+
+# Tokens that are read for every one accepted: by a draft of a tenth of the target that takes half
+# as long for a token it reads, in batches, as for one it writes, that is half of what was gained.
+_EARNED = 8
+
+
+@dataclass(slots=True)
+class Excerpt:
+    """How much of a long text a draft reads: its end at first, all of it once that is earned.
+
+    Attributes:
+        last: tokens of the end that are read at first.
+        left_out: tokens after the first few that the draft's cache leaves out.
+        earned: tokens that it may read at once.
+    """
+
+    last: int = EXCERPT_TOKENS
+    left_out: int = 0
+    earned: int = 0
+
+    def state(self, length: int, missing: int) -> DrafterState:
+        """What is read of a text of `length` tokens of which the cache lacks `missing`."""
+        if self._reads_on(missing):
+            return DrafterState(missing, self.left_out)
+        read = FIRST_TOKENS + self.last
+        return DrafterState(read, length - read)
+
+    def _reads_on(self, missing: int) -> bool:
+        return missing <= max(GAP, FIRST_TOKENS + self.last)
+
+    def begins_anew(self, length: int, missing: int) -> bool:
+        """Choose what to read of a text of `length` tokens of which the cache lacks `missing`.
+
+        Returns:
+            Whether the cache begins anew after the first few tokens.
+        """
+        reads_all = self.left_out > 0 and length <= self.earned
+        if reads_all:
+            self.left_out, missing = 0, length - FIRST_TOKENS
+        if self._reads_on(missing):
+            return reads_all
+        if missing <= self.earned:
+            self.earned -= missing
+            return reads_all
+        self.left_out = length - FIRST_TOKENS - self.last
+        return True
+
+    def earn(self, accepted: int) -> None:
+        """Count drafted tokens that were accepted."""
+        self.earned += _EARNED * accepted
+
+
+def read(context: Context, cancel: Cancel, tokens: Sequence[int], n_logits: int) -> Logits:
+    """Decode `tokens`, several at a time; return the logits after the last `n_logits` of them.
+
+    These must fit into one decode.
+
+    Raises:
+        Cancelled: `cancel` was set; what was read stays in the cache.
+    """
+    step = context.n_batch
+    for start in range(0, len(tokens), step):
+        cancel.check()
+        if start > 0:
+            context.mark()
+        logits = context.decode(tokens[start : start + step], n_logits)
+    return logits
+
+
+def write(
+    view_of: Callable[[Logits, Sequence[int]], View],
+    follow: Callable[[int, int], Logits],
+    rows: Logits | Sequence[Logits],
+    *,
+    path: tuple[int, ...] = (),
+    plan: Plan,
+    limit: int,
+    is_end: Callable[[int], bool],
+) -> tuple[Draft, list[View], list[float]]:
+    """Write a draft token by token while the plan goes on.
+
+    Args:
+        view_of: (logits, drafted tokens) -> the view of the next token.
+        follow: (token, its index in the draft, from 1) -> the logits after it.
+        rows: logits of the first token and after each token of `path`, shape
+            (1 + len(path), n_vocab). The first call of `follow` overwrites them.
+        path: tokens that have been read already, in case they are drafted.
+        plan: decides when to stop.
+        limit: the largest number of tokens.
+        is_end: whether a token ends generation, and with it the draft.
+
+    Returns:
+        The draft, and views and confidences as in `Proposal`.
+    """
+    drafted: list[int] = []
+    drawn_from: list[Dist] = []
+    views: list[View] = []
+    confidences: list[float] = []
+    must_verify, agreed, logits = 0, 0, rows[0]
+    while True:
+        try:
+            view = view_of(logits, drafted)
+        except SamplingError:  # no distribution, or none over ids that the target has
+            break
+        confidence = view.confidence() if plan.learns else 0.0
+        views.append(view)
+        if plan.learns:
+            confidences.append(confidence)
+        # Nothing has been drawn yet: a draft that ends here is lossless under every rule.
+        if not plan.wants_token(confidence, must_verify=view.must_verify):
+            break
+        token, q = view.pick()
+        drafted.append(token)
+        if q is not None:
+            drawn_from.append(q)
+        if view.must_verify:
+            must_verify = len(drafted)
+        if len(drafted) == limit or is_end(token):
+            break
+        if len(drafted) == agreed + 1 and path[agreed : agreed + 1] == (token,):
+            agreed += 1
+            logits = rows[agreed]
+        elif plan.wants_pass():
+            logits = follow(token, len(drafted))
+        else:
+            break
+    return Draft(tuple(drafted), tuple(drawn_from) or None, must_verify), views, confidences

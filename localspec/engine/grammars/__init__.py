@@ -1,0 +1,1 @@
+"""Grammars: what constrained output may say next."""

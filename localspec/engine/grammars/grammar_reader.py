@@ -1,0 +1,57 @@
+"""Which library reads a grammar: llguidance its form of Lark, llama.cpp its own (GBNF)."""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+from localspec.engine.grammars import lark
+from localspec.engine.grammars.constraint import Constraint
+from localspec.engine.llama import Model
+from localspec.engine.llama.grammar import LlamaGrammar, check_grammar
+
+if TYPE_CHECKING:
+    from localspec.engine.grammars.guidance import Guidance
+
+
+class GrammarReader:
+    """Reads grammars for one model, and keeps the last one."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._last: tuple[str, Constraint] | None = None
+
+    def begin(self, grammar: str) -> Constraint:
+        """The state of a grammar before any text.
+
+        Raises:
+            UsageError: it is no grammar, or a schema in it cannot be enforced.
+        """
+        if self._last is None or self._last[0] != grammar:
+            read = (
+                self._guidance.begin
+                if lark.is_lark(grammar)
+                else partial(LlamaGrammar.parse, self._model)
+            )
+            self._last = grammar, read(grammar)
+        return self._last[1]
+
+    @cached_property
+    def _guidance(self) -> Guidance:
+        from localspec.engine.grammars.guidance import Guidance  # noqa: PLC0415 - few answers need it
+
+        return Guidance(self._model)
+
+
+def require_grammar(grammar: str) -> None:
+    """Find out, without a model, whether `grammar` is one.
+
+    Raises:
+        UsageError: it is none, or a schema in it cannot be enforced.
+    """
+    if not lark.is_lark(grammar):
+        check_grammar(grammar)
+        return
+    from localspec.engine.grammars.guidance import check as guided  # noqa: PLC0415 - as above
+
+    guided(grammar)

@@ -1,0 +1,433 @@
+"""llguidance: grammars in its form of Lark (`engine.grammars.lark`) as constraints.
+
+The only module that imports the library.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from numpy.typing import NDArray
+
+from localspec.engine.grammars import lark
+from localspec.errors import EngineError, SchemaError, UsageError
+
+# Between the parts of a document a blank at most: more only takes a model's time. No letter by its
+# number: a property's name could be written twice, in two ways.
+_STRICT: Schema = {"whitespace_pattern": "[ ]?", "json_allowed_escapes": '"\\bfnrt'}
+_LENIENT: Schema = {**_STRICT, "lenient": True, "coerce_one_of": True}
+# What has to hold of the same value.
+_IN_PLACE = ("anyOf", "oneOf", "allOf")
+# Begins the names of definitions as they came.
+_CAME = "as it came "
+# What `%mark`, `%until` and `%json` are looked for between: texts, expressions and comments.
+_WORDS = re.compile(
+    r'%(?P<kind>mark|until)\s+(?P<mark>"(?:\\.|[^"\\])*")|(?P<json>%json)\s*(?=\{)'
+    r'|"(?:\\.|[^"\\])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/'
+)
+_CAUSE = re.compile(r"^(?:at \d+\(\d+\): )?(?:failed to compile JSON schema: )?")
+Schema = Mapping[str, Any]
+
+
+class GuidedVocabulary(Protocol):
+    """What a grammar has to know of a model's tokens."""
+
+    n_vocab: int
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """The ids that end generation."""
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """The bytes of a token; control tokens are empty unless `special`."""
+
+    def is_mark(self, token: int) -> bool:
+        """Whether a token means more than its text."""
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        """The ids of `text`."""
+
+
+class Guidance:
+    """Reads grammars for one model.
+
+    Marks are tokens apart: neither texts nor expressions of a grammar match them, only ``%mark``.
+    """
+
+    def __init__(self, vocabulary: GuidedVocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        """Every token goes into a tree, which takes about a second for a large vocabulary."""
+        ends = sorted(self._vocabulary.end_tokens)
+        tokens = TokenizerWrapper(_Tokens(self._vocabulary, ends))
+        return LLTokenizer(tokens, eos_token=ends or None)
+
+    def begin(self, grammar: str) -> Guided:
+        """The state of a Lark grammar before any text.
+
+        Raises:
+            UsageError: it is no grammar, or a schema in it cannot be enforced.
+        """
+        text = _resolved(grammar, self._divided)
+        matcher = LLMatcher(self._tokenizer, text, log_level=0)
+        if matcher.is_error():
+            raise _refusal(matcher.get_error())
+        state = Guided(matcher, self._vocabulary)
+        if not state.mask.any():
+            raise _refusal("no text conforms to it")
+        return state
+
+    def _divided(self, text: str) -> list[str | int]:
+        """A text as the marks in it that are tokens, and the texts between them."""
+        ids = self._vocabulary.tokenize(text, add_special=False, parse_special=True)
+        found: list[str | int] = []
+        for token in ids:
+            if not self._vocabulary.is_mark(token):
+                continue
+            before, mark, after = text.partition(
+                self._vocabulary.piece(token, special=True).decode("utf-8", "replace")
+            )
+            if mark:
+                found += [before, token] if before else [token]
+                text = after
+        return [*found, text] if text or not found else found
+
+
+class _Tokens:
+    """A vocabulary as llguidance's `TokenizerWrapper` takes it."""
+
+    def __init__(self, vocabulary: GuidedVocabulary, ends: list[int]) -> None:
+        ids = range(vocabulary.n_vocab)
+        # An empty text would be the beginning of every mark: vocabularies are padded with such.
+        self.tokens = [
+            vocabulary.piece(token, special=True) or b"<unused %d>" % token for token in ids
+        ]
+        self.special_token_ids = [*ends, *(token for token in ids if vocabulary.is_mark(token))]
+        self.eos_token_id, self.bos_token_id = ends[0] if ends else None, None
+
+    def __call__(self, _text: bytes) -> list[int]:
+        """Asked where a grammar forces tokens, which ours do not."""
+        return []
+
+
+class Guided:
+    """One state of a grammar over one model's vocabulary."""
+
+    def __init__(
+        self, matcher: LLMatcher, vocabulary: GuidedVocabulary, *, over: bool = False
+    ) -> None:
+        self._matcher, self._vocabulary, self._over = matcher, vocabulary, over
+
+    @cached_property
+    def mask(self) -> NDArray[np.bool_]:
+        """Which tokens may come next: (n,). None where the grammar leads nowhere.
+
+        Raises:
+            EngineError: the grammar takes more than it may have.
+        """
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if "NoExtensionBias" in self._matcher.get_error():
+            return np.zeros(self._vocabulary.n_vocab, np.bool_)
+        self._check()
+        found = np.unpackbits(bits, count=self._vocabulary.n_vocab, bitorder="little")
+        return found.view(np.bool_)
+
+    def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of `ids` (k,) may come next: (k,). After the end: all, since nobody reads on.
+
+        Raises:
+            EngineError: the grammar takes more than it may have.
+        """
+        if self._over:
+            return np.ones(len(ids), np.bool_)
+        if len(ids) == 1:  # to look at one token is quicker than to find all
+            return np.array([self._may(int(ids[0]))])
+        known = ids < self._vocabulary.n_vocab
+        if known.all():
+            return self.mask[ids]
+        known[known] = self.mask[ids[known]]
+        return known
+
+    def _may(self, token: int) -> bool:
+        if not 0 <= token < self._vocabulary.n_vocab:
+            return False
+        if self._matcher.is_stopped():
+            self._check()
+            return token in self._vocabulary.end_tokens
+        found = self._matcher.validate_tokens([token]) == 1
+        self._check()
+        return found
+
+    def after(self, token: int) -> Guided:
+        """The state once `token` has come.
+
+        Raises:
+            EngineError: the grammar does not allow it, or takes more than it may have.
+        """
+        if self._over:
+            return self
+        if not self._may(token):
+            raise EngineError(f"token {token} breaks the grammar")
+        if token in self._vocabulary.end_tokens:
+            return Guided(self._matcher, self._vocabulary, over=True)
+        state = Guided(self._matcher.deep_copy(), self._vocabulary)
+        state._matcher.consume_token(token)
+        state._check()
+        return state
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise EngineError(f"the grammar failed: {_reason(self._matcher.get_error())}")
+
+
+def check(grammar: str) -> None:
+    """Find out, without a model, whether `grammar` is one.
+
+    Raises:
+        UsageError: it is none, or a schema in it cannot be enforced.
+    """
+    if wrong := LLMatcher.validate_grammar(_resolved(grammar, lambda text: [text])):
+        raise _refusal(wrong)
+
+
+def _resolved(grammar: str, divided: Callable[[str], list[str | int]]) -> str:
+    """A grammar in which marks are tokens where `divided` finds such, and schemas can be enforced.
+
+    Every token whose text is allowed is allowed, whatever a tokenizer would make of that text: else
+    the mask would depend on more than the text so far.
+    """
+    at = len(grammar) - len(grammar.lstrip()) + len(lark.HEAD)
+    options: dict[str, Any] = {}
+    if (after := grammar[at:].lstrip()).startswith("{"):
+        options, at = _decoded(grammar, len(grammar) - len(after))
+    written = f"{lark.HEAD} {json.dumps({**options, 'no_forcing': True})}"
+    texts = _Texts()
+    while found := _WORDS.search(grammar, at):
+        written, at = written + grammar[at : found.start()], found.end()
+        if found["mark"]:
+            parts = divided(json.loads(found["mark"]))
+            written += _sequence(parts) if found["kind"] == "mark" else texts.until(parts)
+        elif found["json"]:
+            schema, at = _decoded(grammar, at)
+            written += f"%json {json.dumps(_enforceable(schema))}"
+        else:
+            written += found[0]
+    return "\n".join([written + grammar[at:], *texts.rules])
+
+
+def _sequence(parts: Sequence[str | int]) -> str:
+    return " ".join(lark.literal(one) if isinstance(one, str) else f"<[{one}]>" for one in parts)
+
+
+class _Texts:
+    """The rules of texts that end with a mark.
+
+    Attributes:
+        rules: those that are needed.
+    """
+
+    def __init__(self) -> None:
+        self.rules: list[str] = []
+
+    def until(self, parts: Sequence[str | int]) -> str:
+        """Any text up to the mark that `parts` make up, and the mark."""
+        token = next((i for i, one in enumerate(parts) if isinstance(one, int)), None)
+        if token is None:  # a text that is told from others by its end needs a rule of its own
+            rule = f"localspec_text_{len(self.rules)}"
+            self.rules.append(f"{rule}[suffix={_sequence(parts)}]: /(?s:.*)/")
+            return rule
+        # No expression matches a token that is a mark: the text reaches up to the first one.
+        ahead = "".join(f"\\x{{{ord(char):x}}}" for char in "".join(map(str, parts[:token])))
+        return f"/(?s:.*){ahead}/ {_sequence(parts[token:])}"
+
+
+def _decoded(grammar: str, at: int) -> tuple[dict[str, Any], int]:
+    try:
+        found: tuple[dict[str, Any], int] = json.JSONDecoder().raw_decode(grammar, at)
+    except (ValueError, RecursionError) as error:
+        raise _refusal(f"a schema is not JSON: {error}") from None
+    return found
+
+
+def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema that llguidance takes.
+
+    Raises:
+        SchemaError: it cannot be enforced, and has to be.
+    """
+    about = {"place": "", "strict": True, "as_came": {}, **schema.pop(lark.PLACE, {})}
+    shared = {name: schema[name] for name in lark.SHARED if isinstance(schema.get(name), dict)}
+    if not about["strict"]:
+        shared = {
+            name: {key: _loosened(part, shared) for key, part in parts.items()}
+            for name, parts in shared.items()
+        }
+        return {**_loosened({**schema, **shared}, shared), "x-guidance": _LENIENT}
+    if wrong := _wrong(schema, _STRICT):
+        path, part = _innermost(schema, shared)
+        words = sorted(part, key=lambda word: word == "type")
+        words = [word for word in words if not _wrong({**shared, **_without(part, word)}, _STRICT)]
+        raise _not_taken(next(iter(words), ""), _reason(wrong), about["place"], path)
+    for path, way, other in _ways(schema, about["as_came"]):
+        if _wrong(_both(way, other, shared, about["as_came"]), _STRICT):
+            reason = "what one way writes may fit another one"
+            raise _not_taken("oneOf", reason, about["place"], path)
+    return {**schema, "x-guidance": _STRICT}
+
+
+def _not_taken(word: str, reason: str, place: str, path: list[str]) -> SchemaError:
+    named = f"{word!r} cannot be enforced: " if word else ""
+    place = ".".join([each for each in (place, *path) if each])
+    where = f" (at {place})" if place else ""
+    return SchemaError(
+        f"the JSON schema is not taken: {named}{reason}{where}",
+        "Leave it out, or say it in another way.",
+        place,
+    )
+
+
+def _ways(schema: Schema, as_came: Schema) -> Iterator[tuple[list[str], Any, Any]]:
+    """Each way of a `oneOf` with each other one, as that came, and where they stand.
+
+    A way is written narrower than it came, objects closed: another may hold for what it writes
+    though it would write something else.
+    """
+    ways, others = schema.get("oneOf"), as_came.get("oneOf")
+    if isinstance(ways, list) and isinstance(others, list):
+        for i, way in enumerate(ways):
+            yield from (([], way, other) for j, other in enumerate(others) if i != j)
+    came = {tuple(path): part for path, part in lark.inner(as_came)}
+    for path, part in lark.inner(schema):
+        for further, way, other in _ways(part, came.get(tuple(path), {})):
+            yield [*path, *further], way, other
+
+
+def _both(way: Any, other: Any, shared: Schema, as_came: Schema) -> Schema:
+    """A schema that can be enforced if nothing fits both `way` and `other`, which came so."""
+    found: dict[str, Any] = {"oneOf": [way, _as_came(other)]}
+    for name in lark.SHARED:
+        came = as_came.get(name)
+        parts = {_CAME + key: _as_came(part) for key, part in dict(came or {}).items()}
+        if parts:
+            found[name] = {**shared.get(name, {}), **parts}
+    return found
+
+
+def _as_came(value: Any) -> Any:
+    """A part of a schema whose references go to definitions as they came."""
+    if isinstance(value, list):
+        return [_as_came(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    found = {key: _as_came(part) for key, part in value.items()}
+    if isinstance(reference := found.get("$ref"), str):
+        start, _, name = reference.rpartition("/")
+        known = start.removeprefix("#/") in lark.SHARED
+        # What refers to anything else cannot be compared.
+        found["$ref"] = f"{start}/{_CAME}{name}" if known else "#/nowhere"
+    return found
+
+
+def _wrong(schema: Schema, options: Schema) -> str:
+    """Why a schema cannot be enforced; empty where it can."""
+    if _circular(schema):
+        return "'$ref' leads to nothing but itself"
+    return _told(json.dumps({**schema, "x-guidance": options}))
+
+
+def _circular(schema: Schema) -> bool:
+    """Whether a reference in use means itself, perhaps by way of others."""
+    known: dict[str, bool] = {}  # whether what it refers to is still being looked at
+    parts: list[Any] = [{key: part for key, part in schema.items() if key not in lark.SHARED}]
+
+    def circle(part: Any) -> bool:
+        if not isinstance(part, Mapping):
+            return False
+        parts.extend(inside for path, inside in lark.inner(part) if path[0] not in _IN_PLACE)
+        reference = part.get("$ref")
+        if isinstance(reference, str):
+            if reference in known:
+                return known[reference]
+            known[reference] = True
+            if circle(_referred(schema, reference)):
+                return True
+            known[reference] = False
+        return any(
+            circle(one)
+            for name in _IN_PLACE
+            if isinstance(listed := part.get(name), list)
+            for one in listed
+        )
+
+    while parts:
+        if circle(parts.pop()):
+            return True
+    return False
+
+
+def _referred(schema: Any, reference: str) -> Any:
+    """The part of a schema that a local reference names; None where there is none."""
+    for step in reference.removeprefix("#").split("/")[1:]:
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        schema = schema.get(name) if isinstance(schema, Mapping) else None
+    return schema
+
+
+@lru_cache(maxsize=256)
+def _told(schema: str) -> str:
+    """What llguidance says against a schema: an editor sends the same ones with every request."""
+    return LLMatcher.validate_grammar(lark.grammar(f"%json {schema}"))
+
+
+def _innermost(schema: Schema, shared: Schema) -> tuple[list[str], Schema]:
+    """The innermost part of a schema that is wrong by itself, and the way there."""
+    for path, part in lark.inner(schema):
+        if _wrong({**part, **shared}, _STRICT):
+            further, innermost = _innermost(part, shared)
+            return [*path, *further], innermost
+    return [], schema
+
+
+def _loosened(schema: Any, shared: Schema) -> Any:
+    """A schema without what cannot be enforced, which lets more through."""
+    if not isinstance(schema, dict):
+        return schema if isinstance(schema, bool) else True
+    found: dict[str, Any] = dict(schema)
+    if not _wrong({**found, **shared}, _LENIENT):
+        return found
+    for path, part in lark.inner(found):
+        found = lark.replaced(found, path, _loosened(part, shared))
+    while wrong := [word for word in found if word not in lark.SHARED]:
+        if not _wrong({**found, **shared}, _LENIENT):
+            break
+        right = (w for w in wrong if not _wrong({**_without(found, w), **shared}, _LENIENT))
+        del found[next(right, wrong[-1])]
+    return found
+
+
+def _without(schema: Schema, word: str) -> dict[str, Any]:
+    return {name: value for name, value in schema.items() if name != word}
+
+
+def _reason(told: str) -> str:
+    """The cause alone of an error that llguidance tells at length."""
+    lines = told.partition("\n<state>")[0].splitlines()
+    causes = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    first = _CAUSE.sub("", lines[0] if lines else "")
+    return " ".join([first, *causes])
+
+
+def _refusal(told: str) -> UsageError:
+    return UsageError(
+        f"the grammar is not valid: {_reason(told)}",
+        "Write llguidance's Lark with a rule named start.",
+    )

@@ -1,0 +1,169 @@
+"""Grammars in llguidance's form of Lark: how they are put together. Pure; nothing is read here.
+
+The first word tells such a grammar from llama.cpp's own (GBNF), as in llama.cpp. On top of what
+llguidance reads, `engine.grammars.guidance` understands three things: ``%mark "text"``, in which
+every mark that the vocabulary has a token for is that token; ``%until "text"``, which is any text
+up to such a mark, and the mark; and in a schema after ``%json`` the key ``x-localspec``, which says
+where the schema came from and whether all of it must hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from localspec.errors import UsageError
+
+HEAD = "%llguidance"
+PLACE = "x-localspec"
+SHARED = ("$defs", "definitions")
+_NAMED = ("properties", "patternProperties", *SHARED)
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_SINGLE = ("items", "additionalProperties")
+_NOTES = frozenset(
+    {"$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated"}
+    | {"readOnly", "writeOnly", *SHARED}
+)
+# An integer without bounds gets these: a model that repeats a digit would never end it.
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_LARGEST = 10**15
+_KINDS = {
+    "object": ("properties", "required", "additionalProperties"),
+    "array": ("items", "prefixItems", "minItems", "maxItems"),
+    "string": ("pattern", "format", "minLength", "maxLength"),
+}
+
+
+def is_lark(grammar: str) -> bool:
+    """Whether llguidance reads `grammar`, and not llama.cpp."""
+    return grammar.lstrip().startswith(HEAD)
+
+
+def grammar(start: str, **rules: str) -> str:
+    """A grammar of a start symbol and further rules (lower case) or terminals (upper case)."""
+    lines = [
+        f"{HEAD} {{}}",
+        f"start: {start}",
+        *(f"{name}: {rule}" for name, rule in rules.items()),
+    ]
+    return "\n".join(lines)
+
+
+def of_schema(text: str) -> str:
+    """The grammar of JSON that conforms to a schema, itself JSON.
+
+    Raises:
+        UsageError: it is not JSON, or too deep.
+    """
+    try:
+        schema = json.loads(text)
+        if isinstance(schema, dict):
+            return grammar(json_value(schema))
+    except ValueError as error:
+        raise UsageError(f"the JSON schema is not JSON: {error}", "Check the schema.") from error
+    except RecursionError as error:
+        raise UsageError("the JSON schema is nested too deep", "Simplify it.") from error
+    raise UsageError("the JSON schema is not a JSON object", "Check the schema.")
+
+
+def literal(text: str) -> str:
+    """`text` as it is."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def mark(text: str) -> str:
+    """`text`, in which the marks that a model has tokens for are these tokens."""
+    return f"%mark {literal(text)}"
+
+
+def until(text: str) -> str:
+    """Any text up to the first `text`, and that: see `mark`."""
+    return f"%until {literal(text)}"
+
+
+def json_value(schema: Mapping[str, Any], place: str = "", *, strict: bool = True) -> str:
+    """JSON that conforms to a schema: see `narrowed`.
+
+    Args:
+        schema: as it came.
+        place: where in a request, for messages.
+        strict: all of the schema holds, or the grammar is refused; else what cannot be enforced
+            is left out.
+    """
+    about: dict[str, Any] = {"place": place, "strict": strict}
+    if any("oneOf" in part for part in parts(schema)):
+        about["as_came"] = schema
+    return f"%json {json.dumps({**narrowed(schema), PLACE: about})}"
+
+
+def narrowed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """What is meant by a schema that is there for writing.
+
+    It says nothing: an object. It has words about one kind of value, and no type: of that kind. It
+    names properties: there are no others, unless it says so, or puts schemas together.
+    """
+    if not schema.keys() - _NOTES:
+        schema = {**schema, "type": "object"}
+    found = typed(schema)
+    return found if any(map(_combines, parts(schema))) else _closed(found)
+
+
+def parts(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A schema and the schemas within it."""
+    yield schema
+    for _, part in inner(schema):
+        yield from parts(part)
+
+
+def inner(schema: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
+    """The schemas right within a schema, with the way there."""
+    found: list[tuple[list[str], object]] = [([name], schema.get(name)) for name in _SINGLE]
+    for name in _NAMED:
+        if isinstance(named := schema.get(name), Mapping):
+            found += [([name, key], part) for key, part in named.items()]
+    for name in _LISTS:
+        if isinstance(listed := schema.get(name), list):
+            found += [([name, str(i)], part) for i, part in enumerate(listed)]
+    for path, part in found:
+        if isinstance(part, Mapping):
+            yield path, part
+
+
+def replaced(schema: Mapping[str, Any], path: list[str], part: object) -> dict[str, Any]:
+    """A schema with another part at the end of a path that `inner` gave."""
+    name, *rest = path
+    value: Any = schema[name]
+    if not rest:
+        return {**schema, name: part}
+    if isinstance(value, list):
+        return {**schema, name: [part if str(i) == rest[0] else x for i, x in enumerate(value)]}
+    return {**schema, name: {**value, rest[0]: part}}
+
+
+def _combines(part: Mapping[str, Any]) -> bool:
+    """Whether a value has to conform to several schemas at once, each of which is to be open."""
+    several = len(part.keys() & {"$ref", "anyOf", "oneOf", "properties"}) > 1
+    return "allOf" in part or several or "unevaluatedProperties" in part
+
+
+def typed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema with the types that its words mean, and integers with bounds."""
+    found = dict(schema)
+    for path, part in inner(schema):
+        found = replaced(found, path, typed(part))
+    kinds = [kind for kind, words in _KINDS.items() if found.keys() & set(words)]
+    if len(kinds) == 1 and not found.keys() & {"type", "enum", "const", "$ref", "anyOf", "oneOf"}:
+        found["type"] = kinds[0]
+    if found.get("type") == "integer" and not found.keys() & {*_BOUNDS, "enum", "const"}:
+        found |= {"minimum": -_LARGEST, "maximum": _LARGEST}
+    return found
+
+
+def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(schema)
+    for path, part in inner(schema):
+        found = replaced(found, path, _closed(part))
+    if "properties" in found and "patternProperties" not in found:
+        found.setdefault("additionalProperties", False)
+    return found

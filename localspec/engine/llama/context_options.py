@@ -1,0 +1,58 @@
+"""How a context is made: `ContextOptions`, and llama.cpp's struct for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from localspec.engine.llama.library import lib
+from localspec.engine.llama.platform.hardware import default_threads
+from localspec.limits import MAX_BATCH_OUTPUTS
+
+# enum ggml_type
+_TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3}
+_TYPES |= {"iq4_nl": 20, "q5_0": 6, "q5_1": 7}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextOptions:
+    """How a context is made.
+
+    Attributes:
+        n_ctx: tokens that it can hold.
+        n_batch: tokens decoded at once while reading a prompt.
+        threads: CPU threads, None for one per physical core.
+        threads_batch: the same for more than one token at a time, None for as many.
+        flash_attention: True, False, or None to let llama.cpp decide.
+        snapshots: for models with recurrent layers, how many tokens of the last batch can be taken
+            back without reading again what stays. Each costs a copy of the state; architectures
+            that have none ignore it.
+        cache_k, cache_v: types of the cache, by llama.cpp's names.
+        copies: whether the cache can be filled with copies, to measure behind them.
+    """
+
+    n_ctx: int
+    n_batch: int = 512
+    threads: int | None = None
+    threads_batch: int | None = None
+    flash_attention: bool | None = None
+    snapshots: int = 0
+    cache_k: str = "f16"
+    cache_v: str = "f16"
+    copies: bool = False
+
+    def params(self) -> Any:
+        """llama.cpp's struct for them."""
+        params = lib.llama_context_default_params()
+        threads = self.threads or default_threads()
+        params.n_ctx = self.n_ctx
+        params.n_batch = params.n_ubatch = min(self.n_batch, self.n_ctx)
+        params.n_seq_max, params.kv_unified = (2, True) if self.copies else (1, params.kv_unified)
+        params.n_rs_seq = self.snapshots
+        params.n_outputs_max = min(MAX_BATCH_OUTPUTS, params.n_batch)
+        params.n_threads, params.n_threads_batch = threads, self.threads_batch or threads
+        params.type_k, params.type_v = _TYPES[self.cache_k], _TYPES[self.cache_v]
+        params.no_perf = True
+        if self.flash_attention is not None:
+            params.flash_attn_type = int(self.flash_attention)
+        return params

@@ -1,0 +1,1 @@
+"""Contexts of draft heads, which read the states of a target."""

@@ -1,0 +1,134 @@
+"""`BlockHead`: the context of a head that guesses several tokens in one pass (block diffusion).
+
+DFlash, and two that were made of it: DSpark, whose guess at each place depends on its best guess
+at the place before, and DFlash2, which scores pairs of candidates for neighbouring places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama.checkpoint import Rollback
+from localspec.engine.llama.context import Context
+from localspec.engine.llama.context_options import ContextOptions
+from localspec.engine.llama.heads.head import Head, Rows, view
+from localspec.engine.llama.library import lib
+from localspec.engine.llama.model import Model
+from localspec.errors import EngineError
+
+Behind: TypeAlias = Callable[[int, int], Rows]
+"""(token, n) -> the logits (n_vocab,) behind `token`, the last of n tokens drafted so far."""
+
+
+class BlockHead(Head):
+    """A cache of what the target computed, and passes over it that leave nothing behind.
+
+    Row i is the target's state at token i, at that position. A pass reads the newest token and
+    places to fill; each of them sees all the others, so that their number changes every guess.
+
+    Attributes:
+        longest: tokens that one pass guesses at most.
+    """
+
+    def __init__(
+        self, model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
+    ) -> None:
+        """Make the context as `Head` does, with what the head's file says of its training."""
+        known = {name.removeprefix("dflash."): said for name, said in model.metadata.items()}
+        anchor, places = known.get("sample_from_anchor"), int(known["block_size"])
+        self._chained = anchor is not None
+        self._skipped = int(anchor != "true")  # the newest token's own row guesses nothing
+        self._candidates = int(known.get("selector_top_k", 0))
+        self._mask = int(lib.llama_vocab_mask(lib.llama_model_get_vocab(model.handle)))
+        self._causal = known.get("attention.causal") == "true"
+        options = replace(options, n_batch=min(places, options.n_batch))
+        super().__init__(model, target, options, cancel)
+        self.longest = self.n_batch - self._skipped
+
+    def _probe(self) -> Rollback:
+        lib.llama_set_causal_attn(self._handle, self._causal)
+        return super()._probe()
+
+    def _begin(self, token: int) -> int:  # noqa: ARG002 - a row has no token
+        return int(lib.llama_batch_ext_add(self._rows, 0))
+
+    def after_decode(self, tokens: Sequence[int], start: int) -> None:
+        """Keep the states of `tokens`, which the target has just decoded from `start` on."""
+        self.keep(start)
+        self.states.put(start, self.shown(len(tokens)))
+
+    def decode(self, tokens: Sequence[int], n_logits: int) -> Rows:
+        """Append a pass over `tokens`; return the logits of the last `n_logits` of them.
+
+        A view as of `Context.decode`; zeros of a head that gives out candidates in their place.
+        """
+        n = len(tokens)
+        if not 0 < n <= min(self.free, self.n_batch):
+            raise EngineError(f"cannot decode {n} rows of {self.model.name}: {self.free} fit")
+        lib.llama_batch_ext_clear(self._rows)
+        wanted = n_logits > 0 and not self._candidates
+        for at, token in enumerate(tokens):
+            index = int(lib.llama_batch_ext_add_token(self._rows, 0, token))
+            self._place(index, self._position(self.end + at), output=wanted)
+        self._process()
+        self.tokens.extend(tokens)
+        if not wanted:
+            return np.zeros((n_logits, self.model.n_vocab), np.float32)
+        first = self._logits_address(self._handle, n - n_logits)
+        return view(first, n_logits, self.model.n_vocab)
+
+    def guess(self, token: int, n: int) -> Behind:
+        """Guess `n` tokens behind `token`, whose state nobody has computed yet, in one pass.
+
+        Args:
+            token: the newest one.
+            n: how many, at most `longest`.
+
+        Returns:
+            The logits of each, until the next pass; none but minus infinity where it was not
+            guessed behind that token.
+
+        Raises:
+            Cancelled: the watched flag was set; the cache is as before.
+            EngineError: llama.cpp could not decode; the same holds.
+        """
+        end = self.end
+        try:
+            rows = self.decode([token, *[self._mask] * (n - 1 + self._skipped)], n)
+            if self._candidates:
+                return self._behind_candidates(self._scored(n))
+        finally:
+            self.keep(end)
+        best = rows.argmax(axis=1) if self._chained else None
+
+        def behind(before: int, drafted: int) -> Rows:
+            if best is not None and drafted and best[drafted - 1] != before:
+                return np.full(self.model.n_vocab, -np.inf, np.float32)
+            found: Rows = rows[drafted]
+            return found
+
+        return behind
+
+    def _scored(self, n: int) -> Rows:
+        """Read what DFlash2 gives out: at each of `n` places candidates, and scores of pairs."""
+        return view(self._call.get_states(self._handle), n + 1, self._inner)[1:]
+
+    def _behind_candidates(self, scored: Rows) -> Behind:
+        """Make logits of candidates and of their scores behind each one of the place before."""
+        n, k = len(scored), self._candidates
+        ids = scored[:, :k].astype(np.int64)
+        scores = scored[:, k : k + k * k].reshape(n, k, k).copy()
+
+        def behind(before: int, drafted: int) -> Rows:
+            found = np.full(self.model.n_vocab, -np.inf, np.float32)
+            came = np.flatnonzero(ids[drafted - 1] == before) if drafted else np.zeros(1, int)
+            if len(came):
+                found[ids[drafted]] = scores[drafted, came[0]]
+            return found
+
+        return behind

@@ -1,0 +1,483 @@
+"""`Head`: the context of a draft head, which reads what the target's decodes computed.
+
+A row of its cache pairs the target's state at token i with token i + 1, and its logits are those of
+token i + 2. llama.cpp counts the row's position from the state (EAGLE-3) or from the token (MTP).
+
+That head and target fit together is checked before, by their headers (`pairs/gguf/head_checks.py`):
+where they don't, llama.cpp ends the process. Two traps give wrong rows in silence: EAGLE-3's graph
+wants logits of every row or of none, and an MTP context orders its states by output unless they are
+asked for unmasked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama.checkpoint import Rollback
+from localspec.engine.llama.context import Context
+from localspec.engine.llama.context_options import ContextOptions
+from localspec.engine.llama.library import lib
+from localspec.engine.llama.model import Model
+from localspec.engine.record.stats import ASSISTANT, DFLASH, EAGLE3, MTP
+from localspec.errors import Cancelled, EngineError, UnsupportedModel
+from localspec.limits import HEAD_BATCH, HEAD_REACH
+
+_OUTPUTS: Final = 8  # up to so many rows it is quicker to take logits of all than to decode twice
+_ENCODE, _DECODE = 0, 1  # enum llama_process_type
+_ABORTED: Final = 2
+_ABOUT: Final = 24  # bytes of three numbers ahead of a head's state
+_LAST: Final = -1  # stands for the state after the last layer
+
+# What MSVC calls the functions that have these names under GCC and Clang.
+_MSVC: Final = {
+    "_Z30llama_set_embeddings_layer_inpP13llama_contextjb": (
+        "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z"
+    ),
+    "_Z30llama_get_embeddings_layer_inpP13llama_contextj": (
+        "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"
+    ),
+    "_Z28llama_model_target_layer_idsPK11llama_model": (
+        "?llama_model_target_layer_ids@@YAPEBHPEBUllama_model@@@Z"
+    ),
+    "_Z30llama_model_target_layer_ids_nPK11llama_model": (
+        "?llama_model_target_layer_ids_n@@YAIPEBUllama_model@@@Z"
+    ),
+    "_Z26llama_set_embeddings_nextnP13llama_contextbb": (
+        "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z"
+    ),
+    "_Z26llama_get_embeddings_nextnP13llama_context": (
+        "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z"
+    ),
+    "_Z28llama_set_nextn_layer_offsetP13llama_contexti": (
+        "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z"
+    ),
+}
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class _Symbols:
+    """Functions of llama.cpp that its header for programs does not have."""
+
+    set_layer: Any
+    get_layer: Any
+    layers: Any
+    n_layers: Any
+    set_states: Any
+    get_states: Any
+    choose: Any
+
+
+@cache
+def _symbols() -> _Symbols:
+    """Find them, by the names that compilers make of their declarations (src/llama-ext.h).
+
+    Raises:
+        UnsupportedModel: this build exports none of that name.
+    """
+    pointer, number, flag = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool
+    ids = ctypes.POINTER(ctypes.c_int32)
+    return _Symbols(
+        _symbol("_Z30llama_set_embeddings_layer_inpP13llama_contextjb", None, number, flag),
+        _symbol("_Z30llama_get_embeddings_layer_inpP13llama_contextj", pointer, number),
+        _symbol("_Z28llama_model_target_layer_idsPK11llama_model", ids),
+        _symbol("_Z30llama_model_target_layer_ids_nPK11llama_model", number),
+        _symbol("_Z26llama_set_embeddings_nextnP13llama_contextbb", None, flag, flag),
+        _symbol("_Z26llama_get_embeddings_nextnP13llama_context", pointer),
+        _symbol("_Z28llama_set_nextn_layer_offsetP13llama_contexti", None, ctypes.c_int32),
+    )
+
+
+def _symbol(name: str, result: Any, *arguments: Any) -> Any:
+    """Find a function of a context, or of a model, and what it takes besides."""
+    its = [getattr(lib._lib, each, None) for each in (name, _MSVC[name])]  # noqa: SLF001 - not bound
+    found = next((each for each in its if each is not None), None)
+    if found is None:
+        raise UnsupportedModel(
+            f"this build of llama.cpp can draft with no head: it does not export {name}",
+            "Draft with a small model, or go without one (`--draft none`).",
+        )
+    found.restype, found.argtypes = result, (ctypes.c_void_p, *arguments)
+    return found
+
+
+def layer_inputs() -> tuple[Any, Any]:
+    """The functions that have a context give out what enters a layer, and that fetch it.
+
+    Raises:
+        UnsupportedModel: this build of llama.cpp exports none.
+    """
+    return _symbols().set_layer, _symbols().get_layer
+
+
+class TargetStates:
+    """What a target computed for the latest tokens of a text, as far as it was shown.
+
+    Attributes:
+        width: floats of each.
+        first, end: they are known for the tokens from `first` on and before `end`.
+    """
+
+    def __init__(self, reach: int, width: int) -> None:
+        """Know those of no token; later of `reach` at most, `width` floats for each."""
+        self.width = width
+        self.first = self.end = 0
+        self._rows = np.empty((reach, width), np.float32)  # that of token i at i modulo `reach`
+
+    def forget(self) -> None:
+        """Know none any more."""
+        self.first = self.end = 0
+
+    def put(self, start: int, parts: Sequence[Rows]) -> None:
+        """Take those of the tokens from `start` on; what was known of these and later ones goes.
+
+        Args:
+            start: the first of the tokens.
+            parts: side by side they are the states, each `(n, width / len(parts))`.
+        """
+        reach, n = len(self._rows), len(parts[0])
+        if not self.first <= start <= self.end:
+            self.first = start
+        self.end = start + n
+        self.first = max(self.first, self.end - reach)
+        kept = np.arange(self.end - min(n, reach), self.end) % reach
+        for at, part in enumerate(parts):
+            width = part.shape[1]
+            self._rows[kept, at * width : (at + 1) * width] = part[-reach:]
+
+    def knows(self, token: int) -> bool:
+        """Whether the state of this one, counted from the text's beginning, is there."""
+        return self.first <= token < self.end
+
+    def get(self, start: int, n: int) -> Rows:
+        """Copy those of `n` tokens: `(n, width)`."""
+        return self._rows[np.arange(start, start + n) % len(self._rows)]
+
+
+class Head(Context):
+    """A head's cache beside its target's: rows in, logits and states out.
+
+    While it listens it keeps what the target computes, which takes a copy of a few numbers for each
+    token. Rows are made of that when somebody wants them.
+
+    As a `Context` it decodes rows of nothing, which take as long as others: that is for measuring.
+
+    Attributes:
+        kind: `EAGLE3` or `MTP`; of a `BlockHead` `DFLASH`, of a `SharedHead` `ASSISTANT`.
+        target: the context whose decodes it reads.
+        width: floats of a state.
+        layers: of MTP, how many there are: each guesses one token further than the one before.
+        states: what the target computed for the latest tokens, before the layers are made one.
+        first: the first row in the cache; `tokens` are the later halves of the rows from there on.
+    """
+
+    def __init__(
+        self, model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
+    ) -> None:
+        """Make the context; what the target computes is read once it is shown (`Context.show`).
+
+        Args:
+            model: a head, or the target's own model, loaded with its heads.
+            target: a context of the target; it has to be closed after this.
+            options: how the context is made; its batch is `HEAD_BATCH` at most.
+            cancel: stops the warming up.
+
+        Raises:
+            UnsupportedModel: this build of llama.cpp has no heads, or the target's is not loaded.
+            OutOfMemory: it does not fit.
+            Cancelled: `cancel` was set meanwhile.
+        """
+        self.kind = MTP if model is target.model else model.metadata["general.architecture"]
+        if self.kind == MTP and not model.mtp:  # llama.cpp would end the process
+            raise UnsupportedModel(
+                f"{model.name} was loaded without the head inside it",
+                "Load the pair anew.",
+            )
+        self.target = target
+        self.first = 0
+        inside = self.kind == MTP
+        self.layers = int(lib.llama_model_n_layer_nextn(model.handle)) if inside else 1
+        self._call = _symbols()
+        self._rows: Any = None
+        self._seen: dict[int, Rows] = {}  # llama.cpp's buffers, by their addresses
+        reads_last = self.kind in (MTP, ASSISTANT)
+        taps = None if reads_last else self._call.layers(model.handle)
+        self._taps = tuple(taps[: self._call.n_layers(model.handle)]) if taps else (_LAST,)
+        self._inner = int(lib.llama_model_n_embd(target.model.handle))
+        shown = len(self._taps) * self._inner
+        own = int(lib.llama_model_n_embd(model.handle))
+        self.width = shown if self.kind in (DFLASH, ASSISTANT) else own
+        self.states = TargetStates(min(HEAD_REACH, options.n_ctx), shown)
+        n_batch = min(HEAD_BATCH, options.n_batch)
+        super().__init__(model, replace(options, n_batch=n_batch, snapshots=0), cancel)
+
+    def _params(self, options: ContextOptions) -> Any:
+        params = super()._params(options)
+        if self.kind == MTP:
+            params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
+            params.n_outputs_max = 1
+        else:
+            params.ctx_other = self.target.handle
+            _require_room(params, self.n_batch, self.model.name)
+        return params
+
+    def _probe(self) -> Rollback:
+        """Warm up."""
+        self._rows = lib.llama_batch_ext_init(self._handle)
+        self._call.set_states(self._handle, True, self.kind == EAGLE3)
+        self.rollback = Rollback.REMOVAL
+        self.decode([0, 0], 1)
+        removable = self._remove(1)
+        self.clear()
+        return Rollback.REMOVAL if removable else Rollback.NONE
+
+    def listen(self, *, wanted: bool) -> None:
+        """Let the target give out the states that this head reads, or not any more.
+
+        What it decodes meanwhile may change all that was known: a head begins anew after that.
+        """
+        if not wanted:
+            self.clear()
+        tapped = self.target.tapped
+        for tap in self._taps:
+            tapped[tap] += 1 if wanted else -1
+            if tapped[tap] != int(wanted):
+                continue  # another head reads it, too
+            if tap == _LAST:
+                self._call.set_states(self.target.handle, wanted, False)
+            else:
+                self._call.set_layer(self.target.handle, tap, wanted)
+
+    def after_decode(self, tokens: Sequence[int], start: int) -> None:
+        """Keep the states of `tokens`, which the target has just decoded from `start` on.
+
+        The row before them is made anew if the first of them is another token than that of the row,
+        as far as its state is there: where it isn't, the row costs acceptance once.
+        """
+        row = start - 1
+        other = self.first <= row < self.end and self.tokens[row - self.first] != tokens[0]
+        self.keep(row if other and self.states.knows(row) else start)
+        self.states.put(start, self.shown(len(tokens)))
+
+    def keep(self, end: int) -> None:
+        """Keep the rows before `end`."""
+        self.truncate(max(0, end - self.first))
+
+    @property
+    def end(self) -> int:
+        """The first row that is not in the cache."""
+        return self.first + len(self.tokens)
+
+    def shown(self, n: int) -> list[Rows]:
+        """Look at what the target's last decode, which was of `n` tokens, computed, layer by layer.
+
+        Raises:
+            EngineError: llama.cpp gives out nothing.
+        """
+        handle = self.target.handle
+        if self._taps == (_LAST,):
+            return [self._buffer(self._call.get_states(handle))[:n]]
+        return [self._buffer(self._call.get_layer(handle, tap))[:n] for tap in self._taps]
+
+    def _buffer(self, address: int | None) -> Rows:
+        """The buffer of the target's states at this address, as long as a batch."""
+        found = self._seen.get(address or 0)
+        if found is None:
+            found = self._seen[address or 0] = view(address, self.target.n_batch, self._inner)
+        return found
+
+    def fused(self, rows: Rows) -> Rows:
+        """Make of what was shown the states that rows are made of: `(n, width)`.
+
+        Raises:
+            Cancelled: the watched flag was set.
+            EngineError: llama.cpp could not compute them.
+        """
+        if self.kind != EAGLE3:
+            return rows
+        parts = (rows[at : at + self.n_batch] for at in range(0, len(rows), self.n_batch))
+        return np.concatenate([self._fused(part) for part in parts])
+
+    def _fused(self, rows: Rows) -> Rows:
+        """Let EAGLE-3's encoder make one state of several."""
+        lib.llama_batch_ext_clear(self._rows)
+        for at, row in enumerate(rows):
+            # It has no use for positions, but llama.cpp wants them to go on where the cache ends.
+            self._add(lib.llama_batch_ext_add(self._rows, 0), row, self.end + at, output=True)
+        self._process(_ENCODE)
+        return view(self._call.get_states(self._handle), len(rows), self.width).copy()
+
+    def decode(self, tokens: Sequence[int], n_logits: int) -> Rows:
+        """Append rows whose states are nothing; return the last one's logits, if any are wanted."""
+        nothing = np.zeros((len(tokens), self.width), np.float32)
+        logits, _ = self.read(tokens, nothing, output=n_logits > 0)
+        return logits[None] if n_logits else np.empty((0, self.model.n_vocab), np.float32)
+
+    def read(
+        self, tokens: Sequence[int], states: Rows, *, output: bool, layer: int | None = None
+    ) -> tuple[Rows, Rows]:
+        """Append rows; return the logits of the last one and its state.
+
+        Args:
+            tokens: of each row the token that follows the state, at most `n_batch`.
+            states: `(n, width)`.
+            output: whether logits and a state are wanted; without, both come back empty.
+            layer: of several which one reads them; None for all, of which the first gives output.
+
+        Returns:
+            Copies: float32 of shape (n_vocab,) and of shape (1, width).
+
+        Raises:
+            Cancelled: the watched flag was set; the cache is as before.
+            EngineError: llama.cpp could not decode; the same holds.
+        """
+        n, every = len(tokens), self.kind == EAGLE3
+        if output and every and n > _OUTPUTS:
+            self.read(tokens[:-1], states[:-1], output=False)
+            return self.read(tokens[-1:], states[-1:], output=True)
+        if not 0 < n <= min(self.free, self.n_batch):
+            raise EngineError(f"cannot decode {n} rows of {self.model.name}: {self.free} fit")
+        lib.llama_batch_ext_clear(self._rows)
+        for at, (token, state) in enumerate(zip(tokens, states, strict=True)):
+            index = self._begin(token)
+            wanted = output and (every or at == n - 1)
+            self._add(index, state, self._position(self.end + at), output=wanted)
+        for each in reversed(range(self.layers)) if layer is None else (layer,):
+            self._choose(each)
+            self._process()
+        self.tokens.extend(tokens)
+        if not output:
+            return np.empty(0, np.float32), np.empty((0, self.width), np.float32)
+        logits = view(self._logits_address(self._handle, n - 1), 1, self.model.n_vocab)
+        states = view(self._call.get_states(self._handle), n, self.width)
+        return logits[0].copy(), states[-1:].copy()
+
+    def _choose(self, layer: int) -> None:
+        """Let one of several layers read the next rows, in the places that the one before had.
+
+        Each has a cache of its own there; which rows it holds llama.cpp counts for all together.
+        """
+        if self.layers > 1:
+            lib.llama_memory_seq_rm(self._memory, 0, self._position(self.end), -1)
+            self._call.choose(self._handle, layer)
+
+    def _begin(self, token: int) -> int:
+        """Begin a row of the batch; return its index."""
+        return int(lib.llama_batch_ext_add_token(self._rows, 0, token))
+
+    def _position(self, row: int) -> int:
+        return row + (self.kind == MTP)
+
+    def _add(self, index: int, state: Rows, position: int, *, output: bool) -> None:
+        """Give row `index` of the batch its state, its position and whether its output counts."""
+        data = np.ascontiguousarray(state, np.float32)  # llama.cpp copies it
+        row = lib.llama_embd(data.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), 1, data.size)
+        if index < 0 or not lib.llama_batch_ext_set_embd_token(self._rows, index, row):
+            index = -1
+        self._place(index, position, output=output)
+
+    def _place(self, index: int, position: int, *, output: bool) -> None:
+        """Give row `index` of the batch its position and whether its output counts."""
+        where = (lib.llama_pos * 4)(position, position, position, 0)
+        done = (
+            index >= 0
+            and lib.llama_batch_ext_set_pos(self._rows, index, where)
+            and lib.llama_batch_ext_set_output_logits(self._rows, index, output)
+        )
+        if not done:
+            raise EngineError(f"llama.cpp takes no such row for the head {self.model.name}")
+
+    def _process(self, kind: int = _DECODE) -> None:
+        self.threads.make_way()
+        code = lib.llama_process(self._handle, kind, self._rows)
+        if code == 0:
+            return
+        lib.llama_memory_seq_rm(self._memory, 0, self._position(self.end), -1)
+        if code == _ABORTED:
+            raise Cancelled
+        raise EngineError(
+            f"llama.cpp failed to decode with the head {self.model.name} (code {code})",
+            "Go without it (`--draft none`).",
+        )
+
+    def _remove(self, n: int) -> bool:
+        at = self._position(self.first + n)
+        if n and not lib.llama_memory_seq_rm(self._memory, 0, at, -1):
+            return False
+        if not n:
+            lib.llama_memory_clear(self._memory, True)
+        del self.tokens[n:]
+        return True
+
+    def start(self, first: int) -> None:
+        """Empty the cache; the next row is `first`, for rows may begin anywhere."""
+        super().clear()
+        self.first = first
+
+    def clear(self) -> None:
+        """Empty the cache, and forget what the target computed."""
+        self.start(0)
+        self.states.forget()
+
+    def state(self) -> NDArray[np.uint8]:
+        """As `Context.state`, with what the target computed and where the rows begin."""
+        return np.concatenate([self._known(), super().state()])
+
+    def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
+        """As `Context.restore`."""
+        first, known, end = map(int, state[:_ABOUT].view(np.int64))
+        at = _ABOUT + 4 * (end - known) * self.states.width
+        super().restore(tokens, state[at:])
+        if len(self.tokens) == len(tokens):
+            self.first = first
+            self._recall(state[:at])
+
+    def _known(self) -> NDArray[np.uint8]:
+        """A copy of what the target computed, and of where the rows begin."""
+        known = self.states
+        about = np.array([self.first, known.first, known.end], np.int64)
+        rows = known.get(known.first, known.end - known.first).reshape(-1)
+        return np.concatenate([about.view(np.uint8), rows.view(np.uint8)])
+
+    def _recall(self, known: NDArray[np.uint8]) -> None:
+        """Know again what the target computed."""
+        _, start, _ = map(int, known[:_ABOUT].view(np.int64))
+        self.states.put(start, [known[_ABOUT:].view(np.float32).reshape(-1, self.states.width)])
+
+    def close(self) -> None:
+        """Free the context."""
+        self.target.show([each for each in self.target.readers if each is not self])
+        if self._rows is not None:
+            lib.llama_batch_ext_free(self._rows)
+            self._rows = None
+        super().close()
+
+
+def _require_room(params: Any, rows: int, name: str) -> None:
+    """Insist that a pass over so many rows fits: llama.cpp ends the process where it does not.
+
+    EAGLE-3's encoder and a block's pass are not cut into smaller ones, and give out every row.
+    """
+    for what, room in (("n_ubatch", params.n_ubatch), ("n_outputs_max", params.n_outputs_max)):
+        if room < rows:
+            raise EngineError(
+                f"a pass of the head {name} is over {rows} rows, its context takes {room} ({what})",
+                "Go without it (`--draft none`).",
+            )
+
+
+def view(address: int | None, rows: int, width: int) -> Rows:
+    """Look at floats of llama.cpp's buffers, which its next decode overwrites."""
+    if not address:
+        raise EngineError("llama.cpp gave out no states")
+    first = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+    return np.ctypeslib.as_array(first, shape=(rows, width))

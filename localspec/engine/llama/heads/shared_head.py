@@ -1,0 +1,140 @@
+"""`SharedHead`: the context of a head without a cache, which reads the cells of its target.
+
+Gemma 4's assistant. What it reads of them are the keys and values of the target's last two layers,
+one with a sliding window and one without; it adds none. Whatever would empty or cut a cache must
+not be asked of such a context: some of it llama.cpp would do to the target's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama.checkpoint import Rollback
+from localspec.engine.llama.context import Context
+from localspec.engine.llama.context_options import ContextOptions
+from localspec.engine.llama.heads.block_head import BlockHead
+from localspec.engine.llama.heads.head import Head, Rows, view
+from localspec.engine.llama.library import lib
+from localspec.engine.llama.model import Model
+from localspec.engine.record.stats import ASSISTANT, DFLASH
+from localspec.errors import EngineError
+
+
+class SharedHead(Head):
+    """What the target computed, and passes behind what it holds, which leave nothing behind.
+
+    A pass reads a token with the state of the one before; its logits are those of the token that
+    follows. llama.cpp takes it at one place alone, that behind the target's last token, whichever
+    token of a draft it is for.
+
+    As a `Context` it is always empty, and goes back to wherever the target does.
+    """
+
+    holds = False
+
+    def __init__(
+        self, model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
+    ) -> None:
+        """Make the context as `Head` does; the target holds afterwards what it held before.
+
+        To make it empties what llama.cpp knows of the target's cells, without a word.
+        """
+        # Cells and their layout are the target's: without flash attention values lie otherwise.
+        same = target.options
+        options = replace(
+            options,
+            n_ctx=target.n_ctx,
+            flash_attention=same.flash_attention,
+            cache_k=same.cache_k,
+            cache_v=same.cache_v,
+            copies=same.copies,
+        )
+        held, state = tuple(target.tokens), target.state() if target.tokens else None
+        try:
+            super().__init__(model, target, options, cancel)
+        finally:
+            if state is not None:
+                target.restore(held, state)
+
+    def _params(self, options: ContextOptions) -> Any:
+        params = super()._params(options)
+        params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
+        params.n_batch = params.n_ubatch = params.n_outputs_max = 1
+        return params
+
+    def _probe(self) -> Rollback:
+        """Warm up."""
+        self._rows = lib.llama_batch_ext_init(self._handle)
+        self._call.set_states(self._handle, True, False)
+        self.decode([0], min(1, self.free))
+        return Rollback.REMOVAL
+
+    @property
+    def behind(self) -> int:
+        """The tokens that the target holds."""
+        return len(self.target.tokens)
+
+    @property
+    def end(self) -> int:
+        """Where the next pass is: behind them."""
+        return self.behind
+
+    @property
+    def token_bytes(self) -> float:
+        """Bytes that a pass reads of a token that the target holds, as if its layers were alike."""
+        own = int(lib.llama_model_n_layer_nextn(self.model.handle))
+        return (
+            self.target.token_bytes * own / int(lib.llama_model_n_layer(self.target.model.handle))
+        )
+
+    def after_decode(self, tokens: Sequence[int], start: int) -> None:
+        """Keep the states of `tokens`, which the target has just decoded from `start` on."""
+        self.states.put(start, self.shown(len(tokens)))
+
+    def read(
+        self,
+        tokens: Sequence[int],
+        states: Rows,
+        *,
+        output: bool,
+        layer: int | None = None,  # noqa: ARG002 - all of them in one pass
+    ) -> tuple[Rows, Rows]:
+        """Pass over the last row; the target has read those before it.
+
+        Args, results and errors are those of `Head.read`.
+        """
+        if not output:
+            return np.empty(0, np.float32), np.empty((0, self.width), np.float32)
+        if not self.free:
+            raise EngineError(f"cannot draft with {self.model.name}: the context is full")
+        lib.llama_batch_ext_clear(self._rows)
+        self._add(self._begin(tokens[-1]), states[-1], self.end, output=True)
+        self._process()
+        logits = view(self._logits_address(self._handle, 0), 1, self.model.n_vocab)
+        return logits[0].copy(), view(self._call.get_states(self._handle), 1, self.width).copy()
+
+    def start(self, first: int) -> None:
+        """Do nothing: there is nothing to empty."""
+
+    def state(self) -> NDArray[np.uint8]:
+        """A copy of what the target computed."""
+        return self._known()
+
+    def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:  # noqa: ARG002
+        """Know again what `state` was copied of; the tokens are for the target to restore."""
+        self.clear()
+        self._recall(state)
+
+
+def head_of(
+    model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
+) -> Head:
+    """Make the context of a head of any kind; arguments and errors are those of `Head`."""
+    kinds = {DFLASH: BlockHead, ASSISTANT: SharedHead}
+    return kinds.get(model.metadata["general.architecture"], Head)(model, target, options, cancel)

@@ -1,0 +1,1 @@
+"""What llama.cpp runs on: this machine's devices, and those of workers."""

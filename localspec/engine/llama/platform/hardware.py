@@ -1,0 +1,270 @@
+"""What llama.cpp computes on: this machine's cores and accelerators, other machines' devices."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import struct
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
+
+import psutil
+
+from localspec.engine.llama.library import lib, llama_cpp, load_shared_library
+from localspec.engine.llama.log import start_backend
+from localspec.engine.record.stats import DeviceMemory
+from localspec.errors import UsageError
+from localspec.machine import processor_name, processors, text_of
+
+_CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2  # enum ggml_backend_dev_type
+RPC = "RPC"
+"""The backend of other machines' devices, and what llama.cpp's names of these begin with."""
+
+_HANDLE, _NUMBER, _TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+_NUMBER_P = ctypes.POINTER(_NUMBER)
+
+
+_FUNCTIONS: dict[str, dict[str, Any]] = {  # of each library: what they take, and what they return
+    "ggml": {
+        "ggml_backend_dev_count": ((), _NUMBER),
+        "ggml_backend_dev_get": ((_NUMBER,), _HANDLE),
+        "ggml_backend_reg_count": ((), _NUMBER),
+        "ggml_backend_reg_get": ((_NUMBER,), _HANDLE),
+        "ggml_backend_reg_by_name": ((_TEXT,), _HANDLE),
+        "ggml_backend_register": ((_HANDLE,), None),
+        "ggml_backend_unload": ((_HANDLE,), None),
+    },
+    "ggml-base": {
+        "ggml_backend_reg_get_proc_address": ((_HANDLE, _TEXT), _HANDLE),
+        "ggml_backend_reg_name": ((_HANDLE,), _TEXT),
+        "ggml_backend_dev_type": ((_HANDLE,), ctypes.c_int),
+        "ggml_backend_dev_name": ((_HANDLE,), _TEXT),
+        "ggml_backend_dev_description": ((_HANDLE,), _TEXT),
+        "ggml_backend_dev_memory": ((_HANDLE, _NUMBER_P, _NUMBER_P), None),
+        "ggml_set_abort_callback": ((_HANDLE,), _HANDLE),
+        "ggml_get_type_traits": ((ctypes.c_int,), _HANDLE),
+    },
+}
+_CORE: Final = 0  # RelationProcessorCore
+_RECORD: Final = struct.Struct("<IIBB")  # SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX
+_LITTLE: Final = 0.75  # of the fastest core's capacity
+
+
+@cache
+def ggml() -> SimpleNamespace:
+    """The ggml registry, from the same folder as libllama (LLAMA_CPP_LIB_PATH is honoured).
+
+    Its functions go by their C names without ``ggml_backend_``. They are found through libllama:
+    a wheel has every library three times, by all its names, and another copy than libllama's has
+    variables of its own. Windows has one of each, and looks into no other.
+    """
+    start_backend()
+    folder = Path(os.environ.get("LLAMA_CPP_LIB_PATH") or Path(llama_cpp.__file__).parent / "lib")
+    found = SimpleNamespace()
+    for name, functions in _FUNCTIONS.items():
+        library = load_shared_library(name if sys.platform == "win32" else "llama", folder)
+        for function, (takes, returns) in functions.items():
+            entry = library[function]
+            entry.argtypes, entry.restype = takes, returns
+            setattr(found, function.removeprefix("ggml_backend_"), entry)
+    return found
+
+
+def _said(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
+
+
+def _known(*kinds: int) -> dict[str, int]:
+    """Names and handles of the devices of these kinds, of GPUs by default."""
+    library, wanted = ggml(), kinds or (_GPU, _INTEGRATED_GPU)
+    handles = [library.dev_get(i) for i in range(library.dev_count())]
+    found = [each for each in handles if library.dev_type(each) in wanted]
+    return {_said(library.dev_name(handle)): handle for handle in found}
+
+
+def accelerators() -> tuple[str, ...]:
+    """llama.cpp's names of every accelerator."""
+    return tuple(_known())
+
+
+def backends() -> tuple[str, ...]:
+    """The backends compiled into this build of llama.cpp, such as ``CPU`` and ``CUDA``."""
+    library = ggml()
+    handles = (library.reg_get(i) for i in range(library.reg_count()))
+    return tuple(_said(library.reg_name(handle)) for handle in handles)
+
+
+def repacking_works() -> bool:
+    """Whether llama.cpp may rearrange weights for the CPU's own matrix units.
+
+    Not where it would use AMX (Xeon processors). Its kernels crash there on some builds: the
+    compiler may drop the tile configuration before it is loaded (GCC 12 does; ggml-org/llama.cpp,
+    pull request 26954).
+    """
+    start_backend()  # or what it says of devices goes to the terminal
+    return b"AMX_INT8 = 1" not in lib.llama_print_system_info()
+
+
+def devices() -> tuple[DeviceMemory, ...]:
+    """Every accelerator with its free and total memory now, in bytes."""
+    library, found = ggml(), []
+    for name, handle in _known().items():
+        free, total = _NUMBER(), _NUMBER()
+        library.dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
+        integrated = library.dev_type(handle) == _INTEGRATED_GPU or sys.platform == "darwin"
+        shares = integrated and not name.startswith(RPC)
+        description = _said(library.dev_description(handle))
+        found.append(DeviceMemory(description, free.value, total.value, shares, name))
+    return tuple(found)
+
+
+def device_list(names: Sequence[str], *, cpu: bool = False) -> Any:
+    """llama.cpp's list of the devices with these names, ended by a null.
+
+    Args:
+        names: of accelerators.
+        cpu: where they are none, have the CPU for it.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    known = _known() if names or not cpu else _known(_CPU)
+    names = names or (list(known) if cpu else [])
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        there = ", ".join(known) or "none"
+        raise UsageError(
+            f"this build of llama.cpp sees no device {unknown[0]}; it sees: {there}",
+            "Run `localspec doctor`, or leave --device out.",
+        )
+    return (_HANDLE * (len(names) + 1))(*(known[name] for name in names), None)
+
+
+def build() -> str:
+    """The library's version, its backends and what they were compiled for."""
+    start_backend()
+    return f"{llama_cpp.__version__} {_said(lib.llama_print_system_info())}"
+
+
+def compiler() -> str:
+    """What compiled the kernels for the processor, such as ``GCC 12.2.0``; empty if unknown.
+
+    GCC and Clang write their names into a library's section ``.comment``. Clang's libraries may
+    hold GCC's too, in the start-up files they are linked with.
+    """
+    folder = Path(llama_cpp.__file__).parent / "lib"
+    library = next(folder.glob("libggml-cpu*.so"), None)
+    held = library.read_bytes() if library else b""
+    for name, mark in (("Clang", rb"clang version ([\d.]+)"), ("GCC", rb"GCC: \(.*?\) ([\d.]+)")):
+        if found := re.search(mark, held):
+            return f"{name} {found[1].decode()}"
+    return ""
+
+
+def machine() -> str:
+    """Processor, cores, memory in whole GB, accelerators: what does not change between starts.
+
+    Other machines' devices are no part of this one.
+    """
+    memory = round(psutil.virtual_memory().total / 1e9)
+    own = [each.name for each in devices() if not each.label.startswith(RPC)]
+    accelerators = ", ".join(own) or "no accelerator"
+    return f"{processor_name()}, {os.cpu_count()} threads, {memory} GB, {accelerators}"
+
+
+def default_threads() -> int:
+    """Fast physical cores that this process may use, at least 1.
+
+    A second thread on a core adds nothing to a decode that waits for memory, and costs when
+    the operating system parks it. Every thread waits for the slowest, so efficiency cores beside
+    performance cores are left out. So are those whose time a container does not give: threads that
+    share what there is would be stopped in the middle of a step.
+    """
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    bounds = [physical, _fast(allowed), processors(), len(allowed) if allowed else None]
+    return max(1, int(min(bound for bound in bounds if bound is not None)))
+
+
+def _fast(allowed: set[int] | None) -> int | None:
+    """Performance cores, None where all are alike."""
+    if sys.platform == "darwin":
+        return _fast_on_macos()
+    if sys.platform == "win32":
+        return _fastest(_cores_on_windows())
+    return _fast_on_linux(Path("/sys/devices"), allowed)
+
+
+def _fast_on_linux(devices: Path, allowed: set[int] | None) -> int | None:
+    """Performance cores by Intel's list or by Arm's capacities; None where all are alike."""
+    fast = _listed(devices / "cpu_core" / "cpus") or _capable(devices / "system" / "cpu")
+    if allowed is not None:
+        fast &= allowed
+    if not fast:
+        return None
+    topology = "system/cpu/cpu{}/topology/thread_siblings_list"
+    cores = {text_of(devices / topology.format(cpu)) or str(cpu) for cpu in fast}
+    return len(cores)
+
+
+def _capable(folder: Path) -> set[int]:
+    capacities = {
+        int(path.parent.name.removeprefix("cpu")): int(text)
+        for path in folder.glob("cpu[0-9]*/cpu_capacity")
+        if (text := text_of(path)).isdecimal()
+    }
+    most = max(capacities.values(), default=0)
+    fast = {cpu for cpu, capacity in capacities.items() if capacity >= _LITTLE * most}
+    return fast if len(fast) < len(capacities) else set()
+
+
+def _listed(path: Path) -> set[int]:
+    """A list such as ``0-7,16`` as numbers; empty where there is none."""
+    found: set[int] = set()
+    for part in text_of(path).split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal():
+            found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _fast_on_macos() -> int | None:
+    count, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
+    runtime = ctypes.CDLL(None)
+    name = b"hw.perflevel0.physicalcpu"
+    failed = runtime.sysctlbyname(name, ctypes.byref(count), ctypes.byref(size), None, 0)
+    return None if failed else count.value
+
+
+def _cores_on_windows() -> bytes:
+    """What GetLogicalProcessorInformationEx says of the cores, empty where it fails."""
+    records = b""
+    if sys.platform == "win32":
+        ask = ctypes.WinDLL("kernel32").GetLogicalProcessorInformationEx
+        size = ctypes.c_ulong()
+        ask(_CORE, None, ctypes.byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        if ask(_CORE, buffer, ctypes.byref(size)):
+            records = buffer.raw[: size.value]
+    return records
+
+
+def _fastest(records: bytes) -> int | None:
+    """How many cores are of the highest class, None where all are.
+
+    Each record begins with its kind and its size; a core's flags and its class follow.
+    """
+    classes = []
+    while len(records) >= _RECORD.size:
+        kind, size, _, efficiency = _RECORD.unpack_from(records)
+        if size < _RECORD.size:
+            break
+        classes += [efficiency] if kind == _CORE else []
+        records = records[size:]
+    fast = classes.count(max(classes, default=0))
+    return fast if fast < len(classes) else None

@@ -1,0 +1,379 @@
+"""Workers: other machines whose devices llama.cpp uses over its RPC protocol, and being one.
+
+The protocol is neither encrypted nor authenticated, a server has one client at a time, and
+llama.cpp ends the process where a server does not answer as expected: hence each is greeted first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ipaddress
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import cache
+from time import perf_counter, sleep
+from typing import Any, Final
+
+import psutil
+
+from localspec.engine.llama.platform.hardware import RPC, build, device_list, devices, ggml
+from localspec.errors import EngineError, UsageError
+from localspec.machine import available, resident
+
+_ANSWER_S: Final = 5.0
+_LOOK_S: Final = 5.0
+_GONE_S: Final = 1.0
+_MOMENT_S: Final = 0.3
+SLOW_ANSWER_S: Final = 0.05
+# ggml-rpc.h, as of llama-cpp-python 0.3.36: the protocol's version, and the first command, its
+# input and its output. All of the version must be the same on both sides: llama.cpp ends the
+# process where a worker's minor one is newer, and the last one counts what operations there are.
+_BUILD: Final = "0.3.36"
+PROTOCOL: Final = (7, 0, 0)
+HELLO: Final = struct.pack("<BQ24x", 14, 24)
+_REPLY: Final = struct.Struct("<QBBBx24x")
+# Its last words where a worker does not answer.
+_LOST: Final = (b"Remote RPC server crashed", b"Failed to connect to", b"RPC handshake failed")
+# Seconds (of TCP_USER_TIMEOUT: milliseconds) after which a machine that says nothing is gone.
+_SILENCE: Final = {
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPALIVE": 10,  # the same on macOS
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 4,
+    "TCP_USER_TIMEOUT": 30_000,
+}
+_GET_MEMORY: Final = 2  # its place among the functions of a ggml_backend_device_i
+_SIZE_P = ctypes.POINTER(ctypes.c_size_t)
+_MEMORY_OF = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _SIZE_P, _SIZE_P)
+_ABORTS = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+_START = ctypes.CFUNCTYPE(
+    None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Greeted:
+    """A worker that was said hello to.
+
+    Attributes:
+        endpoint: its address, HOST:PORT.
+        answer_s: seconds until it answered.
+        problem: why it cannot be reached; empty where it can.
+    """
+
+    endpoint: str
+    answer_s: float = 0.0
+    problem: str = ""
+
+    @property
+    def notice(self) -> str:
+        """What the user should know of it, empty for nothing."""
+        if self.problem:
+            return f"{self.problem}: its devices are left out"
+        if self.answer_s > SLOW_ANSWER_S:
+            return (
+                f"the worker at {self.endpoint} takes {self.answer_s:.2f} s to answer, and every"
+                " pass of the target waits for it"
+            )
+        return ""
+
+
+def add_workers(endpoints: Sequence[str]) -> tuple[Greeted, ...]:
+    """Make the devices of those workers that answer known, as ``RPC0`` and so on.
+
+    Those of earlier ones are forgotten: no model may be using them.
+
+    Raises:
+        UsageError: not of the form ``HOST:PORT``, twice the same, or on a network that anybody can
+            listen to.
+        EngineError: this build has no RPC backend, or what answers is no such worker.
+    """
+    _forget()
+    if not endpoints:
+        return ()
+    places = [_place(endpoint) for endpoint in endpoints]
+    _require_different(endpoints, places)
+    add = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(_function("add_server"))
+    ggml().ggml_set_abort_callback(ctypes.cast(_last_words(), ctypes.c_void_p))
+    found = []
+    for endpoint, place in zip(endpoints, places, strict=True):
+        greeted = _greet(endpoint, place)
+        if not greeted.problem:
+            added = add(endpoint.encode())
+            if not added:
+                raise EngineError(f"the worker at {endpoint} has no devices", "Start it anew.")
+            ggml().register(added)
+        found.append(greeted)
+    return tuple(found)
+
+
+def notice_silence() -> None:
+    """Have the system end connections to workers whose machine is off, asleep or cut off.
+
+    llama.cpp would wait for their answers for ever.
+    """
+    known = {_address(*_place(endpoint)) for endpoint in _known().values()}
+    if known:
+        _end_silent(lambda each: tuple(each.raddr) in known)
+
+
+def _end_silent(wanted: Callable[[Any], bool]) -> None:
+    """The same for connections that are wanted, once llama.cpp has made them.
+
+    They are looked up among the files of this process. (Windows has no such list.)
+    """
+    options = [(getattr(socket, name, None), value) for name, value in _SILENCE.items()]
+    with suppress(OSError, psutil.Error):
+        for each in psutil.Process().net_connections("tcp"):
+            if each.fd < 0 or not wanted(each):
+                continue
+            # One that is closed meanwhile keeps none of the others from it.
+            with suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for option, value in options:
+                    if option is not None:
+                        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _forget() -> None:
+    """Take all workers' devices out of the registry.
+
+    llama.cpp asks each that is there what it has free, and ends the process where it is gone.
+    """
+    library, workers = ggml(), _known()
+    if workers:
+        own = library.reg_by_name(RPC.encode())  # whose the devices are, by their own account
+        for each in (own, *workers):
+            library.unload(each)
+        library.register(own)
+
+
+def _known() -> dict[int, str]:
+    """The workers in the registry: what llama.cpp has of each, and its address."""
+    library = ggml()
+    handles = [library.reg_get(i) for i in range(library.reg_count())]
+    names = {each: library.reg_name(each).decode() for each in handles}
+    return {each: name[4:-1] for each, name in names.items() if name.startswith("RPC[")}
+
+
+@cache
+def _last_words() -> Any:
+    """What llama.cpp calls before it ends the process: says who is gone, where a worker is.
+
+    The end of the log is all that those who started the process get to hear.
+    """
+
+    def say(message: bytes) -> None:
+        lines = [message]
+        if any(each in message for each in _LOST):
+            sleep(_MOMENT_S)  # a process that ends closes its connections before its port
+            gone = [endpoint for endpoint in _known().values() if not _listens(endpoint)]
+            lines += [f"the worker at {endpoint} went away".encode() for endpoint in gone]
+            lines += [] if gone else [b"a worker went away"]
+        os.write(2, b"\n".join((*lines, b"")))
+
+    return _ABORTS(say)
+
+
+def _listens(endpoint: str) -> bool:
+    """Whether somebody does there, who may well be busy."""
+    try:
+        socket.create_connection(_place(endpoint), timeout=_GONE_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _place(endpoint: str) -> tuple[str, int]:
+    host, _, port = endpoint.rpartition(":")
+    number = int(port) if port.isascii() and port.isdecimal() and len(port) < 9 else 0
+    if not host or ":" in host or not 0 < number < 1 << 16:
+        raise UsageError(f"{endpoint!r} is no worker", "Write --workers HOST:PORT,HOST:PORT.")
+    return host, number
+
+
+def _address(host: str, port: int) -> tuple[str, int]:
+    """The same place by number, where its name can be looked up."""
+    with suppress(OSError, UnicodeError):
+        return socket.gethostbyname(host), port
+    return host, port
+
+
+def _require_different(endpoints: Sequence[str], places: Sequence[tuple[str, int]]) -> None:
+    """Of one that is named twice the second name would wait for the first, which has it, for ever.
+
+    Raises:
+        UsageError: two lead to one place.
+    """
+    seen: dict[tuple[str, int], str] = {}
+    for endpoint, place in zip(endpoints, places, strict=True):
+        address = _address(*place)
+        if address in seen:
+            raise UsageError(
+                f"{seen[address]} and {endpoint} are one worker", "Name each worker once."
+            )
+        seen[address] = endpoint
+
+
+def _function(name: str) -> int:
+    """The address of one of the RPC backend's own functions."""
+    backend = ggml().reg_by_name(RPC.encode())
+    address = backend and ggml().reg_get_proc_address(backend, f"ggml_backend_rpc_{name}".encode())
+    if not address:
+        raise EngineError(
+            "this build of llama.cpp has no RPC backend",
+            'Build it with CMAKE_ARGS="-DGGML_RPC=on" uv sync --no-cache'
+            " --reinstall-package llama-cpp-python, or do without workers.",
+        )
+    return int(address)
+
+
+def _greet(endpoint: str, place: tuple[str, int]) -> Greeted:
+    """Say hello as llama.cpp does.
+
+    Raises:
+        UsageError: it is not in a private network.
+        EngineError: somebody else answers there.
+    """
+    try:
+        remedy = "Reach it through a tunnel: ssh -N -L 50052:127.0.0.1:50052 HOST."
+        address = _require_private(place[0], remedy)
+        with (
+            socket.create_connection((address, place[1]), timeout=_ANSWER_S) as connection,
+            connection.makefile("rb") as answer,
+        ):
+            begun = perf_counter()
+            connection.sendall(HELLO)
+            reply = answer.read(_REPLY.size)
+    except TimeoutError:
+        said = f"the worker at {endpoint} does not answer, or serves somebody else"
+        return Greeted(endpoint, problem=said)
+    except (OSError, UnicodeError) as error:
+        said = f"no worker answers at {endpoint} ({getattr(error, 'strerror', None) or error})"
+        return Greeted(endpoint, problem=said)
+    _require_same_version(endpoint, reply)
+    return Greeted(endpoint, perf_counter() - begun)
+
+
+def _require_same_version(endpoint: str, reply: bytes) -> None:
+    size, *version = _REPLY.unpack(reply) if len(reply) == _REPLY.size else (0,)
+    if size != _REPLY.size - 8:
+        raise EngineError(
+            f"what answers at {endpoint} is no worker, or one of another version",
+            "Start `localspec worker` there, of the version that is here.",
+        )
+    # Of another llama.cpp no more is known than the major one: it may differ there, and here.
+    known = len(PROTOCOL) if build().split()[0] == _BUILD else 1
+    if tuple(version[:known]) != PROTOCOL[:known]:
+        its, ours = (".".join(map(str, each)) for each in (version, PROTOCOL))
+        raise EngineError(
+            f"the worker at {endpoint} speaks version {its} of llama.cpp's protocol, this"
+            f" machine {ours}",
+            "Install the same llama-cpp-python on both: `localspec doctor` names the version.",
+        )
+
+
+def _require_private(host: str, remedy: str) -> str:
+    """The address of `host`, where the internet does not reach it.
+
+    Raises:
+        UsageError: it does.
+        OSError: there is no such host.
+    """
+    address = socket.gethostbyname(host)
+    kind = ipaddress.ip_address(address)
+    if kind.is_global or kind.is_unspecified:
+        raise UsageError(
+            f"{host} can be reached from other networks, and what workers are told is neither"
+            " encrypted nor signed",
+            remedy,
+        )
+    return address
+
+
+def lend(
+    host: str,
+    port: int,
+    *,
+    threads: int,
+    device: Sequence[str] | None = None,
+    memory: int | None = None,
+    force: bool = False,
+    ready: Callable[[str], None],
+) -> None:
+    """Serve other machines, one at a time, until the process ends.
+
+    Args:
+        host: where to listen.
+        port: the same; 0 for any that is free.
+        threads: that compute, on a CPU.
+        device: names of the devices that are lent; None for the accelerators, or the CPU where
+            there is none; empty for the CPU.
+        memory: bytes that the others may take of each device; None for all that is free.
+        force: listen at an address that the internet reaches, too.
+        ready: is called with the address, once there is something to connect to.
+
+    Raises:
+        UsageError: no such address or device is here, or it is not in a private network.
+        EngineError: this build has no RPC backend, or the server ended.
+    """
+    start = _START(_function("start_server"))
+    names = [each.label for each in devices()] if device is None else device
+    handles = device_list(names, cpu=True)
+    count = len(handles) - 1
+    address = _free_address(host, port, force=force)
+    told = [_tell_memory(handle, memory) for handle in handles[:count]]  # they have to live
+    # What waits in C notices no signal: it does so in the background.
+    serving = threading.Thread(
+        target=start, args=(address.encode(), None, threads, count, handles), daemon=True
+    )
+    serving.start()
+    ready(address)
+    port = int(address.rpartition(":")[2])
+    looked = 0.0
+    while serving.is_alive():
+        serving.join(0.2)
+        if perf_counter() - looked > _LOOK_S:  # whoever is gone without a word makes way
+            looked = perf_counter()
+            _end_silent(lambda each: each.laddr.port == port and bool(each.raddr))
+    del told
+    raise EngineError(f"llama.cpp's server at {address} ended", "Choose another --port.")
+
+
+def _free_address(host: str, port: int, *, force: bool) -> str:
+    """HOST:PORT, as llama.cpp takes it, where nobody listens yet."""
+    try:
+        at = socket.gethostbyname(host) if force else _require_private(host, "Give --force.")
+        with closing(socket.create_server((at, port))) as probe:
+            return f"{at}:{probe.getsockname()[1]}"
+    except (OSError, UnicodeError) as error:
+        raise UsageError(
+            f"cannot listen at {host}:{port} ({getattr(error, 'strerror', None) or error})",
+            "Choose another address of this machine with --host and --port.",
+        ) from None
+
+
+def _tell_memory(handle: int, most: int | None) -> Any:
+    """Have llama.cpp told what a device has free, up to `most` bytes.
+
+    Of a CPU it counts all memory as free (but on Windows). There is no function for it, so that
+    the device's own one is replaced, by what is returned.
+    """
+    functions = ctypes.cast(handle, ctypes.POINTER(ctypes.c_void_p))
+    own = _MEMORY_OF(functions[_GET_MEMORY] or 0)
+    begun, of_cpu = resident(), ggml().dev_type(handle) == 0
+
+    def tell(device: int, free: Any, whole: Any) -> None:
+        own(device, free, whole)
+        taken = resident() - begun if of_cpu else 0
+        left = min(free[0], available()) if of_cpu else free[0]
+        free[0] = left if most is None else max(0, min(left, most - taken))
+
+    ours = _MEMORY_OF(tell)
+    functions[_GET_MEMORY] = ctypes.cast(ours, ctypes.c_void_p).value
+    return ours

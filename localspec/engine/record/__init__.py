@@ -1,0 +1,1 @@
+"""What is recorded of rounds: figures, traces, and what explains one."""

@@ -1,0 +1,106 @@
+"""Explains a round of a finished generation: decodes it again from what its record keeps.
+
+That is the drafted tokens, and how many numbers had been drawn before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.proposer import argmax_proposer
+from localspec.engine.drafters.protocol import Drafter
+from localspec.engine.drafters.steps import EXCERPT_TOKENS
+from localspec.engine.length.stopping import Plan
+from localspec.engine.record.explainer import Explainer, PassRecorder, can_record
+from localspec.engine.record.explanation import RoundExplanation
+from localspec.engine.record.round_record import GenerationRecord, RoundRecord
+from localspec.engine.round.acceptance import verification
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.verify import Draft
+from localspec.errors import EngineError
+
+
+def explain_again(
+    engine: Engine, record: GenerationRecord, number: int, cancel: Cancel
+) -> RoundExplanation:
+    """Decode a round again and explain it; the caches are left at that position.
+
+    Args:
+        engine: the engine that made the round; no generation may be running.
+        record: of the generation.
+        number: of the round, from 1.
+        cancel: stops it.
+
+    Raises:
+        Cancelled: `cancel` was set.
+        EngineError: the drafter no longer proposes these tokens there.
+    """
+    settings, made = record.settings, record.rounds[number - 1]
+    tokens = record.tokens[: made.position]
+    how = verification(
+        settings.accept,
+        settings.sampling,
+        constraint=settings.constraint,
+        lenience=settings.lenience,
+    )
+    how.sampler.accept(tokens[record.begun :])
+    passes = PassRecorder(how.proposer, made.drafted)
+    draft = _drafted_again(engine, made, tokens, passes, cancel)
+    for _ in engine.prefill(tokens, cancel):
+        cancel.check()
+    engine.target.mark(len(made.drafted) + 1)
+    logits = engine.target.decode([tokens[-1], *made.drafted], len(made.drafted) + 1)
+    passes.logits = logits
+    rows = how.sampler.rows(logits, tokens, made.drafted)
+    explainer = Explainer(how, record, passes, engine.target.model)
+    found = explainer.explain(number, draft, rows, again=True)
+    engine.target.truncate(made.position - 1)
+    return found
+
+
+def _drafted_again(
+    engine: Engine,
+    made: RoundRecord,
+    tokens: Sequence[int],
+    passes: PassRecorder,
+    cancel: Cancel,
+) -> Draft:
+    """The same draft, with the rows that it was drawn from."""
+    own, copied = made.drafted[: made.own], made.drafted[made.own :]
+    drafter = engine.drafters.get(made.figures.drafter)
+    if drafter is None or not own or not can_record(drafter, passes.proposer):
+        return Draft(own).followed_by(copied)
+    if drafter.capabilities.listener is not None:
+        _show(engine, drafter, tokens, made.begun, cancel)
+    drafter.begin(tokens, passes, cancel)
+    found = drafter.propose(tokens, Plan(max(made.own, made.block), drafter.name)).draft
+    drafter.observe(tokens, 0)
+    draft = Draft(found.tokens[: made.own], found.q and found.q[: made.own])
+    rows = draft.q or ()
+    drawn = all(q.prob(token) > 0 for q, token in zip(rows, own, strict=False))
+    if draft.tokens != own or not drawn:
+        raise EngineError(
+            f"the {drafter.name} does not draft here any more",
+            "Answer again (F5) and look while the answer is written.",
+        )
+    return draft.followed_by(copied)
+
+
+def _show(
+    engine: Engine, drafter: Drafter, tokens: Sequence[int], begun: int, cancel: Cancel
+) -> None:
+    """Show a head the states that it had read by then, part by part.
+
+    It begins with the last part alone, and reads what it has to draft after.
+    """
+    engine.target.clear()
+    drafter.begin(tokens, argmax_proposer, cancel)
+    last = len(tokens) - 1
+    for end in (*range(begun + EXCERPT_TOKENS, last, EXCERPT_TOKENS), last):
+        for _ in engine.prefill(tokens[:end], cancel):
+            cancel.check()
+        engine.target.decode(tokens[end - 1 : end], 0)
+        if end < last:
+            drafter.propose(tokens[: end + 1], Plan(1, drafter.name))
+            drafter.observe(tokens[: end + 1], 0)

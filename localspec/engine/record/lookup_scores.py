@@ -1,0 +1,67 @@
+"""How good lookup's guesses were: what was emitted in their place tells, whichever drafter ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from localspec.engine.drafters.protocol import Proposal
+from localspec.engine.lookup import Guess
+from localspec.engine.round.acceptance import Accepts
+from localspec.engine.round.sampling import Dist
+from localspec.engine.round.verify import Verdict
+
+
+class LookupScores(NamedTuple):
+    """Confidences and chances of lookup's guesses, as far as they were judged: see `Round`."""
+
+    copy_confidences: Sequence[float] = ()
+    copy_chances: Sequence[float] = ()
+    tail_confidences: Sequence[float] = ()
+    tail_chances: Sequence[float] = ()
+    path_confidences: Sequence[float] = ()
+    path_chances: Sequence[float] = ()
+
+
+Scores: TypeAlias = tuple[Sequence[float], Sequence[float]]
+"""Confidences and chances, position by position."""
+
+
+def score_lookup(
+    guess: Guess, asked: Proposal, p: Sequence[Dist], verdict: Verdict, accepts: Accepts
+) -> LookupScores:
+    """Score what lookup would have copied, and what it could add to a model's draft.
+
+    The row after a draft accepted whole also judges tokens that were not added.
+    """
+    if not (guess.tokens or asked.beyond.tokens):
+        return LookupScores()
+    said = (*asked.draft.tokens[: verdict.accepted], verdict.token)
+    return LookupScores(
+        *_scored(guess, 0, p, said, accepts),
+        *_scored(asked.beyond, asked.own, p, said, accepts),
+        *_followed(guess, asked),
+    )
+
+
+def _followed(guess: Guess, asked: Proposal) -> Scores:
+    """Whether the model drafted lookup's tokens and went on, up to the first that it did not."""
+    if not asked.confidences:
+        return (), ()
+    chances = ((1.0,) * asked.agreed + (0.0,))[: len(guess.tokens)]
+    return tuple(guess.confidences[: len(chances)]), chances
+
+
+def _scored(
+    copied: Guess, start: int, p: Sequence[Dist], said: Sequence[int], accepts: Accepts
+) -> Scores:
+    """Judge what lookup would copy from position `start` on by what was emitted there.
+
+    The first token that differs is the last one judged.
+    """
+    chances: list[float] = []
+    for at, (token, other) in enumerate(zip(copied.tokens, said[start:], strict=False), start):
+        chances.append(accepts(p[at], token))
+        if token != other:
+            break
+    return tuple(copied.confidences[: len(chances)]), tuple(chances)

@@ -1,0 +1,165 @@
+"""`RoundRecorder` observes an engine's rounds: their figures, traces, and what explains one.
+
+The engine calls one method after each step of a round, in the order in which they stand here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.ahead import Ahead
+from localspec.engine.drafters.proposer import Proposer
+from localspec.engine.drafters.protocol import Drafter, Proposal
+from localspec.engine.length.stopping import Plan
+from localspec.engine.lookup import Guess
+from localspec.engine.record.explainer import Explainer, PassRecorder, Pieces, can_record
+from localspec.engine.record.explanation import RoundExplanation
+from localspec.engine.record.lookup_scores import score_lookup
+from localspec.engine.record.round_record import GenerationRecord, RoundRecord
+from localspec.engine.record.stats import LOOKUP, FinishReason, Round, TokenLogprob
+from localspec.engine.round.acceptance import Verification
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.sampling import Dist, Logits, TargetRows, logprobs
+from localspec.engine.round.verify import Verdict
+
+
+class RoundRecorder:
+    """Observes the rounds of an engine.
+
+    Attributes:
+        generation: the record of the running or else the last generation; None before the first.
+        watch: is called once, and then forgotten, with what explains the next round with a draft.
+        passes: records the draft's passes in this round, to explain it; None if nobody watches.
+        copying_s: seconds that lookup took in this round; the engine adds to it.
+    """
+
+    def __init__(self, model: Pieces, drafters: Mapping[str, Drafter]) -> None:
+        """Observe rounds of the target `model` with `drafters`."""
+        self.generation: GenerationRecord | None = None
+        self.watch: Callable[[RoundExplanation], None] | None = None
+        self.passes: PassRecorder | None = None
+        self.copying_s = 0.0
+        self._model, self._drafters = model, drafters
+
+    def begin(
+        self,
+        record: GenerationRecord,
+        settings: GenerateSettings,
+        how: Verification,
+        cancel: Cancel,
+    ) -> None:
+        """A generation starts, of which `record` has the prompt."""
+        self.generation = self._record = record
+        self._how, self._cancel = how, cancel
+        self._trace, self._top_logprobs = settings.trace, settings.top_logprobs
+        if settings.trace is not None:
+            settings.trace.begin(record.tokens, how.sampler.params)
+        self._ended = perf_counter()
+
+    def started(self) -> None:
+        """A round starts."""
+        self._started = perf_counter()
+        self._position, self._drawn = len(self._record.tokens), self._how.noise.drawn
+        self.copying_s, self.passes = 0.0, None
+
+    def planned(self, guess: Guess, plan: Plan) -> None:
+        """Lookup has guessed, and the policy has decided."""
+        self._guess, self._plan = guess, plan
+        if self.watch is not None and plan.limit:
+            self.passes = PassRecorder(self._how.proposer)
+            self._begin_with(self.passes)
+
+    def proposed(self, proposal: Proposal) -> None:
+        """The draft is there."""
+        self._proposal, self._proposed = proposal, perf_counter()
+
+    def decoded(self, logits: Logits, ahead: Ahead | None) -> None:
+        """The target has decoded the draft; `ahead` read on meanwhile."""
+        self._logits, self._ahead, self._decoded = logits, ahead, perf_counter()
+
+    def verified(self, rows: TargetRows, verdict: Verdict) -> None:
+        """The rule has decided; the sequence is not yet changed."""
+        self._rows, self._verdict = rows, verdict
+        if self._trace is not None:
+            self._trace.round(self._record.tokens, self._proposal.draft, rows, verdict)
+
+    def committed(self, emitted: tuple[int, ...], finish: FinishReason | None) -> None:
+        """The sequence has grown; the target's logits are still those of the draft."""
+        self._emitted, self._finish = emitted, finish
+        self._logprobs: tuple[TokenLogprob, ...] = ()
+        if self._top_logprobs is not None:
+            self._logprobs = logprobs(self._logits, emitted, self._top_logprobs)
+        if self.passes is not None:
+            self.passes.logits = self._logits.copy()
+        self._committed = perf_counter()
+
+    def rolled_back(self) -> None:
+        """The target's cache has been cut back."""
+        self._rollback_s = perf_counter() - self._committed
+
+    def observed(self) -> Round:
+        """The drafter has observed what became of its draft: the round is over."""
+        proposal, verdict, rows, plan = self._proposal, self._verdict, self._rows, self._plan
+        chances = _chances(proposal, rows, verdict)
+        scores = score_lookup(self._guess, proposal, rows, verdict, self._how.copied)
+        before, self._ended = self._ended, (ended := perf_counter())
+        figures = Round(
+            tokens=self._emitted,
+            gamma=plan.aim + len(proposal.tail.tokens) * (plan.drafter != LOOKUP),
+            drafted=len(proposal.draft.tokens),
+            accepted=verdict.accepted,
+            draft_s=self._proposed - self._started,
+            verify_s=self._decoded - self._proposed,
+            total_s=ended - self._started,
+            rollback_s=self._rollback_s,
+            between_s=self._started - before,
+            draft_prefill=proposal.read,
+            draft_cached=proposal.cached,
+            draft_passes=proposal.decodes,
+            drafter=proposal.drafter,
+            copied=len(proposal.tail.tokens),
+            copying_s=self.copying_s,
+            path=proposal.path,
+            ahead=0 if self._ahead is None else self._ahead.passes,
+            kept=proposal.kept,
+            **scores._asdict(),
+            context=self._position,
+            left_out=proposal.left_out,
+            confidences=tuple(proposal.confidences),
+            chances=chances,
+            logprobs=self._logprobs,
+            finish=self._finish,
+        )
+        kept = verdict, self._drawn, figures, proposal.begun, proposal.block
+        made = RoundRecord(self._position, proposal.draft.tokens, proposal.own, *kept)
+        self._record.rounds.append(made)
+        if self.passes is not None:
+            self._explain(self.passes)
+        return figures
+
+    def _explain(self, passes: PassRecorder) -> None:
+        """Explain the round that is over, if it had a draft, and let the drafters go on."""
+        self._begin_with(passes.proposer)
+        watch, draft = self.watch, self._proposal.draft
+        if watch is not None and draft.tokens:
+            self.watch = None
+            explainer = Explainer(self._how, self._record, passes, self._model)
+            watch(explainer.explain(len(self._record.rounds), draft, self._rows, again=False))
+
+    def _begin_with(self, proposer: Proposer) -> None:
+        """Let all drafters that can be recorded go on with `proposer`."""
+        for drafter in self._drafters.values():
+            if can_record(drafter, self._how.proposer):
+                drafter.begin(self._record.tokens, proposer, self._cancel)
+
+
+def _chances(proposal: Proposal, rows: Sequence[Dist], verdict: Verdict) -> tuple[float, ...]:
+    """The chances of acceptance that the drafter's judged tokens had, if the policy learns."""
+    if not proposal.confidences:  # the overlap of two rows takes its time
+        return ()
+    # The position after the last accepted one was judged too. What follows it was not, and what
+    # follows the drafter's own tokens has no views.
+    judged = zip(proposal.views[: proposal.own + 1], rows[: verdict.accepted + 1], strict=False)
+    return tuple(view.chance(row) for view, row in judged)

@@ -1,0 +1,162 @@
+"""What an acceptance rule asked, and what it was told: a rule in numbers and in plain sentences.
+
+Nothing here knows how a rule decides. The rule itself is run again, and heard: the chances that it
+put to a test, the numbers that were drawn against them, and the tokens that it drew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from localspec.engine.record.explanation import TokenVerdict
+from localspec.engine.round.noise import StreamNoise
+from localspec.engine.round.sampling import Dist
+from localspec.engine.round.verify import Draft, Verdict, rule_named
+
+TokenText: TypeAlias = Callable[[int], str]
+"""A token's text, as it is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedVerdict:
+    """A verdict and how it came about.
+
+    Attributes:
+        verdict: as the rule gave it.
+        tests: of the drafted tokens as far as they were judged, in order.
+        last: what the last token was drawn from; None where it was not drawn.
+    """
+
+    verdict: Verdict
+    tests: tuple[TokenVerdict, ...]
+    last: Dist | None
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordingNoise:
+    """A noise that notes what it was asked; see `Noise`."""
+
+    noise: StreamNoise
+    chances: list[tuple[float, float]] = field(default_factory=list)
+    picks: list[tuple[int, Dist]] = field(default_factory=list)
+
+    def chance(self, probability: float) -> bool:
+        """True with this probability; both numbers are noted."""
+        number = self.noise.uniform()
+        self.chances.append((probability, number))
+        return number < probability
+
+    def pick(self, dist: Dist, position: int) -> int:
+        """A token drawn from `dist`; both are noted."""
+        token = self.noise.pick(dist, position)
+        self.picks.append((token, dist))
+        return token
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A round as its rule saw it.
+
+    Attributes:
+        rule: as a trace names it.
+        lenience: of a lossy rule; None for a lossless one.
+        coupled: whether draft and target draw with the same random numbers.
+        greedy: whether the target takes its best token.
+        draft: what was proposed.
+        p: the target's rows along it.
+        position: of the first row in the sequence.
+    """
+
+    rule: str
+    lenience: float | None
+    coupled: bool
+    greedy: bool
+    draft: Draft
+    p: Sequence[Dist]
+    position: int
+
+
+def explain_verdict(case: Case, noise: StreamNoise, word: TokenText) -> ExplainedVerdict:
+    """Have the rule judge again, with the randomness that it had, and say what it did."""
+    heard = _RecordingNoise(noise)
+    rule = rule_named(case.rule, case.lenience)
+    verdict = rule(case.draft, case.p, heard, case.position)
+    judged = min(len(case.draft.tokens), verdict.accepted + 1)
+    if case.rule == "lossy greedy":
+        tests = [_kept(case, i, word) for i in range(judged)]
+    elif case.rule == "match" or (case.rule != "lossy" and case.draft.q is None):
+        tests = [_compared(case, i, heard.picks[i][0], word) for i in range(judged)]
+    elif case.rule == "block":
+        tests = _as_a_whole(case, verdict, heard.chances)
+    else:
+        tests = [_weighed(case, i, *heard.chances[i]) for i in range(judged)]
+    return ExplainedVerdict(verdict, tuple(tests), heard.picks[-1][1] if heard.picks else None)
+
+
+def _compared(case: Case, i: int, said: int, word: TokenText) -> TokenVerdict:
+    accepted = said == case.draft.tokens[i]
+    if case.greedy:
+        how = f"The target's most probable token is “{word(said)}”"
+    elif case.coupled:
+        how = f"With the random numbers that the draft had, too, the target drew “{word(said)}”"
+    else:
+        how = f"The target drew “{word(said)}” for itself"
+    end = "the guess, which stays" if accepted else "another one than the guess, and that counts"
+    return TokenVerdict(accepted, f"{how}: {end}.", said=said)
+
+
+def _weighed(case: Case, i: int, chance: float, drawn: float) -> TokenVerdict:
+    """The token rule, with lenience or without."""
+    token, q = case.draft.tokens[i], case.draft.q
+    of_p, of_q = case.p[i].prob(token), 1.0 if q is None else q[i].prob(token)
+    below = f"{of_q:.3f}" if case.lenience is None else f"({case.lenience:g} × {of_q:.3f})"
+    accepted = drawn < chance
+    if chance >= 1:
+        why = "The target finds it at least as likely as the draft did: it stays for sure."
+    elif accepted:
+        why = "The draft finds it likelier than the target does, but the number drawn is below p/q."
+    else:
+        why = "The draft finds it too much likelier than the target does, for the number drawn."
+    formula = f"p/q = {of_p:.3f}/{below} = {chance:.3f}, drawn {drawn:.3f}"
+    if case.lenience is not None:
+        why = f"{why} Lossy: q counts {case.lenience:g} of itself."
+    return TokenVerdict(accepted, why, formula, chance, drawn)
+
+
+def _as_a_whole(
+    case: Case, verdict: Verdict, chances: Sequence[tuple[float, float]]
+) -> list[TokenVerdict]:
+    """The block rule: the longest prefix first, until one passes."""
+    n, tau = len(case.draft.tokens), verdict.accepted
+    longest = tau + len(chances) - (tau > 0)
+    tested = {longest - k: found for k, found in enumerate(chances)}
+    tests = []
+    for i in range(1, n + 1):
+        chance, drawn = tested.get(i, (None, None))
+        formula = ""
+        if chance is not None and drawn is not None:
+            formula = f"h = {min(1.0, chance):.3f} for the first {i}, drawn {drawn:.3f}"
+        tests.append(TokenVerdict(i <= tau, _block_words(i, tau, tested=bool(formula)), formula,
+                          chance, drawn))  # fmt: skip
+    return tests
+
+
+def _block_words(i: int, tau: int, *, tested: bool) -> str:
+    first = f"the first {i}" if i > 1 else "the first one"
+    if i < tau:
+        return f"A longer beginning passed: all {tau} stay together, whatever {first} alone would."
+    if i == tau:
+        return f"The draft is judged as a whole, longest beginning first: {first} passed."
+    if tested:
+        return f"Judged as a whole, longest beginning first: {first} did not pass."
+    return "The target would never write it here: no beginning that reaches so far can pass."
+
+
+def _kept(case: Case, i: int, word: TokenText) -> TokenVerdict:
+    best = int(case.p[i].ids[0])
+    kept = case.p[i].prob(case.draft.tokens[i]) > 0
+    share = f"{case.lenience or 0:g} of the probability of the target's best token, “{word(best)}”"
+    why = f"It has at least {share}: it stays." if kept else f"It has less than {share}."
+    return TokenVerdict(kept, f"{why} Lossy: this changes what is said.", said=best)

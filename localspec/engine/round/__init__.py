@@ -1,0 +1,1 @@
+"""The round: how a token is drawn, verified and committed."""

@@ -1,0 +1,184 @@
+"""How one generation draws: from the settings to a sampler, a rule, its noise, the draft's view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from localspec.engine.drafters.proposer import (
+    Agreement,
+    BestProposer,
+    KeptView,
+    Proposer,
+    SamplingProposer,
+    argmax_proposer,
+)
+from localspec.engine.grammars.constraint import Constraint
+from localspec.engine.record.trace import TraceWriter
+from localspec.engine.round.noise import CounterNoise, StreamNoise
+from localspec.engine.round.params import Accept, SamplingParams, check_lenience
+from localspec.engine.round.sampling import Dist, Logits, Sampler
+from localspec.engine.round.verify import Rule, rule_named
+
+Accepts: TypeAlias = Callable[[Dist, int], float]
+"""(p, token) -> the probability that the rule accepts a token that was not drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """One generation's sampler chain, its rule, its randomness, and how the draft sees a token.
+
+    Attributes:
+        name, lenience: the rule, as a trace has it.
+        greedy: whether the target takes its best token.
+        copied: how likely a copied token is accepted.
+        invariant: whether the seed gives the same text whatever is drafted (2408.07978).
+    """
+
+    name: str
+    lenience: float | None
+    greedy: bool
+    sampler: Sampler
+    rule: Rule
+    noise: StreamNoise
+    proposer: Proposer
+    copied: Accepts
+    invariant: bool
+
+    @property
+    def coupled(self) -> bool:
+        """Whether drafts are drawn with the very numbers of the target."""
+        return isinstance(self.noise, CounterNoise)
+
+
+def verification(
+    accept: Accept,
+    sampling: SamplingParams,
+    *,
+    constraint: Constraint | None = None,
+    lenience: float | None = None,
+    trace: TraceWriter | None = None,
+) -> Verification:
+    """Put together what `accept` needs; with `lenience` a lossy rule takes its place.
+
+    At temperature 0 every rule comes down to a match with the draft's best guess.
+
+    Raises:
+        SamplingError: as `check_lenience`.
+    """
+    check_lenience(sampling, lenience)
+    if sampling.greedy and lenience == 1:  # nothing but the best token, as without it
+        lenience = None
+    name = _rule_name(accept, sampling, lenience)
+    coupled = accept is Accept.COUPLED and name == "match" and not sampling.greedy
+    noise = CounterNoise(sampling.seed) if coupled else StreamNoise(sampling.seed)
+    drafts = noise.for_drafts()
+    if trace is not None:
+        trace.listen(noise, drafts, name, lenience)
+    sampler = Sampler(_lenient(sampling, lenience), constraint)
+    rule = name, lenience, sampling.greedy, sampler, rule_named(name, lenience), noise
+    if name in ("match", "lossy greedy") and not coupled:
+        best = _best(sampler)
+        if name == "match":
+            return Verification(*rule, best, Dist.prob, invariant=True)
+        return Verification(*rule, _kept(best), _keeps, invariant=False)
+    agreement = coupling if coupled else overlap if lenience is None else lenient(lenience)
+    proposer = SamplingProposer(sampler, drafts, agreement, must_verify=not coupled)
+    copied = Dist.prob if lenience is None else _leniently(lenience)
+    return Verification(*rule, proposer, copied, invariant=coupled)
+
+
+def _rule_name(accept: Accept, sampling: SamplingParams, lenience: float | None) -> str:
+    if lenience is not None:
+        return "lossy greedy" if sampling.greedy else "lossy"
+    lossless = Accept.MATCH if sampling.greedy or accept is Accept.COUPLED else accept
+    return lossless.value
+
+
+def _lenient(sampling: SamplingParams, lenience: float | None) -> SamplingParams:
+    """At temperature 0 lenience keeps every token with that share of the best probability."""
+    if lenience is None or not sampling.greedy:
+        return sampling
+    return replace(sampling, temperature=1.0, top_k=0, top_p=1.0, typical_p=1.0, min_p=lenience)
+
+
+def _best(sampler: Sampler) -> Proposer:
+    """The draft's best guess: a plain argmax where nothing else bears on it."""
+    params = sampler.params
+    if sampler.constraint(()) is None and not (params.penalised or params.logit_bias):
+        return argmax_proposer
+    return BestProposer(sampler.following(replace(params, temperature=0.0, typical_p=1.0)))
+
+
+def _kept(best: Proposer) -> Proposer:
+    """The best guess under lenience at temperature 0, where a match is not needed."""
+
+    def proposer(logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> KeptView:
+        return KeptView(best(logits, tokens, drafted))
+
+    return proposer
+
+
+def _keeps(p: Dist, token: int) -> float:
+    return float(p.prob(token) > 0)
+
+
+def _leniently(lenience: float) -> Accepts:
+    def copied(p: Dist, token: int) -> float:
+        return min(1.0, p.prob(token) / lenience)
+
+    return copied
+
+
+def lenient(lenience: float) -> Agreement:
+    """The chance that the token rule with lenience accepts: sum(min(p / l, q))."""
+
+    def agreement(p: Dist, q: Dist) -> float:
+        return overlap(Dist(p.ids, p.probs / lenience), q)
+
+    return agreement
+
+
+_FEW = 64  # ids up to which looking them up one by one is faster than arrays are
+
+
+def overlap(p: Dist, q: Dist) -> float:
+    """sum(min(p, q)): the token rule's chance to accept (2211.17192, corollary 3.6)."""
+    if max(len(p.ids), len(q.ids)) <= _FEW:
+        return sum(min(pair) for pair in _pairs(p, q))
+    return float(np.minimum(p.probs, q.on(p.ids)).sum())
+
+
+def coupling(p: Dist, q: Dist) -> float:
+    """The chance that p and q, drawn from with the same Gumbel variables, give the same token.
+
+    sum_i 1 / sum_k max(p_k / p_i, q_k / q_i), over all i that both have (2408.07978): the race
+    of exponentials that i wins on both sides. With the ids in order of q / p the maximum is that
+    of p up to i and that of q behind it, so that no id is compared with every other.
+    """
+    if max(len(p.ids), len(q.ids)) <= _FEW:
+        return _coupling_of_few(_pairs(p, q))
+    a, b = p.probs, q.on(p.ids)
+    order = np.argsort(b / a)
+    a, b = a[order], b[order]
+    return float((b / (a.cumsum() * b / a + 1 - b.cumsum())).sum())
+
+
+def _coupling_of_few(pairs: list[tuple[float, float]]) -> float:
+    pairs.sort(key=lambda pair: pair[1] / pair[0])
+    before, behind, total = 0.0, 1.0, 0.0
+    for a, b in pairs:
+        before, behind = before + a, behind - b
+        if b:
+            total += 1 / (before / a + behind / b)
+    return total
+
+
+def _pairs(p: Dist, q: Dist) -> list[tuple[float, float]]:
+    """Both probabilities of every id that p has."""
+    known = dict(zip(q.ids.tolist(), q.probs.tolist(), strict=True))
+    ids, probs = p.ids.tolist(), p.probs.tolist()
+    return [(prob, known.get(token, 0.0)) for token, prob in zip(ids, probs, strict=True)]

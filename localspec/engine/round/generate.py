@@ -1,0 +1,354 @@
+"""The round: propose, decode, verify, commit, roll back, observe. The draft may be empty.
+
+One invariant holds everywhere: the last token of the sequence is not yet in the target's cache. A
+round decodes it together with the draft, so that one pass of the target gives the logits of every
+drafted position, and of one more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.ahead import Ahead
+from localspec.engine.drafters.protocol import Drafter, Proposal
+from localspec.engine.length.gamma import GammaPolicy
+from localspec.engine.length.stopping import PLAIN, Plan, Situation
+from localspec.engine.llama import Context
+from localspec.engine.llama.context import common_prefix
+from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
+from localspec.engine.past_texts import NO_PAST
+from localspec.engine.record.recorder import RoundRecorder
+from localspec.engine.record.round_record import GenerationRecord
+from localspec.engine.record.stats import LOOKUP, FinishReason, Prefill, Round
+from localspec.engine.round.acceptance import Verification, verification
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.sampling import Logits
+from localspec.engine.round.verify import Draft, Verdict
+from localspec.errors import Cancelled, PromptTooLong
+from localspec.limits import MAX_BATCH_OUTPUTS
+
+NOT_ASKED = Proposal()
+
+
+@dataclass(slots=True)
+class _Generation:
+    """What one generation carries from round to round.
+
+    Attributes:
+        tokens: the whole sequence; grows.
+        how: its rule, sampler and noise.
+        remaining: tokens that may still be emitted.
+        drafters: the drafters that may draft, by name; None for all.
+        free: whether its text does not depend on the drafts, or need not be reproducible.
+        first: whether no round has been made yet.
+    """
+
+    tokens: list[int]
+    how: Verification
+    remaining: int
+    drafters: frozenset[str] | None
+    free: bool
+    first: bool = True
+
+    def asks(self, drafter: str) -> bool:
+        """Whether a drafter may draft."""
+        return self.drafters is None or drafter in self.drafters
+
+
+class Engine:
+    """A target and its drafters: tokens in, rounds out. One thread at a time.
+
+    Attributes:
+        target: the context that decides every token.
+        drafters: by name; none if the target cannot take tokens back.
+        lookup: copies from the text so far; None if nothing may be copied.
+        past: other texts that lookup may copy from, unless the drafts must follow from the seed.
+        rows: the largest number of tokens in a pass.
+        recorder: observes the rounds.
+    """
+
+    def __init__(
+        self,
+        target: Context,
+        *drafters: Drafter,
+        lookup: Lookup | None = None,
+        rows: int = MAX_BATCH_OUTPUTS,
+    ) -> None:
+        able = target.can_truncate
+        self.target = target
+        self.rows = min(rows, MAX_BATCH_OUTPUTS, target.n_batch)
+        self.drafters = {each.name: each for each in drafters} if able else {}
+        self.lookup = lookup if able else None
+        self.past = NO_PAST
+        self.recorder = RoundRecorder(target.model, self.drafters)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything can be drafted."""
+        return bool(self.drafters) or self.lookup is not None
+
+    def prefill(
+        self, prompt: Sequence[int], cancel: Cancel, policy: GammaPolicy | None = None
+    ) -> Generator[tuple[int, int], None, Prefill]:
+        """Read all but the last token of `prompt` into the target's cache, reusing what is there.
+
+        Args:
+            prompt: its ids.
+            cancel: stops it.
+            policy: of the generation to come; None if it may ask any drafter.
+
+        Yields:
+            (tokens read, tokens to read), after every batch.
+
+        Returns:
+            The `Prefill` figures (as the generator's return value).
+
+        Raises:
+            PromptTooLong: the prompt does not fit in the context.
+            Cancelled: `cancel` was set; what was read stays in the cache.
+        """
+        started = perf_counter()
+        if len(prompt) > self.target.n_ctx:
+            raise PromptTooLong(
+                f"the prompt has {len(prompt)} tokens, the context holds {self.target.n_ctx}",
+                "Shorten the prompt or raise --ctx-size.",
+            )
+        self.target.watch(cancel)
+        self._show(policy, tuple(self.drafters))
+        end = len(prompt) - 1
+        cached = self.target.keep_prefix(prompt[:end])
+        for start in range(cached, end, self.target.n_batch):
+            cancel.check()
+            self.target.mark()
+            self.target.decode(prompt[start : min(start + self.target.n_batch, end)], 0)
+            yield len(self.target.tokens) - cached, end - cached
+        self.target.wait()  # or the first round would seem to take the prompt's time
+        return Prefill(len(prompt), cached, end - cached, perf_counter() - started)
+
+    def _show(self, policy: GammaPolicy | None, names: Sequence[str]) -> None:
+        """Show the target's decodes to those of these drafters that the policy may ask."""
+        asked = names if policy is None else policy.asks(names)
+        listeners = (self.drafters[name].capabilities.listener for name in asked)
+        self.target.show([each for each in listeners if each is not None])
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        settings: GenerateSettings,
+        policy: GammaPolicy,
+        cancel: Cancel,
+    ) -> Generator[Round, None, None]:
+        """Continue `prompt`, whose `prefill` has run, until it ends; the last round has `finish`.
+
+        The first round drafts nothing, so that the first token never waits for a draft model to
+        read the prompt. The iterator may be closed between any two rounds.
+
+        Yields:
+            One `Round` per pass of the target.
+        """
+        generation = self._begin(prompt, settings, cancel)
+        policy.begin(follow_clock=generation.how.invariant or not settings.repeatable)
+        if generation.remaining == 0:
+            yield _nothing(FinishReason.LENGTH)
+            return
+        finish = None
+        try:
+            while finish is None:
+                try:
+                    cancel.check()
+                    done = self._round(generation, policy)
+                except Cancelled:
+                    done = _nothing(FinishReason.CANCELLED)
+                policy.observe(done)
+                self._observe_overlap(done)
+                yield done
+                finish = done.finish
+        finally:
+            for ahead in self._ahead():
+                ahead.rest()
+
+    def close(self) -> None:
+        """End the threads in which drafters read ahead; the caller closes their contexts."""
+        for ahead in self._ahead():
+            ahead.close()
+
+    def _begin(
+        self, prompt: Sequence[int], settings: GenerateSettings, cancel: Cancel
+    ) -> _Generation:
+        how = verification(
+            settings.accept,
+            settings.sampling,
+            constraint=settings.constraint,
+            lenience=settings.lenience,
+            trace=settings.trace,
+        )
+        free = how.invariant or not settings.repeatable
+        for drafter in self.drafters.values():
+            drafter.begin(prompt, how.proposer, cancel, anew=not free)
+        if self.lookup is not None:
+            self.lookup.begin(prompt, self.past if free else NO_PAST)
+        remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
+        tokens, sampling = list(prompt), replace(settings.sampling, seed=how.noise.seed)
+        seeded = replace(settings, sampling=sampling, trace=None)
+        self.recorder.begin(GenerationRecord(seeded, tokens, len(tokens)), settings, how, cancel)
+        return _Generation(tokens, how, remaining, settings.drafters, free)
+
+    def _round(self, generation: _Generation, policy: GammaPolicy) -> Round:
+        """One round. The recorder observes each step, and tells the figures at the end."""
+        recorder, tokens, how = self.recorder, generation.tokens, generation.how
+        recorder.started()
+        guess, plan = self._decide(generation, policy)
+        recorder.planned(guess, plan)
+        proposal = self._propose(generation, guess, plan)
+        recorder.proposed(proposal)
+        logits, ahead = self._decode(generation, proposal)
+        recorder.decoded(logits, ahead)
+        draft, position = proposal.draft, len(tokens)
+        rows = how.sampler.rows(logits, tokens, draft.tokens)
+        verdict = how.rule(draft, rows, how.noise, position)
+        recorder.verified(rows, verdict)
+        emitted, finish = self._commit(generation, draft, verdict)
+        recorder.committed(emitted, finish)
+        # The cache holds the old sequence and the whole draft.
+        self.target.truncate(position + min(verdict.accepted, len(emitted) + 1))
+        recorder.rolled_back()
+        if proposal.drafter in self.drafters:
+            accepted = min(verdict.accepted, proposal.own)
+            self.drafters[proposal.drafter].observe(tokens, accepted)
+        return recorder.observed()
+
+    def _observe_overlap(self, done: Round) -> None:
+        """Let the drafter learn whether drafting during the target's passes pays."""
+        ahead = self._ahead_of(done.drafter)
+        if ahead is not None:
+            ahead.beside.observe(done, right=ahead.right)
+
+    def _ahead_of(self, drafter: str) -> Ahead | None:
+        return self.drafters[drafter].capabilities.ahead if drafter in self.drafters else None
+
+    def _ahead(self) -> Iterator[Ahead]:
+        """Those that read while the target decodes."""
+        drafters = self.drafters.values()
+        return (ahead for each in drafters if (ahead := each.capabilities.ahead) is not None)
+
+    def _decode(self, generation: _Generation, proposal: Proposal) -> tuple[Logits, Ahead | None]:
+        """Decode the last token and the draft.
+
+        Returns:
+            The logits, of shape (1 + drafted, n_vocab), and the drafter that went on meanwhile.
+        """
+        draft = proposal.draft.tokens
+        if draft:
+            self.target.mark(len(draft) + 1)
+        with self._meanwhile(generation, proposal) as ahead:
+            return self.target.decode([generation.tokens[-1], *draft], len(draft) + 1), ahead
+
+    def _meanwhile(
+        self, generation: _Generation, proposal: Proposal
+    ) -> AbstractContextManager[Ahead | None]:
+        """Let a draft model go on during the target's pass, where that pays.
+
+        How far it comes depends on the clock, and so does its next draft. So it waits if the drafts
+        must follow from the seed, and while a round's passes are recorded.
+        """
+        ahead = self._ahead_of(proposal.drafter)
+        if (
+            ahead is None
+            or self.recorder.passes is not None
+            or not generation.free
+            or not proposal.views  # it could not read the text
+        ):
+            return nullcontext()
+        draft = proposal.draft.tokens
+        room = min(generation.remaining, self.target.free) - len(draft) - 2
+        return ahead.going_on(generation.tokens, proposal.held, draft, proposal.following, room)
+
+    def _room(self, generation: _Generation) -> int:
+        """How many tokens may be drafted: a round emits one token more than it drafts."""
+        room = min(generation.remaining, self.target.free, self.rows)
+        return max(0, room - 1)
+
+    def _guess(self, generation: _Generation, drafted: Sequence[int] = ()) -> Guess:
+        """The tokens that lookup would copy after `drafted`."""
+        if self.lookup is None or not generation.asks(LOOKUP):
+            return NO_GUESS
+        started = perf_counter()
+        limit = min(self._room(generation), LONGEST) - len(drafted)
+        guess = self.lookup.guess(generation.tokens, drafted, limit)
+        self.recorder.copying_s += perf_counter() - started
+        return guess
+
+    def _decide(self, generation: _Generation, policy: GammaPolicy) -> tuple[Guess, Plan]:
+        """Lookup's guess, and the round's plan, which is `PLAIN` if no drafter may be asked."""
+        asked = {name: it for name, it in self.drafters.items() if generation.asks(name)}
+        self._show(policy, tuple(asked))
+        first, generation.first = generation.first, False
+        copies = self.lookup is not None and generation.asks(LOOKUP)
+        if first or not policy.asks((*asked, LOOKUP) if copies else tuple(asked)):
+            return NO_GUESS, PLAIN
+        guess = self._guess(generation) if copies else NO_GUESS
+        return guess, policy.plan(self._situation(generation, asked, guess))
+
+    def _situation(
+        self, generation: _Generation, asked: Mapping[str, Drafter], guess: Guess
+    ) -> Situation:
+        tokens = generation.tokens
+        states = {name: each.state(tokens) for name, each in asked.items()}
+        able = {name: each.capabilities for name, each in asked.items()}
+        return Situation(
+            room=self._room(generation),
+            context=len(tokens),
+            remaining=generation.remaining,
+            pending_tokens={name: each.pending_tokens for name, each in states.items()},
+            left_out={name: each.left_out for name, each in states.items()},
+            copies=guess.confidences,
+            readers=[name for name, each in able.items() if each.reads_paths],
+            blocks={name: each.block for name, each in able.items() if each.block},
+        )
+
+    def _propose(self, generation: _Generation, guess: Guess, plan: Plan) -> Proposal:
+        """The proposal that the plan wants: of the drafter it names, with what lookup adds."""
+        if plan.limit == 0:
+            return NOT_ASKED
+        if plan.drafter == LOOKUP:
+            copied = guess.first(plan.limit)
+            return Proposal(LOOKUP, Draft(copied.tokens), tail=copied)
+        drafter, tokens = self.drafters[plan.drafter], generation.tokens
+        proposal = drafter.propose(tokens, plan, guess.tokens[: plan.reads])
+        proposal = replace(proposal, left_out=drafter.state(tokens).left_out)
+        if guess.tokens:
+            same = common_prefix(proposal.draft.tokens, guess.tokens)
+            proposal = replace(proposal, agreed=max(0, min(same, len(proposal.views) - 1)))
+        own = proposal.draft.cut(plan.keep())
+        if own.tokens and self.target.model.is_end(own.tokens[-1]):
+            return replace(proposal, draft=own)
+        beyond = self._guess(generation, own.tokens)
+        tail = beyond.first(plan.copies(beyond.confidences))
+        return replace(proposal, draft=own.followed_by(tail.tokens), tail=tail, beyond=beyond)
+
+    def _commit(
+        self, generation: _Generation, draft: Draft, verdict: Verdict
+    ) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Append what the verdict emits, up to an end of generation; tell why it is the end."""
+        emitted = (*draft.tokens[: verdict.accepted], verdict.token)
+        is_end = self.target.model.is_end
+        ended = next((i for i, token in enumerate(emitted) if is_end(token)), None)
+        tokens = emitted[:ended]
+        generation.tokens.extend(tokens)
+        generation.remaining -= len(tokens)
+        generation.how.sampler.accept(tokens)
+        if ended is not None:
+            return tokens, FinishReason.STOP
+        if generation.remaining <= 0:
+            return tokens, FinishReason.LENGTH
+        full = len(generation.tokens) > self.target.n_ctx
+        return tokens, FinishReason.CONTEXT if full else None
+
+
+def _nothing(finish: FinishReason) -> Round:
+    """A last round that emits nothing."""
+    return Round((), 0, 0, 0, 0.0, 0.0, 0.0, finish=finish)
