@@ -396,10 +396,10 @@ class AutoGamma:
         return plan, prices.rate * cost
 
     def _shared_catch_up(self, curve: Curve, pending: int, situation: Situation) -> float:
-        """This round's share of what reading `lag` tokens costs more than the usual.
+        """This round's share of what reading `pending` tokens costs more than the usual.
 
         It pays for all rounds to come, as far as can be seen, or until the next copy: behind that
-        the model lags again.
+        the model has to catch up again.
         """
         if pending <= _USUAL_PENDING:
             return 0.0
