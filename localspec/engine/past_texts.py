@@ -1,4 +1,4 @@
-"""What was written before, in other texts: where lookup goes on when its own text says nothing."""
+"""Other texts that lookup may copy from when its own text has no match."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _GAP = -1  # stands between texts: no token
 
 
 class Past:
-    """Texts, and where every six tokens stood last: 12 to 20 bytes a token, built in milliseconds.
+    """Texts, indexed by where six tokens in a row stood last.
 
-    Of six tokens that share a slot of the table with others only the latest are found.
+    The index takes 12 to 20 bytes a token, and milliseconds to build. If several sixes share a slot
+    of its table, only the latest is found.
     """
 
     def __init__(self, texts: Sequence[TextIds]) -> None:
-        """Index texts of ids, the latest last; none of them is taken to go on in the next."""
+        """Index texts of ids, the latest last; no match reaches from one text into the next."""
         gap = np.full(1, _GAP, np.int32)
         self._tokens = np.concatenate([gap, *(part for text in texts for part in (text, gap))])
         count = max(0, len(self._tokens) - _GRAM)
@@ -36,9 +37,9 @@ class Past:
         self._follows[(slots ^ slots >> 15) & self._mask] = np.arange(_GRAM, _GRAM + count)
 
     def find(self, tail: Sequence[int]) -> tuple[int, int]:
-        """Where the last tokens stood: (how many of them, where what followed begins).
+        """Where the last tokens stood before: (how many of them match, start of what followed).
 
-        Both are 0 where they did not, or fewer than six.
+        Both are 0 if fewer than six match.
         """
         slot = 0
         for token in tail[-_GRAM:]:
@@ -51,10 +52,10 @@ class Past:
         return (match, at) if match >= _GRAM else (0, 0)
 
     def copy(self, start: int, limit: int) -> list[int]:
-        """At most `limit` tokens from `start` on, to the end of their text."""
+        """At most `limit` tokens from `start` on, up to the end of their text."""
         found: list[int] = self._tokens[start : start + limit].tolist()
         return found[: found.index(_GAP)] if _GAP in found else found
 
 
 NO_PAST = Past(())
-"""Nothing was written before."""
+"""No other texts."""

@@ -1,8 +1,8 @@
-"""The draft model goes on while the target decodes (2408.11850, 2405.14105).
+"""A draft model that goes on while the target decodes (2408.11850, 2405.14105).
 
-It reads along the likeliest outcome: all that was proposed is accepted, and what follows is its own
-best guess, again and again. Where the outcome was that, the next proposal finds its first passes
-made. They are decodes and no more: nothing is drawn ahead, and no number of a rule's is used.
+It reads along the likeliest outcome: the whole draft is accepted, and its own best guesses follow.
+If that is the outcome, the first passes of the next proposal are already done. Only decodes happen
+ahead of time: nothing is drawn, so that no random number of a rule is used up.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from localspec.engine.round.sampling import Logits
 from localspec.errors import Cancelled, EngineError, SamplingError
 
 Guesses: TypeAlias = Callable[[Logits, Sequence[int]], int]
-"""(logits of shape (n_vocab,), tokens behind the text) -> the likeliest next token."""
+"""(logits of shape (n_vocab,), tokens after the text) -> the likeliest next token."""
 
-_LOOK_S = 0.02  # seconds from one look at the generation's cancel to the next
+_POLL_S = 0.02  # seconds between two checks of the generation's cancel
 
 
 @dataclass(slots=True)
 class _Way:
-    """What is read behind a text.
+    """The tokens that are read after a text.
 
     Attributes:
-        text: tokens of the text.
-        held: tokens of it that the cache holds.
-        drafted: of `tokens` the first ones, that were proposed.
-        tokens: those, and the guesses behind them.
-        rows: logits behind each guess that was read, shape (n_vocab,).
-        stays: of `tokens`, those that became text.
+        text: length of the text.
+        held: how many of its tokens the cache holds.
+        drafted: how many of `tokens`, counted from the first, were proposed.
+        tokens: the draft, and the guesses after it.
+        rows: logits after each guess that was read, shape (n_vocab,).
+        stays: how many of `tokens` became text.
     """
 
     text: int
@@ -50,24 +50,24 @@ class _Way:
 
     @property
     def guesses(self) -> int:
-        """How many there are."""
+        """How many guesses there are."""
         return len(self.tokens) - self.drafted
 
 
 class Ahead:
-    """What a draft model reads while the target decodes, in a thread of its own.
+    """Reads with a draft model while the target decodes, in a thread of its own.
 
-    The thread has the context to itself until `found` or `rest` return. It looks for guesses under
-    a lock, and for none once the target's pass is over: the sampler chain is then the target's.
+    The thread owns the context until `found` or `rest` return. It makes guesses under a lock, and
+    none once the target's pass is over, since the target then uses the sampler chain.
 
     Attributes:
-        beside: decides when.
+        beside: decides when to read.
         passes: decodes begun during the last pass of the target.
-        right: whether the last outcome was the one that was read along.
+        right: whether the last outcome was the expected one.
     """
 
     def __init__(self, context: Context, n_vocab: int, beside: Beside) -> None:
-        """Read with `context`, of whose tokens the first `n_vocab` are the target's."""
+        """Read with `context`; the target has the first `n_vocab` of its ids."""
         self.beside = beside
         self.passes, self.right = 0, False
         self._context, self._n_vocab = context, n_vocab
@@ -79,7 +79,7 @@ class Ahead:
         self._proposer: Proposer = argmax_proposer
 
     def begin(self, proposer: Proposer, cancel: Cancel) -> None:
-        """A generation starts whose tokens `proposer` picks, and which `cancel` stops."""
+        """Start a generation: `proposer` picks its tokens, and `cancel` stops it."""
         self.rest()
         self._proposer, self._cancel = proposer, cancel
 
@@ -91,14 +91,14 @@ class Ahead:
         following: View | None,
         room: int,
     ) -> AbstractContextManager[Ahead | None]:
-        """Read on behind what was proposed while the block runs, where that pays.
+        """Read on after the draft while the block runs, if that pays.
 
         Args:
-            tokens: the text that it was proposed for.
-            held: how many of them the passes of the proposal left in the cache.
-            draft: what was proposed.
-            following: what these passes showed behind all of it, if they came so far.
-            room: tokens that the next draft may have at most.
+            tokens: the text that the draft continues.
+            held: how many of them the proposal's passes left in the cache.
+            draft: the proposed tokens.
+            following: what these passes showed after the whole draft, if they got that far.
+            room: the largest number of tokens in the next draft.
         """
         context, model = self._context, self._context.model
         if not draft or max(draft) >= model.n_vocab or model.is_end(draft[-1]):
@@ -127,12 +127,12 @@ class Ahead:
         """Read on while the block runs.
 
         Args:
-            text: its tokens, and how many of them the cache holds: all but what was left out.
-                Behind them it may hold some of the draft's.
-            draft: what was proposed.
-            guess: what is likeliest to follow, None where the draft has to be read for that.
-            guesses: tells the same from logits.
-            room: tokens that the next draft may have at most.
+            text: its length, and how many of its tokens the cache holds: all but those left out.
+                After them it may hold some of the draft.
+            draft: the proposed tokens.
+            guess: the likeliest next token; None if the draft has to be read to know it.
+            guesses: makes a guess from logits.
+            room: the largest number of tokens in the next draft.
         """
         held, tokens = text[1], [*draft] if guess is None else [*draft, guess]
         same = min(common_prefix(self._context.tokens[held:], tokens), len(tokens) - 1)
@@ -153,24 +153,24 @@ class Ahead:
                 self._over = True
 
     def _read(self, way: _Way, unread: list[int], guesses: Guesses, room: int) -> None:
-        """What the thread does: `unread` first, then guess after guess."""
+        """The thread's work: read `unread`, then guess after guess."""
         with suppress(Cancelled):
             while unread:
                 self.passes += 1
                 row = self._context.decode(unread, 1)[0, : self._n_vocab]
                 if way.guesses:
-                    row = row.copy()  # the next decode writes over it
+                    row = row.copy()  # the next decode overwrites it
                     way.rows.append(row)
                 unread = self._next(row, way, guesses, room)
 
     def _next(self, row: Logits, way: _Way, guesses: Guesses, room: int) -> list[int]:
-        """The guess that follows; none once the target's pass is over."""
+        """The next guess; empty once the target's pass is over."""
         with self._looking:
             if self._over or way.guesses >= room:
                 return []
             try:
                 token = guesses(row, way.tokens)
-            except (SamplingError, EngineError):  # no distribution; a tail that a grammar refuses
+            except (SamplingError, EngineError):  # no distribution, or a grammar's refusal
                 return []
             if self._context.model.is_end(token):
                 return []
@@ -178,10 +178,10 @@ class Ahead:
             return [token]
 
     def outcome(self, tokens: Sequence[int]) -> bool:
-        """The text is `tokens` now: what is still being read along another one is given up.
+        """Learn that the text is now `tokens`; reading along another one stops.
 
         Returns:
-            whether anything was read ahead, through which `found` and `rest` will look.
+            Whether anything was read ahead. `found` and `rest` then settle the cache.
         """
         way = self._way
         if way is None:
@@ -194,9 +194,9 @@ class Ahead:
         return True
 
     def found(self, tokens: Sequence[int]) -> list[Logits]:
-        """Logits behind the newest of `tokens`, and behind each of the guesses that follow it.
+        """Logits after the newest of `tokens`, and after each guess that follows it.
 
-        None where the text went another way: the cache then holds what is right of it, and not the
+        Empty if the text went another way: the cache then holds what is right of it, without the
         newest token.
 
         Raises:
@@ -210,7 +210,7 @@ class Ahead:
         newest, same = len(said) - 1 - way.drafted, common_prefix(way.tokens, said)
         if failed is not None and same == min(len(way.tokens), len(said)):
             raise failed
-        # A guess may not have been read to its end.
+        # The last guess may not have been read.
         del way.tokens[way.drafted + len(way.rows) :]
         if same == len(said) and 0 <= newest < len(way.rows):
             return way.rows[newest:]
@@ -219,29 +219,29 @@ class Ahead:
         return []
 
     def take(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """The guesses that follow `tokens` in the cache, which is the caller's from now on."""
+        """The guesses after `tokens` in the cache, which the caller owns from now on."""
         way, self._way = self._way, None
         return () if way is None else tuple(way.tokens[len(tokens) - way.text :])
 
     def rest(self) -> None:
-        """Nothing of it is wanted any more: the cache holds nothing but text."""
+        """Stop reading; the cache then holds only text."""
         self._halt.set()
-        self._settle()  # nobody asked for what failed
+        self._settle()  # a failure does not matter any more
         way, self._way = self._way, None
         if way is not None:
             self._context.rewind(way.held + way.stays)
 
     def close(self) -> None:
-        """Rest, and end the thread."""
+        """Stop reading, and end the thread."""
         self.rest()
         self._threads.shutdown()
 
     def _settle(self) -> BaseException | None:
-        """Wait for what is being read; give what it failed of."""
+        """Wait until the thread has stopped reading; return the error that it ended with."""
         running = self._running
         if running is None:
             return None
-        while not wait([running], _LOOK_S).done:
+        while not wait([running], _POLL_S).done:
             if self._cancel.is_set():
                 self._halt.set()
         self._running = None

@@ -1,4 +1,4 @@
-"""Proposers: what a draft's logits offer as the next token, under each acceptance rule. Pure."""
+"""Proposers: which token a draft's logits propose next, under each acceptance rule. Pure."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from localspec.engine.round.sampling import Dist, Logits, Sampler, check_largest
 
 
 class View(Protocol):
-    """What the draft's pass shows of the next token, before any is picked."""
+    """What a pass of the draft shows of the next token, before one is picked."""
 
     @property
     def must_verify(self) -> bool:
-        """Whether what is picked here must be submitted, whatever it turns out to be.
+        """Whether the picked token must be submitted, whichever it is.
 
-        Where the rule weighs a token's own q, leaving the token out for what it is would bias the
-        output. All that came before it must then be submitted, too.
+        If the rule weighs a token's q, leaving out a token because of what it is would bias the
+        output. All tokens before it must then be submitted, too.
         """
 
     def confidence(self) -> float:
         """The probability of the draft's best guess: 0 to 1."""
 
     def pick(self) -> tuple[int, Dist | None]:
-        """A token, and the q that it was drawn from, or None for one that was not drawn."""
+        """A token, and the q that it was drawn from; None if it was not drawn."""
 
     def chance(self, p: Dist) -> float:
-        """The probability that the rule accepts what is picked here, with `p` the target's."""
+        """The probability that the rule accepts the picked token; `p` is the target's row."""
 
 
 def likeliest(view: View) -> int:
-    """The token that is most likely picked. No stream moves: a drawn one is left undrawn."""
+    """The token that is most likely picked. No random number is drawn for it."""
     if isinstance(view, SampledView) and view.must_verify:
         return int(view.q.ids[0])
     return view.pick()[0]  # the best guess, or the draw that belongs to the position
@@ -46,12 +46,12 @@ Proposer: TypeAlias = Callable[[Logits, Sequence[int], Sequence[int]], View]
 
 @dataclass(frozen=True, slots=True)
 class ArgmaxView:
-    """Propose the most probable token: the best guess where the rule asks for a match.
+    """Propose the most probable token: the best guess if the rule asks for a match.
 
     Attributes:
         token: the best guess.
         logits: the draft's, of shape (n_vocab,).
-        maxima: those of `_column_maxima`, if they were wanted for the guess already.
+        maxima: the `_column_maxima` of the logits, if they are already known.
     """
 
     must_verify: ClassVar[bool] = False
@@ -60,11 +60,11 @@ class ArgmaxView:
     maxima: Logits | None = None
 
     def confidence(self) -> float:
-        """An estimate from above of the softmax at its largest value.
+        """An estimate of the largest softmax value, never too low.
 
-        The sum runs over the maxima of many short columns in place of all logits: the few tokens
-        that carry the mass are rarely in one column, and nothing passes over the vocabulary more
-        than once. What it gets wrong the calibration takes out again.
+        It sums over the maxima of many short columns in place of all logits, so that the vocabulary
+        is read only once. The few tokens that carry the mass are rarely in one column; the
+        calibration corrects the error.
         """
         maxima = _column_maxima(self.logits) if self.maxima is None else self.maxima
         return 1.0 / max(1.0, float(np.add.reduce(np.exp(maxima - self.logits[self.token]))))
@@ -79,7 +79,7 @@ class ArgmaxView:
 
 
 def _column_maxima(logits: Logits) -> Logits:
-    """The largest of every column of logits (n,) that are laid out in 64 rows and perhaps a bit."""
+    """The column maxima of logits (n,), laid out in at most 64 full rows and a shorter one."""
     rows = max(1, min(64, len(logits) // 64))
     width = len(logits) // rows
     maxima: Logits = np.maximum.reduce(logits[: rows * width].reshape(rows, width))
@@ -90,10 +90,10 @@ def _column_maxima(logits: Logits) -> Logits:
 
 
 def argmax_proposer(logits: Logits, _tokens: Sequence[int], _drafted: Sequence[int]) -> ArgmaxView:
-    """See the most probable token; it is found in the pass that tells how sure the draft is.
+    """Propose the most probable token; one pass over the logits finds it and its confidence.
 
     Raises:
-        SamplingError: the logits are no distribution.
+        SamplingError: the logits are not a distribution.
     """
     maxima = _column_maxima(logits)
     column, width = int(maxima.argmax()), len(maxima)
@@ -104,10 +104,10 @@ def argmax_proposer(logits: Logits, _tokens: Sequence[int], _drafted: Sequence[i
 
 @dataclass(frozen=True, slots=True)
 class BestProposer:
-    """See the most probable token after logit bias and penalties, within the grammar.
+    """Propose the most probable token after logit bias and penalties, within the grammar.
 
     Attributes:
-        best: a greedy chain, with the target's constraint.
+        best: a greedy sampler chain with the target's constraint.
     """
 
     best: Sampler
@@ -119,10 +119,10 @@ class BestProposer:
 
 @dataclass(frozen=True, slots=True)
 class KeptView:
-    """A best guess where the rule accepts whatever the target's row keeps.
+    """A best guess, if the rule accepts every token that the target's row keeps.
 
     Attributes:
-        guess: the same where the rule asks for a match.
+        guess: the view for a rule that asks for a match.
     """
 
     must_verify: ClassVar[bool] = False
@@ -137,7 +137,7 @@ class KeptView:
         return self.guess.pick()
 
     def chance(self, p: Dist) -> float:
-        """Nothing is left to chance: the row has the guess or it has not."""
+        """1 if the row has the guess, else 0."""
         return float(p.prob(self.guess.pick()[0]) > 0)
 
 
@@ -147,7 +147,7 @@ Agreement: TypeAlias = Callable[[Dist, Dist], float]
 
 @dataclass(frozen=True, slots=True)
 class SampledView:
-    """Draw the proposal from the draft's own distribution, and hand that distribution over."""
+    """Propose a token drawn from the draft's own distribution, which is part of the proposal."""
 
     must_verify: bool
     q: Dist
@@ -164,23 +164,23 @@ class SampledView:
         return self.noise.pick(self.q, self.position), self.q
 
     def chance(self, p: Dist) -> float:
-        """What the rule makes of p and q."""
+        """The rule's agreement of p and q."""
         return self.agreement(p, self.q)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingProposer:
-    """See the draft's distribution after the sampler chain.
+    """Propose tokens drawn from the draft's distribution after the sampler chain.
 
-    What breaks a grammar is masked before the draw: to cut a sampled draft for it afterwards would
-    change the distribution of what is emitted.
+    Tokens that the grammar forbids are masked before the draw: to cut a sampled draft afterwards
+    would change the distribution of what is emitted.
 
     Attributes:
         sampler: the generation's sampler chain, with its constraint.
         noise: the drafts' randomness. Under the coupled rule the same object that verification
-            draws from, which is what makes draft and target tend to say the same.
+            draws from, so that draft and target tend to draw the same tokens.
         agreement: how likely the rule is to accept.
-        must_verify: whether the rule weighs q, so that what was drawn must be submitted.
+        must_verify: whether the rule weighs q, so that a drawn token must be submitted.
     """
 
     sampler: Sampler

@@ -1,4 +1,4 @@
-"""What constrained output asks of the sampler chain, and its states along a draft. Pure."""
+"""Constraints on the output: what may come next, and the states along a draft. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from localspec.errors import EngineError
 
 
 class Constraint(Protocol):
-    """What may come next, in one state. States are never changed: `after` makes new ones."""
+    """One state of a constraint. It never changes: `after` makes a new one."""
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of `ids` (k,) may come next: (k,)."""
 
     def after(self, token: int) -> Constraint:
-        """The state once `token`, which is allowed, has come.
+        """The state after `token`.
 
         Raises:
-            EngineError: it is not allowed.
+            EngineError: `token` is not allowed.
         """
 
 
 class Vocabulary(Protocol):
-    """From tokens to text and back."""
+    """Turns tokens into text, and text into tokens."""
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of a token; control tokens are empty unless `special`."""
@@ -37,13 +37,13 @@ class Vocabulary(Protocol):
 
 
 class Awaited:
-    """Anything may come until a mark has been written; from there on a constraint holds.
+    """Allows everything until a mark has been written; from then on a constraint holds.
 
-    A mark does not count where the token that ends it goes on with something that is not allowed.
+    A mark does not count if the token that ends it goes on with text that the constraint forbids.
 
     Args:
         mark: the mark, not empty.
-        then: holds behind it.
+        then: the constraint that holds after the mark.
         vocabulary: of the tokens.
         end: the last bytes that were written, too few to hold the mark.
     """
@@ -58,7 +58,7 @@ class Awaited:
         return ids >= 0
 
     def after(self, token: int) -> Constraint:
-        """The constraint itself, if `token` has ended the mark."""
+        """The state after `token`: that of the constraint, if `token` ends the mark."""
         text = self._end + self._vocabulary.piece(token, special=True)
         _, mark, rest = text.partition(self._mark)
         if mark:
@@ -69,7 +69,7 @@ class Awaited:
         return Awaited(self._mark, self._then, self._vocabulary, text[max(0, len(text) - keep) :])
 
     def _beyond(self, rest: bytes) -> Constraint | None:
-        """The constraint after `rest`, None where it does not allow that; blanks ahead are free."""
+        """The constraint after `rest`, leading blanks left out; None if it forbids that."""
         state, text = self._then, rest.lstrip().decode("utf-8", "replace")
         try:
             for token in self._vocabulary.tokenize(text, add_special=False, parse_special=False):
@@ -80,32 +80,32 @@ class Awaited:
 
 
 class Anything:
-    """Every token may come."""
+    """Allows every token."""
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Every id."""
         return ids >= 0
 
     def after(self, token: int) -> Constraint:  # noqa: ARG002 - none matters
-        """The same."""
+        """The same state."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class Budgeted:
-    """A thought has so many tokens; then those that close it are the only ones that may come.
+    """Limits the tokens of a thought; after them only the tokens that close it are allowed.
 
-    One token with all the probability is a distribution like others: drafts go on, and what is
-    emitted follows it exactly.
+    One token with all the probability is a distribution like any other, so drafts go on and stay
+    lossless.
 
     Attributes:
-        then: what holds besides, and once the thought is closed.
+        then: another constraint, which also holds during the thought and after it.
         vocabulary: of the tokens.
-        begin: the mark that begins a thought; empty where it has begun.
+        begin: the mark that begins a thought; empty if the thought has begun.
         close: the mark that ends it.
         left: tokens that the thought may still have.
-        closing: the tokens that end it, those that remain.
-        forced: the thought is being ended.
+        closing: the tokens that end it and have not come yet.
+        forced: whether the thought is being ended.
         end: the last bytes that were written, too few to hold a mark.
     """
 
@@ -125,10 +125,10 @@ class Budgeted:
         return self.then.allowed(ids)
 
     def after(self, token: int) -> Constraint:
-        """The state once `token` has come.
+        """The state after `token`.
 
         Raises:
-            EngineError: it is not allowed.
+            EngineError: `token` is not allowed.
         """
         then = self.then.after(token)
         if self.forced or (not self.begin and self.left <= 0):
@@ -149,13 +149,12 @@ class Budgeted:
 
 
 class Course:
-    """The states of a constraint along a sequence: each is worked out once.
+    """The states of a constraint along a sequence; each is computed once.
 
-    The target's rows and the draft's ask for the same states within a round, and the states of
-    accepted tokens carry over to the next one.
+    Within a round the target's rows and the draft's ask for the same states.
 
     Attributes:
-        state: after everything that was committed.
+        state: the state after all committed tokens.
     """
 
     def __init__(self, state: Constraint) -> None:
@@ -174,6 +173,6 @@ class Course:
         return self._states[len(drafted)]
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Go on from after `tokens`."""
+        """Commit `tokens`: later states follow them."""
         self.state = self.after(tokens)
         self._drafted, self._states = [], [self.state]

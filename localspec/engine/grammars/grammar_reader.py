@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GrammarReader:
-    """Reads grammars for one model, and keeps the last one."""
+    """Reads grammars for one model; keeps the last one, so that asking again costs nothing."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -25,7 +25,7 @@ class GrammarReader:
         """The state of a grammar before any text.
 
         Raises:
-            UsageError: it is no grammar, or a schema in it cannot be enforced.
+            UsageError: it is not a grammar, or a schema in it cannot be enforced.
         """
         if self._last is None or self._last[0] != grammar:
             read = (
@@ -44,10 +44,10 @@ class GrammarReader:
 
 
 def require_grammar(grammar: str) -> None:
-    """Find out, without a model, whether `grammar` is one.
+    """Check, without a model, that `grammar` is a grammar.
 
     Raises:
-        UsageError: it is none, or a schema in it cannot be enforced.
+        UsageError: it is not, or a schema in it cannot be enforced.
     """
     if not lark.is_lark(grammar):
         check_grammar(grammar)

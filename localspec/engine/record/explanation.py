@@ -1,4 +1,4 @@
-"""What happened inside one round, as it is told: plain values, which need no numpy."""
+"""The explanation of a round, as plain values that need no numpy."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from localspec.engine.record.stats import Round
 
 
 class TokenVerdict(Struct, frozen=True):
-    """What became of one drafted token.
+    """What the rule decided about one drafted token.
 
     Attributes:
         accepted: whether it stays.
-        sentence: why, for a person.
-        formula: the test in numbers; empty where tokens alone were compared.
-        chance: the chance that the test had to succeed; None where the target drew a token instead.
-        drawn: the number from 0 to 1 that had to be below it.
-        said: the token that the target drew or chose; None where numbers were compared.
+        sentence: the reason, for people.
+        formula: the test in numbers; empty if only tokens were compared.
+        chance: the probability of acceptance; None if the target drew a token instead.
+        drawn: the number from 0 to 1 that had to be below `chance`.
+        said: the token that the target drew or chose; None if numbers were compared.
     """
 
     accepted: bool
@@ -28,17 +28,17 @@ class TokenVerdict(Struct, frozen=True):
 
 
 class Candidate(Struct, frozen=True, array_like=True):
-    """A token that might have come, and how likely it was: 0 to 1."""
+    """A token that was possible, and its probability: 0 to 1."""
 
     text: str
     share: float
 
 
 class TokenProbabilities(Struct, frozen=True):
-    """What one of the models thought of a position.
+    """One model's probabilities at a position.
 
     Attributes:
-        guess: the probability of the guess.
+        guess: of the drafted token.
         best: the most probable tokens.
     """
 
@@ -50,11 +50,11 @@ class GuessedToken(Struct, frozen=True):
     """A drafted token.
 
     Attributes:
-        text: the token.
-        drafter: who guessed it.
-        draft: what the drafter thought; None for one that copies, or where its rows are gone.
-        target: what the target thought; None where the rule did not look.
-        test: how it was judged; None where it was not.
+        text: of the token.
+        drafter: the drafter that proposed it.
+        draft: the drafter's probabilities; None if it copies, or they are no longer known.
+        target: the target's probabilities; None if the rule did not ask for them.
+        test: how the token was judged; None if it was not.
     """
 
     text: str
@@ -65,22 +65,22 @@ class GuessedToken(Struct, frozen=True):
 
 
 class RoundExplanation(Struct, frozen=True):
-    """All that happened inside one round.
+    """The explanation of one round.
 
     Attributes:
-        number, rounds: which round of the answer, from 1, and how many there are so far.
-        earlier, later: the nearest rounds with a draft, by number; 0 for none.
+        number, rounds: the round's number in the answer, from 1, and how many rounds there are.
+        earlier, later: numbers of the nearest rounds with a draft; 0 for none.
         before: the end of the text that the round continues.
-        rule: the acceptance rule, as people choose it.
-        greedy: whether the target takes its best token; its rows are then those before the choice.
+        rule: the acceptance rule, by the name that users choose.
+        greedy: whether the target takes its best token; its probabilities are then the softmax.
         guesses: the drafted tokens.
         accepted: how many of them stay.
-        token: the one more: recovered, or bonus where all stay.
-        last: what the target thought of that position: after a rejection, what was left for it.
+        token: the last emitted token: recovered, or bonus if all drafted tokens stay.
+        last: the target's probabilities there; after a rejection, those of the residual.
         made: the round's figures.
-        plain_s: seconds of a plain round of the same answer, a median.
-        again: whether it was decoded again.
-        same: whether the rule gave the same verdict then.
+        plain_s: median seconds of the answer's rounds without a draft.
+        again: whether the round was decoded again for this.
+        same: whether the rule then gave the same verdict.
     """
 
     number: int

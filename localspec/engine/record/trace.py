@@ -1,9 +1,9 @@
-"""Writes traces: what is needed to derive every emitted token of a run again.
+"""Writes traces, from which every emitted token of a run can be derived again.
 
-A trace is a list of JSON documents, one to a line: first the settings, then one for every round
-with the drafted ids, the rows of q and p that were looked at, the numbers drawn for the draft and
-by the target, and what came of it. `tests/support/replay.py` reads them, derives the tokens and
-decodes the batches again.
+A trace is a list of JSON documents, one per line: the settings first, then one for every round with
+the drafted ids, the rows of q and p that the rule looked at, the numbers drawn for the draft and by
+the target, and the verdict. `tests/support/replay.py` reads traces, derives the tokens and decodes
+the batches again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TraceWriter:
 
     Args:
         write: takes one document at a time.
-        about: what else to note in the first document: the model, the grammar.
+        about: more for the first document: the model, the grammar.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class TraceWriter:
     def listen(
         self, noise: StreamNoise, drafts: StreamNoise, rule: str, lenience: float | None
     ) -> None:
-        """Note which rule is in force, and from now on what the target and the drafts draw."""
+        """Record the rule, and from now on what the target and the drafts draw."""
         coupled = noise is drafts  # by position: the seed tells all
         self._header = {"rule": rule, "lenience": lenience, "coupled": coupled, "seed": noise.seed}
         self._streams = () if coupled else (drafts, noise)
         self._drawn = [each.drawn for each in self._streams]
 
     def begin(self, prompt: Sequence[int], sampling: SamplingParams) -> None:
-        """Write the settings: the first document."""
+        """Write the first document, the settings."""
         settings = asdict(sampling)
         settings["logit_bias"] = [[id_, str(bias)] for id_, bias in sampling.logit_bias.items()]
         head = {"format": FORMAT, "version": VERSION, "about": self._about, "prompt": list(prompt)}
@@ -57,7 +57,7 @@ class TraceWriter:
     def round(self, tokens: Sequence[int], draft: Draft, p: TargetRows, verdict: Verdict) -> None:
         """Write one round; `tokens` is the sequence before it.
 
-        Of p only the rows that the rule looked at are written.
+        Only those rows of p are written that the rule looked at.
         """
         q = draft.q
         numbers = zip(self._streams, self._drawn, strict=True)

@@ -1,7 +1,7 @@
-"""What an acceptance rule asked, and what it was told: a rule in numbers and in plain sentences.
+"""Explains the verdict of an acceptance rule, in numbers and in plain sentences.
 
-Nothing here knows how a rule decides. The rule itself is run again, and heard: the chances that it
-put to a test, the numbers that were drawn against them, and the tokens that it drew.
+The rule itself is run again, with a noise that records the chances that it tested, the numbers that
+were drawn against them, and the tokens that it drew.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from localspec.engine.round.sampling import Dist
 from localspec.engine.round.verify import Draft, Verdict, rule_named
 
 TokenText: TypeAlias = Callable[[int], str]
-"""A token's text, as it is shown."""
+"""token -> its text, as it is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class ExplainedVerdict:
     """A verdict and how it came about.
 
     Attributes:
-        verdict: as the rule gave it.
-        tests: of the drafted tokens as far as they were judged, in order.
-        last: what the last token was drawn from; None where it was not drawn.
+        verdict: the rule's.
+        tests: those of the judged tokens, in order.
+        last: the distribution that the last token was drawn from; None if it was not drawn.
     """
 
     verdict: Verdict
@@ -36,20 +36,20 @@ class ExplainedVerdict:
 
 @dataclass(frozen=True, slots=True)
 class _RecordingNoise:
-    """A noise that notes what it was asked; see `Noise`."""
+    """A `Noise` that records what it is asked for."""
 
     noise: StreamNoise
     chances: list[tuple[float, float]] = field(default_factory=list)
     picks: list[tuple[int, Dist]] = field(default_factory=list)
 
     def chance(self, probability: float) -> bool:
-        """True with this probability; both numbers are noted."""
+        """True with this probability; records it, and the number drawn."""
         number = self.noise.uniform()
         self.chances.append((probability, number))
         return number < probability
 
     def pick(self, dist: Dist, position: int) -> int:
-        """A token drawn from `dist`; both are noted."""
+        """A token drawn from `dist`; records both."""
         token = self.noise.pick(dist, position)
         self.picks.append((token, dist))
         return token
@@ -57,15 +57,15 @@ class _RecordingNoise:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A round as its rule saw it.
+    """The input of a rule in one round.
 
     Attributes:
-        rule: as a trace names it.
+        rule: its name in traces.
         lenience: of a lossy rule; None for a lossless one.
         coupled: whether draft and target draw with the same random numbers.
         greedy: whether the target takes its best token.
-        draft: what was proposed.
-        p: the target's rows along it.
+        draft: the proposed tokens.
+        p: the target's rows along the draft.
         position: of the first row in the sequence.
     """
 
@@ -79,7 +79,7 @@ class Case:
 
 
 def explain_verdict(case: Case, noise: StreamNoise, word: TokenText) -> ExplainedVerdict:
-    """Have the rule judge again, with the randomness that it had, and say what it did."""
+    """Run the rule again with the same random numbers, and explain its verdict."""
     heard = _RecordingNoise(noise)
     rule = rule_named(case.rule, case.lenience)
     verdict = rule(case.draft, case.p, heard, case.position)
@@ -108,7 +108,7 @@ def _compared(case: Case, i: int, said: int, word: TokenText) -> TokenVerdict:
 
 
 def _weighed(case: Case, i: int, chance: float, drawn: float) -> TokenVerdict:
-    """The token rule, with lenience or without."""
+    """Explain the token rule, with or without lenience."""
     token, q = case.draft.tokens[i], case.draft.q
     of_p, of_q = case.p[i].prob(token), 1.0 if q is None else q[i].prob(token)
     below = f"{of_q:.3f}" if case.lenience is None else f"({case.lenience:g} × {of_q:.3f})"
@@ -128,7 +128,7 @@ def _weighed(case: Case, i: int, chance: float, drawn: float) -> TokenVerdict:
 def _as_a_whole(
     case: Case, verdict: Verdict, chances: Sequence[tuple[float, float]]
 ) -> list[TokenVerdict]:
-    """The block rule: the longest prefix first, until one passes."""
+    """Explain the block rule, which tests the longest prefix first, until one passes."""
     n, tau = len(case.draft.tokens), verdict.accepted
     longest = tau + len(chances) - (tau > 0)
     tested = {longest - k: found for k, found in enumerate(chances)}
