@@ -23,8 +23,8 @@ class LookupScores(NamedTuple):
     path_chances: Sequence[float] = ()
 
 
+# (confidences, chances), position by position
 Scores: TypeAlias = tuple[Sequence[float], Sequence[float]]
-"""Confidences and chances, position by position."""
 
 
 def score_lookup(

@@ -132,9 +132,10 @@ class RoundRecorder:
             logprobs=self._logprobs,
             finish=self._finish,
         )
-        kept = verdict, self._drawn, figures, proposal.begun, proposal.block
-        made = RoundRecord(self._position, proposal.draft.tokens, proposal.own, *kept)
-        self._record.rounds.append(made)
+        made = proposal.draft.tokens, proposal.own, verdict, self._drawn, figures
+        self._record.rounds.append(
+            RoundRecord(self._position, *made, proposal.begun, proposal.block)
+        )
         if self.passes is not None:
             self._explain(self.passes)
         return figures

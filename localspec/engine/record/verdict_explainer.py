@@ -15,8 +15,8 @@ from localspec.engine.round.noise import StreamNoise
 from localspec.engine.round.sampling import Dist
 from localspec.engine.round.verify import Draft, Verdict, rule_named
 
+# token -> its text, as it is shown
 TokenText: TypeAlias = Callable[[int], str]
-"""token -> its text, as it is shown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,10 +216,13 @@ class Engine:
         # The cache holds the old sequence and the whole draft.
         self.target.truncate(position + min(verdict.accepted, len(emitted) + 1))
         recorder.rolled_back()
-        if proposal.drafter in self.drafters:
-            accepted = min(verdict.accepted, proposal.own)
-            self.drafters[proposal.drafter].observe(tokens, accepted)
+        self._observe(proposal, tokens, verdict)
         return recorder.observed()
+
+    def _observe(self, proposal: Proposal, tokens: Sequence[int], verdict: Verdict) -> None:
+        """Tell the drafter how many of its own tokens stay, and what the sequence is now."""
+        if proposal.drafter in self.drafters:
+            self.drafters[proposal.drafter].observe(tokens, min(verdict.accepted, proposal.own))
 
     def _observe_overlap(self, done: Round) -> None:
         """Let the drafter learn whether drafting during the target's passes pays."""
