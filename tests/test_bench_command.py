@@ -70,7 +70,7 @@ def test_own_prompts_and_a_draft_of_none(tmp_path: Path) -> None:
     path.write_text('{"prompt": "Tell me a story about a dog.", "kind": "tale"}\n')
     done = bench("toy", "--draft", "none", "--prompts", str(path), *QUICKLY)
     assert done.exit_code == 0
-    assert "Plain decoding" in done.stdout
+    assert "Without drafting" in done.stdout
     assert "tale" in done.stdout
     assert "Speculation was not measured" in done.stdout
 
@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_written_any_more_loses_nothing_else(
     assert isinstance(done.exception, LocalspecError)
     assert f"cannot write {gone}" in done.exception.message
     assert "Verdict" in done.stdout
-    assert "Plain decoding" in kept.read_text()
+    assert "Without drafting" in kept.read_text()
 
 
 @pytest.mark.usefixtures("scripted")

@@ -321,7 +321,7 @@ def test_the_pictures_are_what_they_say(tmp_path: Path) -> None:
 
 def test_a_report_without_a_draft_can_be_drawn(tmp_path: Path) -> None:
     output.write(report(draft_note="there is no draft"), tmp_path / "report.svg")
-    assert "Plain decoding" in (tmp_path / "report.svg").read_text()
+    assert "Without drafting" in (tmp_path / "report.svg").read_text()
 
 
 def test_every_printable_letter_is_painted_as_one_of_its_own() -> None:
@@ -410,7 +410,7 @@ def test_a_change_is_told_from_noise() -> None:
     assert "The speed-up of on is better by more than noise: +" in " ".join(better.verdict)
     assert "The speed-up of on is worse by more than noise: -" in " ".join(worse.verdict)
     assert "The speed-up of on: no more than noise" in " ".join(same.verdict)
-    assert "Plain decoding: no more than noise" in " ".join(better.verdict)
+    assert "Without drafting: no more than noise" in " ".join(better.verdict)
     assert not same.different
 
 

@@ -58,7 +58,7 @@ def shown(figures: Figures) -> tuple[str, str]:
 
 def test_the_speed_up_is_against_plain_decoding_here() -> None:
     full, compact = shown(DRAFTED)
-    assert "plain 40.0 tokens/s" in full
+    assert "off 40.0 tokens/s" in full
     assert "1.5×, 1.4–1.6" in full
     assert "×" not in compact  # the status line has the sentence
     noted = replace(DRAFTED, gamma_note=NOTE)
@@ -66,7 +66,7 @@ def test_the_speed_up_is_against_plain_decoding_here() -> None:
     assert "".join(shown(noted)).count("×") == "".join(shown(DRAFTED)).count("×")  # once measured
     plain = replace(DRAFTED, drafted=0, speedup=None)
     assert "×" not in "".join(shown(plain))
-    assert "plain" not in "".join(shown(replace(DRAFTED, speedup=None)))
+    assert "off 4" not in "".join(shown(replace(DRAFTED, speedup=None)))
 
 
 def test_only_a_ratio_has_the_sign_of_one() -> None:

@@ -167,7 +167,7 @@ def _verdict(
 
 
 def _said(change: ReportChange) -> str:
-    what = "Plain decoding" if change.arm == OFF else f"The speed-up of {change.arm}"
+    what = "Without drafting" if change.arm == OFF else f"The speed-up of {change.arm}"
     found = change.speed if change.arm == OFF else change.speedup or change.speed
     shift = f"{100 * (found.value - 1):+.1f} %".replace("+0.0 %", "0.0 %")
     if found.low is None or found.high is None:

@@ -140,7 +140,7 @@ def _speeds(off: ArmReport, drawing: Drawing) -> None:
     """Draw bars of the speed without drafting, for a report that has nothing else."""
     speeds = [(row.kind, row.tokens_per_second) for row in off.rows]
     rows = [(kind, MeanInterval(speed)) for kind, speed in speeds if speed is not None]
-    _bars("Plain decoding, tokens/s", rows, drawing)
+    _bars("Without drafting, tokens/s", rows, drawing)
 
 
 def _bars(

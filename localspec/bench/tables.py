@@ -38,7 +38,7 @@ def _baseline_speeds(off: ArmReport) -> TitledRows:
         }
         for row in off.rows
     ]
-    return "Plain decoding", rows
+    return "Without drafting", rows
 
 
 def _speeds(off: ArmReport, on: ArmReport) -> TitledRows:
@@ -197,7 +197,7 @@ def _speedups(arm: ArmReport) -> str:
     scale = _WIDTH / max(1.0, *(found.value for _, found in rows))
     width = max(len(kind) for kind, _ in rows)
     lines = [f"{kind:<{width}}  {_bar(kind, found, scale)}" for kind, found in rows]
-    return "\n".join([_paint(f"Speed-up with {arm.name}; | is plain decoding", _BOLD), *lines])
+    return "\n".join([_paint(f"Speed-up with {arm.name}; | is without drafting", _BOLD), *lines])
 
 
 def _bar(kind: str, found: MeanInterval, scale: float) -> str:

@@ -40,7 +40,7 @@ def _without(report: BenchReport) -> str:
     if speed is None:
         return "Nothing could be timed: the answers were too short, or too few."
     why = report.draft_note or "nothing was drafted"
-    return f"Plain decoding gives {speed:.1f} tokens/s. Speculation was not measured: {why}."
+    return f"Without drafting: {speed:.1f} tokens/s. Speculation was not measured: {why}."
 
 
 def _answer(report: BenchReport, best: ArmReport, found: MeanInterval) -> str:

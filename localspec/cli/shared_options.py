@@ -232,7 +232,7 @@ _DRAFTING: tuple[Option, ...] = (
         help="In the chat: lookup copies from earlier conversations, too; `/forget` deletes what"
         " it knows of them.",
     ),
-    _set("--gamma", types.gamma, "Tokens drafted per round; 0 is plain decoding.", "N|auto"),
+    _set("--gamma", types.gamma, "Tokens drafted per round; 0 drafts nothing.", "N|auto"),
     click.option(
         "--draft-anyway",
         is_flag=True,

@@ -53,8 +53,8 @@ class GammaChoice:
 
     Attributes:
         acceptance: of every drafted token, given that those before it were accepted.
-        gamma: the draft length; 0 for plain decoding.
-        speedup: over plain decoding.
+        gamma: the draft length; 0 for no drafting.
+        speedup: over the baseline.
     """
 
     acceptance: float

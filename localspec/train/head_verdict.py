@@ -35,7 +35,7 @@ class HeadVerdict:
     Attributes:
         greedy, sampled: what was accepted at temperature 0 and 0.8 of the held-out prompts.
         reference: the same at temperature 0 of localspec's own held-out prompts.
-        speedup: over plain decoding, in pairs; None where there was nothing to time.
+        speedup: over the baseline, in pairs; None where there was nothing to time.
     """
 
     greedy: AcceptedDrafts
@@ -58,7 +58,7 @@ class HeadVerdict:
         lines.append(f"control     {self.greedy.control:.0%}, the commonest token always guessed")
         if self.speedup is not None:
             lines.append(
-                f"speed       {self.speedup} over plain decoding, greedily, on this machine"
+                f"speed       {self.speedup} over decoding without drafting, greedily, here"
             )
         return lines
 
@@ -105,7 +105,7 @@ def accepted_of(session: Session, common: int, cancel: Cancel) -> AcceptedDrafts
 def _timed(
     session: Session, held_out: Sequence[Sequence[Message]], progress: Progress, cancel: Cancel
 ) -> MeanInterval | None:
-    """The speed-up of automatic drafting over plain decoding, asked in turns."""
+    """The speed-up of automatic drafting over the baseline, asked in turns."""
     texts = [each[0].content for each in held_out if len(each) == 1][:_PROMPTS]
     if not texts:
         return None

@@ -44,11 +44,11 @@ class Figures:
     Attributes:
         generating: whether a turn is running.
         speculation: whether drafting is switched on and possible.
-        gamma: draft length in force now; 0 is plain decoding.
+        gamma: draft length in force now; 0 drafts nothing.
         gamma_note: where gamma comes from; `gamma_words` says it. None where nobody knows.
         speed_now: tokens per second over about the last second.
         speed_average: tokens per second of this turn after its first token.
-        speedup: of this answer over plain decoding, measured by neighbouring rounds with and
+        speedup: of this answer over the baseline, measured by neighbouring rounds with and
             without a draft; None while that is not known, and for answers that are too short.
         lossy: "lossy" and the lenience where drafting changes what the target would say, else "".
         acceptance_rate: accepted over drafted tokens, this turn.

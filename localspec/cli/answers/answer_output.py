@@ -117,7 +117,7 @@ def _summary(found: AnswerResult, memory: int) -> str:
     """The figures for a person, one to a line."""
     stats, figures = found.end.stats, found.figures
     note = lossy_words(stats.lenience)
-    gamma = f"0 (plain decoding; {found.speculation_note or 'gamma is 0'})"
+    gamma = f"0 (no drafting; {found.speculation_note or 'gamma is 0'})"
     if figures.speculation:
         gamma = f"{figures.gamma} ({gamma_words(figures.gamma_note)})"
     speedup = f"{speedup_words(figures.speedup)} (measured)" if figures.speedup else None

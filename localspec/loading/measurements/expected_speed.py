@@ -41,7 +41,7 @@ class ExpectedSpeed:
         threads, draft_threads: with which they were measured; None without a draft.
         target: seconds of one decode by its number of tokens.
         draft_step_s: seconds of one drafted token; None without a draft.
-        tokens_per_second: of plain decoding, behind `BEHIND` tokens of context.
+        tokens_per_second: of the baseline, after `BEHIND` tokens of context.
         choices: what follows for each acceptance; empty without a draft.
         attention: what was found faster; None where that was not measured.
     """

@@ -40,7 +40,7 @@ def expected(tokens: int) -> float:
 
 
 def speedup(acceptance: float, times: Sequence[float], step_s: float) -> float:
-    """The speed over plain decoding, with the best steady length.
+    """The speed over the baseline, with the best steady length.
 
     Args:
         acceptance: of each drafted token, given those before it.

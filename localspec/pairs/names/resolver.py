@@ -28,7 +28,7 @@ class ResolvedPair:
     Attributes:
         name: how to show the pair.
         target: the target's first file.
-        draft: the draft's first file, None for plain decoding.
+        draft: the draft's first file, None where nothing drafts.
         draft_reason: where the draft comes from, or why there is none.
         besides: the first files of what else drafts.
     """

@@ -239,7 +239,7 @@ def _beginning(inside: RoundExplanation, width: int) -> list[Content]:
     made, n = inside.made, len(inside.guesses)
     if not n:
         why = "This round drafts nothing: the target writes one token by itself"
-        return _wrapped(width, (f"{why}, as plain decoding does.", ""))
+        return _wrapped(width, (f"{why}, as without drafting.", ""))
     how = f"Drafter: {made.proposed_by}."
     what = "what each model draws from, after the sampler chain"
     if inside.greedy:
@@ -278,7 +278,7 @@ def _check(inside: RoundExplanation, width: int) -> list[Content]:
     ]
     said = (
         f"One pass of the target over {n} token{'s' if n > 1 else ''}: it gives its own"
-        " probabilities for every place at once, where plain decoding would need a pass for each."
+        " probabilities for every place at once. Without drafting each would need a pass."
     )
     return [*_wrapped(width, (said, "")), Content(""), *rows]
 
@@ -316,7 +316,11 @@ def _cost(inside: RoundExplanation, width: int) -> list[Content]:
     ms = formats.milliseconds
     rows = [
         ("this round", total, f"{ms(made.draft_s)} drafting, {ms(made.verify_s)} checking"),
-        ("plain", baseline, f"{tokens} pass{'es' if tokens > 1 else ''} of {ms(inside.plain_s)}"),
+        (
+            "no draft",
+            baseline,
+            f"{tokens} pass{'es' if tokens > 1 else ''} of {ms(inside.plain_s)}",
+        ),
     ]
     lines = [
         Content.assemble(
@@ -327,7 +331,7 @@ def _cost(inside: RoundExplanation, width: int) -> list[Content]:
         )
         for name, value, how in rows
     ]
-    gain = f", {baseline / total:.1f}× as fast as plain decoding" if total and baseline else ""
+    gain = f", {baseline / total:.1f}× as fast as without drafting" if total and baseline else ""
     count = f"{tokens} token{'s' if tokens > 1 else ''} in one pass{gain} (this round alone)"
     return [*lines, *_wrapped(width, (count, "bold"))]
 

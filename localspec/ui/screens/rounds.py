@@ -178,7 +178,7 @@ class RoundScreen(ModalScreen[None]):
         lines = [] if not said else Content.styled(one_line(said, 300), KEY).wrap(width)
         if inside is not None:
             drafter = f"drafter {inside.made.proposed_by}, rule {inside.rule}"
-            how = drafter if inside.guesses else "plain"
+            how = drafter if inside.guesses else "no draft"
             count = f"round {inside.number} of {inside.rounds}, {how}"
             steps = f"{self.player.at + 1}/{len(pictures(inside))}"
             lines.insert(0, two_sides((count, "bold"), (steps, MUTED), width))
