@@ -498,9 +498,9 @@ async def test_help_lists_every_key_and_command_and_the_palette_offers_them() ->
         assert not command.shown or command.shown in text
     async with chatting() as chat:
         offered = {entry.title for entry in chat.app.get_system_commands(chat.app.screen)}
-        always = {one.name.capitalize() for one in COMMANDS if one.able is always}
-        assert always <= offered
-        assert len(always) > len(COMMANDS) / 2
+        unconditional = {one.name.capitalize() for one in COMMANDS if one.able is always}
+        assert unconditional <= offered
+        assert len(unconditional) > len(COMMANDS) / 2
         told = {entry.help for entry in chat.app.get_system_commands(chat.app.screen)}
         assert "size of the figures panel (F4, Ctrl+G)" in told
         assert "Theme" in offered
