@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from localspec.chat.conversation import Message, Role
@@ -14,9 +16,6 @@ from localspec.errors import ConversationError, LocalspecError
 from localspec.pairs.disk.folders import data_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from localspec.chat.history.store import Store
     from localspec.chat.history.tree import ConversationHeader, StoredConversation
     from localspec.loading.results import AnswerResult

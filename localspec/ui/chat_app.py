@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
@@ -13,17 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.app import App, SystemCommand
-from textual.binding import Binding
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import Binding, BindingType
 from textual.constants import DEFAULT_THEME
 from textual.containers import Horizontal, Vertical
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 
 from localspec import formats
+from localspec.chat.events import PromptProgress
 from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.store_thread import StoreThread
 from localspec.errors import LocalspecError, UsageError
 from localspec.process import messages
+from localspec.process.engine_client import EngineClient
+from localspec.process.messages import SentError, SessionInfo
 from localspec.ui.commands import command_table
 from localspec.ui.commands.command_context import CommandContext
 from localspec.ui.conversation.conversation_library import ConversationLibrary
@@ -43,15 +46,6 @@ from localspec.ui.transcript.growing import legend
 from localspec.ui.transcript.transcript import Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from textual.app import ComposeResult
-    from textual.binding import BindingType
-    from textual.screen import Screen
-
-    from localspec.chat.events import PromptProgress
-    from localspec.process.engine_client import EngineClient
-    from localspec.process.messages import SentError, SessionInfo
     from localspec.ui.pairs.measuring_jobs import MeasuringJobs
     from localspec.ui.pairs.pair_manager import PairManager
 

@@ -36,7 +36,8 @@ class Command(Generic[Context]):
         when: what the engine may be doing meanwhile.
         bare: whether it can run at any time without its argument.
         able: whether it would have anything to do then.
-        words: what may follow the name besides the words in `argument`.
+        words: what may follow the name besides the words in `argument`; asked for with every letter
+            that is typed, so that it must not wait.
     """
 
     name: str

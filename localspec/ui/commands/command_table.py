@@ -12,7 +12,7 @@ from localspec.chat.states.past_conversations import PAST, clear
 from localspec.errors import UsageError
 from localspec.pairs.disk.folders import data_folder, is_file, user_path
 from localspec.safe_text import one_line, safe
-from localspec.ui.commands import availability, command_words, parameters
+from localspec.ui.commands import availability, parameters
 from localspec.ui.commands.command import Command, named
 from localspec.ui.commands.command_context import CommandContext
 from localspec.ui.conversation.engine_state import (
@@ -412,12 +412,12 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     Command(
         "pairs", "[NAME]", "browse, pull and remove pairs; change to another",
         _pairs, "models model", "f12", "Pairs", when=LOADABLE, bare=True,
-        words=command_words.names_of_pairs,
+        words=lambda app: app.pairs().names(),
     ),
     Command(
         "get", "[NAME]", "fetch the pair proposed for this machine, or NAME, and change to it",
         lambda app, name: app.pairs().get(name), keys="ctrl+f", able=availability.offered,
-        words=command_words.names_of_pairs,
+        words=lambda app: app.pairs().names(),
     ),
     Command(
         "twice", "[PROMPT]",
@@ -431,11 +431,12 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     Command("system", "[TEXT|none]", "show or set the system prompt", _system, when=LOADED),
     Command(
         "preset", "[NAME|save NAME|forget NAME]", "system prompts that are kept, by name", _preset,
-        when=LOADED, words=command_words.names_of_presets,
+        when=LOADED, words=lambda _: list(parameters.presets()),
     ),
     Command(
         "draft", "[NAME|auto|lookup|mtp|none]", "show what can draft for this target, or choose it",
-        _draft, when=LOADABLE, words=command_words.files_of_drafts,
+        _draft, when=LOADABLE,
+        words=lambda app: [str(path) for path in app.pairs().beside_target()],
     ),
     Command("forget", "", "delete what lookup copies of earlier conversations", _forget),
     Command(
@@ -454,7 +455,8 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     Command("gamma", "[N|auto]", "show or set how many tokens are drafted", _gamma, when=LOADED),
     Command(
         "set", "[NAME VALUE]", "show or set any parameter: of sampling, n-predict, stop, ctx-size",
-        _set, when=LOADED, words=command_words.names_of_parameters,
+        _set, when=LOADED,
+        words=lambda _: [f"{name} " for name in (*parameters.NAMES, "ctx-size", *parameters.ALSO)],
     ),
     Command(
         "temp", "[NUMBER]", "show or set the temperature, 0 is greedy", _temperature, when=LOADED,
@@ -462,7 +464,10 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     Command(
         "think", "[HOW]",
         "show or set how a model thinks: off, on, low, medium, high, budget N (tokens), auto",
-        _think, when=LOADED, words=command_words.ways_to_think,
+        _think, when=LOADED,
+        words=lambda app: (
+            parameters.ways_to_think(app.engine.info.dialect.thinking) if app.engine.info else ()
+        ),
     ),
     Command(
         "thoughts", "",
@@ -490,7 +495,7 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     ),
     Command(
         "theme", "[NAME]", "choose the colours", _theme, "themes",
-        words=command_words.names_of_themes,
+        words=lambda _: themes(),
     ),
     Command("quit", "", "leave", lambda app, _: app.leave(), "exit bye", "ctrl+q", "Quit"),
 )  # fmt: skip

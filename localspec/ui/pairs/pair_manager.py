@@ -239,6 +239,10 @@ class PairManager:
         self.refresh()
         return self._screen
 
+    def names(self) -> list[str]:
+        """The pairs that were listed since the start."""
+        return [row.name for row in self.state.shown()]
+
     def closed(self) -> None:
         """The screen has been closed; a pull goes on."""
         self._screen = None

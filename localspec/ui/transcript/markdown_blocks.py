@@ -12,6 +12,7 @@ again.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -23,6 +24,7 @@ from localspec.safe_text import safe
 from localspec.ui.transcript.blocks import (
     GAP,
     Block,
+    BlockBody,
     CodeBlock,
     HorizontalRule,
     Paragraph,
@@ -31,12 +33,8 @@ from localspec.ui.transcript.blocks import (
 from localspec.ui.widgets import MUTED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
-
-    from localspec.ui.transcript.blocks import BlockBody
 
 _HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
 _INLINE = {"strong_open": "bold", "em_open": "italic", "s_open": "strike"}
