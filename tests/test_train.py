@@ -80,7 +80,7 @@ def request(target: Path, asked: Path, **more: object) -> TrainRequest:
     return TrainRequest(**{**usual, **more})  # type: ignore[arg-type]
 
 
-def hearer(
+def listener(
     cancel: Cancel | None = None, between: Callable[[], None] = lambda: None
 ) -> TrainingListener:
     return TrainingListener(lambda _: None, lambda *_: None, cancel or Cancel(), between)
@@ -162,7 +162,7 @@ def test_a_training_ends_and_its_head_drafts_what_plain_decoding_says(
 ) -> None:
     target = TARGETS[name](home / "target.gguf")
     started = time.process_time()  # of one thread: other programs have no part in it
-    done = pipeline.train(request(target, asked), hearer())
+    done = pipeline.train(request(target, asked), listener())
     assert time.process_time() - started < 60
     assert isinstance(done, TrainingResult)
     assert done.head == home / "data" / "heads" / "target.head.gguf"
@@ -234,7 +234,7 @@ def test_interrupted_at_ten_random_moments_it_ends_as_an_unbroken_one(
     monkeypatch.setattr(pipeline._TrainingRun, "_end", end)
     monkeypatch.setattr(lessons, "ROWS", 160)  # a text a step
     monkeypatch.setattr(training, "_SAVE_S", 0.0)
-    pipeline.train(request(target, asked), hearer())
+    pipeline.train(request(target, asked), listener())
     chance, breaks = random.Random(0), 0
     left = [chance.randint(1, 2) for _ in range(10)]
 
@@ -250,7 +250,7 @@ def test_interrupted_at_ten_random_moments_it_ends_as_an_unbroken_one(
     resume = False
     while True:
         try:
-            pipeline.train(request(target, asked, resume=resume), hearer(between=between))
+            pipeline.train(request(target, asked, resume=resume), listener(between=between))
             break
         except Killed:
             resume = True
@@ -299,8 +299,8 @@ def test_ctrl_c_leaves_a_checkpoint(
             cancel.set()
 
     with pytest.raises(Cancelled):
-        pipeline.train(request(target, asked), hearer(cancel, between))
-    done = pipeline.train(request(target, asked, resume=True), hearer())
+        pipeline.train(request(target, asked), listener(cancel, between))
+    done = pipeline.train(request(target, asked, resume=True), listener())
     assert done.head.exists()
 
 
@@ -314,7 +314,7 @@ def test_a_full_disk_is_a_sentence_and_costs_nothing_that_was_kept(
             lambda _: type("Usage", (), {"free": 1000})(),
         )
         with pytest.raises(LocalspecError, match=r"needs .* of disk, 1 kB are free"):
-            pipeline.train(request(target, asked), hearer())
+            pipeline.train(request(target, asked), listener())
     real = private.whole_file
 
     def full(path: Path) -> Iterator[object]:
@@ -325,15 +325,15 @@ def test_a_full_disk_is_a_sentence_and_costs_nothing_that_was_kept(
     with monkeypatch.context() as patch:
         patch.setattr(training.private, "whole_file", full)
         with pytest.raises(OSError, match="No space left"):
-            pipeline.train(request(target, asked, anew=True), hearer())
-    assert pipeline.train(request(target, asked, resume=True), hearer()).head.exists()
+            pipeline.train(request(target, asked, anew=True), listener())
+    assert pipeline.train(request(target, asked, resume=True), listener()).head.exists()
 
 
 def test_a_head_no_better_than_the_control_is_not_used(home: Path, asked: Path) -> None:
     target = write_random_llama(home / "target.gguf")
     with pytest.raises(LocalspecError, match="no head can make this target faster"):
-        pipeline.train(request(target, asked, force=False), hearer())
-    started = pipeline.train(request(target, asked), hearer())
+        pipeline.train(request(target, asked, force=False), listener())
+    started = pipeline.train(request(target, asked), listener())
     assert not started.found.better  # nobody can guess what a random model says
     head = started.head
     head.unlink()
@@ -342,7 +342,7 @@ def test_a_head_no_better_than_the_control_is_not_used(home: Path, asked: Path) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline._TrainingRun, "_require_sense", lambda *_: None)
         with pytest.raises(LocalspecError, match="no better than the control"):
-            pipeline.train(request(target, asked, force=False), hearer())
+            pipeline.train(request(target, asked, force=False), listener())
     assert not head.exists()
     assert installed.all_pairs() == []
 
@@ -353,7 +353,7 @@ def test_one_s_own_conversations_are_told_in_the_head(
     target = write_random_llama(home / "target.gguf")
     said = [list(each) for each in prompts.gather([asked], ()).learnt[:12]]
     monkeypatch.setattr(pipeline.token_ids, "conversations", lambda _: said)
-    done = pipeline.train(request(target, asked, history=True), hearer())
+    done = pipeline.train(request(target, asked, history=True), listener())
     made = trained_heads.made_for(read_model(done.head).header)
     assert made is not None
     assert made.private
@@ -361,6 +361,6 @@ def test_one_s_own_conversations_are_told_in_the_head(
 
 def test_a_head_to_begin_with(home: Path, asked: Path) -> None:
     target = write_random_llama(home / "target.gguf")
-    first = pipeline.train(request(target, asked, out=home / "first.gguf"), hearer())
-    second = pipeline.train(request(target, asked, init=first.head), hearer())
+    first = pipeline.train(request(target, asked, out=home / "first.gguf"), listener())
+    second = pipeline.train(request(target, asked, init=first.head), listener())
     assert read_model(second.head).header.tensors == read_model(first.head).header.tensors

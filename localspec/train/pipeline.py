@@ -82,7 +82,7 @@ class TrainingListener:
     between: Callable[[], None] = lambda: None
 
 
-def train(request: TrainRequest, hearer: TrainingListener) -> TrainingResult:
+def train(request: TrainRequest, listener: TrainingListener) -> TrainingResult:
     """Train a head for a target, on this machine, with what llama.cpp computes of it.
 
     Raises:
@@ -98,10 +98,10 @@ def train(request: TrainRequest, hearer: TrainingListener) -> TrainingResult:
     prompts = gather(request.prompts, _history() if request.history else [])
     with alone(), kept_awake() as awake:
         if machine.on_battery():
-            hearer.tell("this machine runs on its battery: a training takes long, plug it in")
+            listener.tell("this machine runs on its battery: a training takes long, plug it in")
         if not awake:
-            hearer.tell("nothing keeps this machine awake: while it sleeps, the training waits")
-        return _TrainingRun(request, hearer, target, prompts).whole()
+            listener.tell("nothing keeps this machine awake: while it sleeps, the training waits")
+        return _TrainingRun(request, listener, target, prompts).whole()
 
 
 def find(pair: str, *, scan: bool) -> tuple[str, ModelFiles]:
@@ -146,11 +146,11 @@ class _TrainingRun:
     def __init__(
         self,
         request: TrainRequest,
-        hearer: TrainingListener,
+        listener: TrainingListener,
         found: tuple[str, ModelFiles],
         prompts: TrainingPrompts,
     ) -> None:
-        self.request, self.hearer, self.prompts = request, hearer, prompts
+        self.request, self.listener, self.prompts = request, listener, prompts
         self.name, self.target = found
         self.hash = fingerprint(self.target.paths)
         self.weights = ModelWeights(self.target.paths)
@@ -159,11 +159,11 @@ class _TrainingRun:
 
     def whole(self) -> TrainingResult:
         """Do all of it."""
-        request, hearer = self.request, self.hearer
+        request, listener = self.request, self.listener
         before = self.work.enter(self._terms(), resume=request.resume, anew=request.anew)
         options = target_options(self.target, "lookup", request.threads)
         with closing(
-            load_session(options, progress=hearer.progress, cancel=hearer.cancel)
+            load_session(options, progress=listener.progress, cancel=listener.cancel)
         ) as session:
             begun = before or self._begin(session)
             shape = self._shape(begun)
@@ -189,13 +189,13 @@ class _TrainingRun:
 
     def _begin(self, session: Session) -> TrainingChoices:
         """Choose the head's sizes, say what it all takes, and insist on room for it."""
-        request, hearer = self.request, self.hearer
-        hearer.progress("Measuring this machine", None)
+        request, listener = self.request, self.listener
+        listener.progress("Measuring this machine", None)
         options = target_options(self.target, "lookup", request.threads)
         with self._taps(session, outputs=ROWS) as taps:
             found = costs(session, taps, self.threads)
         most = SHARE * found.target.seconds(1)
-        probe, cancel = self.work.probe, hearer.cancel
+        probe, cancel = self.work.probe, listener.cancel
         shapes = self._allowed()
         shape, step_s = chosen_shape(
             session, options, self.target, shapes, probe=probe, most=most, cancel=cancel
@@ -235,12 +235,12 @@ class _TrainingRun:
 
     def _require_sense(self, told: Estimate) -> None:
         """Say what it takes; refuse what cannot be done, or would be of no use."""
-        self.hearer.tell(f"{self.name}: {told.sentence()}")
+        self.listener.tell(f"{self.name}: {told.sentence()}")
         if not told.pays:
             if not self.request.force:
                 self.work.leave()
                 raise LocalspecError(told.doubt(), "Train all the same with --force.")
-            self.hearer.tell(told.doubt())
+            self.listener.tell(told.doubt())
         require_disk(self.work.folder, told.disk)
         more, free = told.more, machine.available()
         if more > free:
@@ -276,7 +276,7 @@ class _TrainingRun:
         self, session: Session, begun: TrainingChoices
     ) -> tuple[list[AnsweredText], list[AnsweredText]]:
         """What is learnt from, and what the head is judged by: as far as missing, written now."""
-        template, hearer = session.template, self.hearer
+        template, listener = session.template, self.listener
         held, learnt = AnswerFile(self.work.held), AnswerFile(self.work.answers)
         given = [
             one
@@ -287,17 +287,17 @@ class _TrainingRun:
         with self._taps(session, outputs=TEXTS) as taps:
             missing = {each.prompt for each in held.samples}
             greedy = (one for one in token_ids.greedy(asked) if one.prompt not in missing)
-            for sample in write_answers(taps, TEXTS, greedy, hearer.cancel):
+            for sample in write_answers(taps, TEXTS, greedy, listener.cancel):
                 held.add(sample)
             asked = token_ids.prompt_ids(template, self.prompts.learnt)
             have = sum(one.written for one in given) + learnt.written
             more = token_ids.questions(asked, learnt.samples)
-            writing = write_answers(taps, TEXTS, more, hearer.cancel)
+            writing = write_answers(taps, TEXTS, more, listener.cancel)
             while have < begun.tokens and (one := next(writing, None)) is not None:
-                self.hearer.between()
+                self.listener.between()
                 learnt.add(one)
                 have += one.written
-                hearer.progress(
+                listener.progress(
                     f"Answering: {have:,} of {begun.tokens:,} tokens", have / begun.tokens
                 )
         if not learnt.samples and not given:
@@ -344,7 +344,7 @@ class _TrainingRun:
                     about=self._about(samples, begun),
                 )
 
-            training.run(self.hearer.cancel, self.hearer.progress, write, self.hearer.between)
+            training.run(self.listener.cancel, self.listener.progress, write, self.listener.between)
 
     def _about(
         self, samples: Sequence[AnsweredText], begun: TrainingChoices
@@ -360,10 +360,10 @@ class _TrainingRun:
 
     def _end(self, samples: Sequence[AnsweredText]) -> TrainingResult:
         """Judge the head, put it where it belongs, and have the target draft with it."""
-        hearer, request = self.hearer, self.request
+        listener, request = self.listener, self.request
         options = target_options(self.target, str(self.work.head), request.threads)
         found = head_verdict.look(
-            options, self.prompts.held_out, commonest(samples), hearer.progress, hearer.cancel
+            options, self.prompts.held_out, commonest(samples), listener.progress, listener.cancel
         )
         if not found.better and not request.force:
             raise LocalspecError(
@@ -386,7 +386,7 @@ def commonest(samples: Sequence[AnsweredText]) -> int:
 
 
 def check(
-    pair: str, path: Path, hearer: TrainingListener, *, scan: bool, threads: int | None = None
+    pair: str, path: Path, listener: TrainingListener, *, scan: bool, threads: int | None = None
 ) -> list[str]:
     """Measure what a head is worth for a target, and what that differs from where it was made.
 
@@ -397,10 +397,12 @@ def check(
     _, target = find(pair, scan=scan)
     head = read_model(path)
     options = target_options(target, str(path), threads)
-    with closing(load_session(options, progress=hearer.progress, cancel=hearer.cancel)) as session:
-        hearer.progress("Judging the head", None)
+    with closing(
+        load_session(options, progress=listener.progress, cancel=listener.cancel)
+    ) as session:
+        listener.progress("Judging the head", None)
         common = session.pair.target.model.end or 0
-        found = head_verdict.accepted_of(session, common, hearer.cancel)
+        found = head_verdict.accepted_of(session, common, listener.cancel)
     lines = [f"accepted    {found.first:.0%} of first tokens, {found.all:.0%} of all, greedily"]
     made = trained_heads.made_for(head.header)
     if made is None or made.hash == fingerprint(target.paths):

@@ -85,14 +85,14 @@ def command(pair: str | None, target: str | None, head: Path | None, **given: An
     from localspec.train.pipeline import TrainingListener, check, train  # noqa: PLC0415
 
     line, cancel = ProgressLine(), Cancel()
-    hearer = TrainingListener(partial(_tell, line), partial(_show, line), cancel)
+    listener = TrainingListener(partial(_tell, line), partial(_show, line), cancel)
     with acting(partial(_stop, cancel)):
         try:
             if head is not None:
-                lines = check(pair, head, hearer, scan=given["scan"], threads=given["threads"])
+                lines = check(pair, head, listener, scan=given["scan"], threads=given["threads"])
             else:
                 history = given.pop("from_history")
-                lines = train(TrainRequest(pair=pair, history=history, **given), hearer).lines()
+                lines = train(TrainRequest(pair=pair, history=history, **given), listener).lines()
         finally:
             line.clear()
     for each in lines:
