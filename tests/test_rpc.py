@@ -458,7 +458,7 @@ def test_a_port_that_somebody_has_is_refused_and_ctrl_c_ends_a_worker() -> None:
 
 
 # What it has is told wrong: as if somebody else took it while the models are loaded.
-LIAR = "from localspec.engine.llama import rpc; rpc.available = lambda: 1 << 40;"
+LIAR = "from localspec.engine.llama.platform import rpc; rpc.available = lambda: 1 << 40;"
 
 
 @pytest.mark.slow
