@@ -22,19 +22,20 @@ from localspec.loading.load_request import LoadRequest
 from localspec.pairs.disk import starter
 from localspec.pairs.names.reserved_names import STARTER
 from tests.support import costs, toy
-from tests.support.two_parts import pytest_cmdline_main  # noqa: F401 - a hook
+from tests.support.draws import drawn
+from tests.support.two_parts import pytest_addoption, pytest_cmdline_main  # noqa: F401 - hooks
 
 if TYPE_CHECKING:
     from tests.support.hub_world import World
 
-# A machine that does something else as well is slow, not wrong.
-hypothesis.settings.register_profile("localspec", deadline=None)
+# A machine that does something else as well is slow, not wrong. Examples are others in every run.
+hypothesis.settings.register_profile("localspec", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("localspec")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow all but the first cases of a test that has the mark `few`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark as slow all but the first cases of a test that has the mark `few`; draw of the slow."""
     seen = Counter[tuple[object, str]]()
     for item in items:
         few = item.get_closest_marker("few")
@@ -42,6 +43,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             seen[item.path, item.originalname] += 1
             if seen[item.path, item.originalname] > few.args[0]:
                 item.add_marker(pytest.mark.slow)
+    if config.option.draw is not None and not config.option.whole:
+        taken = drawn(items, config.option.draw)
+        config.hook.pytest_deselected(items=[item for item in items if item not in {*taken}])
+        items[:] = taken
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,11 +1,13 @@
 """A run of the whole suite: on every core what is not timed, then alone what is timed.
 
-A run that names files or tests, a number of processes or a debugger is left as it is.
+A run that names files or tests, a number of processes or a debugger is left as it is. Of slow tests
+that have many cases a whole run takes a share, unless it is told otherwise (`draws.py`).
 """
 
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import time
@@ -51,6 +53,13 @@ def is_whole(config: pytest.Config) -> bool:
     return shared and not named and not any(getattr(config.option, it, None) for it in _LEFT)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Say which slow cases a whole run takes."""
+    group = parser.getgroup("localspec")
+    group.addoption("--whole", action="store_true", help="run every slow case, and not a share")
+    group.addoption("--draw", type=int, metavar="SEED", help="draw the share that SEED stands for")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Run both parts, one after the other; the exit code is that of the first that failed."""
@@ -62,9 +71,13 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
         f"{also}not timed": ["-n", str(cores()), "--dist", "worksteal"],
         f"{also}timed": ["-p", "no:xdist", *with_timed_tests(config.rootpath / "tests")],
     }
+    draw = []
+    if not config.option.whole and config.option.draw is None:
+        draw = ["--draw", str(random.randrange(10**6))]
+        print(f"Slow cases are a share of all, drawn anew: {' '.join(draw)}", flush=True)
     codes = []
     for marks, how in parts.items():
-        words = [*config.invocation_params.args, "-m", marks, *how]
+        words = [*config.invocation_params.args, "-m", marks, *draw, *how]
         print(f"\n{marks}:", flush=True)
         command = [sys.executable, "-m", "pytest", *map(str, words)]
         codes.append(subprocess.call(command, env=surroundings(config.rootpath)))

@@ -1,0 +1,35 @@
+"""A share of the slow cases: a whole run takes a quarter of each test's, drawn anew.
+
+`pytest -m slow` draws, and prints the seed; `--draw SEED` draws the same cases again. `--whole`
+runs every case, as does a run that names files or tests. Long tests without cases have the mark
+`drawn`: of all of them together a quarter is taken.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+_SHARE = 4
+"""One in so many slow cases is drawn, and at least one of each test."""
+
+
+def drawn(items: Sequence[pytest.Item], seed: int) -> list[pytest.Item]:
+    """`items` without the slow cases that `seed` leaves out.
+
+    What is drawn of one test's cases does not depend on which other tests there are.
+    """
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("slow") is not None:
+            if item.get_closest_marker("drawn") is not None:
+                groups.setdefault("", []).append(item)
+            elif hasattr(item, "callspec"):
+                groups.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out: set[pytest.Item] = set()
+    for name, group in groups.items():
+        chosen = random.Random(f"{seed} {name}").sample(group, -(-len(group) // _SHARE))
+        left_out |= {*group} - {*chosen}
+    return [item for item in items if item not in left_out]
