@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,9 +17,9 @@ from localspec.ui.conversation.engine_state import EnginePhase
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 
-# A message may go from the app to a widget, and what that posts through all its parents to the app.
-_HOPS = 8
-_NAP_S = 0.02  # for what goes through another thread, or is drawn
+_PATIENCE_S = 60.0
+_LOOK_S = 0.005
+_HOPS = 2000  # a bound for what would never come to rest
 
 
 class Chat:
@@ -27,19 +29,29 @@ class Chat:
         self.app, self.pilot, self.session = app, pilot, session
 
     async def until(self, condition: Callable[[], object], what: str = "") -> None:
-        for _ in range(3000):
-            if condition():
-                return
-            await self.pilot.pause(0.01)
-        raise AssertionError(f"never happened: {what or condition}; {self.screen()}")
+        """Wait for `condition`, and draw meanwhile."""
+        end = time.monotonic() + _PATIENCE_S
+        while not condition():
+            if time.monotonic() > end or self.app._exception is not None:
+                raise AssertionError(f"never happened: {what or condition}; {self.screen()}")
+            await asyncio.sleep(_LOOK_S)
+            self.app.screen._on_timer_update()
+
+    async def settle(self) -> None:
+        """Wait until nothing in the event loop can go on, and draw."""
+        loop: Any = asyncio.get_running_loop()
+        for _ in range(_HOPS):
+            if not loop._ready:
+                break
+            await asyncio.sleep(0)
+        self.app.screen._on_timer_update()
 
     async def press(self, *keys: str) -> None:
         """Press keys, and see to it that each has been dealt with."""
         for key in keys:
             await self.pilot.press(key)
-            for _ in range(_HOPS):
-                await self.pilot.pause(0)
-        await self.pilot.pause(_NAP_S)
+            await self.settle()
+        await self.settle()
 
     async def send(self, text: str) -> None:
         self.app.prompt.insert(text)
