@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from itertools import cycle, islice
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.repetition import Repetition
 from localspec.engine.record.stats import FinishReason, Round
+from tests.support.command import run
 
 
 def stopped_after(tokens: list[int]) -> int | None:
@@ -58,15 +57,9 @@ def test_a_round_is_cut_where_the_answer_repeated_itself(accepted: int) -> None:
 def test_run_stops_and_says_so(more: tuple[str, ...], reason: str) -> None:
     """The grammar leaves nothing but one letter: by it any model repeats itself."""
     words = ("toy", "-p", "hi", "--grammar", 'root ::= "a" root', "-n", "400", "-t", "1", "--json")
-    done = subprocess.run(
-        [sys.executable, "-m", "localspec", "run", *words, "--temp", "0", *more],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-        stdin=subprocess.DEVNULL,
-    )
-    document = json.loads(done.stdout)
+    done = run("run", *words, "--temp", "0", *more)
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
     assert document["finish_reason"] == reason
     assert document["generated_tokens"] in (range(257, 321) if reason == "repetition" else (400,))
-    assert ("--no-repeat-stop" in done.stderr) is (reason == "repetition")
+    assert ("--no-repeat-stop" in done.err) is (reason == "repetition")

@@ -152,7 +152,9 @@ def run(*arguments: str) -> str:
     draft = toy.DRAFT
     target = toy.TARGET
     result = CliRunner().invoke(
-        run_command, [str(target), "--draft", str(draft), "-t", "1", *arguments], env={}
+        run_command,
+        [str(target), "--draft", str(draft), "-t", "1", *arguments],
+        env={"LOCALSPEC_ENGINE": "inline"},
     )
     assert result.exception is None, result.output
     return str(result.stdout) + str(result.stderr)

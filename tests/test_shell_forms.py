@@ -1,4 +1,4 @@
-"""What people type into a shell out of habit, as real processes with the toy pair."""
+"""What people type into a shell out of habit, with the toy pair."""
 
 from __future__ import annotations
 
@@ -17,39 +17,44 @@ import pytest
 from localspec.cli.machine.ps import command_of
 from localspec.cli.questions import is_question
 from tests.support import ENDLESS, toy
+from tests.support.command import Result, run
 
 FOLDERS = ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG")
 SHORT = ("--target", "toy", "-n", "8", "--temp", "0", "--gamma", "3", "--threads", "1")
 
 
-def shell(
-    data: Path, *words: str, more: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def shell(data: Path, *words: str, more: Mapping[str, str] | None = None) -> Result:
+    toy.install(data)
+    return run(*words, **{**dict.fromkeys(FOLDERS, str(data)), **(more or {})})
+
+
+def real_shell(data: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The same, as a process of its own."""
     toy.install(data)
     return subprocess.run(
         [sys.executable, "-m", "localspec", *words],
-        env={**os.environ, **dict.fromkeys(FOLDERS, str(data)), **(more or {})},
+        env={**os.environ, **dict.fromkeys(FOLDERS, str(data))},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
 
 
 def logged(data: Path, *words: str) -> list[dict[str, Any]]:
     done = shell(data, "logs", "--json", *words)
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    assert done.code == 0, done.err
+    found: list[dict[str, Any]] = json.loads(done.out)
     return found
 
 
 def test_a_question_is_asked_kept_continued_and_shown(tmp_path: Path) -> None:
     assert logged(tmp_path) == []
-    alone = shell(tmp_path, "Tell me a story.", *SHORT)
+    alone = real_shell(tmp_path, "Tell me a story.", *SHORT)
     assert (alone.returncode, alone.stderr) == (0, "")
     assert alone.stdout.strip()
     after_run = shell(tmp_path, "run", "What is a quay?", "--json", *SHORT)
-    first = json.loads(after_run.stdout)["prompt_tokens"]
+    first = json.loads(after_run.out)["prompt_tokens"]
     going_on = shell(tmp_path, "run", "And then?", "--continue", "--json", *SHORT[2:])
-    assert json.loads(going_on.stdout)["prompt_tokens"] > first + 8  # what was said comes before
-    assert shell(tmp_path, "run", "A secret?", "--no-log", *SHORT).returncode == 0
+    assert json.loads(going_on.out)["prompt_tokens"] > first + 8  # what was said comes before
+    assert shell(tmp_path, "run", "A secret?", "--no-log", *SHORT).code == 0
 
     found = logged(tmp_path, "-n", "9")
     assert [one["question"] for one in found] == [
@@ -59,23 +64,23 @@ def test_a_question_is_asked_kept_continued_and_shown(tmp_path: Path) -> None:
     assert found[0]["answer"] == alone.stdout.rstrip("\n")
     assert found[0]["finish"] == "length"
     assert found[1]["conversation"] == found[2]["conversation"] != found[0]["conversation"]
-    shown = shell(tmp_path, "logs", "-n", "2").stdout
+    shown = shell(tmp_path, "logs", "-n", "2").out
     assert "Tell me a story." not in shown
     assert shown.index("> What is a quay?") < shown.index("> And then?")
 
 
 def test_going_on_with_nothing_is_explained(tmp_path: Path) -> None:
     done = shell(tmp_path, "run", "And then?", "--continue", *SHORT)
-    assert done.returncode == 1
-    assert "there is no conversation yet" in done.stderr
+    assert done.code == 1
+    assert "there is no conversation yet" in done.err
     done = shell(tmp_path, "logs")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing was asked yet\n")
+    assert (done.code, done.out, done.err) == (0, "", "nothing was asked yet\n")
 
 
 @pytest.mark.slow
 def test_what_a_model_said_cannot_steer_the_terminal_that_shows_it(tmp_path: Path) -> None:
     asked = shell(tmp_path, "run", "Say \x1b[31m this.", *SHORT)
-    assert asked.returncode == 0
+    assert asked.code == 0
     from tests.support.terminal import Terminal  # noqa: PLC0415 - there is none on Windows
 
     shown = Terminal(["logs"], tmp_path)
@@ -87,8 +92,8 @@ def test_what_a_model_said_cannot_steer_the_terminal_that_shows_it(tmp_path: Pat
 @pytest.mark.parametrize("name", ["ls", "models"])
 def test_other_names_of_list(tmp_path: Path, name: str) -> None:
     done = shell(tmp_path, name, "--no-scan", "--json")
-    assert done.returncode == 0
-    assert "toy" in [pair["name"] for pair in json.loads(done.stdout)["pairs"]]
+    assert done.code == 0
+    assert "toy" in [pair["name"] for pair in json.loads(done.out)["pairs"]]
 
 
 @pytest.mark.parametrize(
@@ -111,8 +116,8 @@ def test_what_is_mistyped_gets_a_suggestion(
     tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
     done = shell(tmp_path, *words)
-    assert done.returncode in (1, 2)
-    assert said in done.stderr
+    assert done.code in (1, 2)
+    assert said in done.err
 
 
 def test_a_file_with_a_space_in_its_name_is_no_question(tmp_path: Path) -> None:
@@ -138,19 +143,19 @@ def test_what_runs_is_shown_with_its_memory(tmp_path: Path) -> None:
     try:
         assert runs.stdout is not None
         runs.stdout.read(1)  # it answers
-        found = json.loads(shell(tmp_path, "ps", "--json").stdout)
+        found = json.loads(shell(tmp_path, "ps", "--json").out)
         (ours,) = [one for one in found if one["pid"] == runs.pid]
         assert (ours["command"], ours["pair"]) == ("run", "toy")
         assert ours["memory_bytes"] > 50_000_000
         assert abs(time.time() - ours["since"]) < 120
         line = next(
-            line for line in shell(tmp_path, "ps").stdout.splitlines() if str(runs.pid) in line
+            line for line in shell(tmp_path, "ps").out.splitlines() if str(runs.pid) in line
         )
         assert line.split()[1:3] == ["run", "toy"]
     finally:
         runs.kill()
         runs.communicate()
-    assert str(runs.pid) not in shell(tmp_path, "ps").stdout
+    assert str(runs.pid) not in shell(tmp_path, "ps").out
 
 
 @pytest.mark.slow
@@ -166,7 +171,7 @@ def test_where_a_worker_listens_is_shown(tmp_path: Path) -> None:
         end = time.monotonic() + 60
         ours: dict[str, Any] = {}
         while time.monotonic() < end and not ours.get("address"):
-            found = json.loads(shell(tmp_path, "ps", "--json").stdout)
+            found = json.loads(shell(tmp_path, "ps", "--json").out)
             ours = next((one for one in found if one["pid"] == worker.pid), {})
         assert ours["command"] == "worker"
         assert ours["address"].startswith("127.0.0.1:")
@@ -205,8 +210,8 @@ def test_bash_completes_once_it_was_told_to(tmp_path: Path) -> None:
     (tmp_path / ".bashrc").write_text("PS1='ready$ '\nalias x=y")  # no line end
     for _ in range(2):
         done = shell(tmp_path, "--install-completion", more=home)
-        assert done.returncode == 0, done.stderr
-        assert "bash completes localspec" in done.stdout
+        assert done.code == 0, done.err
+        assert "bash completes localspec" in done.out
     assert (tmp_path / ".bashrc").read_text().count("completion.bash") == 2  # in one line
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -234,8 +239,8 @@ def test_other_shells_are_told_in_their_own_files(
     home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": ""}
     done = shell(tmp_path, "--install-completion", named, more=home)
     if file is None:
-        assert done.returncode == 2
-        assert "there is no completion for tcsh" in done.stderr
+        assert done.code == 2
+        assert "there is no completion for tcsh" in done.err
     else:
-        assert done.returncode == 0, done.stderr
+        assert done.code == 0, done.err
         assert (tmp_path / file).is_file()

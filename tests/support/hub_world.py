@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import multiprocessing
 import os
 import subprocess
@@ -17,20 +16,13 @@ from unittest import mock
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session  # type: ignore[attr-defined]
 
-from localspec.cli import subcommands
 from tests.support import hub_child
+from tests.support.command import Result, run
 from tests.support.hub_server import HubServer
 
 URL_PATH = "/{repo_id}/resolve/{revision}/{filename}"
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.support.hub_child"])
-
-
-@dataclass
-class Result:
-    code: int
-    out: str
-    err: str
 
 
 @dataclass
@@ -55,17 +47,7 @@ class World:
 
     def run(self, *arguments: str) -> Result:
         """Run the command line in this process."""
-        out, err = io.StringIO(), io.StringIO()
-        with (
-            mock.patch.object(sys, "argv", ["localspec", *arguments]),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-        ):
-            try:
-                subcommands.main()
-            except SystemExit as stop:
-                code = stop.code if isinstance(stop.code, int) else 1
-        return Result(code, out.getvalue(), err.getvalue())
+        return run(*arguments)
 
     def run_outside(self, *arguments: str, **environment: str) -> Result:
         """Run the command line in a process of its own, with nothing but the environment."""
