@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from openai import OpenAI
@@ -34,10 +35,10 @@ TOOLS = [
 ]
 
 
-def required(client: OpenAI, model: str) -> tuple[int, int]:
+def required(client: OpenAI, model: str, cities: Sequence[str] = CITIES) -> tuple[int, int]:
     """How many of the calls are well-formed, and how many come alike in a stream."""
     formed = alike = 0
-    for seed, city in enumerate(CITIES):
+    for seed, city in enumerate(cities):
         asked: dict[str, Any] = {
             "model": model,
             "messages": [{"role": "user", "content": f"What is the weather in {city}?"}],

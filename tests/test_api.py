@@ -21,6 +21,7 @@ from localspec.errors import LocalspecError, UsageError
 from localspec.loading import starter_form
 from localspec.loading.load_request import LoadOptions, LoadRequest
 from localspec.loading.measurements import attention
+from tests.support.pairwise import usually
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
@@ -38,8 +39,7 @@ def _empty(chat: localspec.Chat) -> None:
     chat.messages = []
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.parametrize("example", usually(EXAMPLES, EXAMPLES[1]))
 def test_the_examples_of_the_page_run(
     example: str,
     tmp_path: Path,

@@ -90,6 +90,7 @@ def inside(path: Path, *rooms: str) -> bool:
     return any(parts[: len(Path(room).parts)] == Path(room).parts for room in rooms)
 
 
+@functools.cache
 def is_module(name: str) -> bool:
     where = PACKAGE.parent.joinpath(*name.split("."))
     return where.with_suffix(".py").is_file() or where.is_dir()

@@ -216,6 +216,7 @@ def run(*arguments: str) -> Any:
     return json.loads(done.stdout)["settings"]["flash_attn"]
 
 
+@pytest.mark.slow
 def test_the_choice_holds_for_both_models_and_is_told(
     toy_target: Path, toy_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import pexpect
 import pytest
 from click.testing import CliRunner
 
-from localspec.bench import benchmark
+from localspec.bench import benchmark, prompt_sets
 from localspec.bench.result import BenchReport
 from localspec.cli.subcommands import cli
 from localspec.errors import LocalspecError, UsageError
@@ -35,11 +35,18 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
 
 
+@pytest.fixture
+def at_once(scripted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `scripted`, and a bench does not wait until the tests next to it are over."""
+    monkeypatch.setattr(benchmark, "wait_for_calm", lambda *_: None)
+
+
 def bench(*arguments: str) -> Any:
     return CliRunner().invoke(cli, ["bench", *arguments], catch_exceptions=False)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("at_once")
 def test_it_reports_and_writes_every_kind_of_file(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"report.{ending}") for ending in ("json", "csv", "md", "svg", "png")]
     done = bench("toy", *SUMS, *(word for path in paths for word in ("-o", path)))
@@ -65,6 +72,7 @@ def test_json_has_it_all_and_nothing_else() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("at_once")
 def test_own_prompts_and_a_draft_of_none(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"prompt": "Tell me a story about a dog.", "kind": "tale"}\n')
@@ -169,6 +177,7 @@ def test_a_target_named_twice_is_wrong_usage() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timed  # on a busy machine a bench waits 20 seconds first
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_ctrl_c_reports_what_is_done(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
@@ -196,13 +205,16 @@ def test_ctrl_c_reports_what_is_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_quick_runs_agree(tmp_path: Path) -> None:
+@pytest.mark.drawn
+@pytest.mark.usefixtures("at_once")
+def test_quick_runs_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of three do, on a machine that stays as it is for as long.
 
     An interval tells what the prompts leave open, not what a machine does that other programs use
     as well: in one run of three it may be another one. So there are up to seven runs, until there
     are three that found a machine of about the same speed.
     """
+    monkeypatch.setattr(prompt_sets, "QUICK_S", 15.0)  # a third: fewer questions, wider intervals
     runs: list[tuple[float, dict[str, float]]] = []
     alike: list[dict[str, float]] = []
     while not alike and len(runs) < 7:

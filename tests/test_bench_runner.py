@@ -130,12 +130,14 @@ def test_a_sweep_stands_beside_what_was_predicted(session: Session) -> None:
     assert {point.n for point in report.curve} >= {1, 2, 4, 8}
 
 
+@pytest.mark.slow
 def test_with_a_temperature_both_sides_draw_the_same(session: Session) -> None:
     report = run(session, request(repeats=1, temperature=0.9, n_predict=16))
     assert report.agreement.same == report.agreement.compared == 3
     assert not report.agreement.greedy
 
 
+@pytest.mark.slow
 def test_a_prompt_longer_than_the_context_is_left_out_and_said(session: Session) -> None:
     long = BenchPrompt("long-1", "sums", "one and two and three " * 200)
     report = run(session, request(PromptSet("own", (*THREE.prompts[:1], long), ignore_end=True)))
@@ -167,6 +169,7 @@ def test_where_no_prompt_fits_that_is_all_there_is_to_report(session: Session) -
     assert b"</text>" in draw(report).svg()
 
 
+@pytest.mark.slow
 def test_stopping_while_costs_are_measured_at_the_end_loses_nothing(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +283,7 @@ def forced(draft: Path) -> BenchReport:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_the_target_as_its_own_draft_is_slower_and_that_is_said(toy_target: Path) -> None:
     report = forced(toy_target)
     assert report.best is not None
@@ -291,6 +295,7 @@ def test_the_target_as_its_own_draft_is_slower_and_that_is_said(toy_target: Path
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_a_random_draft_is_slower_and_that_is_said(tmp_path: Path) -> None:
     report = forced(write_random_llama(tmp_path / "random.gguf"))
     assert report.best is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import gguf
 import pytest
 
 from localspec.chat.conversation import Message, Role
@@ -16,7 +15,7 @@ from localspec.engine.cancel import Cancel
 from localspec.pairs.names import catalogue
 from tests.fakes import FakeModel, ended, fake_session, renderer, rounds_of
 from tests.support.golden_answers import BOS, EOS, golden, in_pieces
-from tests.support.llama_source import templates
+from tests.support.llama_source import LEARNT, VocabularyOnly, templates
 
 TEMPLATES = templates()
 SEEN = sorted({entry.template for entry in catalogue.pairs().values() if entry.template})
@@ -51,8 +50,9 @@ def template(request: pytest.FixtureRequest) -> str:
     name = request.param
     if name == STARTERS:
         file: Path = request.getfixturevalue("starter_file")
-        field = gguf.GGUFReader(file).fields["tokenizer.chat_template"]
-        return bytes(field.parts[field.data[0]]).decode()
+        with VocabularyOnly.of(file) as model:
+            assert model.chat_template
+            return model.chat_template
     if not TEMPLATES:
         pytest.skip("llama.cpp's templates are not here")
     return TEMPLATES[name]
@@ -88,7 +88,7 @@ def test_a_conversation_goes_on_and_its_thoughts_are_known(name: str, template: 
 )
 def test_its_calls_are_read(name: str, template: str) -> None:
     rng = random.Random(name)
-    dialect = learnt(renderer(), TemplateSource(template, BOS, EOS), seconds=30)
+    dialect = learnt(renderer(), TemplateSource(template, BOS, EOS), seconds=30, folder=LEARNT)
     kinds = set()
     for case in golden(renderer(), template, rng):
         kinds.add(case.kind)

@@ -124,6 +124,7 @@ def test_undamaged_files_of_every_architecture_are_loaded(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_no_damage_ends_the_process(tmp_path: Path) -> None:
     """A sample; ``python -m tests.support.damaged SEED COUNT`` runs more."""
     files = damaged.damaged_files(tmp_path, range(20, 520))

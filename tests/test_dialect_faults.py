@@ -21,7 +21,7 @@ from localspec.serve.request_tools import RequestTools
 from localspec.serve.requests import ChatRequest, parsed
 from tests.fakes import FakeModel, ended, fake_session, renderer, rounds_of
 from tests.support.golden_answers import BOS, EOS
-from tests.support.llama_source import templates
+from tests.support.llama_source import LEARNT, templates
 
 TEMPLATES = templates()
 needs_templates = pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not here")
@@ -52,7 +52,7 @@ def chat_template(text: str, **model: Any) -> ChatTemplate:
 
 @cache
 def dialect_of(name: str) -> Dialect:
-    return learnt(renderer(), TemplateSource(TEMPLATES[name], BOS, EOS), seconds=30)
+    return learnt(renderer(), TemplateSource(TEMPLATES[name], BOS, EOS), seconds=30, folder=LEARNT)
 
 
 @needs_templates
@@ -165,6 +165,7 @@ def test_f5_no_template_refuses_what_an_earlier_call_holds() -> None:
 
 
 @needs_templates
+@pytest.mark.few(1)
 @pytest.mark.parametrize("named", [True, False])
 def test_f5_no_template_refuses_several_calls_in_a_turn(named: bool) -> None:
     """Llama's take one: a turn with several becomes several turns, each with its result."""

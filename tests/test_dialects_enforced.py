@@ -28,7 +28,7 @@ from localspec.serve.request_tools import HERMES
 from tests.fakes import rounds_of
 from tests.support.golden_answers import BOS, EOS, Golden, golden
 from tests.support.json_validity import valid
-from tests.support.llama_source import VocabularyOnly, needed, templates, vocabularies
+from tests.support.llama_source import LEARNT, VocabularyOnly, needed, templates, vocabularies
 from tests.support.pairwise import usually
 
 TEMPLATES = templates()
@@ -135,7 +135,9 @@ def learnt_of(name: str) -> tuple[Dialect, tuple[Golden, ...]]:
     """A template's dialect, and what it writes for calls."""
     renderer = TemplateRenderer()
     try:
-        dialect = learnt(renderer, TemplateSource(TEMPLATES[name], BOS, EOS), seconds=30)
+        dialect = learnt(
+            renderer, TemplateSource(TEMPLATES[name], BOS, EOS), seconds=30, folder=LEARNT
+        )
         cases = golden(renderer, TEMPLATES[name], random.Random(3))
         return dialect, tuple(one for one in cases if one.want.calls and one.tools)
     finally:

@@ -81,6 +81,7 @@ def run(
     return [token for done in rounds for token in done.tokens], rounds
 
 
+@pytest.mark.slow
 def test_greedy_tokens_are_the_same_for_every_gamma(engine: Engine) -> None:
     sampling = SamplingParams(temperature=0)
     plain, _ = run(engine, 0, sampling)
@@ -99,6 +100,7 @@ def test_a_seed_repeats_the_text(engine: Engine, accept: Accept) -> None:
     assert run(engine, 4, sampling, accept)[0] == first
 
 
+@pytest.mark.slow
 def test_coupled_text_is_the_same_with_speculation_on_and_off(engine: Engine) -> None:
     sampling = SamplingParams(temperature=1.0, seed=11)
     texts = [run(engine, gamma, sampling, Accept.COUPLED)[0] for gamma in (0, 1, 4, 8)]

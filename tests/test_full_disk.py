@@ -124,6 +124,7 @@ def run(*arguments: str, **places: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timed  # on a busy machine each bench waits 20 seconds first
 def test_a_bench_is_printed_where_it_cannot_be_written(disk: Disk, toy_target: Path) -> None:
     report = disk.folder / "report.json"
     prompts = disk.folder.with_name("prompts.jsonl")
@@ -147,6 +148,7 @@ def test_a_bench_is_printed_where_it_cannot_be_written(disk: Disk, toy_target: P
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 @pytest.mark.timed
 def test_a_tune_is_printed_where_it_cannot_be_stored(disk: Disk, toy_target: Path) -> None:
     cache = disk.folder / "cache"

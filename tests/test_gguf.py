@@ -306,6 +306,7 @@ def test_mutated_headers_do_no_harm(
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 @settings(max_examples=5000, suppress_health_check=list(HealthCheck))
 @given(**MUTATED)
 def test_thousands_of_mutated_headers_do_no_harm(

@@ -345,6 +345,7 @@ def test_masked_drafts_never_break_the_grammar(
     assert sum(len(cast("list[int]", done["drafted"])) for done in documents[1:]) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grammar", usually([ANIMAL, LARK], LARK))
 def test_the_same_text_with_speculation_on_and_off(engine: Engine, grammar: str) -> None:
     for sampling in (SamplingParams(temperature=0.0), SamplingParams(temperature=1.0, seed=5)):

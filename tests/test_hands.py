@@ -158,6 +158,7 @@ def test_lists_go_by_arrows_and_enter(start: Callable[..., Terminal], tmp_path: 
     assert chat.ends() == 0
 
 
+@pytest.mark.slow
 def test_models_beside_the_target_are_offered_to_draft(
     start: Callable[..., Terminal], tmp_path: Path
 ) -> None:

@@ -460,6 +460,7 @@ def test_a_head_switched_off_and_on_in_an_answer_says_the_same(engine: Engine) -
         assert drafted == (0 if at - 2 in off else 3)  # its last token was not shown
 
 
+@pytest.mark.slow
 @pytest.mark.few(2)
 def test_a_head_is_shown_what_its_own_engine_decodes_alone(models: tuple[Model, Model]) -> None:
     with Context(models[0], OPTIONS) as target:
@@ -511,10 +512,8 @@ def test_a_text_without_its_first_turns_is_answered_like_any_other(engine: Engin
     assert drafted > 0
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    "accept", [Accept.BLOCK, pytest.param(Accept.TOKEN, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("accept", [Accept.BLOCK, Accept.TOKEN])
 def test_with_a_seed_a_text_does_not_depend_on_what_a_head_read_before(
     engine: Engine, accept: Accept
 ) -> None:
@@ -538,6 +537,7 @@ def test_with_a_seed_a_text_does_not_depend_on_what_a_head_read_before(
     assert found[0][1] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 def test_a_head_goes_over_to_another_text_and_back(engine: Engine) -> None:
     made = drafter(engine).head
@@ -934,11 +934,11 @@ def computed(model: Model, text: Sequence[int], size: int, *, flash: bool, heads
         return np.concatenate([context.decode(part, len(part)).copy() for part in parts])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("size", "flash"),
     [
-        *((1, True), (3, False), (64, True)),
+        *((3, False), (1, True), (64, True)),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in ((1, False), (3, True), (20, False), (20, True), (64, False))
@@ -1077,6 +1077,7 @@ def test_a_head_takes_no_more_than_was_planned_as_the_system_counts(
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="each is answered with in a fork")
 def test_every_wrong_head_ends_the_command_with_one_line(tmp_path: Path) -> None:
     """In a process of its own: where a check is missing, llama.cpp ends that."""

@@ -393,6 +393,7 @@ def test_many_programs_write_at_once(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.slow
 def test_many_programs_make_the_file_at_once(tmp_path: Path) -> None:
     """SQLite refused one of two at once, in one of 30 such rounds."""
     refused: list[Exception] = []

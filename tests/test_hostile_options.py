@@ -53,6 +53,7 @@ def test_a_file_name_forges_no_line_of_its_own(tmp_path: Path) -> None:
     assert "cannot read x Error: disk is lost" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_what_a_model_says_steers_no_terminal_and_a_pipe_gets_it_as_it_is(
     toy_target: Path, toy_draft: Path, tmp_path: Path

@@ -27,6 +27,9 @@ QUESTIONS = ["--prompts", str(toy.QUESTIONS), "--kinds", "sums"]
 BENCH = ["bench", "toy", *QUESTIONS, "-t", "1", "-c", "256", "--gamma", "2", "-n", "8"]
 TUNE = ["tune", "toy", "-c", "256", "-t", "1"]
 
+WAITS = (pytest.mark.slow, pytest.mark.timed)
+"""For commands that wait 20 seconds where other programs, or tests, keep the machine busy."""
+
 WATCHED = """
 import atexit, sys
 {also}
@@ -50,11 +53,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ([*RUN, "4", "--json"], ""),
         pytest.param(
-            [*BENCH, "--repeat", "1", "-o", "report.svg", "-o", "report.md"],
-            "",
-            marks=pytest.mark.slow,
+            [*BENCH, "--repeat", "1", "-o", "report.svg", "-o", "report.md"], "", marks=WAITS
         ),
-        pytest.param([*TUNE, "--json"], "", marks=pytest.mark.slow),
+        pytest.param([*TUNE, "--json"], "", marks=WAITS),
         ([*RUN, "4", "--json"], "import numpy"),
     ],
 )
@@ -105,15 +106,13 @@ def engine_of(running: subprocess.Popen[str]) -> psutil.Process:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at mapped libraries")
-@pytest.mark.parametrize(
-    "how", [signal.SIGSEGV, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGKILL])
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ([*RUN, "-1"], ""),
-        pytest.param([*BENCH, "--repeat", "900"], "of 6300: line-2", marks=pytest.mark.slow),
-        pytest.param(TUNE, "Measuring", marks=pytest.mark.slow),
+        pytest.param([*BENCH, "--repeat", "900"], "of 6300: line-2", marks=WAITS),
+        pytest.param(TUNE, "Measuring", marks=WAITS),
     ],
 )
 def test_where_the_engine_dies_the_command_says_so(
@@ -138,6 +137,7 @@ def test_where_the_engine_dies_the_command_says_so(
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_what_ends_the_whole_group_leaves_a_report_of_what_is_done() -> None:
     with started([*BENCH, "--repeat", "900"], start_new_session=True) as running:

@@ -558,6 +558,7 @@ def _seconds(copies: Sequence[float], seed: int, tokens: int = 256) -> float:
     return took
 
 
+@pytest.mark.slow
 def test_a_wrong_lookup_hardly_slows_a_good_model_down() -> None:
     """At least 0.98 of the speed that the model has alone, over 256 tokens."""
     alone, beside = (

@@ -123,7 +123,7 @@ def test_coupled_text_depends_on_the_seed_alone(
     sampling = SamplingParams(temperature=temperature, seed=round(10 * temperature))
     with Context(target_model, options()) as alone:
         expected, _ = run(Engine(alone), FixedGamma(0), sampling, Accept.COUPLED)
-    for policy in (*(FixedGamma(gamma) for gamma in (0, 1, 4, 8)), auto()):
+    for policy in (*(FixedGamma(gamma) for gamma in (0, 1, 8)), auto()):
         tokens, drafted = run(engine, policy, sampling, Accept.COUPLED)
         assert tokens == expected
         drafts = not isinstance(policy, FixedGamma) or policy.gamma > 0
@@ -150,7 +150,7 @@ def test_greedy_text_depends_on_nothing(engine: Engine, target_model: Model) -> 
     sampling = SamplingParams(temperature=0, repeat_penalty=1.1, frequency_penalty=0.1)
     with Context(target_model, options()) as alone:
         expected, _ = run(Engine(alone), FixedGamma(0), sampling, Accept.MATCH)
-    for policy in (*(FixedGamma(gamma) for gamma in (0, 1, 2, 4, 8, 20)), auto()):
+    for policy in (*(FixedGamma(gamma) for gamma in (0, 1, 5, 20)), auto()):
         assert run(engine, policy, sampling, Accept.BLOCK)[0] == expected
 
 
@@ -336,6 +336,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_the_first_tokens_have_the_targets_distribution(
     target_model: Model, draft_model: Model
 ) -> None:
@@ -353,6 +354,7 @@ def test_the_first_of_few_tokens_have_the_targets_distribution(
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_with_a_trained_head_the_first_tokens_have_the_targets_distribution() -> None:
     """4,000 seeds; a false alarm has the same probability as above."""
     how = ContextOptions(n_ctx=64, threads=1)
@@ -385,6 +387,7 @@ def test_a_biased_rule_is_rejected(
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_a_biased_draw_is_rejected_under_the_coupled_rule(
     target_model: Model, draft_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -491,6 +494,7 @@ def test_combined_drafters_have_the_targets_distribution(
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_copied_tokens_that_count_as_drawn_are_rejected(
     target_model: Model, draft_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -506,6 +510,7 @@ def test_copied_tokens_that_count_as_drawn_are_rejected(
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_copies_alone_under_a_biased_rule_are_rejected(
     target_model: Model, draft_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -528,6 +533,7 @@ def test_copies_alone_under_a_biased_rule_are_rejected(
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_copies_alone_under_a_biased_draw_are_rejected(
     target_model: Model, draft_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -538,6 +544,7 @@ def test_copies_alone_under_a_biased_draw_are_rejected(
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_a_path_whose_other_token_is_dropped_is_rejected(
     target_model: Model, draft_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -556,6 +563,7 @@ def test_a_path_whose_other_token_is_dropped_is_rejected(
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_shared_tokens_that_are_not_renormalised_are_rejected(
     target_model: Model, other_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:

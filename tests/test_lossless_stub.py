@@ -79,13 +79,14 @@ def excess(accept: Accept) -> float:
 
 
 @pytest.mark.parametrize(
-    "accept", usually([Accept.COUPLED, Accept.TOKEN, Accept.BLOCK], Accept.COUPLED, Accept.TOKEN)
+    "accept", usually([Accept.COUPLED, Accept.TOKEN, Accept.BLOCK], Accept.COUPLED)
 )
 def test_sequences_have_the_targets_distribution(accept: Accept) -> None:
     assert excess(accept) < 1
 
 
-@pytest.mark.parametrize("accept", usually([Accept.TOKEN, Accept.BLOCK], Accept.TOKEN))
+@pytest.mark.slow  # by default the enumeration catches it
+@pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
 def test_a_biased_rule_is_rejected(accept: Accept, monkeypatch: pytest.MonkeyPatch) -> None:
     def biased(p: Dist, q: Dist, weight: float = 1.0) -> Dist:
         return p

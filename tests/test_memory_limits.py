@@ -137,6 +137,7 @@ def test_the_libraries_room_is_required_only_under_a_limit(monkeypatch: pytest.M
 # --- a control group --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_in_a_small_control_group_a_large_target_is_read_from_disk(
     large: Path, toy_draft: Path
 ) -> None:

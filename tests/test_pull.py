@@ -445,6 +445,7 @@ def test_an_interrupt_keeps_what_came_and_says_so(
     assert "Traceback" not in log
 
 
+@pytest.mark.slow
 def test_a_cache_without_links_works(
     hub_world: World, pair: tuple[Repo, Repo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -477,6 +478,7 @@ def test_progress_adds_up(hub_world: World, pair: tuple[Repo, Repo]) -> None:
     assert {one.file.name for one in seen} == {"big-Q4_K_M.gguf", "small-Q8_0.gguf"}
 
 
+@pytest.mark.slow
 def test_over_tls_it_is_read_in_pauses_and_certificates_count(
     hub_world: World, pair: tuple[Repo, Repo]
 ) -> None:

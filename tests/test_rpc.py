@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import random
 import re
 import signal
 import socket
@@ -306,6 +305,7 @@ def test_a_head_here_reads_tensors_of_a_target_that_is_there() -> None:
     assert found["drafters"]["eagle3"]["accepted"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.timed
 @needs_backend
 def test_behind_a_network_a_pass_over_eight_tokens_is_known_to_cost_little_more() -> None:
@@ -481,28 +481,27 @@ def test_a_full_worker_is_no_end_but_a_sentence(lie: str, said: str) -> None:
 
 @pytest.mark.slow
 @needs_backend
-def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat() -> None:
-    """At random moments; at most one round is lost, and the next answer comes without it."""
-    rng = random.Random(20261122)
-    for _ in range(3):
-        with worker() as (endpoint, running), worker() as (other, _):
-            both = replace(TOY, rpc=(other, endpoint), n_gpu_layers=-1, tensor_split=(1.0, 1.0))
-            # An answer of 512 tokens is over within a second, on a fast machine.
-            chat = Heard(replace(both, ctx_size=2048, n_predict=-1, grammar=ENDLESS))
-            assert not any("left out" in each for each in chat.until(m.Loaded).info.notices)
-            chat.ask("Tell me a story.")
-            chat.until(m.TurnReported)
-            time.sleep(rng.uniform(0, 1))
-            running.kill()
-            said = chat.until(m.Died).error.message
-            assert said.startswith(f"the worker at {endpoint} went away: the process that runs")
-            assert other not in said
-            chat.engine.reload(())
-            info = chat.until(m.Loaded).info
-            left_out = [each for each in info.notices if "its devices are left out" in each]
-            assert len(left_out) == 1
-            assert endpoint in left_out[0]
-            chat.ask("Tell me a story.")
-            assert chat.until(m.TurnOver).error is None
-            chat.engine.shut_down()
-            assert chat.engine.join(20)
+@pytest.mark.parametrize("moment", [0.1, 0.5, 0.9])
+def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat(moment: float) -> None:
+    """At most one round is lost, and the next answer comes without it."""
+    with worker() as (endpoint, running), worker() as (other, _):
+        both = replace(TOY, rpc=(other, endpoint), n_gpu_layers=-1, tensor_split=(1.0, 1.0))
+        # An answer of 512 tokens is over within a second, on a fast machine.
+        chat = Heard(replace(both, ctx_size=2048, n_predict=-1, grammar=ENDLESS))
+        assert not any("left out" in each for each in chat.until(m.Loaded).info.notices)
+        chat.ask("Tell me a story.")
+        chat.until(m.TurnReported)
+        time.sleep(moment)
+        running.kill()
+        said = chat.until(m.Died).error.message
+        assert said.startswith(f"the worker at {endpoint} went away: the process that runs")
+        assert other not in said
+        chat.engine.reload(())
+        info = chat.until(m.Loaded).info
+        left_out = [each for each in info.notices if "its devices are left out" in each]
+        assert len(left_out) == 1
+        assert endpoint in left_out[0]
+        chat.ask("Tell me a story.")
+        assert chat.until(m.TurnOver).error is None
+        chat.engine.shut_down()
+        assert chat.engine.join(20)

@@ -396,6 +396,7 @@ def wrong_by(luck: random.Random, kept: int | None, factor: float) -> Callable[[
         pytest.param(2, 0.2, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_a_wrong_table_costs_little_of_the_first_300_tokens_and_nothing_later(
     weather: type[Calm], kept: int | None, factor: float
 ) -> None:

@@ -107,6 +107,7 @@ def test_one_answer_is_too_little_to_compare() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_half_a_minute_of_chat_leaves_memory_flat() -> None:
     options = LoadRequest(pair="toy", threads=1, gamma=3, n_predict=120)
     with closing(

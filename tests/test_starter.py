@@ -412,6 +412,7 @@ def test_greedy_it_answers_as_an_assistant(starter_session: Session) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_as_advised_it_is_an_assistant_with_four_of_five_seeds(starter_file: Path) -> None:
     answers: dict[str, list[str]] = {"hi": [], "who are you?": [], FUNCTION: [], SPELLING: []}
     with closing(loaded(pair=STARTER, n_predict=96)) as session:

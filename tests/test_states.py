@@ -67,6 +67,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Message],
     return folder, said, following
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("target", "draft"),
     [("target", "draft-Q8_0.gguf"), ("mtp", "mtp"), ("target", "eagle3-Q8_0.gguf")],
@@ -117,6 +118,7 @@ def pipe(path: Path) -> None:
         os.mkfifo(path)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("damage", [no_state, pipe, cut, flipped(60), flipped(500), flipped(-1)])
 def test_what_is_damaged_is_put_aside(
     left: tuple[Path, list[Message], str], damage: Callable[[Path], None], tmp_path: Path

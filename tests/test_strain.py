@@ -85,6 +85,7 @@ def test_input_without_end_is_refused() -> None:
     assert time.monotonic() - begun < 20
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("args", "code"),
     [

@@ -68,6 +68,7 @@ SHORT = ("-p", "A dog", "-n", "3", "--gamma", "0", "-t", "1", "-c", "128")
 # --- a working folder that was deleted --------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @posix
 @pytest.mark.parametrize("engine", ["", "inline"])
 def test_a_prompt_is_answered_in_a_folder_that_is_gone(tmp_path: Path, engine: str) -> None:
@@ -78,6 +79,7 @@ def test_a_prompt_is_answered_in_a_folder_that_is_gone(tmp_path: Path, engine: s
     assert out.strip()
 
 
+@pytest.mark.slow
 @posix
 def test_a_file_that_is_looked_for_there_is_missing_in_words(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
@@ -87,6 +89,7 @@ def test_a_file_that_is_looked_for_there_is_missing_in_words(tmp_path: Path) -> 
     assert "model.gguf does not exist" in told
 
 
+@pytest.mark.slow
 @posix
 def test_an_engine_that_dies_is_started_again_in_a_folder_that_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -189,6 +192,7 @@ def test_without_a_home_nothing_is_put_into_a_folder_named_after_it(
 # --- certificates and proxies -----------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("variable", "value"),
     [

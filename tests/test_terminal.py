@@ -95,6 +95,7 @@ def test_another_pair_takes_over_the_conversation(
     again.sees("ready")
 
 
+@pytest.mark.slow
 def test_quit_while_generating_restores_the_terminal(terminal: Callable[..., Terminal]) -> None:
     chat = terminal("toy", "--threads", "1", "--grammar", ENDLESS, columns=40, rows=10)
     chat.sees("ready")
@@ -106,6 +107,7 @@ def test_quit_while_generating_restores_the_terminal(terminal: Callable[..., Ter
     assert chat.restored()
 
 
+@pytest.mark.slow
 def test_a_missing_file_is_explained_on_the_screen_and_at_the_exit(
     terminal: Callable[..., Terminal],
 ) -> None:
@@ -148,6 +150,7 @@ def test_closed_streams_are_no_terminal() -> None:
         assert "needs a terminal" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_conversation_survives_a_kill_and_is_resumed_edited_and_exported(
     terminal: Callable[..., Terminal], tmp_path: Path
 ) -> None:
@@ -272,6 +275,7 @@ def test_a_killed_chat_leaves_no_process_behind_and_loses_a_round_at_most(
     kill_app(tmp_path, 20, how)
 
 
+@pytest.mark.slow
 def test_a_chat_goes_on_where_its_working_folder_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def written(session: Session, *, speculation: bool = True) -> tuple[list[int], T
     return tokens, end
 
 
+@pytest.mark.slow
 def test_a_real_model_answers_after_its_budget(starter_file: Path) -> None:
     with contextlib.closing(loaded(starter_file, n_predict=90, reasoning_budget=BUDGET)) as session:
         assert session.settings.rule is Accept.COUPLED
@@ -114,6 +115,7 @@ def test_a_real_model_answers_after_its_budget(starter_file: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_without_a_budget_it_would_think_for_long(starter_file: Path) -> None:
     with contextlib.closing(loaded(starter_file, n_predict=500)) as session:
         tokens, end = written(session)

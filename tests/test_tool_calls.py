@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -16,4 +17,6 @@ def test_the_starter_calls_tools_where_it_has_to(starter_file: Path) -> None:
     with Serving(pair=str(starter_file)) as one:
         client = OpenAI(base_url=f"http://127.0.0.1:{one.port}/v1", api_key="none", timeout=600)
         model = client.models.list().data[0].id
-        assert required(client, model) == (len(CITIES), len(CITIES))
+        cities = random.sample(CITIES, 3)
+        print(cities)  # noqa: T201 - for whoever has to do it again
+        assert required(client, model, cities) == (3, 3)

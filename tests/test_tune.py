@@ -128,6 +128,7 @@ def test_what_was_tuned_is_what_loading_in_the_same_way_finds(
     assert {path.name for path in cache.glob("*.json")} == stored
 
 
+@pytest.mark.slow
 def test_what_was_tuned_for_exact_answers_is_what_they_find(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +212,7 @@ def test_how_a_target_goes_back_is_part_of_what_it_costs(
     assert identities[0] != identities[1]
 
 
+@pytest.mark.slow
 def test_costs_of_another_way_to_run_are_kept_apart(
     target_context: Context, draft_context: Context
 ) -> None:
@@ -361,6 +363,7 @@ def test_tuned_threads_are_used_unless_others_are_asked_for(target_context: Cont
     assert chosen(3) == 3
 
 
+@pytest.mark.slow
 def test_what_is_found_beside_other_programs_chooses_no_threads(
     target_context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:

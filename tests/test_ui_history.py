@@ -184,6 +184,7 @@ async def test_every_letter_is_searched_for_and_a_title_goes_on_at_its_end(archi
         await chat.until(lambda: "▌ a quiet river" in chat.transcript(), "the conversation")
 
 
+@pytest.mark.slow
 async def test_the_title_follows_the_first_question_until_somebody_gives_another(
     archive: Path,
 ) -> None:
@@ -321,6 +322,7 @@ async def test_what_was_typed_comes_back_after_an_edit() -> None:
         assert chat.app.prompt.text == "half a thought"
 
 
+@pytest.mark.slow
 async def test_an_edit_that_fails_leaves_everything_as_it_was() -> None:
     async with chatting(answers=["A1.", "A2.", EngineError("it broke")]) as chat:
         await chat.ask("first")

@@ -257,6 +257,7 @@ async def test_an_offline_hub_is_named(hub_world: World, monkeypatch: pytest.Mon
         assert pair_pull.recall_wanted() is None  # nothing came
 
 
+@pytest.mark.slow
 async def test_removing_asks_twice_and_spares_the_pair_in_use(
     hub_world: World, target: Repo
 ) -> None:
@@ -534,6 +535,7 @@ async def type_in(chat: Chat, text: str) -> None:
     await chat.press("enter")
 
 
+@pytest.mark.slow
 async def test_a_reference_is_typed_checked_pulled_and_used(
     hub_world: World, strangers: Repo
 ) -> None:
@@ -616,6 +618,7 @@ async def test_a_typed_pair_is_left_again_and_what_is_installed_is_not_pulled_tw
         await chat.until(lambda: chat.app.focused is chat.app.prompt, "closed")
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(40, 10), (80, 24)])
 async def test_typing_fits_on_small_screens(

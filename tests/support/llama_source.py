@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 import pytest
 from llama_cpp import llama_cpp as lib
@@ -35,6 +36,13 @@ def vocabularies() -> dict[str, Path]:
 def templates() -> dict[str, str]:
     """The sources of chat templates, by their files' names."""
     return {path.stem: path.read_text("utf-8") for path in sorted(_found("templates/*.jinja"))}
+
+
+LEARNT: Final = Path(__file__).parents[2] / ".pytest_cache" / "dialects"
+"""Keeps what is learnt of these templates until the code that learns is another one.
+
+Seventy templates take 20 seconds, in each process that runs tests.
+"""
 
 
 def needed() -> None:
