@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -180,12 +181,13 @@ def test_a_lookup_that_was_right_in_the_answers_before_may_be_wrong_in_this_one(
     begin = AutoGamma.begin
 
     def remembers(self: AutoGamma, *, follow_clock: bool) -> None:
-        known = getattr(self, "_begins", None)
+        known = getattr(self, "_copies", None), getattr(self, "_stake", None)
         begin(self, follow_clock=follow_clock)
-        self._begins = known or self._begins
+        if known[0]:
+            self._copies, self._stake = known
 
     monkeypatch.setattr(AutoGamma, "begin", remembers)  # the control
-    monkeypatch.setattr(gamma, "COPIES_KEEP", 0.98)
+    monkeypatch.setattr(gamma, "_STAKE", math.inf)
     assert least() < 0.8
 
 
@@ -201,26 +203,8 @@ def test_a_text_that_stops_repeating_is_found_out_within_a_few_rounds(
 
     assert share(0) >= 0.9
     assert share(1) >= 0.9
-    monkeypatch.setattr(gamma, "COPIES_KEEP", 0.98)  # the control
+    monkeypatch.setattr(gamma, "_STAKE", math.inf)  # the control
     assert share(0) < 0.8
-
-
-@pytest.mark.slow
-def test_what_was_judged_in_other_answers_counts_for_little_in_a_copys_length(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Else the first copy of an answer that goes wrong costs its whole length: 2 % in the mean."""
-    prices, texts = (
-        Prices.of(CURVES["CPU, 2 cores, 1.7B Q4_0"], {DRAFT: 0.15}),
-        conversations.answers(),
-    )
-
-    def misled() -> float:
-        return conversations.by_kind(prices, texts, range(24))[conversations.WRONG]
-
-    little = misled()
-    monkeypatch.setattr(gamma, "LENT", 10**9)
-    assert misled() < 0.99 * little
 
 
 class Believing(FixedGamma):

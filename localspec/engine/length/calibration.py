@@ -32,17 +32,11 @@ class Calibration:
 
     Attributes:
         mean: acceptance of the positions judged lately, whatever the confidence.
-        seen: positions judged so far, or of these as many as count in another answer.
+        seen: positions judged so far.
     """
 
-    def __init__(self, round_keep: float = 1.0) -> None:
-        """Start from the prior.
-
-        Args:
-            round_keep: what all that was observed counts a round later, beside what the
-                observations of that round take from it.
-        """
-        self._round_keep = round_keep
+    def __init__(self) -> None:
+        """Start from the prior."""
         self.mean, self._variance = _START, _SPREAD**2
         self.seen = 0
         self._base, self._slope = _BASE, _SLOPE
@@ -71,7 +65,6 @@ class Calibration:
         """
         if not chances:
             return
-        self._fade(self._round_keep)
         for confidence, chance in zip(confidences, chances, strict=False):
             off = self.acceptance(confidence) - self.mean
             self._variance += (1 - _KEEP) * (off * off - self._variance)
@@ -80,14 +73,9 @@ class Calibration:
             self.seen += 1
             self.mean += max(_RATE, 1 / (self.seen + 2)) * (chance - self.mean)
 
-    def _fade(self, keep: float) -> None:
-        count, first, second = self._sums
-        self._sums = keep * count, keep * first, keep * second
-
     def _fit(self, confidence: float, chance: float) -> None:
         """Least squares, one observation after the other: the line as it was is the prior."""
-        self._fade(_KEEP)
-        count, first, second = self._sums
+        count, first, second = (_KEEP * each for each in self._sums)
         self._sums = count, first, second = count + 1, first + confidence, second + confidence**2
         off = chance - self._base - self._slope * confidence
         step = off / ((count + _DOUBT) * (second + _DOUBT) - first * first)

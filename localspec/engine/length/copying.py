@@ -5,7 +5,8 @@ A leaf: it sees confidences and costs, never a clock, a model or a token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from localspec.engine.length.calibration import Calibration
@@ -13,23 +14,12 @@ from localspec.engine.length.calibration import Calibration
 if TYPE_CHECKING:  # numpy, which lists have no use for
     from localspec.engine.length.cost import Curve
 
-# Nobody knows yet whether what repeats here goes on to do so, and it is found out for nothing: a
-# copy has at most so many tokens for every position that was judged; of other answers LENT count.
+# What most texts do, as if so many copies had ended at so much risk, and what a round's tokens
+# still count a judged round later. By real models' answers (docs/measurements/lookup.md).
+_ENDED, _RISKED, _KEEP = 3.0, 1.5, 0.95
+
+# Tokens that a model reads for every position at which it was seen to agree.
 _TRUSTED = 4
-
-COPIES_KEEP = 0.75
-"""What a copy that was judged still counts a round later.
-
-A text stops repeating at once: where copies of forty tokens went wrong from then on, 95 tokens
-were written at a quarter of plain decoding's speed with 0.98 a token. From 0.6 to 0.8 nothing is
-lost elsewhere (docs/measurements/README.md).
-"""
-
-LENT = 2
-"""Positions for which all that was judged in other texts counts, where a copy's length is limited.
-
-The first copy of an answer that goes wrong costs a round or two by that, and not eight.
-"""
 
 # A model's decodes are timed with one row of logits. With a row for every token, what a token adds
 # was 1.2 to 1.8 times as much with the toy's draft; its output matrix is half of that model.
@@ -43,25 +33,67 @@ class Copy(NamedTuple):
     worth: float = 0.0
 
 
+class Survival:
+    """How long copies last in this text.
+
+    Lookup's confidence c in a copied token gives the risk -log c that the copy ends there, times a
+    factor of the text's own. The factor has a gamma distribution: with E ends seen at a total risk
+    of R, the first k tokens of a copy, whose risks add up to r, all stay with the probability
+
+        S_k = (R / (R + r))^E,
+
+    the mean over that distribution. So a copy is long only where the text's copies were, and a few
+    tokens that stayed are no proof of that.
+    """
+
+    def __init__(self) -> None:
+        """Start from what most texts do."""
+        self._ended, self._risked = _ENDED, _RISKED
+
+    def learn(self, confidences: Sequence[float], chances: Sequence[float]) -> None:
+        """Take note of a round's judged tokens, up to the first that was another one."""
+        if not chances:
+            return
+        *stayed, last = map(_risk, confidences[: len(chances)])
+        ended = len(chances) - sum(chances)
+        # An end comes before all of its token's risk was run, the sooner the likelier ends are: of
+        # an exponential distribution cut off at that risk, the mean.
+        rate = self._ended / self._risked
+        until = 1 / rate - last / math.expm1(min(50.0, rate * last))
+        self._ended = _KEEP * self._ended + ended
+        self._risked = _KEEP * self._risked + sum(stayed) + last + ended * (until - last)
+
+    def chances(self, confidences: Sequence[float]) -> Iterator[float]:
+        """S_k for k = 1, 2, ...: that the first k tokens stay."""
+        risk, ended, risked = 0.0, -self._ended, self._risked
+        for confidence in confidences:
+            risk += _risk(confidence)
+            yield float((1.0 + risk / risked) ** ended)
+
+
+def _risk(confidence: float) -> float:
+    """No token is sure to stay, nor sure to go."""
+    return -math.log(min(0.999, max(0.005, confidence)))
+
+
 class Copying(NamedTuple):
     """One round's prices of copied tokens, which cost nothing but their verification.
 
     Attributes:
-        begins: from lookup's confidence to acceptance, of a copy's first token: what repeats in one
-            text goes on, in another it does not.
-        goes_on: the same of its other tokens, each given those before it.
+        survival: of copies, in this text.
         times: T(n) at index n, up to the longest draft and one more, in any unit.
         rate: lambda, tokens per unit.
         going: the same while there is something to copy, by which its length is chosen: a copy that
             is cut short goes on in the next round, so that what a token is worth is less time.
+        stake: what copied tokens may cost at most, in that unit.
         rereads: seconds of going back over those of a decode (see `StoppingPlan`).
     """
 
-    begins: Calibration
-    goes_on: Calibration
+    survival: Survival
     times: Sequence[float]
     rate: float
     going: float
+    stake: float = math.inf
     rereads: float = 0.0
 
     def best(self, confidences: Sequence[float], drafted: int = 0, chain: float = 1.0) -> Copy:
@@ -70,17 +102,17 @@ class Copying(NamedTuple):
         It maximises sum_{k<=m} S_k - going (T(drafted + m + 1) - T(drafted + 1)), S_k the chance
         that all before and k copied ones are accepted.
         """
-        times, acceptance = self.times, self.begins.acceptance
+        times = self.times
         plain, gain, spent = times[drafted + 1], 0.0, 0.0
-        best, highest = Copy(), 0.0
-        judged = sum(each.seen for each in {self.begins, self.goes_on})
-        most = min(len(times) - 2 - drafted, _TRUSTED * judged)
-        for m, confidence in enumerate(confidences[:most], 1):
-            before, chain = chain, chain * acceptance(confidence)
-            acceptance = self.goes_on.acceptance
-            gain += chain
-            spent += (before - chain) * self.rereads * times[drafted + m]
+        best, highest, stays = Copy(), 0.0, chain
+        copied = confidences[: len(times) - 2 - drafted]
+        for m, survives in enumerate(self.survival.chances(copied), 1):
+            before, stays = stays, chain * survives
+            gain += stays
+            spent += (before - stays) * self.rereads * times[drafted + m]
             seconds = spent + times[drafted + m + 1] - plain
+            if seconds > self.stake:
+                continue
             if gain - self.going * seconds > highest:
                 highest = gain - self.going * seconds
                 best = Copy(m, gain - self.rate * seconds)
@@ -88,26 +120,26 @@ class Copying(NamedTuple):
 
 
 def reading(
-    agreement: Calibration, confidences: Sequence[float], curve: Curve, pending: int
+    agreement: Calibration, confidences: Sequence[float], curve: Curve, lag: int
 ) -> tuple[int, float]:
     """How many copied tokens a model should read before it drafts, and the seconds that saves.
 
-    It maximises c(1) sum_{j<=k} A_j - r (c(L + k) - c(L)), with c the model's decodes, L its
-    pending tokens, A_j the chance that it drafts the first j and goes on (then that pass has been
-    made), and r what a row of logits for each token adds.
+    It maximises c(1) sum_{j<=k} A_j - r (c(L + k) - c(L)), c the model's decodes, L its lag, A_j
+    the chance that it drafts the first j and goes on (then that pass has been made), and r what a
+    row of logits for each token adds.
 
     Args:
         agreement: from lookup's confidence to the chance that the model says the same and goes on.
         confidences: of the copied tokens.
         curve: c.
-        pending: L, tokens that the model has to read first.
+        lag: L.
     """
-    step, read = curve.seconds(1), curve.seconds(pending)
+    step, read = curve.seconds(1), curve.seconds(lag)
     chain, passes, best = 1.0, 0.0, (0, 0.0)
     for k, confidence in enumerate(confidences[: _TRUSTED * agreement.seen], 1):
         chain *= agreement.acceptance(confidence)
         passes += chain
-        saved = step * passes - _ROWS * (curve.seconds(pending + k) - read)
+        saved = step * passes - _ROWS * (curve.seconds(lag + k) - read)
         if saved > best[1]:
             best = k, saved
     return best

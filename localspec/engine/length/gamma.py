@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from localspec.engine.length.calibration import MOST, Calibration
-from localspec.engine.length.copying import COPIES_KEEP, LENT, Copying, reading
+from localspec.engine.length.copying import Copying, Survival, reading
 from localspec.engine.length.cost import FEW, USUAL, Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import (
@@ -109,6 +109,11 @@ _SHARE_UNSURE = 0.04
 # than 2 % of 256 tokens, and less than 2.5 % of 30 answers of 20 (tests/test_simulate.py).
 _PAUSE = 3
 _CREDIT = 2.0  # to begin with, and at most
+# Copies have an account of their own, which what they bring fills up to so many plain rounds. So a
+# text that stops repeating costs no more, and an answer in which nothing ever repeats next to
+# nothing. Without it the slowest recorded answer ran at 0.82 of plain decoding, with it at 0.97
+# (docs/measurements/lookup.md).
+_STAKE = 12.0
 _INTEREST = 0.0075  # a round, and for the next answer a token; 0.01 makes such a draft 0.5 % dearer
 # A draft that would gain less than a tenth even if it were as good as always right is not probed.
 # (To probe only what could more than double the speed costs texts of many kinds 2.4 %.)
@@ -183,7 +188,7 @@ class AutoGamma:
 
     def _reset(self) -> None:
         self._tracks = {name: _Track() for name in self.costs.drafts}
-        self._tracks[LOOKUP] = _Track(Calibration(COPIES_KEEP))
+        self._tracks[LOOKUP] = _Track()
         # Of rounds without copied tokens, and of those in which some were found, used or not: a
         # copy ends, and what follows it is not as fast. What a token saves there is what it takes
         # otherwise.
@@ -202,12 +207,11 @@ class AutoGamma:
             self._reset()
         self._credit = min(_CREDIT, self._credit + _INTEREST * self._generated)
         self.neighbours.begin(anew=not follow_clock)
-        # What repeats in one text goes on, in another it does not: an answer finds out for itself
-        # how often the first token of a copy is right (lookup's track has the others), and what is
-        # copied where a model was not sure enough to go on, which is right less often.
-        self._begins, self._tail = Calibration(COPIES_KEEP), Calibration(COPIES_KEEP)
-        copied = self._tracks[LOOKUP].calibration
-        copied.seen = min(LENT, copied.seen)
+        # An answer finds out for itself how long its copies last, and how long those do that follow
+        # what a model was not sure enough to go on with.
+        self._copies, self._tail = Survival(), Survival()
+        # Plain rounds that copies may still cost: they stake what they have brought.
+        self._stake = _CREDIT
         self._probes = self._wait = 0  # since a token was accepted; rounds until the next
         self._generated = 0
 
@@ -275,8 +279,7 @@ class AutoGamma:
             self._found.add(done.emitted, rounds)
         self._generated += done.emitted
         self._account(done, rounds)
-        self._begins.learn(done.copy_confidences[:1], done.copy_chances[:1])
-        self._tracks[LOOKUP].calibration.learn(done.copy_confidences[1:], done.copy_chances[1:])
+        self._copies.learn(done.copy_confidences, done.copy_chances)
         self._tail.learn(done.tail_confidences, done.tail_chances)
         for name, drafted, accepted in done.shares if done.drafter else ():
             if drafted or done.draft_passes:
@@ -295,6 +298,10 @@ class AutoGamma:
         curve = self._table.target.at(done.context)
         drafting = rounds - curve.seconds(done.drafted + 1) / curve.seconds(1)
         self._credit = min(_CREDIT, self._credit - drafting + _INTEREST * rounds)
+        own = done.drafted - done.copied
+        copying = curve.seconds(done.drafted + 1) - curve.seconds(own + 1)
+        brought = max(0, done.accepted - own) - copying / curve.seconds(1)
+        self._stake = min(_STAKE, self._stake + brought + _INTEREST * rounds)
         self._drafting += _LATELY * ((done.drafted > 0) - self._drafting)
         self._copying += _LATELY * ((done.drafter == LOOKUP) - self._copying)
         if any(accepted for name, _, accepted in done.shares if name != LOOKUP):
@@ -340,8 +347,8 @@ class AutoGamma:
         rate = max(1.0, self._usual.gain) / target.seconds(1)
         times = self._table.times(room + 1, situation.context, self.neighbours.row.size)
         going = max(rate, self._found.gain / target.seconds(1))
-        known = self._begins, self._tracks[LOOKUP].calibration
-        return Copying(*known, times, rate, going, self._table.rereads)
+        stake = self._stake * times[1]
+        return Copying(self._copies, times, rate, going, stake, self._table.rereads)
 
     def _curve(self, name: str, situation: Situation) -> Curve:
         """What a drafter's decodes cost behind what it knows of the text."""
@@ -390,7 +397,7 @@ class AutoGamma:
             prices.rate,
             drafter=name,
             rereads=self._table.rereads,
-            copying=prices._replace(begins=self._tail, goes_on=self._tail),
+            copying=prices._replace(survival=self._tail),
             reads=reads,
         )
         return plan, prices.rate * cost

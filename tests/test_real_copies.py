@@ -1,0 +1,81 @@
+"""Prompt lookup on recorded answers of real models: copies pay, and cost nobody anything.
+
+The answers are SmolLM2-135M's and Qwen2.5-Coder-1.5B's to questions of eight kinds at temperature 0
+(`benchmarks/real_record.py`); the cost curves are those of real kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from statistics import geometric_mean
+
+import pytest
+
+from benchmarks import real_lookup
+from benchmarks.real_lookup import CURVES, EndsKnown
+from benchmarks.real_prompts import COPYING, KINDS
+from benchmarks.several import Answer, Prices, speed
+from localspec.engine.length import gamma
+from localspec.engine.length.gamma import AutoGamma, GammaPolicy
+
+DATA = Path(__file__).parents[1] / "benchmarks/data"
+RECORDED = sorted(DATA.glob("*.t0.jsonl.gz"))
+
+
+@cache
+def answers() -> Sequence[tuple[str, Answer]]:
+    return [
+        (kind, text)
+        for path in RECORDED
+        for kind, text in real_lookup.answers(path)
+        if len(text) > 1
+    ]
+
+
+def speeds(policy: Callable[[Prices], GammaPolicy], curve: str) -> tuple[dict[str, float], float]:
+    """Tokens per plain round by kind, and the least of any answer of 80 tokens and more."""
+    prices, least = Prices.of(CURVES[curve], {}), math.inf
+    tokens, rounds = defaultdict[str, int](int), defaultdict[str, float](float)
+    for kind, text in answers():
+        rate = speed(policy(prices), [text], prices)
+        tokens[kind], rounds[kind] = tokens[kind] + len(text), rounds[kind] + len(text) / rate
+        if len(text) >= 80:
+            least = min(least, rate)
+    return {kind: tokens[kind] / rounds[kind] for kind in tokens}, least
+
+
+def auto(prices: Prices) -> AutoGamma:
+    return AutoGamma(prices.costs())
+
+
+def test_every_kind_of_text_was_recorded() -> None:
+    assert {kind for kind, _ in answers()} == {*KINDS}
+    assert len(answers()) >= 80
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_copies_slow_no_kind_of_text_and_no_answer_down(
+    curve: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No kind is slower than plain decoding; no answer of 80 tokens and more by a twentieth."""
+    by_kind, least = speeds(auto, curve)
+    assert min(by_kind.values()) >= 1.0
+    assert least >= 0.95
+    if curve != "EPYC, 1.5B Q4_K_M":
+        return
+    monkeypatch.setattr(gamma, "_CREDIT", math.inf)  # the control: copies stake what they like
+    monkeypatch.setattr(gamma, "_STAKE", math.inf)
+    assert speeds(auto, curve)[1] < 0.92
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_where_text_is_copied_two_thirds_of_what_is_possible_are_reached(curve: str) -> None:
+    """Of a policy that knows where every copy ends, and wastes nothing."""
+    prices = Prices.of(CURVES[curve], {})
+    texts = [text for kind, text in answers() if kind in COPYING]
+    shares = [speed(auto(prices), [text], prices) / EndsKnown(text, prices).rate for text in texts]
+    assert geometric_mean(shares) >= 0.67
