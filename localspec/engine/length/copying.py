@@ -6,6 +6,7 @@ A leaf: it sees confidences and costs, never a clock, a model or a token.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:  # numpy, which lists have no use for
 # What most texts do, as if so many copies had ended at so much risk, and what a round's tokens
 # still count a judged round later. By real models' answers (docs/measurements/lookup.md).
 _ENDED, _RISKED, _KEEP = 3.0, 1.5, 0.95
+
+_NOTHING = 1e-300  # a chance whose logarithm is finite
 
 # Tokens that a model reads for every position at which it was seen to agree.
 _TRUSTED = 4
@@ -65,10 +68,10 @@ class Survival:
 
     def chances(self, confidences: Sequence[float]) -> Iterator[float]:
         """S_k for k = 1, 2, ...: that the first k tokens stay."""
-        risk, ended, risked = 0.0, -self._ended, self._risked
+        kept, ended, risked = 1.0, -self._ended, self._risked
         for confidence in confidences:
-            risk += _risk(confidence)
-            yield float((1.0 + risk / risked) ** ended)
+            kept *= confidence
+            yield float((1.0 - math.log(max(_NOTHING, kept)) / risked) ** ended)
 
 
 def _risk(confidence: float) -> float:
@@ -102,20 +105,22 @@ class Copying(NamedTuple):
         It maximises sum_{k<=m} S_k - going (T(drafted + m + 1) - T(drafted + 1)), S_k the chance
         that all before and k copied ones are accepted.
         """
-        times = self.times
+        times, going = self.times, self.going
         plain, gain, spent = times[drafted + 1], 0.0, 0.0
         best, highest, stays = Copy(), 0.0, chain
-        copied = confidences[: len(times) - 2 - drafted]
+        most = bisect_right(times, plain + self.stake, drafted + 1) - drafted - 2
+        copied = confidences[:most]
         for m, survives in enumerate(self.survival.chances(copied), 1):
             before, stays = stays, chain * survives
             gain += stays
             spent += (before - stays) * self.rereads * times[drafted + m]
             seconds = spent + times[drafted + m + 1] - plain
-            if seconds > self.stake:
-                continue
-            if gain - self.going * seconds > highest:
-                highest = gain - self.going * seconds
-                best = Copy(m, gain - self.rate * seconds)
+            value = gain - going * seconds
+            if value > highest:
+                highest, best = value, Copy(m, gain - self.rate * seconds)
+            # Not even if all that follow stay as surely, and cost nothing.
+            if value + (len(copied) - m) * stays <= highest:
+                break
         return best
 
 
