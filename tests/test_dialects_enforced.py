@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -17,7 +16,7 @@ from localspec.chat.dialects.enforcement.call_grammar import CallGrammar, call_g
 from localspec.chat.dialects.enforcement.value_rules import CallableTool
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.events import Origin, PromptMade, RoundText, Span, TurnEnd
-from localspec.chat.prompt.renderer import TemplateRenderer, TemplateSource
+from localspec.chat.prompt.renderer import TemplateSource
 from localspec.engine.grammars import lark
 from localspec.engine.grammars.constraint import Constraint
 from localspec.engine.grammars.grammar_reader import GrammarReader
@@ -25,6 +24,7 @@ from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.errors import EngineError, SchemaError
 from localspec.serve.replies import Reply
 from localspec.serve.request_tools import HERMES
+from tests import fakes
 from tests.fakes import rounds_of
 from tests.support.golden_answers import BOS, EOS, Golden, golden
 from tests.support.json_validity import valid
@@ -39,13 +39,6 @@ USUAL = (
 )
 NAMES = usually(sorted(TEMPLATES), *(name for name in USUAL if name in TEMPLATES))
 MARK = re.compile(r"<[^\s<>\"'=]+>|\[[A-Z_/]+\]|\]<\]\w+\[>\[|<\|\"\|>|</?｜\w+｜(?=\w)")
-
-
-@pytest.fixture(scope="module")
-def renderer() -> Iterator[TemplateRenderer]:
-    renderer = TemplateRenderer()
-    yield renderer
-    renderer.close()
 
 
 @cache
@@ -133,23 +126,24 @@ def answered(case: Golden, dialect: Dialect) -> str:
 @cache
 def learnt_of(name: str) -> tuple[Dialect, tuple[Golden, ...]]:
     """A template's dialect, and what it writes for calls."""
-    renderer = TemplateRenderer()
-    try:
-        dialect = learnt(
-            renderer, TemplateSource(TEMPLATES[name], BOS, EOS), seconds=30, folder=LEARNT
-        )
-        cases = golden(renderer, TEMPLATES[name], random.Random(3))
-        return dialect, tuple(one for one in cases if one.want.calls and one.tools)
-    finally:
-        renderer.close()
+    source = TemplateSource(TEMPLATES[name], BOS, EOS)
+    dialect = learnt(fakes.renderer(), source, seconds=30, folder=LEARNT)
+    cases = golden(fakes.renderer(), TEMPLATES[name], random.Random(3))
+    return dialect, tuple(one for one in cases if one.want.calls and one.tools)
+
+
+def grammars(*, marked: bool, name: str = "") -> GrammarReader:
+    """Of a vocabulary in which marks are tokens: those of the usual templates, or of all."""
+    if not marked:
+        return _reader(())
+    return _reader(USUAL if name in USUAL else tuple(TEMPLATES))
 
 
 @cache
-def grammars(*, marked: bool) -> GrammarReader:
-    """Of a vocabulary in which all templates' marks are tokens, or none of them is."""
-    if not marked:
+def _reader(names: tuple[str, ...]) -> GrammarReader:
+    if not names:
         return GrammarReader(plain())
-    learnt = [learnt_of(name) for name in TEMPLATES]
+    learnt = [learnt_of(name) for name in names if name in TEMPLATES]
     found = {
         mark
         for dialect, cases in learnt
@@ -169,7 +163,7 @@ def calls_of(dialect: Dialect, tools: list[Any], *, strict: bool = False) -> Cal
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_template_writes_is_allowed(name: str, marked: bool) -> None:
     dialect, cases = learnt_of(name)
-    known = grammars(marked=marked)
+    known = grammars(marked=marked, name=name)
     vocabulary: Any = known._model
     for case in cases:
         calls, raw = calls_of(dialect, case.tools or []), answered(case, dialect)
@@ -183,6 +177,7 @@ def test_what_a_template_writes_is_allowed(name: str, marked: bool) -> None:
             assert allowed(vocabulary, known.begin(calls.awaited()), after) == "", case.kind
 
 
+@pytest.mark.slow
 def test_most_templates_write_calls() -> None:
     """What the tests by template go through; the others have no calls to hold to anything."""
     needed()
@@ -247,7 +242,7 @@ def test_whatever_is_let_through_is_read_as_a_call(name: str, marked: bool) -> N
     dialect, cases = learnt_of(name)
     if not cases:
         return
-    known = grammars(marked=marked)
+    known = grammars(marked=marked, name=name)
     shape, rng = (
         dialect.marks.calls[0] if dialect.marks.calls else HERMES.calls[0],
         random.Random(name),

@@ -211,8 +211,8 @@ def plain(engine: Engine, prompt: Sequence[int], **how: Any) -> list[int]:
 def test_greedy_text_is_that_of_plain_decoding(engine: Engine, gamma: int) -> None:
     for text in PROMPTS:
         prompt = ids(engine, text)
-        tokens, drafted = run(engine, prompt, gamma)
-        assert tokens == plain(engine, prompt)
+        tokens, drafted = run(engine, prompt, gamma, n_predict=20)
+        assert tokens == plain(engine, prompt, n_predict=20)
         assert drafted > 0 or len(tokens) < 2
 
 
@@ -221,7 +221,7 @@ def test_coupled_text_depends_on_the_seed_alone(engine: Engine) -> None:
     prompt = ids(engine, PROMPTS[0])
     how = {"sampling": SamplingParams(temperature=0.8, seed=3), "accept": Accept.COUPLED}
     expected = plain(engine, prompt, **how)
-    for gamma in (0, 2, 5):
+    for gamma in (2, 5):
         assert run(engine, prompt, gamma, **how)[0] == expected
 
 
@@ -260,9 +260,9 @@ def test_a_rejection_at_every_position_leaves_no_trace(
 ) -> None:
     with Context(models[0], OPTIONS) as target, head_of(models[1], target, OPTIONS) as made:
         prompt = ids(Engine(target), PROMPTS[0])
-        truth = plain(Engine(target), prompt)
+        truth = plain(Engine(target), prompt, n_predict=20)
         engine = Engine(target, wrong(made, [*prompt, *truth], itertools.repeat(at), monkeypatch))
-        assert run(engine, prompt, 4)[0] == truth
+        assert run(engine, prompt, 4, n_predict=20)[0] == truth
 
 
 class Seldom(FixedGamma):

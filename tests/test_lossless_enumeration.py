@@ -126,6 +126,7 @@ class World:
         )
         self._p: dict[Tokens, Dist] = {}
         self._q: dict[Tokens, Dist] = {}
+        self._rows: dict[tuple[Tokens, Tokens], Sequence[Dist]] = {}
 
     def sampler(self) -> Sampler:
         return Sampler(self.params, no_repeat() if self.grammar else None)
@@ -146,9 +147,13 @@ class World:
         return self._q[prefix]
 
     def rows(self, draft: Draft) -> Sequence[Dist]:
-        along = [draft.tokens[:i] for i in range(len(draft.tokens) + 1)]
-        logits = np.stack([self.target[prefix] for prefix in along])
-        return self.sampler().rows(logits, PROMPT, draft.tokens)
+        """Of the production sampler, which is asked once for each draft."""
+        known = (PROMPT, draft.tokens)
+        if known not in self._rows:
+            along = [draft.tokens[:i] for i in range(len(draft.tokens) + 1)]
+            logits = np.stack([self.target[prefix] for prefix in along])
+            self._rows[known] = self.sampler().rows(logits, PROMPT, draft.tokens)
+        return self._rows[known]
 
     def truth(self) -> Joint:
         joint: Joint = {(): 1.0}

@@ -88,9 +88,9 @@ class Reference:
         lib.llama_model_free(self.model)
 
 
-@pytest.fixture(scope="module", params=[7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[5, pytest.param(1, marks=pytest.mark.slow)])
 def prompts(request: pytest.FixtureRequest) -> Sequence[str]:
-    """Each seventh, or all of them."""
+    """Each fifth, or all of them."""
     return PROMPTS[:: request.param]
 
 

@@ -12,9 +12,18 @@ from typing import Final
 
 from localspec.engine.length.cost import Points
 from localspec.engine.length.profile import Profile, identity
-from localspec.engine.llama import Context, ContextOptions, Model, default_threads
+from localspec.engine.llama import (
+    Context,
+    ContextOptions,
+    Model,
+    build,
+    default_threads,
+    machine,
+)
 from localspec.loading.measurements import attention
 from localspec.loading.measurements.measured_costs import profile_store
+from localspec.pairs.disk import starter
+from localspec.pairs.disk.starter import StarterForm
 from localspec.pairs.memory.need import ModelSetup
 from tests.support import toy
 
@@ -39,8 +48,9 @@ def keep_draft(step: float) -> None:
 
 
 def keep_starter(path: Path) -> None:
-    """Store those of the starter."""
+    """Store those of the starter, and that it answers as it came: no process converts it."""
     _keep(path, _STARTER)
+    starter.remember(StarterForm(machine(), build(), copy_bytes=0))
 
 
 def _keep(path: Path, points: Points, *, draft: bool = False) -> None:

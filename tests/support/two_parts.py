@@ -1,4 +1,4 @@
-"""A run of the whole suite: on every core what is not timed, then alone what is timed.
+"""A run of the whole suite: in several processes what is not timed, then alone what is timed.
 
 A run that names files or tests, a number of processes or a debugger is left as it is. Of slow tests
 that have many cases a whole run takes a share, unless it is told otherwise (`draws.py`).
@@ -68,7 +68,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     begun, chosen = time.monotonic(), config.option.markexpr
     also = f"({chosen}) and " if chosen else ""
     parts: dict[str, list[str]] = {
-        f"{also}not timed": ["-n", str(cores()), "--dist", "worksteal"],
+        f"{also}not timed": ["-n", str(cores() + 1), "--dist", "worksteal"],  # some tests wait
         f"{also}timed": ["-p", "no:xdist", *with_timed_tests(config.rootpath / "tests")],
     }
     draw = []
