@@ -43,17 +43,16 @@ def load(
     """Find and load a pair of models, and begin a conversation with them.
 
     Args:
-        pair: a pair's name, a GGUF file or a reference ``user/repo[:QUANT]`` that was downloaded;
-            None for the starter.
-        progress: called with every step in words and its share done (0 to 1, None where that is
-            not known).
-        options: those of ``localspec run``, with underscores; see `LoadRequest`. Where several
-            values may be given, a string is one of them.
+        pair: a pair's name, a GGUF file or a downloaded reference ``user/repo[:QUANT]``; None for
+            the starter.
+        progress: called with the name of every step and its share done (0 to 1, None if not known).
+        options: those of ``localspec run``, with underscores; see `LoadRequest`. An option that
+            takes several values also accepts a single string.
 
     Raises:
-        LocalspecError: a file that is missing or is no usable model (`ModelError`), a draft with
-            another vocabulary (`VocabularyMismatch`), too little memory (`OutOfMemory`), a name
-            that stands for nothing (`HubError`), impossible options (`UsageError`).
+        LocalspecError: a file that is missing or is not a usable model (`ModelError`), a draft with
+            another vocabulary (`VocabularyMismatch`), too little memory (`OutOfMemory`), an unknown
+            name (`HubError`), invalid options (`UsageError`).
     """
     given: dict[str, Any] = dict(options)
     for name in _SEVERAL:
@@ -68,10 +67,10 @@ def load(
 
 
 def _check(request: LoadRequest) -> None:
-    """Refuse values that the command line would not let through.
+    """Refuse values that the command line would refuse.
 
     Raises:
-        UsageError: one of them.
+        UsageError: a value is invalid.
     """
     for name, allowed in _ONE_OF.items():
         value = getattr(request, name)
@@ -87,7 +86,7 @@ def _check(request: LoadRequest) -> None:
 class Chat:
     """A conversation with loaded models, one answer at a time; a context manager.
 
-    `figures` may be asked for and `stop` called from any thread.
+    Any thread may read `figures` and call `stop`.
 
     Attributes:
         last: how the last answer ended, with its whole text and figures; None before the first.
@@ -99,9 +98,9 @@ class Chat:
         self.last: TurnEnd | None = None
 
     def ask(self, text: str) -> Generator[RoundText, None, None]:
-        """Ask, and yield the answer round by round while it is written.
+        """Ask a question, and yield the answer round by round while it is written.
 
-        Breaking off keeps in the conversation what was yielded by then.
+        If the iteration ends early, the conversation keeps what was yielded by then.
 
         Raises:
             LocalspecError: the question is empty, or too long for the context (`PromptTooLong`);
@@ -110,11 +109,11 @@ class Chat:
         yield from self._answer(self._session.turn(text, self._begin()))
 
     def ask_again(self) -> Generator[RoundText, None, None]:
-        """Answer the last question anew in place of the old answer. Yields and raises as `ask`."""
+        """Answer the last question again, replacing the old answer. Yields and raises as `ask`."""
         yield from self._answer(self._session.regenerate(self._begin()))
 
     def stop(self) -> None:
-        """End the answer that is being written, after the round that is running."""
+        """End the running answer after its present round."""
         self._cancel.set()
 
     def _begin(self) -> Cancel:
@@ -150,7 +149,7 @@ class Chat:
 
     @property
     def settings(self) -> ChatSettings:
-        """What may be changed between two answers: sampling, gamma, stop strings, ..."""
+        """The settings, which may be changed between answers: sampling, gamma, stop strings, ..."""
         return self._session.settings
 
     @property
@@ -164,13 +163,13 @@ class Chat:
         return self._session.notices
 
     def close(self) -> None:
-        """Stop the answer that is being written, and free the models. A second call is none."""
+        """Stop the running answer and free the models. A second call does nothing."""
         self._session.close()
 
     def __enter__(self) -> Self:
-        """Give the conversation, which is closed at the end."""
+        """Return this conversation; it is closed on exit."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the conversation."""
         self.close()

@@ -13,7 +13,7 @@
     Cancelled                                                     exit 130
     Ended                                                         exit 128 + the signal's number
 
-``Cancelled`` stands outside the tree on purpose: it is a wish, not a failure.
+``Cancelled`` is outside the tree on purpose: it is the user's request, not a failure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final
 
 from localspec.safe_text import shortened
 
-_LONGEST: Final = 490  # and what is printed around both
+_LONGEST: Final = 490  # characters; 500 with what is printed around both
 _LONGEST_REMEDY: Final = 350
 
 EXIT_FAILED = 1
@@ -33,14 +33,14 @@ EXIT_INTERRUPTED = 130
 
 
 class LocalspecError(Exception):
-    """What went wrong in one line, and what the user can do about it in another.
+    """An error: one line on what went wrong, and one on what the user can do about it.
 
-    Messages quote files, servers and options: here all of them become harmless, and no longer than
-    500 characters together with the remedy.
+    Messages quote files, servers and options. The constructor makes them safe to print and cuts
+    them, so that message and remedy together have at most 500 characters.
 
     Args:
-        message: what is wrong, without a full stop, fit to follow ``error:``.
-        remedy: what to do, an imperative sentence; empty where nothing can be done.
+        message: what is wrong, without a full stop, to follow ``error:``.
+        remedy: what to do, as an imperative sentence; empty if nothing can be done.
     """
 
     def __init__(self, message: str, remedy: str = "") -> None:
@@ -50,15 +50,15 @@ class LocalspecError(Exception):
 
 
 class UsageError(LocalspecError):
-    """The command line or a setting makes no sense."""
+    """The command line or a setting is invalid."""
 
 
 class SchemaError(UsageError):
     """A JSON schema cannot be enforced.
 
     Args:
-        message, remedy: as of every error.
-        place: where in the request, or the schema, what cannot be enforced stands.
+        message, remedy: as for every error.
+        place: the keyword's or value's place in the request or the schema.
     """
 
     def __init__(self, message: str, remedy: str = "", place: str = "") -> None:
@@ -95,7 +95,7 @@ class PromptTooLong(LocalspecError):
 
 
 class SamplingError(LocalspecError):
-    """Impossible sampling parameters, or logits that are no distribution."""
+    """Sampling parameters are invalid, or logits do not form a distribution."""
 
 
 class EngineError(LocalspecError):
@@ -115,7 +115,7 @@ class HubError(LocalspecError):
 
 
 class BadReference(HubError):
-    """The text names no model."""
+    """The text is not a valid reference to a model."""
 
 
 class NotOnHub(HubError):
@@ -139,7 +139,7 @@ class HubUnavailable(HubError):
 
 
 class DownloadCorrupt(HubError):
-    """The bytes that came are not those that were promised."""
+    """The downloaded bytes are not the expected ones."""
 
 
 class NotEnoughDisk(HubError):
@@ -151,7 +151,7 @@ class Cancelled(Exception):
 
 
 class Ended(KeyboardInterrupt):
-    """A signal asked for the end: whoever keeps or undoes something at Ctrl+C does so here.
+    """A signal asked for the end; code that must save or undo something on Ctrl+C catches it.
 
     Args:
         number: of the signal.
@@ -173,7 +173,7 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def in_words(error: Exception) -> tuple[str, str]:
-    """What went wrong and what to do about it, also for errors that nobody foresaw."""
+    """An error's message and remedy, even for unexpected errors."""
     if isinstance(error, LocalspecError):
         return error.message, error.remedy
     if lacks_memory(error):
@@ -186,7 +186,7 @@ def in_words(error: Exception) -> tuple[str, str]:
     )
 
 
-# What the system may lack, and what to do about it.
+# What the system may lack, and the remedy.
 _STRAINS: Final = {
     errno.ENOSPC: "Make room on the disk.",
     errno.EDQUOT: "Make room on the disk.",
@@ -202,7 +202,7 @@ _REFUSED: Final = {
 
 
 def of_system(error: OSError) -> tuple[str, str] | None:
-    """What the system refuses and what to do about it; None where nothing names the cause."""
+    """A system error's message and remedy; None if the cause is not known."""
     said = error.strerror or str(error)
     path = shortened(str(error.filename), 200) if error.filename else ""
     if error.errno in _STRAINS:

@@ -1,4 +1,4 @@
-"""Files without a name, for what a process says or needs for a moment."""
+"""Unnamed temporary files."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def nameless_file() -> IO[bytes]:
-    """A file that nobody else can open, gone when it is closed.
+    """Open a file that no other program can open, and that vanishes when it is closed.
 
-    On the disk; in memory where no folder for temporary files can be written, as on a file system
-    that is read-only.
+    It is on the disk, or in memory if no folder for temporary files is writable, as on a read-only
+    file system.
 
     Raises:
-        OSError: neither is to be had.
+        OSError: neither is possible.
     """
     try:
         return tempfile.TemporaryFile()

@@ -1,1 +1,1 @@
-"""Text around the engine: templates, detokenising, stop strings, the conversation."""
+"""The text level above the engine: conversations, prompts, sessions, stored history."""

@@ -1,7 +1,7 @@
 """Which sampling settings are in force, and where each of them comes from.
 
-What the user sets comes first, then what the model's file says (``general.sampling.*``, the keys
-that llama.cpp reads), then what the catalogue says of the model, then llama.cpp's defaults.
+The order of precedence: the user's choice, the model's file (``general.sampling.*``, the keys that
+llama.cpp reads), the catalogue, llama.cpp's defaults.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class SettingSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SamplingAdvice:
-    """What is advised for a model.
+    """The sampling settings that are advised for a model.
 
     Attributes:
-        model: how the model is called.
-        file: what its file says, by the fields of `SamplingParams`.
-        catalogue: the same of the catalogue.
-        ignored: what either says that cannot be followed, in words.
+        model: the model's name.
+        file: the values in its file, by the fields of `SamplingParams`.
+        catalogue: the values in the catalogue, likewise.
+        ignored: what the file or the catalogue advises that cannot be followed, in words.
     """
 
     model: str = ""
@@ -63,12 +63,12 @@ class SamplingAdvice:
     ignored: tuple[str, ...] = ()
 
     def value(self, name: str) -> Number:
-        """The value of a setting that the user leaves alone."""
+        """The value of a setting that the user has not chosen."""
         found: Number = {**self.catalogue, **self.file}.get(name, getattr(DEFAULTS, name))
         return found
 
     def settled(self, settings: ChatSettings) -> ChatSettings:
-        """`settings` with this model's value for everything that the user has not chosen."""
+        """`settings` with the advised values for everything that the user has not chosen."""
         values: dict[str, Any] = {
             name: self.value(name) for name in ADVISABLE if name not in settings.chosen
         }
@@ -86,7 +86,7 @@ class SamplingAdvice:
         return SettingSource.CATALOGUE if name in self.catalogue else SettingSource.DEFAULT
 
     def document(self) -> dict[str, dict[str, Any]]:
-        """Every setting that the user leaves alone, with its source, by the options' names."""
+        """The value and source of every setting, if the user chooses none, by option name."""
         sources = self.sources(self.settled(ChatSettings()))
         return {
             option(name): {"value": self.value(name), "source": source.value}
@@ -95,7 +95,7 @@ class SamplingAdvice:
 
     @property
     def told(self) -> str:
-        """What is advised, in a line."""
+        """The advice in one line."""
         found = [
             f"{name.replace('_', '-')} {self.value(name):g} ({self.words(source)})"
             for name, source in self.sources(self.settled(ChatSettings())).items()
@@ -106,7 +106,7 @@ class SamplingAdvice:
         )
 
     def words(self, source: SettingSource) -> str:
-        """A source as people read it."""
+        """A source as text."""
         return {
             SettingSource.USER: "yours",
             SettingSource.FILE: "from the file",
@@ -116,26 +116,26 @@ class SamplingAdvice:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the user should know: what cannot be followed."""
+        """What the user should know: advice that cannot be followed."""
         if not self.ignored:
             return ()
         return (f"sampling advice for {self.model} is left out: {', '.join(self.ignored)}",)
 
 
 def option(name: str) -> str:
-    """How the command line calls a field of `SamplingParams`, with underscores."""
+    """The command line's name of a field of `SamplingParams`, with underscores."""
     return "temp" if name == "temperature" else name
 
 
 def advise(
     model: str, metadata: Mapping[str, Any], catalogue: Mapping[str, Number]
 ) -> SamplingAdvice:
-    """What is advised for a model; what makes no distribution is left out and noted.
+    """The advice for a model; invalid values are left out and noted.
 
     Args:
-        model: how it is called.
-        metadata: of its GGUF file; from strangers, so that anything may stand in it.
-        catalogue: what the catalogue says, by the fields of `SamplingParams`.
+        model: its name.
+        metadata: of its GGUF file; not trusted, so values may have any type.
+        catalogue: the catalogue's values, by the fields of `SamplingParams`.
     """
     said = {name: metadata[_KEY + key] for key, name in _IN_FILES.items() if _KEY + key in metadata}
     ignored = [*_wrong(said), *_wrong(catalogue), *_unknown(metadata)]
@@ -154,7 +154,7 @@ def _wrong(said: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _unknown(metadata: Mapping[str, Any]) -> Iterator[str]:
-    """What llama.cpp would do by this file's advice and localspec does not."""
+    """Advice in this file that llama.cpp would follow, but localspec does not."""
     for name, off in _OFF.items():
         if (value := metadata.get(_KEY + name, off)) != off:
             yield _words(name, value)
@@ -169,13 +169,13 @@ def _words(name: str, value: Any) -> str:
 
 
 def _number(name: str, value: Any) -> Number | None:
-    """A value that `SamplingParams` takes for this field; None for anything else."""
+    """A value that `SamplingParams` accepts for this field; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     whole = isinstance(getattr(DEFAULTS, name, None), int)
     if whole and (value != int(value) or abs(value) >= 1 << 31):
         return None
-    # As llama.cpp reads it, with six decimals: 0.6, not the nearest 32-bit float.
+    # Round as llama.cpp does, to six decimals: 0.6, not the nearest 32-bit float.
     found: Number = int(value) if whole else round(float(value), 6)
     checked: dict[str, Any] = {name: found}
     try:

@@ -1,4 +1,4 @@
-"""Who said what: the messages of a conversation."""
+"""The messages of a conversation and their roles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localspec.engine.record.stats import FinishReason
 
 
 class Role(StrEnum):
-    """Who speaks."""
+    """Who wrote a message."""
 
     SYSTEM = "system"
     USER = "user"
@@ -24,11 +24,10 @@ class Message:
     """One message.
 
     Attributes:
-        role: who speaks.
         content: the text as it was typed or released.
         finish: why an answer ended; None for what the user wrote.
-        spans: an answer's text by origin; empty where that is not known.
-        more: what a chat template sees besides: tool calls, say, or the role of a tool.
+        spans: an answer's text by origin; empty if not known.
+        more: further variables for the chat template, such as tool calls or a tool's role.
     """
 
     role: Role
@@ -39,12 +38,12 @@ class Message:
 
 
 def with_system(messages: Sequence[Message], prompt: str) -> list[Message]:
-    """`messages` behind the system prompt, if there is one."""
+    """Put the system prompt in front of `messages`, if there is one."""
     return [Message(Role.SYSTEM, prompt), *messages] if prompt.strip() else list(messages)
 
 
 def fold_system(messages: Sequence[Message]) -> list[Message]:
-    """For templates without a system role: its text goes in front of the first user message."""
+    """Move the system prompt into the first user message, for templates without a system role."""
     system = "\n\n".join(m.content for m in messages if m.role is Role.SYSTEM)
     rest = [m for m in messages if m.role is not Role.SYSTEM]
     first = next((i for i, m in enumerate(rest) if m.role is Role.USER), None)
@@ -57,7 +56,7 @@ def fold_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def merge_neighbours(messages: Sequence[Message]) -> list[Message]:
-    """For templates that want alternating roles: neighbours of one role become one message."""
+    """Merge neighbours of one role, for templates that require alternating roles."""
     merged: list[Message] = []
     for message in messages:
         if merged and merged[-1].role is message.role:
@@ -70,7 +69,7 @@ def merge_neighbours(messages: Sequence[Message]) -> list[Message]:
 
 
 def in_parts(messages: Sequence[Message]) -> list[Message]:
-    """For templates that take content as a list of parts alone."""
+    """Turn content into a list of parts, for templates that accept nothing else."""
     return [
         replace(m, more={"content": [{"type": "text", "text": m.content}], **m.more})
         for m in messages
@@ -78,9 +77,9 @@ def in_parts(messages: Sequence[Message]) -> list[Message]:
 
 
 def arrived(message: Message, text: str) -> bool:
-    """Whether a message of the user or the system stands in a rendered text.
+    """Whether a rendered text contains a message of the user or the system.
 
-    A template may take out a word that means something to it: half of the words are enough.
+    A template may remove words that it interprets, so half of the words are enough.
     """
     if message.role is Role.ASSISTANT or message.more.get("role") == "tool":
         return True

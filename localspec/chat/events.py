@@ -1,8 +1,8 @@
-"""What a turn of the conversation reports while it runs: plain frozen values, in order.
+"""The events of a turn, in order: plain frozen values.
 
-A turn yields `PromptMade` where the asker keeps the conversation, `Noticed` for what came up,
-`TurnsLeftOut` where the context is full, `PromptProgress` (any number), then `RoundText` (one a
-round), then one `TurnEnd`.
+A turn yields `PromptMade` if the client keeps the conversation, `Noticed` for anything the user
+should know, `TurnsLeftOut` if the context is full, `PromptProgress` (any number), then `RoundText`
+(one per round), then one `TurnEnd`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from localspec.engine.record.stats import FinishReason, GenerationStats, Round
 
 
 class Origin(StrEnum):
-    """Who proposed a piece of the answer first."""
+    """Who first proposed a piece of the answer."""
 
     DRAFT = "draft"
     SECOND = "second draft"
@@ -30,14 +30,14 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of text of one origin."""
+    """A piece of text with one origin."""
 
     text: str
     origin: Origin
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """`spans` without empty ones, neighbours of one origin made one."""
+    """`spans` without empty ones, and with neighbours of one origin merged."""
     merged: list[Span] = []
     for span in spans:
         if not span.text:
@@ -50,28 +50,28 @@ def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 MODELS = (Origin.DRAFT, Origin.SECOND, Origin.THIRD, Origin.FOURTH)
-"""Draft models and heads, in the order in which they were named; more of them count as the last."""
+"""Draft models and heads, in the order in which they were named; further ones count as the last."""
 
 
 class TurnsLeftOut(Struct, frozen=True, tag=True):
-    """The context is full: from now on the model is not told the first `messages` messages."""
+    """The context is full: the prompt no longer holds the first `messages` messages."""
 
     messages: int
 
 
 class Noticed(Struct, frozen=True, tag=True):
-    """Something that the user should know came up: the model's template was given up, say."""
+    """Something the user should know, such as that the model's template was given up."""
 
     text: str
 
 
 class PromptMade(Struct, frozen=True, tag=True):
-    """An asker's prompt has been made.
+    """A client's prompt has been made.
 
     Attributes:
-        prompt_tokens: how long it is; more than the context holds ends in an error.
+        prompt_tokens: its length; more than the context holds ends in an error.
         context_size: tokens that the context holds.
-        prefill: the mark of a thought with which it ends; empty for none.
+        prefill: the mark of a thought that the prompt ends with; empty for none.
     """
 
     prompt_tokens: int
@@ -80,18 +80,18 @@ class PromptMade(Struct, frozen=True, tag=True):
 
 
 class TokensScored(Struct, frozen=True, tag=True):
-    """How probable the model found the next round's tokens.
+    """The model's probabilities of the next round's tokens.
 
     Attributes:
-        tokens: of each its text, the logarithm of its probability, and the same of the most
-            probable ones.
+        tokens: of each its bytes, the natural logarithm of its probability, and both of the most
+            probable tokens.
     """
 
     tokens: tuple[tuple[bytes, float, tuple[tuple[bytes, float], ...]], ...]
 
 
 class PromptProgress(Struct, frozen=True, tag=True):
-    """The prompt is being read: `done` of `total` new tokens, `cached` were known already."""
+    """The prompt is being read: `done` of `total` new tokens; `cached` were cached already."""
 
     done: int
     total: int
@@ -99,7 +99,7 @@ class PromptProgress(Struct, frozen=True, tag=True):
 
 
 class RoundText(Struct, frozen=True, tag=True):
-    """The text that one round released (it may be empty: half a character, half a stop string)."""
+    """The text that one round released; it may be empty (half a character, half a stop string)."""
 
     spans: tuple[Span, ...]
     round: Round
@@ -111,7 +111,7 @@ class RoundText(Struct, frozen=True, tag=True):
 
 
 class TurnEnd(Struct, frozen=True, tag=True):
-    """The turn is over; `text` is the whole answer as it was released."""
+    """The turn is over; `text` is the whole released answer."""
 
     text: str
     reason: FinishReason

@@ -1,4 +1,4 @@
-"""How answers are written: a conversation's settings, and all that a single answer asks for."""
+"""The settings of a conversation, and the request for a single answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from localspec.errors import UsageError
 
 Gamma: TypeAlias = int | Literal["auto"]
 
-# What auto means where nothing was measured: it began fixed, or the context is too small for that.
+# The draft length of auto if nothing was measured: gamma began fixed, or the context is too small.
 UNMEASURED_GAMMA = 3
 
 
@@ -22,24 +22,26 @@ class ChatSettings:
     """Settings of a conversation; see `Session.settings` for when they take effect.
 
     Attributes:
-        system_prompt: what the model is told before anything else; empty for nothing.
+        system_prompt: precedes all messages; empty for none.
         sampling: the sampler chain.
         chosen: the fields of `sampling` that the user chose; the others follow the model's advice
             (`chat/advice.py`).
         accept: the acceptance rule; None chooses one (see `default_accept`).
-        lenience: makes the rule lossy, with another distribution than the target's; None for
+        lenience: makes the rule lossy, so that the distribution differs from the target's; None for
             lossless.
-        grammar: what answers conform to: GBNF, or llguidance's Lark (`engine.grammars.lark`); empty
-            for none.
+        grammar: constrains answers: GBNF, or llguidance's Lark (`engine.grammars.lark`); empty for
+            none.
         gamma: draft length, or ``"auto"``.
-        n_predict: tokens to generate at most; -1 until the end or the end of the context.
+        n_predict: tokens to generate at most; -1 for no limit but the context.
         reasoning: whether the model thinks before it answers; ``auto`` leaves it to its template.
-        reasoning_effort: how much, of those that the template knows; empty leaves it to that.
-        reasoning_budget: tokens that a thought may have, then it is closed; -1 for no limit.
-        reasoning_format: ``none`` leaves thoughts where they are, marks and all.
+        reasoning_effort: one of the efforts that the template knows; empty leaves it to the
+            template.
+        reasoning_budget: tokens after which a thought is closed; -1 for no limit.
+        reasoning_format: ``none`` leaves thoughts in the text, with their marks.
         stop: strings that end an answer and are left out of it.
-        repeat_stop: an answer that only repeats itself is stopped (`chat/session/repetition.py`).
-        repeatable: somebody chose the seed, so nothing in the answer may follow the clock.
+        repeat_stop: whether to stop an answer that only repeats itself
+            (`chat/session/repetition.py`).
+        repeatable: the user chose the seed, so the answer must not depend on timing.
     """
 
     system_prompt: str = ""
@@ -72,16 +74,16 @@ class ChatSettings:
 
 
 class AnswerRequest(Struct, frozen=True):
-    """One answer, where the asker keeps the conversation: plain values, which travel.
+    """A request for one answer, by a client that keeps the conversation: plain, sendable values.
 
     Attributes:
-        settings: how it is written.
-        messages: what was said, the system prompt included; without them `prompt` counts.
-        variables: what the chat template sees besides: ``tools``, say.
-        prompt: text, or ids, to be continued as it is.
-        after: the settings' grammar holds from where this text has been written; empty for at once.
-        top_logprobs: how many alternatives of each token are told; None for no probabilities.
-        drafters: who may draft, by name; None for all.
+        settings: of the answer.
+        messages: the conversation, including the system prompt; empty to use `prompt`.
+        variables: further variables of the chat template, such as ``tools``.
+        prompt: text, or ids, to be continued without a template.
+        after: the grammar applies once this text has been written; empty for at once.
+        top_logprobs: how many alternatives to report per token; None for no probabilities.
+        drafters: the names of those that may draft; None for all.
     """
 
     settings: ChatSettings
@@ -94,10 +96,14 @@ class AnswerRequest(Struct, frozen=True):
 
 
 def check_bias(settings: ChatSettings, n_vocab: int) -> None:
-    """Check that the logit bias is of tokens that a target of `n_vocab` has.
+    """Check that the target's vocabulary has all tokens of the logit bias.
+
+    Args:
+        settings: with the bias.
+        n_vocab: the size of the target's vocabulary.
 
     Raises:
-        UsageError: it is not.
+        UsageError: a token is outside it.
     """
     unknown = [token for token in settings.sampling.logit_bias if token >= n_vocab]
     if unknown:

@@ -1,1 +1,1 @@
-"""The loaded pair for editors and other programs: an endpoint that speaks OpenAI's protocol."""
+"""An endpoint with OpenAI's protocol, through which other programs use the loaded pair."""

@@ -1,4 +1,4 @@
-"""What a request must be before anybody looks at it: from here, allowed, and of a bearable size."""
+"""Checks that every request must pass: its host, origin, key and size."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from starlette.responses import Response
 from localspec.serve.refusals import Refusal
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
-_OPEN = ("/health", "/v1/health")  # for whoever only wants to know whether this is alive
+_OPEN = ("/health", "/v1/health")  # health checks need no key
 _BODY_S = 30.0
-# Nothing else: a URL made of the header must not have another path than the request.
+# Nothing else may follow: a URL made from the header must not change the request's path.
 _HOST = re.compile(r"(?:\[([0-9A-Za-z:.%]+)\]|([\w.-]+))(?::[0-9]*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """Who may ask for what.
+    """Who may send requests.
 
     Attributes:
-        keys: digests of the keys; empty where none is needed.
-        hosts: names that a request may be for, besides addresses in figures.
-        origins: of web pages that may ask.
+        keys: digests of the keys; empty if no key is needed.
+        hosts: allowed host names, besides numeric addresses.
+        origins: of web pages that may send requests.
         largest: bytes of a body.
     """
 
@@ -39,10 +39,10 @@ class AccessRules:
     largest: int = 8 << 20
 
     def check(self, request: Request) -> None:
-        """Look at the headers.
+        """Check a request's headers.
 
         Raises:
-            Refusal: 403 for a name or a web page that is not allowed, 401 for a wrong key, 413 for
+            Refusal: 403 for a host or a web page that is not allowed, 401 for a wrong key, 413 for
                 a body that is too large.
         """
         name = _host_name(request.headers.get("host", ""))
@@ -65,21 +65,21 @@ class AccessRules:
             raise self._too_large()
 
     def _knows(self, request: Request) -> bool:
-        """Whether the request has one of the keys; takes as long for each wrong one."""
+        """Whether the request has one of the keys; the time does not depend on the wrong key."""
         given = request.headers.get("authorization", "")
         scheme, _, key = given.partition(" ")
         mine = digest(key.strip()) if scheme.lower() == "bearer" else digest(given)
-        # No early end: all are compared.
+        # Compare all keys, so that the time tells nothing.
         return any([hmac.compare_digest(mine, one) for one in self.keys])  # noqa: C419
 
     def _too_large(self) -> Refusal:
         return Refusal(413, f"the body is larger than {self.largest >> 20} MB", code="too_large")
 
     async def body(self, request: Request) -> bytes:
-        """The body, if it comes in time and is not too large.
+        """Read the body.
 
         Raises:
-            Refusal: 408, 413.
+            Refusal: 408 if it takes too long, 413 if it is too large.
         """
         body = bytearray()
         try:
@@ -96,18 +96,18 @@ class AccessRules:
 
 
 def digest(key: str) -> bytes:
-    """What is kept of a key and compared: of one length, whatever it is."""
+    """The digest of a key, which is stored and compared; its length does not depend on the key."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 def _host_name(header: str) -> str:
-    """The name in a Host header, without its port; empty for a header of another form."""
+    """The name in a Host header, without its port; empty if the header is malformed."""
     found = _HOST.fullmatch(header)
     return (found[1] or found[2]).lower().rstrip(".") if found else ""
 
 
 def _is_address(name: str) -> bool:
-    """Whether it is an address in figures: no name server can have led a browser there."""
+    """Whether it is a numeric address, which DNS rebinding cannot use."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -120,13 +120,13 @@ def _forbidden(message: str, option: str) -> Refusal:
 
 
 def refused(refusal: Refusal) -> Response:
-    """A refusal as a reply."""
+    """The reply for a refusal."""
     headers = {}
     if refusal.retry_after is not None:
         headers["retry-after"] = str(refusal.retry_after)
     if refusal.status == 401:
         headers["www-authenticate"] = "Bearer"
-    if refusal.status in (408, 413):  # what is still to come of the body is not wanted
+    if refusal.status in (408, 413):  # the rest of the body will not be read
         headers["connection"] = "close"
     return json_reply(refusal.document, refusal.status, headers)
 
@@ -134,5 +134,5 @@ def refused(refusal: Refusal) -> Response:
 def json_reply(
     document: object, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    """A document as a reply."""
+    """A reply with a JSON document."""
     return Response(msgspec.json.encode(document), status, headers, media_type="application/json")

@@ -1,4 +1,4 @@
-"""What has happened so far: for Prometheus, and for one line in the terminal."""
+"""Counters of requests and tokens, for Prometheus and for one line in the terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from localspec.chat.figures.benefit import benefit
 from localspec.chat.figures.figures import Figures
 from localspec.engine.record.stats import GenerationStats, MemoryUse
 
-# name: (type, what it counts); the names and the words are Prometheus's and llama-server's.
+# name: (type, description); names and descriptions follow Prometheus and llama-server.
 _METRICS = {
     "prompt_tokens_total": ("counter", "Prompt tokens read."),
     "prompt_tokens_cached_total": ("counter", "Prompt tokens that the cache held already."),
@@ -27,11 +27,11 @@ _METRICS = {
 
 
 class EndpointCounters:
-    """Counts requests and tokens since the endpoint was started, and tells them.
+    """Counts requests and tokens since the endpoint started.
 
     Attributes:
         running, waiting: jobs.
-        figures, memory: of the engine, as it told them last.
+        figures, memory: the engine's latest.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class EndpointCounters:
         self.memory: MemoryUse | None = None
 
     def answered(self, stats: GenerationStats) -> None:
-        """An answer is over."""
+        """Count a finished answer."""
         add = self._add
         add("prompt_tokens_total", stats.prefill_decoded)
         add("prompt_tokens_cached_total", stats.prefill_cached)
@@ -55,11 +55,11 @@ class EndpointCounters:
             add("accepted_tokens_total", its.accepted, label)
 
     def replied(self, status: int) -> None:
-        """A request has got its reply."""
+        """Count a reply."""
         self._add("requests_total", 1, f'{{status="{status}"}}')
 
     def restarted(self) -> None:
-        """The engine's process is started again."""
+        """Count a restart of the engine's process."""
         self._add("engine_restarts_total", 1)
 
     def _add(self, name: str, value: float, labels: str = "") -> None:
@@ -82,7 +82,7 @@ class EndpointCounters:
         return "\n".join(lines) + "\n"
 
     def line(self) -> str:
-        """What goes on, in one line for a person."""
+        """The present activity in one line, for the terminal."""
         requests = sum(
             value for (name, _), value in self._counts.items() if name == "requests_total"
         )

@@ -1,4 +1,4 @@
-"""The endpoint: which address answers what."""
+"""The endpoint: which address does what."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from localspec.serve.requests import (
 
 T = TypeVar("T")
 
-_PING_S = 15.0  # Node gives up a connection that says nothing for 300
-_HEADERS_S = 10.0  # until then an error may still have a status of its own
+_PING_S = 15.0  # Node closes a connection that is silent for 300
+_HEADERS_S = 10.0  # the status waits so long for an error to set it
 _CHAIN = ("temperature", "top_k", "top_p", "min_p")
 
 
@@ -47,9 +47,9 @@ class Endpoint:
     """Answers requests through a request queue.
 
     Args:
-        request_queue: gives the engine to one request after the other.
-        rules: who may ask for what.
-        counters: counts what happens.
+        request_queue: gives the engine to one request at a time.
+        rules: check every request.
+        counters: count every request.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Endpoint:
         self._counters = counters
 
     def app(self) -> Starlette:
-        """The application that a server runs."""
+        """The application for the HTTP server."""
         answers = {
             "/chat/completions": ("POST", self._chat),
             "/completions": ("POST", self._completion),
@@ -80,18 +80,18 @@ class Endpoint:
             CORSMiddleware,
             allow_origins=self._rules.origins,
             allow_methods=["GET", "POST"],
-            allow_headers=["*"],  # clients send names of their own
+            allow_headers=["*"],  # clients send their own headers
         )
         handlers: Any = {404: self._lost, 405: self._lost}
         middleware = [cors] if self._rules.origins else []
         app = Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
-        app.router.redirect_slashes = False  # nobody is answered before the rules were looked at
+        app.router.redirect_slashes = False  # a redirect would bypass the rules
         return app
 
     def _guarded(
         self, do: Callable[[Request], Awaitable[Response]]
     ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """`do` for requests that keep the rules; whatever goes wrong has OpenAI's form."""
+        """`do`, after the rules were checked; all errors get OpenAI's form."""
 
         async def reply(request: Request) -> Response:
             try:
@@ -99,7 +99,7 @@ class Endpoint:
                 response = await do(request)
             except Refusal as refusal:
                 response = refused(refusal)
-            except Exception as error:  # the last resort; nothing of the request is told
+            except Exception as error:  # the last resort; the reply quotes nothing of the request
                 response = refused(refusal_of(error))
             self._counters.replied(response.status_code)
             return response
@@ -115,7 +115,7 @@ class Endpoint:
 
         return await self._guarded(nothing)(request)
 
-    # What there is
+    # Models and state
 
     @property
     def _info(self) -> SessionInfo:
@@ -131,10 +131,10 @@ class Endpoint:
         return list(dict.fromkeys([info.pair_name, info.target_name]))
 
     def _require_model(self, name: str | None) -> str:
-        """The name by which the models are asked for.
+        """Check the model that a request names; return the name for the reply.
 
         Raises:
-            Refusal: it is another's.
+            Refusal: it is not the loaded one.
         """
         names = self._names()
         if name is None or name in names:
@@ -259,7 +259,7 @@ class Endpoint:
 
 
 class _EventStream(StreamingResponse):
-    """Server-sent events; however they end, `leave` is called."""
+    """Server-sent events; calls `leave` however the stream ends."""
 
     def __init__(self, events: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -267,7 +267,7 @@ class _EventStream(StreamingResponse):
         self._leave = leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them, until the client goes away."""
+        """Send the events until the client disconnects."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -277,7 +277,7 @@ class _EventStream(StreamingResponse):
 async def _streamed(
     job: QueuedRequest, first: list[Answers], reply: Reply, *, usage: bool
 ) -> AsyncIterator[bytes]:
-    """What a client reads, and pings while there is nothing to tell."""
+    """The stream's bytes; pings are sent while there are no events."""
     if data := _events(reply.opening()):
         yield data
     said = first
@@ -300,7 +300,7 @@ async def _streamed(
 
 
 def _asker(request: Request) -> str:
-    """Who takes turns with others: a program, as far as it says who it is."""
+    """The client program, as far as it can be identified; programs take turns."""
     headers = request.headers
     client = request.client.host if request.client else ""
     return f"{client} {headers.get('authorization', '')} {headers.get('user-agent', '')}"
@@ -311,7 +311,7 @@ def _events(documents: Any) -> bytes:
 
 
 async def _heard(job: QueuedRequest) -> list[Answers]:
-    """What a job has said since it was asked last, at least one thing."""
+    """Wait for at least one event of a job; return all that have arrived."""
     said = [await job.said.get()]
     while not job.said.empty():
         said.append(job.said.get_nowait())
@@ -319,7 +319,7 @@ async def _heard(job: QueuedRequest) -> list[Answers]:
 
 
 def _sorted(job: QueuedRequest, said: list[Answers]) -> tuple[list[TurnEvent], Refusal | None]:
-    """The events, and what went wrong: also that the prompt is longer than the context."""
+    """Separate events from an error; a prompt longer than the context counts as an error."""
     events: list[TurnEvent] = []
     for one in said:
         if isinstance(one, Refusal):
@@ -329,7 +329,7 @@ def _sorted(job: QueuedRequest, said: list[Answers]) -> tuple[list[TurnEvent], R
         if isinstance(one, TurnEnd) and one.reason is FinishReason.CANCELLED:
             return events, unavailable("localspec is ending", 1)
         events.append(one)
-        if isinstance(one, TurnEnd):  # what comes after that is not this answer's
+        if isinstance(one, TurnEnd):  # later events do not belong to this answer
             break
     return events, None
 
@@ -347,10 +347,10 @@ def _too_long(begun: PromptMade, param: str) -> Refusal:
 
 
 async def _first(job: QueuedRequest) -> list[Answers]:
-    """What a job says at first; nothing, where that takes long.
+    """A job's first events; empty if they take long.
 
     Raises:
-        Refusal: it cannot be answered.
+        Refusal: the job cannot be answered.
     """
     said: list[Answers] = []
     with suppress(TimeoutError):
@@ -362,10 +362,10 @@ async def _first(job: QueuedRequest) -> list[Answers]:
 
 
 async def _whole(job: QueuedRequest, reply: Reply) -> dict[str, Any]:
-    """The document of an answer.
+    """The document of a complete answer.
 
     Raises:
-        Refusal: it cannot be answered.
+        Refusal: the job cannot be answered.
     """
     deltas: list[dict[str, Any]] = []
     while reply.end is None:
@@ -377,10 +377,10 @@ async def _whole(job: QueuedRequest, reply: Reply) -> dict[str, Any]:
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which ends where the client goes away.
+    """The result of `work`, which is cancelled if the client disconnects.
 
     Raises:
-        Refusal: it has gone: nobody reads this.
+        Refusal: the client has disconnected, and will not read it.
     """
 
     async def gone() -> None:

@@ -1,4 +1,4 @@
-"""Runs the endpoint: a socket, the event loop, and a line of figures now and then."""
+"""Runs the endpoint: the socket, the event loop, and a line of figures."""
 
 from __future__ import annotations
 
@@ -19,46 +19,45 @@ from localspec.serve.counters import EndpointCounters
 from localspec.serve.endpoint import Endpoint
 from localspec.serve.request_queue import RequestQueue
 
-_HEADERS_S = 20.0  # for all headers of a request, from the first byte on or from the connection
-_STALLED_S = 120.0  # for a client that has stopped reading to go on
+_HEADERS_S = 20.0  # for all headers of a request, from its first byte or from the connection
+_STALLED_S = 120.0  # after which a client that reads nothing is disconnected
 _CONNECTIONS = 512
 _FAREWELL_S = 2  # for clients, then for the engine
 _FIGURES_S = 1.0
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP/1.1 that gives up clients who do not end their headers, or who stop reading.
+    """HTTP/1.1 that disconnects clients that do not finish their headers, or stop reading.
 
-    uvicorn has no limits of its own for that. `cycle`, the request that is being answered, is all
-    that is used of its insides.
+    uvicorn has no such limits. Of its internals this uses only `cycle`, the request being answered.
     """
 
     _late: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait."""
+        """Start the timer for the headers."""
         super().connection_made(transport)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Wait no longer once a request has come, else on."""
+        """Stop the timer once a request is complete, else keep it running."""
         super().data_received(data)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no longer."""
+        """Stop all timers."""
         super().connection_lost(exc)
         self._forget()
         self._goes_on()
 
     def pause_writing(self) -> None:
-        """The client does not read: wait for it, but not for ever."""
+        """Start a timer, because the client does not read."""
         super().pause_writing()
         self._stalled = self.loop.call_later(_STALLED_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Stop that timer, because the client reads again."""
         super().resume_writing()
         self._goes_on()
 
@@ -85,11 +84,11 @@ class PatientProtocol(H11Protocol):
 
 
 class EndpointServer(uvicorn.Server):
-    """uvicorn, which lets go of the engine before it waits for its clients.
+    """uvicorn, which releases the engine before it waits for its clients.
 
     Args:
         config: uvicorn's.
-        leave: ends what is going on.
+        leave: ends the running work.
     """
 
     def __init__(self, config: uvicorn.Config, leave: Callable[[], None]) -> None:
@@ -97,7 +96,7 @@ class EndpointServer(uvicorn.Server):
         self._leave = leave
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal asks for the end; the second one gets it at once."""
+        """Begin an orderly end on a signal; a second signal ends the server at once."""
         if self.should_exit:
             os._exit(128 + sig)
         self._leave()
@@ -108,7 +107,7 @@ def listening(host: str, port: int) -> socket.socket:
     """A socket at this address.
 
     Raises:
-        UsageError: there is no such address here, or somebody else has it.
+        UsageError: this machine has no such address, or another program uses it.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -134,12 +133,12 @@ async def serve(
 
     Args:
         engine: has begun to load.
-        sock: at which address.
-        rules: who may ask for what.
-        queue: requests that may wait.
+        sock: the listening socket.
+        rules: check every request.
+        queue: how many requests may wait.
         seconds: that one answer may take.
         ready: called once the models are loaded.
-        show: called with a line of figures when they have changed, every second at most.
+        show: called with a line of figures when it has changed, at most once per second.
 
     Raises:
         LocalspecError: the models cannot be loaded.
@@ -151,7 +150,7 @@ async def serve(
     async def loaded() -> None:
         try:
             await request_queue.ready
-        finally:  # without models there is nothing to serve
+        finally:  # without models, the server ends too
             server.should_exit = not request_queue.loaded
         ready(engine)
         await _tell(counters, show)
@@ -168,7 +167,7 @@ async def serve(
 
 
 async def _tell(counters: EndpointCounters, show: Callable[[str], None]) -> None:
-    """Show a line of figures whenever it has changed."""
+    """Show the line of figures whenever it has changed."""
     shown = ""
     while True:
         if (line := counters.line()) != shown:

@@ -1,4 +1,4 @@
-"""What goes wrong with a request, as its asker gets to see it."""
+"""Errors as clients see them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ INVALID = "invalid_request_error"
 
 
 class Refusal(Exception):
-    """A request that gets an error for an answer, in OpenAI's form.
+    """An error reply to a request, in OpenAI's form.
 
     Args:
-        status: of the reply.
+        status: the HTTP status.
         message: what is wrong and what to do.
         kind: OpenAI's ``type``.
         code: a word for programs.
-        param: the place in the request.
-        retry_after: seconds after which it may be tried again.
+        param: the faulty place in the request.
+        retry_after: seconds after which to try again.
         more: further fields.
     """
 
@@ -41,17 +41,17 @@ class Refusal(Exception):
 
 
 def unavailable(message: str, retry_after: int) -> Refusal:
-    """The engine is busy, or gone, for so many seconds."""
+    """The engine is busy or gone; the client may try again after `retry_after` seconds."""
     return Refusal(
         503, message, kind="unavailable_error", code="unavailable", retry_after=retry_after
     )
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """What is told of an error of the engine."""
+    """The refusal for an error of the engine."""
     if isinstance(error, LocalspecError):
         said = f"{error.message}. {error.remedy}".strip()
-        if isinstance(error, EngineError | ModelError | OutOfMemory):  # no fault of the request
+        if isinstance(error, EngineError | ModelError | OutOfMemory):  # the request is not at fault
             return Refusal(500, said, kind="server_error", code="engine_error")
         if isinstance(error, SchemaError):
             return Refusal(400, said, code="invalid_schema", param=error.place or None)

@@ -1,4 +1,4 @@
-"""What clients get back: OpenAI's documents and chunks, made of the engine's events."""
+"""OpenAI's documents and chunks, made from the engine's events."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ Delta = dict[str, Any]
 
 
 class Reply:
-    """One answer on its way to a client.
+    """Makes the reply to one request.
 
     Args:
-        model: the name that the client gets to see.
+        model: the model's name in the reply.
         dialect: how the model marks thoughts and calls; None for a plain completion.
         tools: those that may be called.
-        held: a grammar holds calls to the model's notation, so that they are told as they come.
-        logprobs: whether probabilities were asked for.
+        held: a grammar enforces the model's notation of calls, so that their beginnings can be sent
+            before they are complete.
+        logprobs: whether probabilities were requested.
     """
 
     def __init__(
@@ -48,15 +49,15 @@ class Reply:
         self._reader: AnswerReader | None = None
         self._n_calls = 0
         self._held = held
-        self._underway: list[tuple[int, str]] = []  # calls that have begun: index, what was told
+        self._underway: list[tuple[int, str]] = []  # incomplete calls: index, what was sent
         self._logprobs: list[Any] | None = [] if logprobs else None
         self._prompt_tokens = 0
-        # Characters of the tokens whose probabilities were told, and bytes of one not yet whole.
+        # Characters sent with probabilities; the decoder holds the bytes of an incomplete one.
         self._offset, self._decoder = 0, codecs.getincrementaldecoder("utf-8")("replace")
         self.end: TurnEnd | None = None
 
     def take(self, events: Iterable[TurnEvent]) -> Iterator[Delta]:
-        """What is new with these events: the deltas that a stream sends."""
+        """The deltas for these events, as a stream sends them."""
         text = ""
         for event in events:
             match event:
@@ -95,8 +96,8 @@ class Reply:
                     yield from _more(*told, written if self._held and written else plain)
 
     def _begun(self, calls: Underway) -> Iterator[Delta]:
-        """What is new of calls that are being written."""
-        del self._underway[len(calls) :]  # that were none after all
+        """The deltas of calls that are being written."""
+        del self._underway[len(calls) :]  # text that looked like calls
         for i, (name, text) in enumerate(calls):
             if i == len(self._underway):
                 yield self._opened(name)
@@ -104,7 +105,7 @@ class Reply:
             self._underway[i] = self._underway[i][0], text
 
     def _opened(self, name: str) -> Delta:
-        """The first piece of a call."""
+        """The first delta of a call."""
         index = self._n_calls
         self._n_calls += 1
         self._underway.append((index, ""))
@@ -115,7 +116,7 @@ class Reply:
     # Streams
 
     def opening(self) -> list[Delta]:
-        """The first chunk of a stream."""
+        """The first chunks of a stream."""
         return [self._chunk({"role": "assistant", "content": ""})] if self._chat else []
 
     def chunks(self, events: Iterable[TurnEvent]) -> Iterator[Delta]:
@@ -123,7 +124,7 @@ class Reply:
         deltas = list(self.take(events))
         for delta in deltas:
             yield self._chunk(delta, scored=self._taken_logprobs())
-        if self._logprobs:  # of tokens that are no text yet
+        if self._logprobs:  # of tokens whose text is still held back
             yield self._chunk({"content": ""}, scored=self._taken_logprobs())
 
     def closing(self, *, usage: bool) -> list[Delta]:
@@ -156,7 +157,7 @@ class Reply:
     # Documents
 
     def document(self, deltas: Sequence[Delta]) -> Delta:
-        """The whole answer, of all its deltas."""
+        """The whole answer as one document, from all its deltas."""
         text = "".join(delta.get("content", "") for delta in deltas)
         thoughts = "".join(delta.get("reasoning_content", "") for delta in deltas)
         calls = _whole_calls(call for delta in deltas for call in delta.get("tool_calls", ()))
@@ -179,7 +180,7 @@ class Reply:
         }
 
     def usage(self) -> Delta:
-        """The tokens that were used."""
+        """Token counts of the prompt and the answer."""
         stats = self._stats()
         generated = stats.generated_tokens
         return {
@@ -213,13 +214,13 @@ class Reply:
 
 
 def _more(index: int, told: str, text: str) -> Iterator[Delta]:
-    """What of a call's arguments has not been told."""
+    """A delta with the part of a call's arguments that was not sent yet."""
     if text.startswith(told) and text != told:
         yield {"tool_calls": [{"index": index, "function": {"arguments": text[len(told) :]}}]}
 
 
 def _whole_calls(pieces: Iterable[Delta]) -> list[Delta]:
-    """Calls of their pieces, the name first."""
+    """Join the deltas of calls; each call's name comes first."""
     calls: list[Delta] = []
     for piece in pieces:
         function = piece["function"]
@@ -246,7 +247,7 @@ def _text(piece: bytes) -> str:
 
 
 def _name(piece: bytes) -> str:
-    """What OpenAI's completions call a token: its text, or its bytes if they are no text alone."""
+    """A token's name in OpenAI's completions: its text, or its bytes if they are not UTF-8."""
     try:
         return piece.decode("utf-8")
     except UnicodeDecodeError:
@@ -254,7 +255,7 @@ def _name(piece: bytes) -> str:
 
 
 def _by_name(best: Iterable[tuple[bytes, float]]) -> dict[str, float]:
-    """Probabilities, the largest first, by name; of tokens that are spelt alike the largest."""
+    """Log probabilities by name, the largest first; for equal names, the largest counts."""
     found: dict[str, float] = {}
     for piece, logprob in best:
         found.setdefault(_name(piece), logprob)
@@ -262,8 +263,8 @@ def _by_name(best: Iterable[tuple[bytes, float]]) -> dict[str, float]:
 
 
 def timings(stats: GenerationStats) -> Delta:
-    """Where the time went, under llama-server's names; times in milliseconds."""
-    # As there, the prompt's last token counts as read, though the first round reads it here.
+    """Durations and token counts under llama-server's names; times in milliseconds."""
+    # As in llama-server, the prompt's last token counts as prompt, though the first round reads it.
     read, generated = stats.prompt_tokens - stats.prefill_cached, stats.generated_tokens
     read_ms = 1e3 * stats.prefill_s
     first = stats.time_to_first_token_s

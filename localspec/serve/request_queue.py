@@ -1,4 +1,4 @@
-"""Who is next: a bounded queue with fair turns before one engine, which is revived if it dies."""
+"""A bounded queue with fair turns for one engine, which is restarted when it dies."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from localspec.serve.refusals import Refusal, refusal_of, unavailable
 Answers: TypeAlias = TurnEvent | Refusal
 
 _PATIENCE_S = 30
-_DEATHS = 3  # in a row, without an answer in between, before the next start has to wait
+_DEATHS = 3  # deaths in a row without an answer, after which the next start waits
 _USUAL_S = 5.0
-_STOP_S = 20.0  # much longer than any decode takes to notice
+_STOP_S = 20.0  # much longer than a decode needs to notice
 
 
 class QueuedRequest:
-    """One request and what comes of it.
+    """A request in the queue, and its events.
 
     Args:
-        asker: who asks; askers take turns.
-        asked: what the engine is asked for.
+        asker: the client; clients take turns.
+        asked: the request to the engine.
 
     Attributes:
-        said: events; the last one is a `TurnEnd` or a `Refusal`.
+        said: the events; the last one is a `TurnEnd` or a `Refusal`.
         ended: whether there has been a `TurnEnd`.
     """
 
@@ -43,19 +43,19 @@ class QueuedRequest:
 
 
 class RequestQueue:
-    """Gives the engine to one job after the other, in turns between their askers.
+    """Gives the engine to one job at a time; clients take turns.
 
-    All of it happens in the thread of the event loop in which it is made.
+    All methods run in the thread of the event loop in which the queue was made.
 
     Args:
         engine: has begun to load.
-        counters: counts what happens.
-        most: jobs that may wait.
-        limit_s: seconds of the engine that one job may take.
+        counters: count what happens.
+        most: how many jobs may wait.
+        limit_s: seconds of the engine's time that one job may take.
 
     Attributes:
-        engine: the client.
-        ready: done once the models are loaded; fails as the first load does.
+        engine: the client's end of the engine.
+        ready: done once the models are loaded; fails if the first load does.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class RequestQueue:
 
     @property
     def loaded(self) -> bool:
-        """Whether there are models to ask."""
+        """Whether models are loaded."""
         return self.engine.info is not None
 
     def submit(self, job: QueuedRequest) -> None:
         """Put a job in the queue.
 
         Raises:
-            Refusal: the queue is full, or the engine does not live long enough.
+            Refusal: the queue is full, or the engine keeps dying.
         """
         if self._resting:
             raise unavailable("there is no engine; it is started again soon", _PATIENCE_S)
@@ -96,10 +96,10 @@ class RequestQueue:
         self._next()
 
     def _make_room(self, asker: str) -> None:
-        """Have the longest line give up its latest job for somebody who waits for nothing yet.
+        """Drop the latest job of the client with the most jobs, for a client that has none waiting.
 
         Raises:
-            Refusal: nobody has to.
+            Refusal: no client has a job to give up.
         """
         wait = max(1, min(60, round(self._usual_s * (1 + self._counters.waiting))))
         full = unavailable(f"{self._counters.waiting} requests are waiting already", wait)
@@ -111,7 +111,7 @@ class RequestQueue:
         latest.said.put_nowait(full)
 
     def withdraw(self, job: QueuedRequest) -> None:
-        """Nobody wants a job any more: it is taken out of the queue, or stopped."""
+        """Remove a job from the queue, or stop it: its client has gone, or it took too long."""
         if job is self._running:
             if not job.ended:
                 self.engine.stop()
@@ -123,18 +123,18 @@ class RequestQueue:
                 del self._waiting[job.asker]
 
     def _end_stuck(self, job: QueuedRequest) -> None:
-        """End an engine that does not stop (in a grammar without end, a driver); it is revived."""
+        """Kill an engine that does not stop (an endless grammar, a driver); it restarts then."""
         if job is self._running:
             self.engine.kill()
 
     def _next(self) -> None:
-        """Begin the next job, if the engine is free: the first one of whose turn it is."""
+        """If the engine is free, begin the first job of the client whose turn it is."""
         if self._running is not None or not self.loaded or not self._waiting:
             return
         asker, line = self._waiting.popitem(last=False)
         job = self._running = line.popleft()
         if line:
-            self._waiting[asker] = line  # behind all others
+            self._waiting[asker] = line  # moves to the end
         self._counters.waiting -= 1
         self._counters.running = 1
         self._began = self._loop.time()
@@ -154,7 +154,7 @@ class RequestQueue:
         self.withdraw(job)
 
     def _over(self, last: Refusal | None = None) -> None:
-        """The running job has ended, with `last` where it failed."""
+        """The running job has ended; `last` is its error."""
         job, self._running = self._running, None
         if job is None:
             return
@@ -166,10 +166,10 @@ class RequestQueue:
             job.said.put_nowait(last)
         self._next()
 
-    # What the engine says
+    # Events of the engine
 
     def _from_thread(self, envelope: m.Envelope[m.Event]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody wants to know
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._hear, envelope)
 
     def _hear(self, envelope: m.Envelope[m.Event]) -> None:
@@ -195,11 +195,11 @@ class RequestQueue:
                 self._lost(error.exception())
 
     def _lost(self, error: Exception) -> None:
-        """There is no engine: whoever was being answered is told why, and it is started again."""
+        """The engine is gone: tell the running job why, and start another engine."""
         if not self.ready.done():
             self.ready.set_exception(error)
             return
-        # Of an engine that cannot be loaded the reason may name this machine's files.
+        # Clients must not see why a load failed: the reason may name this machine's files.
         why = error.message if isinstance(error, EngineDied) else "the models cannot be loaded"
         self._over(unavailable(f"{why}; it is being started again", 1))
         self._deaths += 1
@@ -209,7 +209,7 @@ class RequestQueue:
             self._rest(f"the engine keeps dying: {why}")
 
     def _rest(self, why: str) -> None:
-        """Send everybody away, and try again in a while."""
+        """Refuse all waiting jobs, and start the engine again after a while."""
         self._resting = True
         for job in [job for line in self._waiting.values() for job in line]:
             self.withdraw(job)
@@ -220,7 +220,7 @@ class RequestQueue:
         self._resting = False
         try:
             self.engine.reload(())
-        except OSError as error:  # no memory for a process, or too many of them
+        except OSError as error:  # no memory for a process, or too many processes
             self._rest(f"the engine cannot be started ({error.strerror})")
         else:
             self._counters.restarted()

@@ -1,4 +1,4 @@
-"""Function calling: what the model is told of tools, what holds its calls, and what it calls."""
+"""Function calling: how tools are described to the model, and how its calls are constrained."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from localspec.chat.dialects.shapes import AnswerMarks
 from localspec.serve.refusals import Refusal
 from localspec.serve.schemas import DEEPEST, depth, require_bounded
 
-# The marks of Hermes and Qwen, which most models know.
+# The notation of Hermes and Qwen, which most models know.
 (BEGIN,), (END,) = HERMES_CALLS.before, HERMES_CALLS.after
 HERMES = AnswerMarks(calls=(HERMES_CALLS,), several=True, writes=True)
-_ID = 9  # characters; templates of Mistral's models take no other number
+_ID = 9  # characters; the templates of Mistral's models require this length
 _EXPLAINED = """\
 You may call functions. These are the functions, as JSON schemas:
 <tools>
@@ -36,11 +36,12 @@ To call one, write its name and arguments as JSON between marks, and nothing aft
 
 
 class NamedFunction(Struct, omit_defaults=True):
-    """A function by name.
+    """A function with its name.
 
     Attributes:
         parameters: the JSON schema of its arguments.
-        strict: whether all of that has to be enforced; else what cannot be is a hint to the model.
+        strict: whether the whole schema must be enforced; if not, what cannot be is only a hint to
+            the model.
     """
 
     name: str
@@ -64,12 +65,12 @@ class RequestTools:
     """The tools of one request.
 
     Attributes:
-        native: the model's template shows tools by itself; else a system prompt explains them.
-        tools: as they came; none where none may be called.
-        grammar: what calls conform to; empty without tools.
-        after: the mark behind which it holds; empty where a call is required.
+        native: the model's template describes tools itself; else a system prompt does.
+        tools: as the client sent them; empty if none may be called.
+        grammar: constrains calls; empty without tools.
+        after: the mark after which the grammar applies; empty if a call is required.
         marks: how the model writes calls.
-        calls: the grammar of calls, for what else an answer may be.
+        calls: the grammar of calls, to be combined with that of other answers.
     """
 
     native: bool = False
@@ -82,7 +83,7 @@ class RequestTools:
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether the template takes one call a turn: it shows calls, and refuses several."""
+        """Whether the template shows calls, but refuses several in one turn."""
         return self.native and self.marks.writes and not self.marks.several
 
     @staticmethod
@@ -98,16 +99,16 @@ class RequestTools:
         """The tools that a request allows.
 
         Args:
-            tools: all that came.
+            tools: all in the request.
             choice: which of them may, or must, be called.
-            native: the model's template shows tools by itself.
+            native: the model's template describes tools itself.
             parallel: several may be called in one answer.
-            marks: how the model writes calls, where its template shows them.
-            thinks: the model may think ahead of calls.
+            marks: how the model writes calls, if its template describes tools.
+            thinks: the model may think before calls.
 
         Raises:
-            Refusal: the choice makes no sense, or a schema is too large.
-            SchemaError: one that has to be enforced cannot be.
+            Refusal: the choice is invalid, or a schema is too large.
+            SchemaError: a schema that must be enforced cannot be.
         """
         if not tools or choice == "none":
             if isinstance(choice, FunctionTool) or choice == "required":
@@ -132,7 +133,7 @@ class RequestTools:
         return replace(box, grammar=calls.awaited(), after=calls.begin)
 
     def told(self, messages: Sequence[Message]) -> list[Message]:
-        """`messages`, with the tools explained where the template does not show them."""
+        """`messages`, with a description of the tools if the template does not write one."""
         if self.native or not self.tools:
             return list(messages)
         tools = "\n".join(msgspec.json.encode(tool).decode() for tool in self.tools)
@@ -144,7 +145,7 @@ class RequestTools:
     def called(
         self, text: str, thoughts: str | None, calls: Sequence[tuple[str, str, Any]]
     ) -> Message:
-        """What the model said before: text, thoughts, calls as (id, name, arguments)."""
+        """An earlier answer of the model: text, thoughts, calls as (id, name, arguments)."""
         more: dict[str, Any] = {"reasoning_content": thoughts} if thoughts else {}
         if calls and not (self.native and self.marks.writes):
             written = [
@@ -169,7 +170,7 @@ class RequestTools:
         return Message(Role.ASSISTANT, text, more=more)
 
     def returned(self, text: str, call: str | None, name: str | None) -> Message:
-        """What a tool has returned; to templates without tools the user says it."""
+        """A tool's result; a user's message if the template does not support tools."""
         if not self.native:
             return Message(Role.USER, f"<tool_response>\n{text}\n</tool_response>")
         return Message(
@@ -180,14 +181,14 @@ class RequestTools:
 
 
 def _object(given: Any) -> dict[str, Any]:
-    """Arguments as templates want them, an object: of what was cut off, as much as there is."""
+    """A call's arguments as an object, which templates need; truncated JSON is completed."""
     if isinstance(given, str):
         given = repaired(given)
     return given if isinstance(given, dict) and depth(given) <= DEEPEST else {}
 
 
 def _text(given: Any) -> str:
-    """The same as the text of JSON; what is whole stays as it was written."""
+    """A call's arguments as JSON text; valid JSON stays as it was written."""
     try:
         if isinstance(given, str) and isinstance(json.loads(given), dict):
             return given
@@ -197,7 +198,7 @@ def _text(given: Any) -> str:
 
 
 def _identity(of: str) -> str:
-    """A call's id in the form that every template takes."""
+    """A call's id in a form that every template accepts."""
     plain = len(of) == _ID and of.isascii() and of.isalnum()
     return of if plain else hashlib.sha256(of.encode("utf-8", "replace")).hexdigest()[:_ID]
 

@@ -1,4 +1,4 @@
-"""What clients ask for: OpenAI's requests, checked, and what the engine is asked for then."""
+"""OpenAI's requests: checked, and translated into requests to the engine."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ _CHAIN = (
 
 
 class StreamOptions(Struct):
-    """What a stream tells besides."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
 
 
 class AnswerOptions(Struct, kw_only=True):
-    """What both kinds of requests say about how an answer is written; None for the server's own.
+    """The options that both kinds of requests share; None takes the server's setting.
 
     Attributes:
         model: a name of the loaded pair.
-        gamma, accept: localspec's own: the draft length and the acceptance rule.
-        draft: who of those that are loaded may draft: ``auto``, ``none``, or names with commas.
-        repeat_penalty, repetition_penalty: the same, under llama.cpp's name and the one of others.
+        gamma, accept: extensions of localspec: the draft length and the acceptance rule.
+        draft: extension: which loaded drafters may draft: ``auto``, ``none``, or names separated by
+            commas.
+        repeat_penalty, repetition_penalty: two names of one option, llama.cpp's and that of others.
     """
 
     model: str | None = None
@@ -73,26 +74,26 @@ class AnswerOptions(Struct, kw_only=True):
 
     @property
     def drafters(self) -> tuple[str, ...] | None:
-        """Who may draft, by name; None for all."""
+        """The names of those that may draft; None for all."""
         if self.draft in (None, "auto"):
             return None
         return tuple(name.strip() for name in self.draft.split(",")) if self.draft != "none" else ()
 
     @property
     def usage_wanted(self) -> bool:
-        """Whether a stream is to end with what was used."""
+        """Whether a stream ends with the token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def settings(self, own: ChatSettings, n_predict: int | None, grammar: str) -> ChatSettings:
         """The settings of the answer.
 
         Args:
-            own: the server's, for what is not said.
-            n_predict: tokens to generate at most, None for the server's.
-            grammar: as in `ChatSettings`; empty for none, or the request's own.
+            own: the server's, for options that are not given.
+            n_predict: tokens to generate at most; None for the server's.
+            grammar: as in `ChatSettings`; empty for none, or for the request's own.
 
         Raises:
-            Refusal: they make no sense.
+            Refusal: the options are invalid.
         """
         if self.n not in (None, 1):
             raise Refusal(400, "one answer at a time: n must be 1", param="n")
@@ -130,21 +131,21 @@ def _bias(given: Mapping[str, float]) -> dict[int, float]:
 
 
 class ContentPart(Struct):
-    """A part of a message; text is all that is read."""
+    """A part of a message; only text is read."""
 
     type: str
     text: str = ""
 
 
 class CalledFunction(Struct):
-    """What a tool was called with; the arguments are JSON."""
+    """A called function; its arguments are JSON."""
 
     name: str
     arguments: str | dict[str, Any] | None = None
 
 
 class ToolCall(Struct):
-    """A call that the model has made before."""
+    """A call that the model made earlier."""
 
     function: CalledFunction
     id: str | None = None
@@ -161,10 +162,10 @@ class ChatMessage(Struct):
     tool_call_id: str | None = None
 
     def text(self, place: str) -> str:
-        """What it says.
+        """The message's text.
 
         Raises:
-            Refusal: a part of it is no text.
+            Refusal: a part of it is not text.
         """
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
@@ -179,13 +180,13 @@ class ChatMessage(Struct):
 
 
 class JsonSchema(Struct):
-    """A schema by name."""
+    """A named schema."""
 
     schema: dict[str, Any] | None = None
 
 
 class ResponseFormat(Struct):
-    """What an answer must be."""
+    """The required format of an answer."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -213,15 +214,15 @@ class ChatRequest(AnswerOptions):
         toolbox: RequestTools,
         thinking: ThinkingOptions = ThinkingOptions(),  # noqa: B008 - frozen
     ) -> AnswerRequest:
-        """What the engine is asked for.
+        """The request to the engine.
 
         Args:
             own: the server's settings.
             toolbox: the request's tools.
-            thinking: what may be asked of the model's thoughts.
+            thinking: the model's options for thoughts.
 
         Raises:
-            Refusal: the request makes no sense.
+            Refusal: the request is invalid.
         """
         limit = (
             self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
@@ -250,10 +251,10 @@ class ChatRequest(AnswerOptions):
         )
 
     def rule(self, toolbox: RequestTools) -> str:
-        """The grammar of calls, or of the format that is asked for; empty where neither holds.
+        """The grammar of calls, or of the requested format; empty if neither applies.
 
         Raises:
-            Refusal: the format makes no sense.
+            Refusal: the format is invalid.
         """
         format_rule = "" if self.response_format is None else _rule_of(self.response_format)
         required = bool(toolbox.grammar) and not toolbox.after
@@ -261,10 +262,10 @@ class ChatRequest(AnswerOptions):
             return toolbox.grammar
         if toolbox.calls is None:
             return lark.grammar(format_rule)
-        return toolbox.calls.or_else(format_rule)  # clients send both at each turn
+        return toolbox.calls.or_else(format_rule)  # clients send both in every turn
 
     def _thinking(self, own: ChatSettings, known: ThinkingOptions) -> dict[str, bool | str]:
-        """What the template sees of thoughts; minimal counts as low."""
+        """The template's variables for thoughts; the effort "minimal" counts as "low"."""
         asked = self.reasoning_effort
         if asked is None:
             return known.variables(own.reasoning, own.reasoning_effort)
@@ -273,14 +274,14 @@ class ChatRequest(AnswerOptions):
 
 
 class _CallNames:
-    """The calls that a conversation has made so far: what a tool returns belongs to one of them."""
+    """The calls of a conversation so far, to match the results of tools with them."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[str, str]] = []  # ids and names without a result yet
+        self._open: list[tuple[str, str]] = []  # ids and names of calls without a result
         self._names: dict[str, str] = {}
 
     def calls(self, calls: list[ToolCall], place: int) -> list[tuple[str, str, Any]]:
-        """Calls as (id, name, arguments); those without an id get one."""
+        """Calls as (id, name, arguments); missing ids are added."""
         made = []
         for i, one in enumerate(calls):
             of = one.id or f"{place} {i}"
@@ -299,10 +300,10 @@ class _CallNames:
 
 
 def _one_at_a_time(messages: Sequence[tuple[int, ChatMessage]]) -> list[tuple[int, ChatMessage]]:
-    """Messages with their places, in which no turn has more than one call.
+    """Messages with their places, changed so that every turn has at most one call.
 
-    A turn with several becomes one for each, with what its tool returned: by the call's id, or
-    else in their order.
+    A turn with several calls becomes one turn per call, each followed by its result, which is found
+    by the call's id, or else by the order.
     """
     found: list[tuple[int, ChatMessage]] = []
     rest = list(messages)
@@ -328,7 +329,7 @@ def _one_at_a_time(messages: Sequence[tuple[int, ChatMessage]]) -> list[tuple[in
 
 
 def _message(said: ChatMessage, i: int, toolbox: RequestTools, named: _CallNames) -> Message:
-    """A message as a template gets to see it."""
+    """A message as the template needs it."""
     text = said.text(f"messages[{i}]")
     match said.role:
         case "system" | "developer":
@@ -343,7 +344,7 @@ def _message(said: ChatMessage, i: int, toolbox: RequestTools, named: _CallNames
 
 
 def _rule_of(form: ResponseFormat) -> str:
-    """What an answer must be, as part of a grammar."""
+    """The grammar rule of a format."""
     if form.type == "text":
         return ""
     schema = form.json_schema.schema if form.json_schema else form.schema
@@ -364,10 +365,10 @@ class CompletionRequest(AnswerOptions):
     best_of: int | None = None
 
     def asked(self, own: ChatSettings) -> AnswerRequest:
-        """What the engine is asked for.
+        """The request to the engine.
 
         Raises:
-            Refusal: the request makes no sense.
+            Refusal: the request is invalid.
         """
         for name, usual in (
             ("suffix", ("", None)),
@@ -386,7 +387,7 @@ class CompletionRequest(AnswerOptions):
 
 
 def _prompt(given: str | list[Any]) -> str | tuple[int, ...]:
-    """One prompt, as text or ids."""
+    """The prompt as text or ids; a list of one prompt is accepted."""
     if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str | list):
         given = given[0]
     if isinstance(given, str):
@@ -398,10 +399,10 @@ def _prompt(given: str | list[Any]) -> str | tuple[int, ...]:
 
 
 def require_sendable(asked: AnswerRequest) -> None:
-    """Refuse what cannot travel to the engine's process.
+    """Refuse values that cannot be sent to the engine's process.
 
     Raises:
-        Refusal: a whole number in it has more than 64 bits.
+        Refusal: an integer in the request has more than 64 bits.
     """
     try:
         msgspec.msgpack.encode(asked)
@@ -410,7 +411,7 @@ def require_sendable(asked: AnswerRequest) -> None:
 
 
 def _whole(document: Any) -> Any:
-    """A request whose whole numbers are such: to JSON 30.0 is one, and some clients write it so."""
+    """Turn integral floats into integers: JSON does not distinguish them, and some clients send 30.0."""
     if not isinstance(document, dict):
         return document
     return {name: _as_whole(value) for name, value in document.items()}
@@ -422,10 +423,10 @@ def _as_whole(value: Any) -> Any:
 
 
 def parsed(body: bytes, kind: type[T]) -> T:
-    """The request that a body holds.
+    """Decode the body of a request.
 
     Raises:
-        Refusal: it holds none; the message names the place.
+        Refusal: it is invalid; the message names the place.
     """
     try:
         return msgspec.convert(_whole(msgspec.json.decode(body)), kind)

@@ -1,4 +1,4 @@
-"""JSON schemas of clients: within limits. Whether they can be enforced, the engine finds out."""
+"""Limits on clients' JSON schemas; the engine decides whether it can enforce them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LARGEST = 64 << 10  # characters of JSON
 
 
 def require_bounded(schema: dict[str, Any], place: str) -> None:
-    """Refuse what would take long to look at.
+    """Refuse a schema that would take long to process.
 
     Raises:
         Refusal: the schema is too large or too deep.
@@ -25,7 +25,7 @@ def require_bounded(schema: dict[str, Any], place: str) -> None:
 
 
 def depth(value: object) -> int:
-    """How deep objects and lists lie within each other."""
+    """The nesting depth of objects and lists."""
     level: list[Any] = [value]
     depth = 0
     while level := [one for one in level if isinstance(one, dict | list)]:

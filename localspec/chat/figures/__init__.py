@@ -1,1 +1,1 @@
-"""The live figures, and the sentences that are made of them."""
+"""The live figures, and the sentences made from them."""

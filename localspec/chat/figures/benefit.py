@@ -1,7 +1,7 @@
-"""What drafting brought to one answer, in one sentence: every screen and command says this one.
+"""One sentence about what drafting gained in an answer; every screen and command uses this one.
 
-The sentence speaks of the answer as a whole. What the policy does at this moment is another matter,
-which `figures.gamma_words` says.
+The sentence describes the answer as a whole. `figures.gamma_words` describes the policy's present
+decision.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from localspec import formats
 from localspec.chat.figures.figures import Figures
 from localspec.engine.record.stats import LEAST_TOKENS, LOOKUP, GammaReason, GenerationStats
 
-_SAME: Final = 0.05  # a difference up to this is none to a person
-_BUSIER: Final = 1.15  # times as long a round without a draft took in the other answer
+_SAME: Final = 0.05  # share; people do not notice a smaller difference
+_BUSIER: Final = 1.15  # ratio of the times of rounds without a draft
 
 _NOTHING: Final = "nothing was drafted"
 _SINCE = {
@@ -24,13 +24,13 @@ _SINCE = {
 
 
 def benefit(now: Figures) -> str:
-    """What drafting brought to the answer that is or was written; empty before its first token."""
+    """What drafting gained in the running or the last answer; empty before its first token."""
     if not now.generated:
         return ""
     if not now.drafted and now.recovered is not None:
         return _without(now)
     found = now.speedup
-    if found is None:  # short, or from the store, which has no rounds
+    if found is None:  # too short, or loaded from the store, which keeps no rounds
         return kept(now.drafters, now.drafted, now.accepted, now.generated)
     if not found.low < 1 < found.high:
         return compared(found.estimate)
@@ -40,7 +40,7 @@ def benefit(now: Figures) -> str:
 
 
 def _without(now: Figures) -> str:
-    """Why an answer without a draft had none, as far as that is known."""
+    """Why nothing was drafted in an answer, as far as that is known."""
     if not now.speculation:
         return "drafting is off"
     if now.busy:
@@ -57,7 +57,7 @@ def _without(now: Figures) -> str:
 
 
 def compared(ratio: float) -> str:
-    """A ratio of speeds, with drafting over without, as a person would say it."""
+    """Describe a ratio of speeds: with drafting divided by without."""
     if abs(ratio - 1) < _SAME:
         return "as fast as without drafting"
     if ratio > 1:
@@ -66,10 +66,10 @@ def compared(ratio: float) -> str:
 
 
 def of_two(without: GenerationStats, drafted: GenerationStats) -> str:
-    """What drafting brought where one prompt was answered twice, without drafting and with it.
+    """What drafting gained if one prompt was answered twice, without drafting and with it.
 
-    Both answers hold rounds without a draft. Where these took different times, the machine was
-    busier during one of the answers, and the ratio of the speeds would say nothing of drafting.
+    Both answers have rounds without a draft. If these took different times, the machine was busier
+    during one of the answers, and the ratio of the speeds would not be due to drafting.
     """
     if not drafted.drafted_tokens:
         return _NOTHING
@@ -85,7 +85,7 @@ def of_two(without: GenerationStats, drafted: GenerationStats) -> str:
 
 
 def _baseline_round_s(stats: GenerationStats) -> float:
-    """The median seconds of a round without a draft, of those after the first; 0 for none."""
+    """The median seconds of the rounds without a draft, except the first; 0 if there are none."""
     times = [done.total_s for done in stats.rounds[1:] if not done.drafted]
     return median(times) if times else 0.0
 
@@ -93,7 +93,7 @@ def _baseline_round_s(stats: GenerationStats) -> float:
 def kept(
     drafters: tuple[tuple[str, int, int], ...], drafted: int, accepted: int, generated: int
 ) -> str:
-    """How many drafted tokens became part of the text, where no ratio can be told."""
+    """How many drafted tokens became part of the text, for answers without a ratio of speeds."""
     if not drafted:
         return _NOTHING
     if {name for name, *_ in drafters} == {LOOKUP}:

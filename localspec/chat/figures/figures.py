@@ -1,4 +1,4 @@
-"""The live figures: counted while a turn runs, read from any thread, and put into words."""
+"""The live figures: counted while a turn runs, readable from any thread, and as words."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from localspec.engine.record.stats import (
 )
 
 AnswerFigures: TypeAlias = "Mapping[str, Any]"
-"""How an answer was made, by name; `figures_of` says what there can be."""
+"""The stored figures of an answer, by name; `figures_of` makes them."""
 
 _WINDOW_S = 1.0
-_FEW = 0.1  # drafted, by tokens written: accepted or not, they change next to nothing
+_FEW = 0.1  # drafted over generated tokens; fewer have almost no effect, accepted or not
 
 _GAMMA = {
     GammaReason.OFF: "off",
@@ -39,35 +39,35 @@ _GAMMA = {
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One snapshot. Rates are None until there is something to divide.
+    """A snapshot of the figures. A rate is None while its divisor is 0.
 
     Attributes:
         generating: whether a turn is running.
         speculation: whether drafting is switched on and possible.
-        gamma: draft length in force now; 0 drafts nothing.
-        gamma_note: where gamma comes from; `gamma_words` says it. None where nobody knows.
+        gamma: current draft length; 0 drafts nothing.
+        gamma_note: where gamma comes from, for `gamma_words`; None if it is not known.
         speed_now: tokens per second over about the last second.
         speed_average: tokens per second of this turn after its first token.
-        speedup: of this answer over the baseline, measured by neighbouring rounds with and
-            without a draft; None while that is not known, and for answers that are too short.
-        lossy: "lossy" and the lenience where drafting changes what the target would say, else "".
+        speedup: of this answer over the baseline, measured by neighbouring rounds with and without
+            a draft; None if not known yet, or if the answer is too short.
+        lossy: "lossy" and the lenience if drafting changes the distribution, else "".
         acceptance_rate: accepted over drafted tokens, this turn.
         tokens_per_round: emitted tokens per verify pass, this turn.
-        drafted, accepted, recovered, bonus: token counts, this turn; the last two None where they
+        drafted, accepted, recovered, bonus: token counts, this turn; the last two are None if they
             were not stored.
-        drafters: by drafter its name, and the tokens it drafted and those accepted, this turn.
+        drafters: of each drafter its name, drafted tokens and accepted tokens, this turn.
         generated: tokens generated this turn.
-        time_to_first_token_s: seconds, load left out.
+        time_to_first_token_s: seconds, without loading.
         draft_s, verify_s: seconds spent drafting and verifying, this turn.
-        prompt_tokens, prompt_cached: the turn's prompt, and how much of it was cached.
-        draft_cached, draft_read: the same prompt for the draft: tokens that its cache held, and
-            tokens that it had to read before its first guess (the answer's first token too).
+        prompt_tokens, prompt_cached: tokens of the turn's prompt, and how many of them were cached.
+        draft_cached, draft_read: for the draft: tokens of the same prompt that its cache held, and
+            tokens that it read before its first guess (including the answer's first token).
         context_used, context_size: tokens.
         flash_attn: how attention is computed: ``on``, ``off`` or ``auto``.
-        slow: why it is slower than it could be, in a sentence; empty where nothing was found.
-        busy: that other programs take the threads that the answer needs, in a clause; else empty.
-        check: seconds of a pass over four tokens in those over one; None if not measured.
-        spare: whether a core is left over beside the model and other programs.
+        slow: why the answer is slower than it could be, in a sentence; empty if nothing was found.
+        busy: that other programs take threads that the answer needs, in a clause; else empty.
+        check: the time of a pass over four tokens divided by that over one; None if not measured.
+        spare: whether the model and other programs leave a core free.
     """
 
     generating: bool = False
@@ -103,22 +103,22 @@ class Figures:
 
     @property
     def baseline_speed(self) -> float | None:
-        """Tokens per second that this answer would have had without a draft, None if unknown."""
+        """Estimated tokens per second of this answer without drafting; None if unknown."""
         if self.speedup is None or self.speed_average is None:
             return None
         return self.speed_average / self.speedup.estimate
 
 
 class Meter:
-    """Counts one turn in the engine's thread; `figures` may be asked for from any thread.
+    """Counts one turn in the engine's thread; any thread may ask for `figures`.
 
     Args:
         context_size: tokens that the context holds.
         clock: a monotonic clock in seconds.
-        lenience: of a lossy rule, None for a lossless one.
+        lenience: of a lossy rule; None for a lossless one.
 
     Attributes:
-        stats: the sums; the engine's thread alone writes them.
+        stats: the sums; only the engine's thread writes them.
     """
 
     def __init__(
@@ -133,19 +133,19 @@ class Meter:
         self._context_size = context_size
         self._clock = clock
         self._lock = threading.Lock()
-        # (end of a round, tokens emitted) of the last second. The first entry is where the
-        # window begins: its own tokens came before, and are not in the sum.
+        # (end of a round, tokens emitted) of the last second. The first entry marks the window's
+        # start: its tokens came earlier and do not count.
         self._recent: deque[tuple[float, int]] = deque()
         self._recent_tokens = 0
 
     def prefilled(self, prefill: Prefill) -> None:
-        """Count the prompt pass."""
+        """Count the prefill."""
         with self._lock:
             self.stats.add_prefill(prefill)
             self._recent.append((self._clock(), 0))
 
     def add(self, done: Round, speedup: Speedup | None = None) -> None:
-        """Count one round, after which the turn's speed-up is known to be this."""
+        """Count one round; `speedup` is the turn's speed-up after it."""
         with self._lock:
             self.stats.add(done)
             self._speedup = speedup
@@ -193,9 +193,9 @@ class Meter:
             )
 
     def _speed_now(self, *, generating: bool) -> float | None:
-        """Tokens per second over the last second, or since the prompt where that is shorter.
+        """Tokens per second over the last second, or since the prefill if that is shorter.
 
-        A round that takes longer than that has begun to count.
+        A running round counts with its time so far if it takes longer than a second.
         """
         if not self._recent_tokens:
             return None
@@ -206,20 +206,20 @@ class Meter:
 
 
 def lossy_words(lenience: float | None) -> str:
-    """What has to stand wherever a speed is shown; empty for a lossless rule."""
+    """The label that must accompany every speed under a lossy rule; empty for a lossless one."""
     return "" if lenience is None else f"lossy {lenience:g}"
 
 
 def accepted_share(drafted: int, accepted: int, generated: int) -> float | None:
-    """The share of the drafted tokens that were accepted, None where it says nothing.
+    """The share of the drafted tokens that were accepted; None if too few were drafted.
 
-    "100 %" would read as a success where 4 tokens were drafted and 205 written.
+    "100 %" would look like a success if 4 tokens were drafted and 205 written.
     """
     return accepted / drafted if drafted and drafted >= _FEW * generated else None
 
 
 def accepted_words(drafted: int, accepted: int, generated: int) -> str:
-    """That share for a person; the counts where it says nothing, a dash for nothing drafted."""
+    """That share as text; the counts if too few were drafted, a dash if none were."""
     share = accepted_share(drafted, accepted, generated)
     if share is None and drafted:
         return f"{formats.count(accepted)} of {formats.count(drafted)}"
@@ -227,10 +227,10 @@ def accepted_words(drafted: int, accepted: int, generated: int) -> str:
 
 
 def gamma_words(note: GammaNote | None) -> str:
-    """Where gamma comes from, for a person.
+    """Where gamma comes from, as text.
 
     Args:
-        note: of `Figures.gamma_note`; None for nothing to say.
+        note: `Figures.gamma_note`; None gives an empty text.
     """
     if note is None:
         return ""
@@ -244,12 +244,12 @@ def gamma_words(note: GammaNote | None) -> str:
 
 
 def speedup_words(found: Speedup, *, times: str = "x") -> str:
-    """What drafting brought, with its doubt, for a person."""
+    """What drafting gained, with its range of uncertainty, as text."""
     return f"{found.estimate:.1f}{times}, {found.low:.1f} to {found.high:.1f}"
 
 
 def figures_of(stats: GenerationStats | None) -> dict[str, float]:
-    """What is worth keeping about how an answer was made."""
+    """The figures of an answer that are stored."""
     if stats is None or not stats.generated_tokens:
         return {}
     found = {

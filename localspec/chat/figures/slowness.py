@@ -1,4 +1,4 @@
-"""Why an answer is slower than it could be, in one sentence, from what was measured."""
+"""Why an answer is slower than it could be, in one sentence based on measurements."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.llama import BUSY, Context
 from localspec.engine.record.stats import LOOKUP
 
-_LOOK_S = 5.0  # from one look at the machine to the next: to ask for all of it takes milliseconds
-_GROWN = 1.5  # times the time of a token at the beginning, at the least that timings leave open
-_FEW = 4  # tokens of a usual pass over a draft
-_NO_SAVING = 0.8  # of the time that so many take one by one: drafts bring next to nothing then
-_WRONG, _ENOUGH = 0.3, 20  # share of drafted tokens accepted, and tokens after which it is known
+_LOOK_S = 5.0  # between two checks of the machine, since one takes milliseconds
+_GROWN = 1.5  # ratio to the time of a token at the start, at the lower bound of the measurements
+_FEW = 4  # tokens in a typical pass over a draft
+_NO_SAVING = 0.8  # share of the time of single passes; above it, drafts gain almost nothing
+_WRONG, _ENOUGH = 0.3, 20  # share of drafted tokens accepted; drafted tokens before it counts
 
 
 class SlownessCheck:
-    """Looks for reasons; what all programs on the machine feel comes before what is the pair's own.
+    """Finds the reason; one that affects the whole machine comes before one of this pair.
 
     Args:
-        target: the context that decides every token.
-        costs: what passes take here; None if not measured.
+        target: the target's context.
+        costs: measured costs of passes; None if not measured.
     """
 
     def __init__(self, target: Context, costs: Costs | None) -> None:
@@ -32,22 +32,22 @@ class SlownessCheck:
         self._looked, self._machine = -_LOOK_S, ""
 
     def sentence(self, now: Figures) -> str:
-        """The first reason there is; empty where nothing was found."""
+        """The first reason found; empty if there is none."""
         if busy := self.busy():
             return busy
-        if now.generating and time.monotonic() - self._looked >= _LOOK_S:  # idle cores are slow
+        if now.generating and time.monotonic() - self._looked >= _LOOK_S:  # idle cores clock down
             self._looked, self._machine = time.monotonic(), next(_machine(), "")
         return self._machine or next(self._pair(now), "")
 
     def busy(self) -> str:
-        """That other programs take threads that the model needs; empty where they do not."""
+        """That other programs take threads that the model needs; empty if they do not."""
         threads = self._target.threads
         if not (threads.crowded and threads.others >= BUSY):
             return ""
         return formats.busy(threads.others, os.cpu_count() or 1)
 
     def check(self, context: int) -> float | None:
-        """Seconds of a pass over a usual draft in those over one token; None if not measured."""
+        """The time of a pass over four tokens divided by that over one; None if not measured."""
         if self._costs is None:
             return None
         curve = self._costs.target.at(context)
@@ -71,7 +71,7 @@ class SlownessCheck:
 
 
 def _machine() -> Iterator[str]:
-    """What slows down everything here, in the words of `localspec doctor`."""
+    """What slows down the whole machine, in the words of `localspec doctor`."""
     total, free = machine.total(), machine.available()
     yield from formats.swapped(machine.swapped_out(), free, total)
     yield from formats.throttled(*machine.clock())

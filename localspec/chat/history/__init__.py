@@ -1,1 +1,1 @@
-"""Conversations that outlive the program: a tree of messages each, in one SQLite file."""
+"""Stored conversations: each is a tree of messages, and all are in one SQLite file."""

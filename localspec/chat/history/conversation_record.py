@@ -1,4 +1,4 @@
-"""The conversation that is going on: a tree in memory, every change on its way to the store."""
+"""The present conversation: a tree in memory, whose changes are written to the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from localspec.chat.settings import ChatSettings
 
 @dataclass(frozen=True, slots=True)
 class MessageVersion:
-    """Where a shown message stands: its node, which version it is, and of how many."""
+    """A shown message: its node, which version it is, and how many versions there are."""
 
     node: str
     version: int
@@ -33,14 +33,14 @@ class MessageVersion:
 
 
 class ConversationRecord:
-    """One conversation at a time, or a new one that nothing has been said in.
+    """Records one conversation at a time; a new one is empty.
 
-    The screen's thread uses it, but for `hear`. Without a store thread it remembers branches, but
-    nothing outlives the program.
+    Only the screen's thread uses it, except for `hear`. Without a store thread it keeps branches,
+    but nothing outlives the program.
 
     Args:
-        store_thread: writes what is said.
-        pair: what answers.
+        store_thread: writes the changes; None to store nothing.
+        pair: the pair that answers.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class ConversationRecord:
 
     @property
     def header(self) -> ConversationHeader:
-        """What is going on."""
+        """The header of the present conversation."""
         return self._header
 
     @property
     def stored_as(self) -> str:
-        """The id under which it is stored; empty where nothing is kept."""
+        """The id under which it is stored; empty if nothing is stored."""
         return self._header.id if self._stream is not None else ""
 
     def fresh(self) -> None:
@@ -72,15 +72,15 @@ class ConversationRecord:
         self.tree = MessageTree()
 
     def open(self, stored: StoredConversation) -> None:
-        """Go on with a stored conversation."""
+        """Continue a stored conversation."""
         self._header, self.tree = stored.header, stored.tree
 
     def messages(self) -> list[Message]:
-        """What the session is to know."""
+        """The messages that the session needs."""
         return [node.message for node in self.tree.path()]
 
     def nodes(self) -> list[MessageNode]:
-        """The path in force."""
+        """The current path."""
         return self.tree.path()
 
     def place(self, node: str) -> MessageVersion:
@@ -93,12 +93,12 @@ class ConversationRecord:
     def begin(
         self, question: str | None, settings: ChatSettings, *, instead_of: str | None = None
     ) -> tuple[str, ...]:
-        """A turn begins: it and its beginning are stored.
+        """Begin a turn, and store the question and an empty answer.
 
         Args:
             question: None to answer the last question again.
             settings: those in force.
-            instead_of: the node that the question is another version of; None to go on.
+            instead_of: the node that the question is another version of; None to continue.
 
         Returns:
             The ids of the new nodes: question and answer, or the answer alone.
@@ -117,12 +117,12 @@ class ConversationRecord:
         return tuple(node.id for node in self._begun)
 
     def before(self, node: str) -> list[Message]:
-        """What was said before a message of the path in force."""
+        """The messages before one on the current path."""
         path = self.tree.path()
         return [one.message for one in path[: [one.id for one in path].index(node)]]
 
     def question_before(self, node: str | None) -> MessageNode | None:
-        """The question before `node` (None for the end) in the path in force."""
+        """The question before `node` on the current path; None stands for the path's end."""
         found = None
         for one in self.tree.path():
             if one.id == node:
@@ -132,17 +132,17 @@ class ConversationRecord:
         return found
 
     def hear(self, event: TurnEvent) -> None:
-        """Text of the running answer (another thread; costs next to nothing)."""
-        # No spans where a character is still incomplete.
+        """Add text of the running answer; called in another thread, and cheap."""
+        # A round without spans has only completed part of a character.
         if self._stream and self._answer and isinstance(event, RoundText) and event.spans:
             self._stream(self._answer, event.spans)
 
     def end(self, answer: Message | None, figures: Mapping[str, Any]) -> None:
-        """The turn is over.
+        """End the turn.
 
         Args:
-            answer: what joined the conversation; None where nothing did.
-            figures: what is worth keeping about it.
+            answer: what joined the conversation; None for nothing.
+            figures: the figures to store with it.
         """
         begun, self._begun, self._answer = self._begun, [], None
         if answer is None:
@@ -150,7 +150,7 @@ class ConversationRecord:
                 self.tree.remove(node.id)
             self.tree.leaf = self._leaf_before
             if not self.tree.nodes and self._header.title == title_of(begun[0].message):
-                self._header = replace(self._header, title="")  # the next question gives one
+                self._header = replace(self._header, title="")  # the next question sets it
             ids, conversation, leaf = [n.id for n in begun], self._header.id, self.tree.leaf
             self._write(lambda store: store.drop(conversation, ids, leaf), ends=ids[-1])
             return
@@ -160,7 +160,7 @@ class ConversationRecord:
         self._retitle(begun[0])
 
     def _retitle(self, first: MessageNode) -> None:
-        """Where the first question was changed, its title follows, unless the user gave another."""
+        """Update the title after the first question was changed, unless the user set the title."""
         if first.parent is not None or first.message.role is not Role.USER:
             return
         others = (self.tree.nodes[one] for one in self.tree.versions(first.id) if one != first.id)
@@ -170,7 +170,7 @@ class ConversationRecord:
     # Versions
 
     def step(self, node: str, by: int) -> bool:
-        """Let an earlier (-1) or later (+1) version be in force; whether there is one."""
+        """Switch to the previous (-1) or next (+1) version; return whether there is one."""
         versions = self.tree.versions(node)
         index = versions.index(node) + by
         if not 0 <= index < len(versions):
@@ -181,7 +181,7 @@ class ConversationRecord:
         return True
 
     def graft(self, messages: list[Message], settings: ChatSettings) -> None:
-        """Continue from `messages`, a new beginning; the old path stays as another version."""
+        """Continue from `messages` as a new beginning; the old path stays as another version."""
         self._settings = document_of(settings)
         self._begun, parent = [], None
         for message in messages:
@@ -212,10 +212,10 @@ class ConversationRecord:
             updated=time.time(),
         )
         header, leaf = self._header, self.tree.leaf
-        # Copies: the answer's node changes while the store thread reads.
+        # Copy the nodes, since the answer's node changes while the store thread reads.
         frozen = [replace(node) for node in nodes]
         self._write(lambda store: store.save(header, frozen, leaf), begins=begins, ends=ends)
 
 
 def _forget(_job: object, **_: object) -> None:
-    """Where nothing is kept."""
+    """Stands in for the store thread if nothing is stored."""

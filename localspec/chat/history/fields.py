@@ -1,4 +1,4 @@
-"""Values as files hold them, and back: what is damaged in one never hides the rest."""
+"""Conversion of values to and from files; damage in one value does not hide the others."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ _ORIGINS = {letter: origin for origin, letter in _LETTERS.items()}
 
 
 def storable(text: str) -> str:
-    """`text` without lone surrogates, which no file can hold; of the same length."""
+    """`text` with lone surrogates replaced, because files cannot hold them; its length stays."""
     return text.encode("utf-8", "replace").decode()
 
 
 def readable(raw: bytes) -> str:
-    """Text of a file, also where it is not UTF-8."""
+    """Decode a file's bytes, even if they are not UTF-8."""
     return raw.decode("utf-8", "replace")
 
 
 def text(value: Any) -> str:
-    """A value as text, whatever the file holds in its place."""
+    """Convert a value to text, whatever type the file holds."""
     if isinstance(value, bytes):
         return readable(value)
     return "" if value is None else str(value)
 
 
 def pack(spans: Iterable[Span]) -> str:
-    """Who wrote how many characters, such as ``t5d12t4``."""
+    """Encode the origins and lengths of spans, such as ``t5d12t4``."""
     return "".join(f"{_LETTERS[span.origin]}{len(span.text)}" for span in joined(spans))
 
 
 def unpack(content: str, origins: str) -> tuple[Span, ...]:
-    """The spans of `content`; none where `origins` does not fit it."""
+    """The spans of `content`; empty if `origins` does not fit it."""
     spans = []
     at = 0
     for letter, count in _RUN.findall(origins):
@@ -66,7 +66,7 @@ def unpack(content: str, origins: str) -> tuple[Span, ...]:
 
 
 def sound(value: Any, kind: Any, otherwise: Value, wrong: set[str], name: str) -> Value:
-    """`value` where it is of a `kind`, else `otherwise`, and `name` is among what is `wrong`."""
+    """Return `value` if it is of this `kind`; else add `name` to `wrong` and return `otherwise`."""
     try:
         found: Value = msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -76,7 +76,7 @@ def sound(value: Any, kind: Any, otherwise: Value, wrong: set[str], name: str) -
 
 
 def sound_figures(figures: Any) -> dict[str, Any]:
-    """Figures out of a file, without what no answer ever had: nan, infinity, absurd sizes."""
+    """Figures from a file, without impossible ones: nan, infinity, absurd sizes."""
     return {
         name: value
         for name, value in (figures.items() if isinstance(figures, Mapping) else ())
@@ -85,9 +85,9 @@ def sound_figures(figures: Any) -> dict[str, Any]:
 
 
 def header_of(row: Sequence[Any], wrong: set[str]) -> ConversationHeader:
-    """A conversation out of its id, title, pair, parameters and two times.
+    """A conversation's header from its id, title, pair, parameters and two times.
 
-    `wrong` gets the names of those that cannot be read.
+    The names of unreadable values are added to `wrong`.
     """
     return ConversationHeader(
         text(row[0]),
@@ -99,13 +99,13 @@ def header_of(row: Sequence[Any], wrong: set[str]) -> ConversationHeader:
 
 
 def node_of(row: Sequence[Any], wrong: set[str]) -> MessageNode:
-    """A message out of its id, parent, role, content, finish, origins and figures.
+    """A message from its id, parent, role, content, finish, origins and figures.
 
-    `wrong` gets the names of those that cannot be read.
+    The names of unreadable values are added to `wrong`.
     """
     node_id, parent, role, content, finish, origins, figures = row
     said = sound(content, str, text(content), wrong, "message")
-    # Where it is damaged who spoke: whoever's messages end for a reason.
+    # If the role is damaged, the finish reason tells: only an answer has one.
     speaker = sound(role, Role, Role.USER if finish is None else Role.ASSISTANT, wrong, "speaker")
     reason = sound(finish, FinishReason | None, None, set(), "finish")
     return MessageNode(
@@ -117,7 +117,7 @@ def node_of(row: Sequence[Any], wrong: set[str]) -> MessageNode:
 
 
 def _document(value: Any) -> Any:
-    """What a JSON text holds; None where it is none."""
+    """Parse JSON; None if it is not valid."""
     try:
         return json.loads(value)
     except (ValueError, TypeError, RecursionError):
@@ -125,10 +125,10 @@ def _document(value: Any) -> Any:
 
 
 def document_of(settings: ChatSettings) -> dict[str, Any]:
-    """All that makes the same answers possible again, for `json.dumps`."""
+    """All settings that determine answers, as a value for `json.dumps`."""
     document = asdict(settings) | {"stop": list(settings.stop), "chosen": sorted(settings.chosen)}
-    del document["repeat_stop"]  # it belongs to the program that writes, not to what it wrote
-    # JSON knows neither numbers as keys nor infinity.
+    del document["repeat_stop"]  # it is a setting of the program, not of the conversation
+    # JSON has neither numeric keys nor infinity.
     document["sampling"]["logit_bias"] = {
         str(token): None if math.isinf(bias) else bias
         for token, bias in settings.sampling.logit_bias.items()
@@ -137,7 +137,7 @@ def document_of(settings: ChatSettings) -> dict[str, Any]:
 
 
 def settings_of(document: Mapping[str, Any], base: ChatSettings) -> ChatSettings:
-    """`base` with everything in `document` that is known and makes sense."""
+    """`base` with every valid value of `document`."""
     found = _of_its_type({**document, "sampling": None}, ChatSettings)
     sampling = document.get("sampling")
     if isinstance(sampling, Mapping):
@@ -157,9 +157,9 @@ def settings_of(document: Mapping[str, Any], base: ChatSettings) -> ChatSettings
 def _sampling(
     document: Mapping[str, Any], base: ChatSettings
 ) -> tuple[SamplingParams, frozenset[str]]:
-    """The sampler chain, and which of it was chosen: whatever is not llama.cpp's default.
+    """The sampler chain, and the names of the settings that differ from the defaults as chosen.
 
-    Later versions store the choice itself.
+    Newer documents store the chosen names themselves.
     """
     bias = document.get("logit_bias")
     if isinstance(bias, Mapping):
@@ -174,7 +174,7 @@ def _sampling(
 
 
 def _of_its_type(document: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """The values that fields of `kind` can have, by the fields' names."""
+    """The values that have the type of a field of `kind`, by field name."""
     found = {}
     for name, its_type in get_type_hints(kind).items():
         if name in document:

@@ -1,4 +1,4 @@
-"""Conversations as files: Markdown to read, JSON with all versions; both are read in again."""
+"""Conversations as files: Markdown for reading, JSON with all versions; both can be imported."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ FORMAT = "localspec conversation"
 FORMS = ("md", "json")
 LARGEST = 64 << 20
 _MOST_VALUES = 1_000_000
-# A JSON string, also one that nobody ends: what is left of a text without them is its structure.
+# A JSON string, even without its closing quote. A text without its strings is its structure.
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _REMEDY = "Choose a file that /export has written."
 
 
 class _ExportedMessage(Struct):
-    """A message in a file: what must be right, and what may be anything."""
+    """A message in a file; only some of its fields must be valid."""
 
     id: Any
     role: Role
@@ -64,7 +64,7 @@ class _ExportedConversation(Struct):
 
 
 def to_json(stored: StoredConversation) -> str:
-    """Everything, all versions included."""
+    """The conversation as JSON, with all versions."""
     header = stored.header
     document = {
         "format": FORMAT,
@@ -91,10 +91,10 @@ def to_json(stored: StoredConversation) -> str:
 
 
 def from_text(text: str) -> StoredConversation:
-    """A conversation of its own out of an exported one, in either form: with ids that nobody has.
+    """Import a conversation from either format, under new ids.
 
     Raises:
-        ConversationError: it is something else, or damaged.
+        ConversationError: the text is something else, or damaged.
     """
     try:
         document = _document(text)
@@ -112,10 +112,10 @@ def from_text(text: str) -> StoredConversation:
 
 
 def read_file(path: Path) -> StoredConversation:
-    """The conversation in a file.
+    """Import a conversation from a file.
 
     Raises:
-        ConversationError: it cannot be read, or is none.
+        ConversationError: the file cannot be read, or holds no conversation.
     """
     try:
         found = path.stat()
@@ -130,7 +130,7 @@ def read_file(path: Path) -> StoredConversation:
 
 
 def write_file(stored: StoredConversation, form: str, path: Path | None) -> Path:
-    """Write a conversation; without a path under its title in the present folder.
+    """Write a conversation; without a path, to a file named by its title in the current folder.
 
     Raises:
         ConversationError: the file exists already, or cannot be written.
@@ -160,7 +160,7 @@ def _document(text: str) -> Mapping[str, Any]:
 
 
 def _require_bounded(text: str) -> None:
-    """Refuse what would take a hundred times its size: a list of nothing but empty lists.
+    """Refuse JSON that would take a hundred times its size in memory, such as lists of empty lists.
 
     Raises:
         ConversationError: it has more values than any conversation.

@@ -1,7 +1,8 @@
-"""A conversation as Markdown that is nice to read and can be read in again.
+"""A conversation as readable Markdown that can be imported again.
 
-Headings say who speaks. A line of a message that reads like one of them gets a backslash, with
-which Markdown shows the bare line. What no reader needs stands in a comment, the last line.
+Headings name the speakers. A line of a message that looks like one of these headings gets a
+backslash, which Markdown does not show. Everything that only an import needs is in a comment, the
+last line.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from localspec.chat.conversation import Role
 from localspec.chat.history.tree import ConversationHeader, MessageNode, StoredConversation
 
 VERSION = 1
-"""Of exported files, in either form."""
+"""The version of exported files, in both formats."""
 
-_PROMPT = "system_prompt"  # in the parameters; it has a heading of its own
+_PROMPT = "system_prompt"  # a parameter that has a heading of its own
 _SYSTEM = "System prompt"
 _USER = "You"
 _NOTE = "<!-- localspec conversation "
@@ -27,7 +28,7 @@ _NOTE_END = " -->"
 
 
 def to_markdown(stored: StoredConversation) -> str:
-    """The versions in force."""
+    """The current path as Markdown."""
     header, path = stored.header, stored.tree.path()
     day = datetime.fromtimestamp(header.created).astimezone().isoformat(" ", "minutes")
     pair = " ".join(header.pair.name.split())
@@ -43,14 +44,14 @@ def to_markdown(stored: StoredConversation) -> str:
 
 
 def from_markdown(text: str) -> dict[str, Any]:
-    """What an exported JSON document holds, out of what `to_markdown` wrote.
+    """Parse the result of `to_markdown` into the document of a JSON export.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is something else, or damaged.
+        ValueError, KeyError, TypeError, AttributeError: the text is something else, or damaged.
     """
     body, document = _without_note(text)
     if document["version"] != VERSION:
-        return document  # nobody knows what else it has
+        return document  # a newer localspec may have written more
     roles = {
         name: role for role, name in _names(" ".join(document["pair"]["name"].split())).items()
     }
@@ -64,7 +65,7 @@ def from_markdown(text: str) -> dict[str, Any]:
         document["parameters"][_PROMPT] = said.pop(0)[1]
     document["title"] = first.partition("\n")[0].removeprefix("# ").strip()
     finish = document["finish"]
-    if len(finish) != len(said):  # somebody has added or removed messages
+    if len(finish) != len(said):  # messages were added or removed by hand
         finish = [None] * len(said)
     document["messages"] = [
         {"id": n, "parent": n - 1, "role": role, "content": content, "finish": finish[n - 1]}
@@ -74,7 +75,7 @@ def from_markdown(text: str) -> dict[str, Any]:
 
 
 def _names(pair: str) -> dict[Role, str]:
-    """What the headings call each role; no two the same."""
+    """The name of each role in headings; no two are equal."""
     answer = pair or "Answer"
     if answer in (_SYSTEM, _USER):
         answer += " (model)"
@@ -86,7 +87,7 @@ def _any(names: Iterable[str]) -> str:
 
 
 def _line(names: Iterable[str], before: str = "") -> re.Pattern[str]:
-    r"""A line that reads like a heading, also behind backslashes or with a \r at its end."""
+    r"""A line that looks like a heading, perhaps after backslashes or with a \r at its end."""
     return re.compile(rf"^{before}(\\*## (?:{_any(names)})(?=\r?$))", re.MULTILINE)
 
 
@@ -99,13 +100,13 @@ def _note(header: ConversationHeader, path: Sequence[MessageNode]) -> str:
         "parameters": {k: "" if k == _PROMPT else v for k, v in header.parameters.items()},
     }
     written = json.dumps(note, ensure_ascii=False)
-    return _NOTE + written.replace(">", r"\u003e") + _NOTE_END  # nothing in it ends the comment
+    return _NOTE + written.replace(">", r"\u003e") + _NOTE_END  # keeps the comment closed
 
 
 def _without_note(text: str) -> tuple[str, dict[str, Any]]:
     text = text.rstrip()
     if "\n" not in text.replace("\r\n", ""):
-        text = text.replace("\r\n", "\n")  # an editor, or git, has changed all line ends
+        text = text.replace("\r\n", "\n")  # an editor, or git, has changed the line ends
     body, found, note = text.rpartition(f"\n\n{_NOTE}")
     if not found or not note.endswith(_NOTE_END):
         raise ValueError("its last line is not the comment that localspec writes")

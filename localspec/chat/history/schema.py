@@ -1,4 +1,4 @@
-"""The tables, how files of older versions become new ones, and what is left of a damaged one."""
+"""The tables, the migration of older files, and the rescue of damaged ones."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ _FIRST: Migration = (
         created REAL NOT NULL
     )""",
     "CREATE INDEX messages_of ON messages (conversation, number)",
-    # What a running answer has released since its row was written, a round a row where
-    # the disk keeps up.
+    # The text that a running answer has released since its row was written: one row per round
+    # as long as the disk keeps up.
     """CREATE TABLE pieces (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
         message TEXT NOT NULL,
         content TEXT NOT NULL,
         origins TEXT NOT NULL
     )""",
-    # A row has the number of its message.
+    # The row's id is that of its message.
     """CREATE VIRTUAL TABLE words USING fts5 (
         conversation UNINDEXED, content,
         tokenize = 'unicode61 remove_diacritics 2', prefix = '2 3'
     )""",
 )
 
-# What was typed and not sent, by conversation; "" stands for a new one.
+# Unsent text by conversation; "" stands for a new one.
 _DRAFTS: Migration = ("CREATE TABLE drafts (conversation TEXT PRIMARY KEY, content TEXT NOT NULL)",)
 
 MIGRATIONS: tuple[Migration, ...] = (_FIRST, _DRAFTS)
 """Migration n makes version n + 1 of version n. Never change one that has been released."""
 
 _PATIENCE_S = 60.0
-_TABLES = ("conversations", "messages", "pieces", "drafts")  # all but the words, which follow
-# Messages whose conversation's own row is lost, and the words of all.
+_TABLES = ("conversations", "messages", "pieces", "drafts")  # the words are made from these
+# Restore conversations whose own row is lost, and index the words of all messages.
 _COMPLETE = (
     "INSERT OR IGNORE INTO conversations (id, title, created, updated, pair, parameters)"
     " SELECT conversation, substr(content, 1, 60), min(created), max(created), '{}', '{}'"
@@ -79,7 +79,7 @@ def require_known(db: sqlite3.Connection, newest: int = len(MIGRATIONS)) -> None
     """Refuse a file that a newer localspec wrote.
 
     Raises:
-        ConversationError: it is one.
+        ConversationError: a newer localspec wrote it.
         sqlite3.Error: it cannot be read.
     """
     version = _version(db)
@@ -91,23 +91,23 @@ def require_known(db: sqlite3.Connection, newest: int = len(MIGRATIONS)) -> None
 
 
 def migrate(db: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring a file to the newest version, whole or not at all.
+    """Bring a file to the newest version, completely or not at all.
 
-    All steps are one: another program never finds a new file in the middle, which would look like
-    one of an older version that is to be copied first.
+    All steps are one transaction. Otherwise another program could find a new file after some of the
+    steps, and take it for an old one that must be backed up first.
 
     Args:
         db: in autocommit mode.
-        migrations: all steps from an empty file on.
+        migrations: all steps, beginning with an empty file.
 
     Raises:
         ConversationError: a newer localspec wrote the file.
-        sqlite3.Error: it cannot be read or written; it is what it was.
+        sqlite3.Error: the file cannot be read or written; it is unchanged.
     """
     if _version(db) < len(migrations):
         db.execute("BEGIN IMMEDIATE")
-        with db:  # writes all of it down, or takes all of it back
-            for migration in migrations[_version(db) :]:  # none where another was quicker
+        with db:  # commits everything, or nothing
+            for migration in migrations[_version(db) :]:  # none if another program was faster
                 for statement in migration:
                     db.execute(statement)
             db.execute(f"PRAGMA user_version = {max(_version(db), len(migrations))}")
@@ -115,10 +115,10 @@ def migrate(db: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS
 
 
 def back_up(db: sqlite3.Connection, path: Path) -> None:
-    """Copy a file of an older version beside it, the version in its name, before it is changed.
+    """Copy a file of an older version into the same folder, with the version in its name.
 
     Raises:
-        OSError, sqlite3.Error: there is no room for it.
+        OSError, sqlite3.Error: there is no room for the copy.
     """
     version = _version(db)
     if not 0 < version < len(MIGRATIONS):
@@ -139,19 +139,19 @@ def _version(db: sqlite3.Connection) -> int:
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether a file that is a database is damaged, so that some of it may still be read."""
+    """Whether the error means a damaged database, some of which may still be readable."""
     code = getattr(error, "sqlite_errorcode", 0)
     return isinstance(error, sqlite3.DatabaseError) and code & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
 def rescue(path: Path) -> ConversationError | None:
-    """Put what can be read of a damaged store in its place, and the damaged file aside.
+    """Rename a damaged store, and copy what can be read of it to a new file in its place.
 
-    Nothing is deleted. Returns what the user should know; None where the file is sound after all,
-    since another program was quicker.
+    Nothing is deleted. Returns what the user should know; None if another program has already
+    rescued the file.
 
     Raises:
-        OSError, sqlite3.Error: there is no room, or the file cannot be moved; it stays.
+        OSError, sqlite3.Error: there is no room, or the file cannot be renamed; it stays.
     """
     scratch_folder = tempfile.TemporaryDirectory(dir=path.parent, prefix=".rescue.")
     with _alone(path), scratch_folder as scratch:
@@ -172,7 +172,7 @@ def rescue(path: Path) -> ConversationError | None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One program at a time: the second finds a sound file."""
+    """Let one program at a time inside: the second then finds a sound file."""
     lock = path.with_name(f".{path.name}.lock")
     private.make_file(lock)
     with closing(sqlite3.connect(lock, timeout=_PATIENCE_S, isolation_level=None)) as db:
@@ -193,7 +193,7 @@ def _put_aside(path: Path) -> Path:
     now = time.strftime("%Y%m%d-%H%M%S")
     names = (f"{path.stem}.damaged-{now}{more}{path.suffix}" for more in ("", *range(-1, -99, -1)))
     aside = next(one for one in map(path.with_name, names) if not one.exists())
-    # First what stands beside it: SQLite would take an old journal for one of the new file.
+    # First its journal files: SQLite would take an old journal for one of the new file.
     for suffix in ("-wal", "-shm", ""):
         with suppress(FileNotFoundError):
             Path(f"{path}{suffix}").replace(f"{aside}{suffix}")
@@ -201,7 +201,7 @@ def _put_aside(path: Path) -> Path:
 
 
 def _copy_rows(damaged: Path, new: Path) -> int:
-    """Copy what can be read; how many messages that is."""
+    """Copy all readable rows; return the number of messages."""
     private.make_file(new)
     with (
         closing(sqlite3.connect(damaged)) as old,
@@ -209,13 +209,13 @@ def _copy_rows(damaged: Path, new: Path) -> int:
     ):
         migrate(db)
         old.text_factory = readable
-        old.execute("PRAGMA writable_schema = ON")  # SQLite then opens also what was cut off
+        old.execute("PRAGMA writable_schema = ON")  # so that SQLite opens truncated files too
         db.execute("BEGIN")
         for table in _TABLES:
             columns = [column[1] for column in db.execute(f"PRAGMA table_info({table})")]
             insert = f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
             for row in _rows(old, table, ", ".join(columns)):
-                with suppress(sqlite3.Error):  # a value that the table does not take
+                with suppress(sqlite3.Error):  # a value that the table refuses
                     db.execute(insert, row)
         for statement in _COMPLETE:
             db.execute(statement)
@@ -225,7 +225,7 @@ def _copy_rows(damaged: Path, new: Path) -> int:
 
 
 def _rows(db: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
-    """Every row that can be read: a span with a damage in it is halved around the damage."""
+    """Yield every readable row; a range of rows with damage in it is bisected."""
     query = (
         f"SELECT rowid, {columns} FROM {table} NOT INDEXED"  # noqa: S608
         " WHERE rowid > ? AND rowid <= ? ORDER BY rowid"
@@ -246,7 +246,7 @@ def _rows(db: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[An
 
 
 def _last(db: sqlite3.Connection, table: str) -> int:
-    """A number that no row exceeds, as far as can be told."""
+    """An upper bound for the row ids, as far as it can be determined."""
     known = 0
     for power in range(62):
         try:
@@ -254,6 +254,6 @@ def _last(db: sqlite3.Connection, table: str) -> int:
             if db.execute(beyond, (2**power,)).fetchone() is None:
                 return int(2**power)
             known = power + 1
-        except sqlite3.DatabaseError:  # there, or at the very end
+        except sqlite3.DatabaseError:  # the damage is there, or at the very end
             continue
     return int(2 ** (known + 1)) if known else 0

@@ -1,4 +1,7 @@
-"""All conversations in one SQLite file. One thread uses a `Store`; several programs may at once."""
+"""All conversations in one SQLite file.
+
+One thread uses a `Store`; several programs may use the file at once.
+"""
 
 from __future__ import annotations
 
@@ -58,17 +61,18 @@ _SNIPPET = (
 class Store:
     """Reads and writes conversations.
 
-    Every method is one transaction, and raises `sqlite3.Error` where the file does not allow it.
+    Every method is one transaction, and raises `sqlite3.Error` if the file cannot be read or
+    written.
 
     Args:
-        path: the file; made if it is missing, with its folder.
+        path: the file; created with its folder if it is missing.
 
     Raises:
         ConversationError: a newer localspec wrote it.
-        OSError, sqlite3.Error: it cannot be opened, or is no database.
+        OSError, sqlite3.Error: it cannot be opened, or is not a database.
 
     Attributes:
-        spoilt: what was read and was not what it should be, a sentence each; the rest is shown.
+        spoilt: one sentence per damaged value that was read; the undamaged rest is shown.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +81,7 @@ class Store:
         try:
             private.make_file(path)
         except OSError:
-            if not path.exists():  # else it may still be read
+            if not path.exists():  # an existing file may still be readable
                 raise
         self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
         self._db.text_factory = readable
@@ -85,11 +89,11 @@ class Store:
         try:
             require_known(self._db)
             back_up(self._db, path)
-            # What is written survives the program's end at once, a power cut within moments.
+            # Commits survive the end of the program at once, and a power cut after a moment.
             self._write_ahead()
             self._db.execute("PRAGMA synchronous = NORMAL")
             migrate(self._db)
-            with suppress(sqlite3.OperationalError):  # a file that may only be read can be listed
+            with suppress(sqlite3.OperationalError):  # a read-only file can still be listed
                 self._settle()
                 self._purge()
         except BaseException:
@@ -97,7 +101,10 @@ class Store:
             raise
 
     def _write_ahead(self) -> None:
-        """Where two programs ask for it at once, SQLite refuses one without any wait."""
+        """Switch to write-ahead logging, with retries.
+
+        If two programs switch at once, SQLite refuses one of them without waiting.
+        """
         until = time.monotonic() + _BUSY_S
         while True:
             try:
@@ -111,11 +118,11 @@ class Store:
                 return
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._db.close()
 
     def is_elsewhere(self) -> bool:
-        """Whether another file has the name by now: another program found this one damaged."""
+        """Whether the path leads to another file, as another program found this one damaged."""
         try:
             return not samestat(self._file, self._path.stat())
         except OSError:
@@ -126,10 +133,10 @@ class Store:
     def save(
         self, header: ConversationHeader, nodes: Iterable[MessageNode], leaf: str | None
     ) -> None:
-        """Write a conversation's nodes, new or changed, and where its path ends.
+        """Write new or changed nodes of a conversation, and the end of its current path.
 
-        The title is written only once: it may have been changed since. A conversation that was
-        deleted meanwhile is back.
+        The title is written only once, because it may have been changed since. A conversation that
+        was deleted meanwhile is restored.
         """
         with self._transaction():
             self._db.execute(
@@ -146,7 +153,7 @@ class Store:
                 self._save_node(header.id, node)
 
     def add_text(self, message: str, spans: Sequence[Span]) -> None:
-        """Append what a running answer has released; `save` of the node replaces it all."""
+        """Append released text of a running answer; `save` of the node replaces it."""
         text = storable("".join(span.text for span in spans))
         with self._transaction():
             self._db.execute(
@@ -155,7 +162,7 @@ class Store:
             )
 
     def drop(self, conversation: str, nodes: Iterable[str], leaf: str | None) -> None:
-        """Remove messages that came to nothing."""
+        """Remove messages of a failed or empty turn."""
         with self._transaction():
             for node in nodes:
                 self._db.execute(f"DELETE FROM words WHERE rowid = ({_NUMBER})", (node,))  # noqa: S608
@@ -169,7 +176,7 @@ class Store:
             )
 
     def set_leaf(self, conversation: str, leaf: str | None) -> None:
-        """Let another path be in force."""
+        """Switch to another path."""
         self._db.execute("UPDATE conversations SET leaf = ? WHERE id = ?", (leaf, conversation))
 
     def rename(self, conversation: str, title: str) -> None:
@@ -179,21 +186,21 @@ class Store:
         )
 
     def delete(self, conversation: str) -> None:
-        """Take a conversation out of all lists; it is removed for good a week later.
+        """Hide a conversation; it is removed for good a week later.
 
-        What the models' caches held of it, and what lookup would copy from it, go at once: they can
-        be made again.
+        Its cache states and its text for prompt lookup are deleted at once, because they can be
+        made again.
         """
         self._forget(conversation)
         self._db.execute(
-            # After all others, also where the clock has been put back.
+            # The latest of all, even if the clock was set back.
             "UPDATE conversations SET deleted ="
             " max(?, (SELECT ifnull(max(deleted), 0) + 1e-3 FROM conversations)) WHERE id = ?",
             (time.time(), conversation),
         )
 
     def undelete(self) -> str | None:
-        """Bring back what was deleted last, whoever did it; its title, None where there is none."""
+        """Restore the conversation that was deleted last; return its title, or None."""
         row = self._db.execute(
             "UPDATE conversations SET deleted = NULL WHERE id = (SELECT id FROM conversations"
             " WHERE deleted IS NOT NULL ORDER BY deleted DESC, rowid DESC LIMIT 1) RETURNING title"
@@ -201,7 +208,7 @@ class Store:
         return None if row is None else str(row[0])
 
     def save_draft(self, conversation: str, text: str) -> None:
-        """Keep what was typed and not sent; an empty text forgets it."""
+        """Store unsent text; an empty text deletes it."""
         if text:
             self._db.execute(
                 "INSERT OR REPLACE INTO drafts (conversation, content) VALUES (?, ?)",
@@ -213,14 +220,14 @@ class Store:
     # Reading
 
     def draft(self, conversation: str) -> str:
-        """What was typed and not sent."""
+        """The unsent text."""
         row = self._db.execute(
             "SELECT content FROM drafts WHERE conversation = ?", (conversation,)
         ).fetchone()
         return str(row[0]) if row else ""
 
     def questions(self, count: int) -> list[str]:
-        """The last questions of all conversations, the oldest first, none twice."""
+        """The last questions of all conversations, oldest first, without duplicates."""
         rows = self._db.execute(
             "SELECT content FROM messages WHERE role = 'user'"
             " GROUP BY content ORDER BY max(number) DESC LIMIT ?",
@@ -229,9 +236,9 @@ class Store:
         return [text(row[0]) for row in rows][::-1]
 
     def listed(self, search: str = "") -> list[ListedConversation]:
-        """Conversations, the latest first: all, or those that contain every word of `search`.
+        """Conversations, latest first: all, or those that contain every word of `search`.
 
-        The last word may be unfinished. Titles are searched too.
+        The last word may be a prefix. Titles are searched too.
         """
         terms = re.findall(r"\w+", search)
         hit, where, values = "''", "deleted IS NULL", list[str]()
@@ -241,7 +248,7 @@ class Store:
             where += f" AND (title LIKE ? OR c.id IN ({_FOUND}))"
         rows = self._db.execute(
             f"SELECT {_HEADER}, ({_COUNT}), {hit} FROM conversations c WHERE {where}"  # noqa: S608
-            # A clock may jump: numbers grow with every message.
+            # Sort by row ids, which only grow; a clock may jump.
             f" ORDER BY ({_NEWEST}) DESC, updated DESC, rowid DESC LIMIT ?",
             (*values, _LISTED),
         )
@@ -251,7 +258,7 @@ class Store:
         return listed
 
     def told(self, count: int) -> list[AnsweredQuestion]:
-        """The latest answers of all conversations with what they answer, the newest last."""
+        """The latest answers of all conversations with their questions, the newest last."""
         rows = self._db.execute(
             f"SELECT {_HEADER}, a.created, q.content,"  # noqa: S608
             " a.id, a.parent, a.role, a.content, a.finish, a.origins, a.figures"
@@ -270,7 +277,7 @@ class Store:
         """A whole conversation.
 
         Raises:
-            ConversationError: there is none with this id.
+            ConversationError: no conversation has this id.
         """
         row = self._db.execute(
             f"SELECT {_HEADER}, c.leaf FROM conversations c WHERE c.id = ?",  # noqa: S608
@@ -302,7 +309,7 @@ class Store:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._db.execute("BEGIN IMMEDIATE")
-        with self._db:  # writes it down, or takes it back
+        with self._db:  # commits, or rolls back
             yield
 
     def _save_node(self, conversation: str, node: MessageNode) -> None:
@@ -331,10 +338,10 @@ class Store:
             )
 
     def _settle(self, conversation: str | None = None) -> None:
-        """Put answers together, of one or all, that a program left behind when it was killed.
+        """Complete answers, of one or all conversations, that a killed program left unfinished.
 
-        One that another program is writing at this moment comes to no harm: what it adds later
-        is put behind, and its last `save` replaces everything.
+        This does not harm an answer that another program is writing at this moment: what it adds
+        later is appended, and its last `save` replaces everything.
         """
         with self._transaction():
             whole: dict[tuple[str, str], tuple[str, str]] = {}
@@ -349,14 +356,14 @@ class Store:
             for (message, owner), (content, origins) in whole.items():
                 self._db.execute(
                     "UPDATE messages SET content = ?, origins = ? WHERE id = ?",
-                    # Rounds of one origin become one run.
+                    # Neighbouring rounds of one origin become one span.
                     (content, pack(unpack(content, origins)), message),
                 )
                 self._db.execute("DELETE FROM pieces WHERE message = ?", (message,))
                 self._index(message, owner, content)
 
     def _purge(self) -> None:
-        # Only what was surely deleted on purpose: a damaged field is no such thing.
+        # Only what was certainly deleted on purpose, not what has a damaged field.
         where = "typeof(deleted) = 'real' AND deleted >= created AND deleted < ?"
         old = f"SELECT id FROM conversations WHERE {where}"  # noqa: S608
         before = (time.time() - KEEP_DELETED_S,)
@@ -365,17 +372,17 @@ class Store:
             for table in ("words", "messages", "drafts"):
                 self._db.execute(f"DELETE FROM {table} WHERE conversation IN ({old})", before)  # noqa: S608
             self._db.execute(f"DELETE FROM conversations WHERE {where}", before)  # noqa: S608
-        for (conversation,) in gone:  # what a program that had it open wrote after its deletion
+        for (conversation,) in gone:  # another program may have written after the deletion
             self._forget(str(conversation))
 
     def _forget(self, conversation: str) -> None:
-        """Delete what is kept beside the store of a conversation."""
+        """Delete a conversation's files outside the store."""
         for folder in (STATES, PAST):
             forget(self._path.with_name(folder), conversation)
 
 
 def _told(row: Sequence[Any], wrong: set[str]) -> AnsweredQuestion:
-    """An answer out of its conversation's fields, its time, the question's text and its own."""
+    """An answer from its conversation's header, its time, the question's text and its fields."""
     header, node = header_of(row[:6], wrong), node_of(row[8:], wrong)
     time_ = sound(row[6], Moment, header.updated, wrong, "time")
     pair = str(node.figures.get("pair") or header.pair.name)

@@ -1,4 +1,4 @@
-"""The thread that owns the store: neither the screen nor the engine ever waits for a disk."""
+"""The thread that owns the store, so that neither the screen nor the engine waits for a disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from localspec.errors import ConversationError, LocalspecError
 
 Result = TypeVar("Result")
 Write: TypeAlias = "Callable[[Store], Any]"
-# What may pass while the program runs: no room on the disk, too many open files.
+# Errors that may pass while the program runs: a full disk, too many open files.
 _PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO}
 _PASSING_SQLITE = {
     *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL),
@@ -29,15 +29,15 @@ _PASSING_SQLITE = {
 
 
 class StoreThread:
-    """Runs jobs on a `Store` one after the other.
+    """Runs jobs on a `Store`, one after the other.
 
     Writing jobs that fail are kept and tried again before the next one and at the end, so that
-    nothing is lost while a disk is full or a file is locked. A file that turns out to be damaged
-    is put aside, and what can be read of it goes on. Trouble is told once for each reason.
+    nothing is lost while a disk is full or a file is locked. A damaged file is renamed, and what
+    can be read of it is copied to a new one. Each problem is reported once.
 
     Args:
         path: the store's file.
-        tell: called with what is wrong, from the thread.
+        tell: called with each problem, from the thread.
     """
 
     def __init__(self, path: Path, tell: Callable[[LocalspecError], object]) -> None:
@@ -46,44 +46,43 @@ class StoreThread:
         self._told: set[str] = set()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unwritten: deque[Write] = deque()
-        self._pieces: deque[tuple[str, Sequence[Span]]] = deque()  # a round each
+        self._pieces: deque[tuple[str, Sequence[Span]]] = deque()  # one entry per round
         self._announced = False
-        self._running: dict[str, bool] = {}  # messages that stream, or have streamed
+        self._running: dict[str, bool] = {}  # whether a message still streams
         self._store: Store | None = None
         self._refusal: LocalspecError | None = None
-        self._later = False  # the store could not be opened, but may be later
+        self._later = False  # whether a store that could not be opened may be opened later
         self._beyond_rescue = False
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
     def start(self) -> None:
-        """Open the store."""
+        """Open the store and start the thread."""
         self._thread.start()
 
     def write(self, job: Write, *, begins: str | None = None, ends: str | None = None) -> None:
-        """Have `job` change the store soon.
+        """Queue `job`, which changes the store.
 
         Args:
             job: may run more than once.
-            begins: a message whose text follows through `stream`.
-            ends: a message that `job` has written whole.
+            begins: the id of a message whose text follows through `stream`.
+            ends: the id of a message that `job` writes completely.
         """
         self._jobs.put(lambda: self._write(job, begins, ends))
 
     def stream(self, message: str, spans: Sequence[Span]) -> None:
-        """Have a round of a running answer appended at once (any thread; it waits for nothing).
+        """Queue a round of a running answer; returns at once, from any thread.
 
-        Rounds that come faster than the disk takes them are written several at a time.
+        Rounds that arrive faster than the disk takes them are written several at a time.
         """
         self._pieces.append((message, spans))
         if not self._announced:
             self._announced = True
-            self._jobs.put(lambda: None)  # after every job the rounds that have come are written
+            self._jobs.put(lambda: None)  # the thread writes waiting rounds after every job
 
     def ask(self, job: Callable[[Store], Result], *, changes: bool = False) -> Future[Result]:
-        """What `job` finds in the store; raises a `LocalspecError` where that is not possible.
+        """Queue `job`; the future holds its result, or a `LocalspecError`.
 
-        A future that is cancelled in time asks for nothing, unless the job `changes` the store:
-        that is done, also where nobody waits to hear of it.
+        A job whose future is cancelled in time does not run, unless it `changes` the store.
         """
         future: Future[Result] = Future()
         if changes:
@@ -92,7 +91,7 @@ class StoreThread:
         return future
 
     def close(self, timeout: float | None = None) -> bool:
-        """Write what is left and end; whether all of it was written in time."""
+        """Write what is left and end the thread; return whether everything was written in time."""
         if self._thread.ident is None:
             return True
         self._jobs.put(None)
@@ -141,13 +140,13 @@ class StoreThread:
             self._catch_up()
 
     def _rescue(self) -> None:
-        """Put a damaged file aside, and what can be read of it in its place."""
+        """Rename a damaged file, and copy what can be read of it to a new one."""
         told = rescue(self._path)
         if told is not None:
             self._trouble(told)
 
     def _done(self, job: Callable[[Store], Result], store: Store) -> Result:
-        """What `job` comes to, at the second attempt where the file has to be rescued."""
+        """Run `job`, a second time if the file had to be rescued."""
         try:
             return job(store)
         except sqlite3.DatabaseError as error:
@@ -182,20 +181,20 @@ class StoreThread:
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Do what is to be written, in order, as far as the file takes it."""
+        """Run the waiting jobs in order, until one fails."""
         while self._store is not None and self._unwritten:
             if not self._is_settled(self._unwritten[0], self._store):
                 return
             self._unwritten.popleft()
 
     def _is_settled(self, job: Write, store: Store) -> bool:
-        """Do what changes the store; whether it is not to be tried again."""
+        """Run `job`; return False if it should be tried again."""
         try:
             self._done(job, store)
         except (sqlite3.Error, OSError) as error:
             self._trouble(store_error(error, self._path))
             return False
-        except Exception as error:  # it would never work: nothing else is to wait for it
+        except Exception as error:  # it would always fail, and block all others
             self._trouble(
                 ConversationError(
                     f"something that was said is not kept ({type(error).__name__}: {error})",
@@ -205,29 +204,29 @@ class StoreThread:
         return True
 
     def _write_pieces(self) -> None:
-        # In this order: a round that comes from here on is announced again, at worst in vain.
+        # Reset this first: a round that arrives from here on is announced again, if needlessly.
         self._announced = False
         if self._store is None and self._later:
             return
         self._catch_up()
-        if self._unwritten:  # what begins a message would take away what was written of it before
+        if self._unwritten:  # the job that begins a message deletes its earlier text
             return
         taken: dict[str, list[Span]] = {}
         for _ in range(len(self._pieces)):
             message, spans = self._pieces.popleft()
             running = self._running.get(message)
             if running is None and self._store is not None:
-                self._pieces.append((message, spans))  # the job that begins it is on its way
+                self._pieces.append((message, spans))  # the job that begins it has not arrived yet
             elif running:
                 taken.setdefault(message, []).extend(spans)
         for message, spans in taken.items():
             append = partial(Store.add_text, message=message, spans=spans)
             if self._store is not None and not self._is_settled(append, self._store):
-                self._pieces.appendleft((message, spans))  # the next round tries again
+                self._pieces.appendleft((message, spans))  # tried again with the next round
 
     def _answer(self, job: Callable[[Store], Result], future: Future[Result]) -> None:
-        # From here on nobody can cancel it: a result that is refused would end the thread, and
-        # with it everything that is still to be written.
+        # From here on the future cannot be cancelled. To set the result of a cancelled future would
+        # raise, end the thread and lose the waiting writes.
         if not future.running() and not future.set_running_or_notify_cancel():
             return
         try:
@@ -236,7 +235,7 @@ class StoreThread:
             future.set_result(self._done(job, self._store))
         except (sqlite3.Error, ValueError) as error:
             future.set_exception(store_error(error, self._path))
-        except Exception as error:  # whoever asked is told; the thread writes on
+        except Exception as error:  # the caller gets the error; the thread goes on
             future.set_exception(error)
 
     def _trouble(self, error: LocalspecError) -> None:
@@ -253,7 +252,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 def store_error(error: Exception, path: Path) -> LocalspecError:
-    """What is wrong with the store in one line, and what to do."""
+    """Describe an error of the store, with what the user can do."""
     if isinstance(error, LocalspecError):
         return error
     reason = error.strerror if isinstance(error, OSError) else str(error)

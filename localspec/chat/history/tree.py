@@ -1,6 +1,6 @@
-"""A conversation with all its versions: messages as a tree, one path through it in force.
+"""A conversation with all versions of its messages, as a tree with one current path.
 
-Also what is stored beside the messages: title, pair, settings, times.
+Also the stored header of a conversation: title, pair, settings, times.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from localspec.chat.conversation import Message
 from localspec.engine.record.stats import FinishReason
 
 _TITLE_LENGTH = 60
-_PASTED = 20  # lines: nobody types more
+_PASTED = 20  # lines; longer texts were pasted
 _ASKS = ("?", "？", "؟")
 FOLDED = "▸ "
-# A file as the chat attaches it. Where no fence ends it, it ends with the text: nothing is looked
-# at twice.
+# A file as the chat attaches it. Without a closing fence it ends with the text, so that matching
+# takes linear time.
 _ATTACHED = re.compile(
     r"^(?P<path>[^\n`]{1,400}):\n(?P<fence>`{3,}+)(?P<suffix>[^\n`]*)\n"
     r"(?P<body>.*?)(?:^(?P<end>(?P=fence))$|\Z)",
@@ -30,13 +30,12 @@ _ATTACHED = re.compile(
 
 @dataclass(slots=True)
 class MessageNode:
-    """One message and where it hangs.
+    """A message and its place in the tree.
 
     Attributes:
-        id: unlike any other, in any instance.
+        id: globally unique.
         parent: the id of the message before; None for a first one.
-        message: what was said.
-        figures: what is worth keeping about how an answer was made, by name.
+        figures: the stored figures of an answer, by name.
     """
 
     id: str
@@ -46,22 +45,22 @@ class MessageNode:
 
 
 def fresh_id() -> str:
-    """An id for a node or a conversation."""
+    """Make a globally unique id for a node or a conversation."""
     return uuid4().hex
 
 
 class MessageTree:
-    """Nodes by id, and the last one of the path in force.
+    """Nodes by id, and the last node of the current path.
 
-    A node whose parent is unknown counts as a first message: half a tree is better than none.
+    A node with an unknown parent counts as a first message, so that a damaged tree can be shown.
     """
 
     def __init__(self, nodes: Iterable[MessageNode] = (), leaf: str | None = None) -> None:
-        """Take over `nodes`, the older of two versions first.
+        """Add `nodes`.
 
         Args:
-            nodes: in the order in which they were said.
-            leaf: where the path ends; None, or an unknown id, for the newest node.
+            nodes: oldest first.
+            leaf: the end of the current path; None, or an unknown id, for the newest node.
         """
         self.nodes: dict[str, MessageNode] = {}
         self._children: dict[str | None, list[str]] = {None: []}
@@ -74,7 +73,7 @@ class MessageTree:
             self._prefer_path()
 
     def add(self, node: MessageNode) -> None:
-        """Hang `node` in; the path ends with it."""
+        """Add `node`; the current path ends with it."""
         self.nodes[node.id] = node
         self._children.setdefault(node.id, [])
         self._siblings(node).append(node.id)
@@ -83,7 +82,7 @@ class MessageTree:
             self._preferred[node.parent] = node.id
 
     def remove(self, node_id: str) -> None:
-        """Take a childless node out; a path that ended with it ends with its parent."""
+        """Remove a childless node; a path that ended with it ends with its parent."""
         node = self.nodes[node_id]
         self._siblings(node).remove(node_id)
         del self.nodes[node_id], self._children[node_id]
@@ -93,7 +92,7 @@ class MessageTree:
             self.leaf = node.parent if node.parent in self.nodes else None
 
     def path(self) -> list[MessageNode]:
-        """The nodes in force, the first message first."""
+        """The nodes of the current path, the first message first."""
         found: dict[str, MessageNode] = {}
         at = self.leaf
         while at in self.nodes and at not in found:
@@ -102,11 +101,11 @@ class MessageTree:
         return list(reversed(found.values()))
 
     def versions(self, node_id: str) -> list[str]:
-        """The ids of all versions of a message, the oldest first."""
+        """The ids of all versions of a message, oldest first."""
         return list(self._siblings(self.nodes[node_id]))
 
     def choose(self, node_id: str) -> None:
-        """Lead the path through a node, and on from there as it last went."""
+        """Lead the current path through a node, and from there along its last path."""
         seen = {node_id}
         while following := self._children[node_id]:
             node_id = self._preferred.get(node_id, following[-1])
@@ -129,12 +128,12 @@ class MessageTree:
 
 @dataclass(frozen=True, slots=True)
 class PairReference:
-    """How a pair is called, and what loads it again.
+    """A pair's name, and what loads it again.
 
     Attributes:
-        name: for people.
-        target: what names the target on the command line; empty where that is not known.
-        draft: the same for a draft that was named on its own; None for the pair's own.
+        name: the name to show.
+        target: what names the target on the command line; empty if not known.
+        draft: what names the draft; None for the pair's own.
     """
 
     name: str = ""
@@ -147,9 +146,9 @@ class ConversationHeader:
     """A conversation without its messages.
 
     Attributes:
-        id: unlike any other.
+        id: globally unique.
         title: one line.
-        pair: what answered last.
+        pair: the pair that answered last.
         parameters: settings by name, see `parameters`.
         created, updated: seconds since 1970.
     """
@@ -167,9 +166,8 @@ class ListedConversation:
     """A conversation in a list.
 
     Attributes:
-        header: what it is.
-        messages: how many messages it has, all versions counted.
-        found: where a search has hit, in a few words; empty without a search.
+        messages: number of messages, including all versions.
+        found: the text around a search's match, a few words; empty without a search.
     """
 
     header: ConversationHeader
@@ -179,16 +177,15 @@ class ListedConversation:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredQuestion:
-    """An answer and what it answers.
+    """An answer with its question.
 
     Attributes:
         conversation: the id of the conversation.
-        title: of that.
-        pair: what answered.
+        title: the conversation's title.
+        pair: the pair that answered.
         time: when it was asked, in seconds since 1970.
-        question, answer: the texts.
-        finish: why the answer ended; None where that is not known.
-        figures: as a `MessageNode` has them.
+        finish: why the answer ended; None if not known.
+        figures: as in `MessageNode`.
     """
 
     conversation: str
@@ -210,7 +207,7 @@ class StoredConversation:
 
 
 def folded(text: str, least: int) -> str:
-    """`text` with a line in place of each attached file that has more than `least` lines."""
+    """`text` with one line in place of each attached file of more than `least` lines."""
 
     def fold(match: re.Match[str]) -> str:
         path, suffix, body, end = match.group("path", "suffix", "body", "end")
@@ -223,9 +220,10 @@ def folded(text: str, least: int) -> str:
 
 
 def title_of(message: Message) -> str:
-    """A title made of the first question: its first words on one line, attached files aside.
+    """A one-line title: the first words of the first question, without attached files.
 
-    Of many lines, as a paste has, the first or the last is the question if it reads like one.
+    If the text has many lines, as pasted text has, the first or the last line is used if it reads
+    like a question.
     """
     lines = folded(message.content, 0).splitlines()
     own = [line for line in lines if not line.startswith(FOLDED) and line.strip()] or lines

@@ -1,1 +1,1 @@
-"""From messages to ids: the chat template, the process that renders it, what the caches know."""
+"""From messages to ids: the chat template, the process that renders it, and the known ids."""

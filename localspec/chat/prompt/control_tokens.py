@@ -1,4 +1,4 @@
-"""Marks: tokens that mean more than their text. No message may make one."""
+"""Marks are tokens that mean more than their text. No message may produce one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from localspec.engine.llama import Model
 class ControlTokens:
     """The marks of a vocabulary and a template.
 
-    Ordinary text that a vocabulary's makers added by hand, and which is none of its marks
-    (`Model.is_mark`), is one where the template uses it. llama.cpp reads what was added by hand out
-    of any text, also where it is told to read no control tokens.
+    A token of ordinary text that the vocabulary's makers added by hand is not a mark
+    (`Model.is_mark`), unless the template uses it. llama.cpp finds such tokens in any text, even if
+    it is told not to parse control tokens.
     """
 
     def __init__(self, model: Model, template: str | None) -> None:
-        """Look at the vocabulary of `model`.
+        """Find the marks of `model` and its template.
 
         Args:
-            model: makes ids.
-            template: the chat template's source, if there is one.
+            model: tokenises.
+            template: the chat template's source; None without one.
         """
         self._model = model
         self._template = template or ""
@@ -29,7 +29,7 @@ class ControlTokens:
         self._prefix_space = b"".join(pieces) == b" x"
 
     def text(self, token: int) -> str:
-        """The text of the mark that `token` is, empty for every other token."""
+        """The text of the mark `token`; empty for any other token."""
         known = self._texts.get(token)
         if known is None:
             known = self._texts[token] = self._text(token)
@@ -42,12 +42,12 @@ class ControlTokens:
         return text if by_hand or self._model.is_mark(token) else ""
 
     def within(self, text: str) -> set[str]:
-        """The texts of the marks that would be read out of `text`."""
+        """The texts of the marks that tokenising `text` would produce."""
         ids = self._model.tokenize(text, add_special=False, parse_special=True)
         return {mark for mark in map(self.text, set(ids)) if mark and mark in text}
 
     def spell(self, text: str) -> list[int]:
-        """The ids of `text` as plain text: none of them is a mark whose text is there."""
+        """The ids of `text` as plain text: none of them is a mark whose text occurs in it."""
         ids = self._model.tokenize(text, add_special=False, parse_special=False)
         if not any(map(self.text, set(ids))):
             return ids
@@ -61,7 +61,7 @@ class ControlTokens:
         return spelled
 
     def _cut(self, text: str, ids: list[int]) -> Iterator[str]:
-        """`text` in parts that end after the first character of every mark in `ids`."""
+        """Split `text` after the first character of every mark in `ids`."""
         begin = at = 0
         for mark in map(self.text, ids):
             start = text.find(mark, at) if len(mark) > 1 else -1
@@ -71,7 +71,7 @@ class ControlTokens:
         yield text[begin:]
 
     def continued(self, text: str, ids_of: Callable[[str], list[int]]) -> list[int]:
-        """`ids_of` a text, without the space that some tokenisers put before a first word."""
+        """Apply `ids_of`, without the space that some tokenisers put before a first word."""
         ids = ids_of(text)
         if not self._prefix_space or self.text(ids[0]):
             return ids

@@ -1,4 +1,4 @@
-"""The prompt of a conversation: which of its messages fit, and the ids that caches know already."""
+"""The prompt of a conversation: which messages fit, and which ids are already known."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.errors import PromptTooLong
 
-# Where turns are left out, so many are that this share of the context is filled: each further one
-# would cost another reading of everything behind it.
+# When turns are left out, this share of the context stays filled. Leaving out one turn at a time
+# would change the prompt's beginning, and so require a full prefill, with every new turn.
 _FILLED = 0.75
 
 
 class MessageWindow:
-    """Leaves the oldest turns out, whole, once an answer would have no room.
+    """Leaves out the oldest turns as a whole when the context has no room for an answer.
 
     Args:
         size: tokens that the context holds.
@@ -34,11 +34,11 @@ class MessageWindow:
     def fit(
         self, messages: Sequence[Message], encode: Callable[[Sequence[Message]], list[int]]
     ) -> list[int]:
-        """The prompt of `messages`, or of as many of the newest ones as fit.
+        """The ids of all messages, or of as many of the newest turns as fit.
 
         Args:
             messages: without the system prompt.
-            encode: puts the system prompt in front and makes ids.
+            encode: adds the system prompt and returns the ids.
 
         Raises:
             PromptTooLong: not even the last question fits.
@@ -64,14 +64,13 @@ class MessageWindow:
 
 
 class KnownIds:
-    """One rendered text and its ids, with marks where both may be cut.
+    """A rendered text and its ids, with marks where both may be cut.
 
-    Tokenising an answer's text again need not give the ids that were generated, and a cache is
-    only worth something up to the first difference. So the ids are kept, and only new text is
-    tokenised.
+    Tokenising an answer's text need not give the ids that were generated, and a cache is only
+    useful up to the first different id. So the ids are kept, and only new text is tokenised.
 
-    A template may rewrite history (drop thinking blocks, trim answers). Then everything after
-    the last mark whose text is still a beginning of the new rendering is tokenised afresh.
+    A template may rewrite history (drop thinking blocks, trim answers). Then everything after the
+    last mark up to which the new rendering has the same text is tokenised again.
     """
 
     def __init__(self, template: ChatTemplate) -> None:
@@ -85,24 +84,24 @@ class KnownIds:
         self._text, self._ids, self._marks = "", [], []
 
     def packed(self) -> bytes:
-        """All that is known, for another process; nothing where that could not read it."""
+        """Everything known, encoded for another process; empty if that process could not use it."""
         if not self._template.lasts(self._text):
             return b""
         return msgspec.msgpack.encode((self._text, self._ids, self._marks))
 
     def unpack(self, packed: bytes) -> None:
-        """Know what was `packed`."""
+        """Replace what is known by the result of `packed`."""
         if packed:
             kind = tuple[str, list[int], list[tuple[int, int]]]
             self._text, self._ids, self._marks = msgspec.msgpack.decode(packed, type=kind)
 
     def reach(self, rendered: str) -> int:
-        """How many characters of `rendered` have known ids."""
+        """How many leading characters of `rendered` have known ids."""
         ends = (end for end, _ in reversed(self._marks) if rendered.startswith(self._text[:end]))
         return next(ends, 0)
 
     def branch(self, rendered: str) -> KnownIds:
-        """This, if all of it is the beginning of `rendered`; else a copy for another path."""
+        """This object if `rendered` continues its whole text; else a copy for the other path."""
         if rendered.startswith(self._text):
             return self
         other = KnownIds(self._template)
@@ -121,14 +120,14 @@ class KnownIds:
         return list(self._ids)
 
     def answered(self, ids: Sequence[int], piece: Callable[[int], bytes], text: str) -> None:
-        """Append an answer: the ids generated, and the text that was released of it.
+        """Append an answer: the generated ids, and the text released from them.
 
-        Ids whose text was not released (behind a stop string, half a character) are left out.
+        Ids whose text was not released (after a stop string, or half a character) are left out.
         """
         raw = text.encode()
         ends = _ends(ids, piece, raw)
         prompt, n_prompt = self._text, len(self._ids)
-        # One mark before closing white space as well: many templates trim it.
+        # Add a mark before closing white space as well, because many templates trim it.
         for limit in (len(raw.rstrip()), len(raw)):
             count = bisect_right(ends, limit)
             while count and not _between_characters(raw, ends[count - 1]):
@@ -149,7 +148,7 @@ class KnownIds:
 
 
 def _ends(ids: Sequence[int], piece: Callable[[int], bytes], raw: bytes) -> list[int]:
-    """Where in `raw` each of the leading `ids` ends, as far as their bytes are those of `raw`."""
+    """Where in `raw` each of the leading `ids` ends, as long as their bytes match `raw`."""
     ends: list[int] = []
     end = 0
     for token in ids:

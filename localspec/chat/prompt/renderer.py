@@ -1,4 +1,4 @@
-"""Chat templates rendered in a process that can be ended, within limits of time and memory."""
+"""Renders chat templates in a killable process, within limits of time and memory."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled
 
 _PROGRAM = Path(__file__).with_name("renderer_child.py")
-_START_S = 20.0  # a machine under load, or a scanner that reads Python first
+_START_S = 20.0  # for a loaded machine, or a virus scanner that checks Python first
 _STEP_S = 0.02
 _MEMORY = 300 << 20
-_LARGEST = 1 << 20  # characters of a template; real ones have some ten thousand
+_LARGEST = 1 << 20  # characters of a template; real ones have about ten thousand
 
 
 class TemplateRefused(Exception):
-    """The template raises an error for this conversation; the text says which."""
+    """The template raised an error for this conversation; the text is that error."""
 
 
 class TemplateUnusable(Exception):
-    """The template cannot be used at all; the text says why, fit to follow its name."""
+    """The template cannot be used at all; the text says why, as a clause after its name."""
 
 
 @dataclass(slots=True)
 class RenderBudget:
-    """How many seconds a template may still take.
+    """The seconds that a template may still take.
 
-    They are counted in the steps of a wait, not by the clock: a program that was suspended
-    meanwhile has not used them up.
+    They are counted in steps of waiting, not by the clock, so that time in which the program was
+    suspended does not count.
     """
 
     seconds: float = 1.5
@@ -48,7 +48,7 @@ class RenderBudget:
 
 @dataclass(frozen=True, slots=True)
 class TemplateSource:
-    """A chat template, and the texts of the control tokens that it may ask for."""
+    """A chat template, and the texts of the control tokens that it may use."""
 
     template: str
     bos: str
@@ -56,19 +56,20 @@ class TemplateSource:
 
 
 class TemplateRenderer:
-    """Renders templates in a child process, which is ended where one takes too long.
+    """Renders templates in a child process, which is killed if one takes too long.
 
-    The child is started at once, lives as long as this object, and is started again where it was
-    ended. It uses no terminal and ends with the pipe to its parent. Used by one thread at a time.
+    The child starts at once and lives as long as this object; after a kill, the next request starts
+    another. It uses no terminal, and ends with the pipe to its parent. Used by one thread at a
+    time.
 
     Args:
-        cancel: ends what runs without a flag of its own.
+        cancel: stops requests that have no flag of their own.
     """
 
     def __init__(self, cancel: Cancel | None = None) -> None:
         self._cancel = cancel or Cancel()
         self._child: _RenderingProcess | None = None
-        with suppress(OSError):  # it is tried again when it is needed, and told then
+        with suppress(OSError):  # `render` tries again, and reports the error
             self._start()
 
     def render(
@@ -79,18 +80,18 @@ class TemplateRenderer:
         cancel: Cancel | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """What a template makes of a conversation, with the beginning of the next answer.
+        """Render a conversation, with the beginning of the next answer.
 
         Args:
             source: the template.
             messages: the conversation.
-            budget: what it may take of it is gone afterwards.
-            cancel: ends it within some hundredths of a second.
-            variables: what the template sees besides: ``tools``, say.
+            budget: the seconds that the template may take; reduced by those it took.
+            cancel: stops the rendering within some hundredths of a second.
+            variables: further variables of the template, such as ``tools``.
 
         Raises:
             TemplateRefused: the template raises an error.
-            TemplateUnusable: it is no template, or takes too much time, memory or room.
+            TemplateUnusable: it is not a valid template, or takes too much time, memory or output.
             Cancelled: `cancel` was set meanwhile.
         """
         if len(source.template) > _LARGEST:
@@ -106,13 +107,13 @@ class TemplateRenderer:
         return reply["text"]
 
     def close(self) -> None:
-        """End the child; it is started again where it is needed again."""
+        """Kill the child; a later request starts another."""
         if self._child is not None:
             self._child.end()
             self._child = None
 
     def _reply(self, line: bytes, budget: RenderBudget, cancel: Cancel) -> dict[str, str]:
-        for _ in range(2):  # a child that somebody has ended is no fault of the template
+        for _ in range(2):  # the child may have been killed from outside: try once more
             child = self._running(cancel)
             answer = self._wait(lambda: child.exchange(line), budget, cancel)  # noqa: B023 - at once
             with suppress(ValueError):
@@ -122,7 +123,7 @@ class TemplateRenderer:
         raise TemplateUnusable("ends the process that renders it")
 
     def _running(self, cancel: Cancel) -> _RenderingProcess:
-        """The child, ready for a request."""
+        """The child, ready for a request; started if necessary."""
         try:
             child = self._child or self._start()
         except OSError as error:
@@ -140,7 +141,7 @@ class TemplateRenderer:
         return child
 
     def _wait(self, work: Callable[[], bytes], budget: RenderBudget, cancel: Cancel) -> bytes:
-        """What `work` with the child returns; the child is ended where that takes too much."""
+        """Return the result of `work`; kill the child if it takes too long or too much memory."""
         came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=lambda: came.put(work()), name="template", daemon=True).start()
         while True:
@@ -157,11 +158,11 @@ class TemplateRenderer:
 
 
 class _RenderingProcess:
-    """The process, and one line to it and back."""
+    """The child process; a request and its reply are one line each."""
 
     def __init__(self) -> None:
         self.ready = False
-        # -P: nothing is imported from the folder in which the user happens to be.
+        # -P keeps the current folder out of the search for modules.
         self._process = subprocess.Popen(  # noqa: S603 - this very Python, and a file of ours
             [sys.executable, "-P", str(_PROGRAM)],
             stdin=subprocess.PIPE,
@@ -171,7 +172,7 @@ class _RenderingProcess:
         )
 
     def exchange(self, line: bytes = b"") -> bytes:
-        """Write a line and read one; nothing comes of a child that has ended."""
+        """Write a line and read one; empty if the child has ended."""
         process = self._process
         if process.stdin is None or process.stdout is None:
             return b""
@@ -179,15 +180,15 @@ class _RenderingProcess:
             process.stdin.write(line)
             process.stdin.flush()
             return process.stdout.readline()
-        except (OSError, ValueError):  # ended, or closed, meanwhile
+        except (OSError, ValueError):  # the child ended, or was closed, meanwhile
             return b""
 
     def resident(self) -> int:
-        """What the renderer's process takes of memory, in bytes."""
+        """Resident size of the child in bytes."""
         return machine.resident(self._process.pid)
 
     def end(self) -> None:
-        """End it now."""
+        """Kill the child."""
         self._process.kill()
         with suppress(OSError, ValueError), self._process:
             pass

@@ -1,12 +1,13 @@
-"""A program of its own that renders chat templates, so that one that never ends can be ended.
+"""Renders chat templates in a separate program, which can be killed if a template never ends.
 
-A template comes with a model file and is a program: `{{ 10 ** (10 ** 9) }}` holds Python's lock
-for minutes, and no thread can be taken away from it. `localspec.chat.prompt.renderer` starts this
-file, speaks with it in lines of JSON, and ends it where it takes too long. It imports nothing of
-localspec, so that it is there soon and small.
+A template comes with a model file and is a program: `{{ 10 ** (10 ** 9) }}` holds Python's lock for
+minutes, and a thread cannot be killed. `localspec.chat.prompt.renderer` starts this file, exchanges
+lines of JSON with it, and kills it if it takes too long. It imports nothing of localspec, so that
+it starts quickly and stays small.
 
 A request has ``template``, ``bos``, ``eos``, ``messages`` and ``variables``. The reply has one of
-``text``, ``refused`` (what the template raised) and ``unusable`` (why nothing can be made with it).
+``text``, ``refused`` (the error that the template raised) and ``unusable`` (why the template cannot
+be used).
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ try:
 except ImportError:  # Windows: the parent's clock is the only limit
     resource = None
 
-MEMORY = 192 << 20  # address space, in bytes, beyond what this process has to begin with
-CPU_S = 3  # should the parent be gone, or stopped, while a template goes round in circles
-LEAST_OUTPUT = 1_000_000  # characters, for a conversation of next to none
+MEMORY = 192 << 20  # bytes of address space beyond those at the start
+CPU_S = 3  # ends an endless template if the parent is gone or stopped
+LEAST_OUTPUT = 1_000_000  # characters, even for a conversation of almost none
 TOO_MUCH_MEMORY = {"unusable": "takes too much memory"}
 _STATM = Path("/proc/self/statm")
 
 
 class TooMuchOutput(Exception):
-    """The template writes more than any prompt could need."""
+    """The template writes more than any prompt needs."""
 
 
 class GenerationTag(jinja2.ext.Extension):
-    """Hugging Face's ``{% generation %}``, which marks answers for training: its body as it is."""
+    """Hugging Face's ``{% generation %}``, which marks answers for training; it renders its body."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2's own declaration
 
     def parse(self, parser: Parser) -> list[Node]:
-        """Read up to the closing tag."""
+        """Parse up to the closing tag."""
         parser.stream.skip(1)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
@@ -70,10 +71,10 @@ def to_json(
 
 @lru_cache(maxsize=8)
 def compiled(template: str) -> jinja2.Template:
-    """The template, ready to render; a session asks for the same one over and over.
+    """The compiled template, cached because a session renders the same one repeatedly.
 
-    Jinja is set up as transformers and llama-cpp-python do for chat templates, but a template may
-    change the lists that it makes, as llama.cpp lets it: they are this process' own.
+    Jinja is set up as in transformers and llama-cpp-python, except that a template may change the
+    lists it makes, as in llama.cpp: they belong to this process.
     """
     environment = SandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols]
@@ -83,7 +84,7 @@ def compiled(template: str) -> jinja2.Template:
 
 
 def reply(request: dict[str, Any]) -> dict[str, str]:
-    """What a request comes to."""
+    """The reply to a request."""
     template = None
     try:
         template = compiled(request["template"])
@@ -121,7 +122,7 @@ def rendered(template: jinja2.Template, request: dict[str, Any]) -> str:
 
 
 def size(message: dict[str, Any]) -> int:
-    """How many characters a message's content has, in parts or not."""
+    """Characters in a message's content, which may be a list of parts."""
     parts = message["content"]
     if isinstance(parts, list):
         return sum(len(part.get("text", "")) for part in parts)
@@ -129,7 +130,7 @@ def size(message: dict[str, Any]) -> int:
 
 
 def refuse(message: str) -> None:
-    """What a template calls for a conversation that it does not take."""
+    """The function with which a template rejects a conversation."""
     raise ValueError(message)
 
 
@@ -141,27 +142,27 @@ def reason(error: Exception) -> str:
 
 
 def address_space() -> int | None:
-    """What this process has of it, in bytes; None where the system does not say."""
+    """This process's address space in bytes; None if the system does not tell."""
     if resource is None or not _STATM.exists():
         return None
     return int(_STATM.read_text().split()[0]) * int(os.sysconf("SC_PAGE_SIZE"))
 
 
 def limit(name: str, soft: int) -> None:
-    """Set one of the system's limits, as far as it lets us."""
+    """Set a limit of the system, if it allows that."""
     _, hard = resource.getrlimit(getattr(resource, name))
     bounded = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
     resource.setrlimit(getattr(resource, name), (bounded, hard))
 
 
 def serve(requests: Iterable[bytes], replies: BinaryIO) -> None:
-    """Answer request after request, until nobody can ask any more."""
+    """Answer requests until the input ends."""
     base = address_space()
     for line in requests:
         if resource is not None:
             used = resource.getrusage(resource.RUSAGE_SELF)
             limit("RLIMIT_CPU", int(used.ru_utime + used.ru_stime) + CPU_S)
-        if base is not None:  # what a request is read into takes a multiple of its size
+        if base is not None:  # parsing a request takes a multiple of its size
             limit("RLIMIT_AS", base + MEMORY + 16 * len(line))
         try:
             answer = json.dumps(reply(json.loads(line)))
@@ -172,8 +173,8 @@ def serve(requests: Iterable[bytes], replies: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Say that this is ready, and serve."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C in the terminal is the parent's
+    """Announce that the process is ready, and serve."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl+C
     if resource is not None:
         limit("RLIMIT_CORE", 0)
     sys.stdout.buffer.write(b"{}\n")

@@ -1,4 +1,4 @@
-"""The chat template: from messages to text, and from the text to the ids that a model reads."""
+"""The chat template: renders messages to text, and turns that text into ids."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from localspec.errors import LocalspecError
 
 PLAIN_STOPS = ("\nUser:",)
 
-# Where a message contains the text of a mark, one of these private-use characters takes its place
-# until the rendered text has been cut into marks and plain text.
+# If a message contains the text of a mark, one of these private-use characters replaces it until
+# the rendered text has been split into marks and plain text.
 _GUARDS = range(0x10E000, 0x10FFFE)
 
 
 class ChatTemplate:
     """Renders conversations with the model's own template.
 
-    Rendered text is *guarded*: what a message contains is plain text, whatever it looks like.
-    Give it to `tokenize` of the same object.
+    Rendered text is *guarded*: the content of messages is plain text, even if it looks like a mark.
+    Only `tokenize` of the same object can read it.
 
     Attributes:
-        marks: which tokens no message may make.
+        marks: the tokens that no message may produce.
         notices: what a user should know (no template, a system role that is refused).
         stops: stop strings that the plain fallback needs; empty for a real template.
     """
@@ -57,14 +57,14 @@ class ChatTemplate:
         """Read the template of `model`.
 
         Args:
-            model: has the template, and makes ids.
+            model: has the template, and tokenises.
             renderer: renders it; closed with this object.
-            written: a template in place of the model's.
-            dialects: the folder of what was learnt of templates; None for none.
+            written: replaces the model's template.
+            dialects: the folder of learnt dialects; None for none.
         """
         self._model, self._dialects = model, dialects
-        self._guards: dict[str, str] = {}  # a mark's text -> its stand-in
-        self._plain: dict[int, str] = {}  # the same, for `str.translate` back
+        self._guards: dict[str, str] = {}  # the text of a mark -> its stand-in
+        self._plain: dict[int, str] = {}  # the inverse, for `str.translate`
         self.notices: list[str] = []
         self.stops: tuple[str, ...] = ()
         self._renderer = renderer or TemplateRenderer()
@@ -80,11 +80,11 @@ class ChatTemplate:
         self._pieces: dict[int, bytes] = {}
 
     def close(self) -> None:
-        """End the process that renders."""
+        """End the renderer's process."""
         self._renderer.close()
 
     def _fall_back(self, why: str) -> None:
-        """From here on a transcript that any text model can continue takes the template's place."""
+        """Replace the template by a plain transcript, which any text model can continue."""
         self._source = None
         self._notice(f"{why}: a plain 'User: ... Assistant:' transcript is used instead")
         self.stops = PLAIN_STOPS
@@ -99,20 +99,19 @@ class ChatTemplate:
     ) -> str:
         """The guarded text of `messages` with the beginning of the next answer.
 
-        A template that refuses the system role, or drops it, gets the system prompt in the
-        first user message; one that wants alternating roles gets neighbours merged. One that
-        cannot be read, takes more than it may have, or writes nothing, is given up for the plain
-        transcript.
+        If a template refuses or drops the system role, the system prompt moves into the first user
+        message; if it wants alternating roles, neighbours are merged. If it is invalid, exceeds its
+        limits or writes nothing, the plain transcript replaces it.
 
         Args:
             messages: the conversation.
-            cancel: ends a template that is running.
-            variables: what the template sees besides: ``tools``, say.
-            give_up: False where one conversation says nothing about others, which are to have
-                their template: this one is refused instead.
+            cancel: stops the rendering.
+            variables: further variables of the template, such as ``tools``.
+            give_up: False if a failure must not affect other conversations: the template stays, and
+                this conversation is refused.
 
         Raises:
-            LocalspecError: the template refuses the conversation all the same.
+            LocalspecError: the template refuses the conversation in every arrangement.
             Cancelled: `cancel` was set meanwhile.
         """
         guarded = [
@@ -138,7 +137,7 @@ class ChatTemplate:
         cancel: Cancel | None,
         variables: Mapping[str, Any],
     ) -> str:
-        """The text of the first arrangement of the messages that the template takes."""
+        """The text of the first arrangement of the messages that the template accepts."""
         refusal, budget = "", RenderBudget()
         lost, folded = False, fold_system(guarded)
         ways = [guarded, folded, merge_neighbours(guarded), merge_neighbours(folded)]
@@ -152,7 +151,7 @@ class ChatTemplate:
                 continue
             lost = lost or bool(text.strip())
             systems = [m for m in arranged if m.role is Role.SYSTEM]
-            # Whether all arrived: some templates drop a role, or content that is no list of parts.
+            # Check that no message is missing: some templates drop a role, or content in one string.
             if text.strip() and all(arrived(m, text) for m in arranged):
                 if not systems and any(m.role is Role.SYSTEM for m in guarded):
                     self._notice(
@@ -174,7 +173,7 @@ class ChatTemplate:
 
     @property
     def dialect(self) -> Dialect:
-        """How the model marks thoughts and calls: learnt when it is first asked for.
+        """How the model marks thoughts and calls; learnt at the first access.
 
         Raises:
             Cancelled: the renderer's flag was set meanwhile.
@@ -187,7 +186,7 @@ class ChatTemplate:
         return self._dialect
 
     def piece(self, token: int) -> bytes:
-        """What a token adds to an answer: its bytes, or the mark that it is."""
+        """What a token adds to an answer: its bytes, or its text if it is a mark."""
         known = self._pieces.get(token)
         if known is None:
             known = self._model.piece(token)
@@ -197,11 +196,11 @@ class ChatTemplate:
         return known
 
     def guard(self, text: str) -> str:
-        """`text` with stand-ins for everything in it that looks like a mark."""
+        """`text` with stand-ins for everything that looks like a mark."""
         return self._guard(text, set())
 
     def guard_answer(self, text: str) -> str:
-        """The same of an answer: the marks of thoughts stay, by which templates leave these out."""
+        """Guard an answer, but keep the marks of thoughts, by which templates find thoughts."""
         marks = self.dialect.marks
         pairs = marks.thoughts if marks.speech == "marks" else ()
         return self._guard(text, {mark for pair in pairs for mark in pair})
@@ -215,11 +214,11 @@ class ChatTemplate:
         return text
 
     def lasts(self, text: str) -> bool:
-        """Whether guarded `text` means the same to others: which stand-in is whose, they decide."""
+        """Whether guarded `text` is valid in other objects, which assign their own stand-ins."""
         return not any(ord(char) in _GUARDS for char in set(text))
 
     def _guarded(self, value: Any) -> Any:
-        """`value`, as JSON has it, with every text in it guarded, also the names."""
+        """A JSON value with every string in it guarded, including the keys."""
         if isinstance(value, str):
             return self.guard(value)
         if isinstance(value, Mapping):
@@ -231,7 +230,7 @@ class ChatTemplate:
 
         Args:
             text: what `render` returned, or its end.
-            continues: the text goes on after other ids, so nothing may be put in front.
+            continues: the text follows other ids, so that no BOS is added.
         """
         if not text:
             return []
@@ -239,13 +238,13 @@ class ChatTemplate:
             return self.marks.continued(text, self._guarded_ids)
         ids = self._guarded_ids(text)
         bos = self._model.bos
-        # Many templates write BOS themselves; two of them make answers worse.
+        # Many templates write BOS themselves, and a second BOS makes answers worse.
         if self._model.add_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
         return ids
 
     def _guarded_ids(self, text: str) -> list[int]:
-        """llama.cpp's own ids, except between two marks where a stand-in occurs."""
+        """llama.cpp's own ids, except between two marks if a stand-in occurs there."""
         parsed = self._model.tokenize(text, add_special=False, parse_special=True)
         if not self._plain or not any(ord(c) in self._plain for c in set(text)):
             return parsed
@@ -263,7 +262,7 @@ class ChatTemplate:
         return ids + self._plain_ids(text[at:], fragment)
 
     def _plain_ids(self, text: str, known: list[int]) -> list[int]:
-        """The ids of text between marks, stand-ins put back as plain text."""
+        """The ids of text between marks, with stand-ins turned back into plain text."""
         restored = text.translate(self._plain)
         return known if restored == text else self.marks.spell(restored)
 
@@ -287,14 +286,14 @@ class ChatTemplate:
 
 
 def _whole_tools(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """`variables` for templates that fail where there are no tools, or one has no description."""
+    """`variables` for templates that require tools, or require that each has a description."""
     given = variables.get("tools")
     tools = given if isinstance(given, list) else []
     return {**variables, "tools": [_whole_tool(one) for one in tools]}
 
 
 def _whole_tool(tool: Any) -> Any:
-    """A tool with a description, and each of its arguments with one; others are returned as is."""
+    """A tool with descriptions of itself and its arguments; other values are unchanged."""
     if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping):
         return tool
     function = {"description": "", **tool["function"]}
@@ -311,7 +310,7 @@ def _whole_tool(tool: Any) -> Any:
 def _plain_text(messages: Sequence[Message]) -> str:
     """A transcript that any text model can continue, with the beginning of its next answer.
 
-    Nothing in it marks the end of an answer, so the next "User:" has to (`PLAIN_STOPS`).
+    It has no mark for the end of an answer, so the next "User:" ends it (`PLAIN_STOPS`).
     """
     form = {Role.SYSTEM: "{}\n\n", Role.USER: "User: {}\n", Role.ASSISTANT: "Assistant:{}\n"}
     return "".join(form[m.role].format(m.content) for m in messages) + "Assistant:"

@@ -1,1 +1,1 @@
-"""A conversation with loaded models: the session, its turns, what is written and what drafts."""
+"""A conversation with loaded models: the session, its turns, the writer and the drafting policy."""

@@ -1,7 +1,7 @@
-"""One answer while it is written: tokens come in by the round, text goes out.
+"""One answer while it is written: rounds of tokens go in, released text comes out.
 
-On its way bytes become characters, what might become a stop string is held back, and it is noted
-whether code or prose is being written.
+Bytes become characters, text that may become a stop string is held back, and the kind of the text
+(code or prose) is tracked.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from localspec.chat.session.repetition import Repetition
 from localspec.engine.record.stats import LOOKUP, FinishReason, Round
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_FENCE_WITHIN = 80  # characters of a line that are looked at: a fence stands at its beginning
+_FENCE_WITHIN = 80  # characters of a line to search: a fence is at its beginning
 
 
 class AnswerText:
     """Turns rounds into released text, and ends the answer at a stop string.
 
     Args:
-        piece: the bytes of a token.
+        piece: returns the bytes of a token.
         stops: the stop strings.
-        drafters: the names of the models that draft, in the order in which they were named.
-        begins: the mark of a thought that the prompt has opened. The text begins with it, so that
-            whoever reads it later needs no prompt.
-        repetition: ends an answer that only repeats itself; None where it may.
+        drafters: the names of the draft models, in the order in which they were named.
+        begins: the mark of a thought that the prompt has opened; the text begins with it, so that
+            it can be parsed without the prompt.
+        repetition: ends an answer that only repeats itself; None lets it go on.
 
     Attributes:
         tokens: the ids generated, up to and including the one that completed a stop string.
@@ -63,16 +63,16 @@ class AnswerText:
 
     @property
     def written(self) -> str:
-        """The same without what the prompt has opened: the text of the tokens."""
+        """The released text without the mark that the prompt opened."""
         return self.text.removeprefix(self._begins)
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """The text released so far by origin."""
+        """The released text, split by origin."""
         return joined(self._released)
 
     def add(self, done: Round) -> RoundText:
-        """Add what a round emitted; the round in the result ends where the answer does.
+        """Add the tokens of a round; the returned round is cut where the answer ends.
 
         Only the tokens are cut: the round's counts stay those of the verification.
         """
@@ -95,14 +95,14 @@ class AnswerText:
         return RoundText(spans, done)
 
     def _ending(self, token: int) -> FinishReason | None:
-        """Whether the answer ends with this token, by a stop string or as it repeats itself."""
+        """Why the answer ends with this token (a stop string, a repetition); None if it goes on."""
         repeats = self._repetition is not None and self._repetition.add(token)
         if self._stops.hit is not None:
             return FinishReason.STOP
         return FinishReason.REPETITION if repeats else None
 
     def _origin(self, done: Round, at: int) -> Origin:
-        """Who proposed the token at this place of a round first."""
+        """Which drafter first proposed the token at this position of the round."""
         for name, _, accepted in done.shares:
             if at < accepted:
                 return self._origins.get(name, Origin.DRAFT)
@@ -111,10 +111,10 @@ class AnswerText:
 
 
 class Detokeniser:
-    """Incremental UTF-8 over token pieces, remembering who proposed what.
+    """Decodes UTF-8 incrementally from token pieces, and tracks the origin of each character.
 
-    A character is released once its last byte has come. It counts as a drafter's only when that
-    drafter proposed every one of its bytes. Bytes that are no UTF-8 become U+FFFD.
+    A character is released with its last byte. It counts as a drafter's only if that drafter
+    proposed every one of its bytes. Bytes that are not UTF-8 become U+FFFD.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Detokeniser:
         return joined((Span(text[0], first), Span(text[1:], origin)))
 
     def flush(self) -> tuple[Span, ...]:
-        """The end: an unfinished character becomes U+FFFD."""
+        """End the text: an unfinished character becomes U+FFFD."""
         begun, self._begun = self._begun, None
         text = self._decoder.decode(b"", final=True)
         return (Span(text, begun or Origin.TARGET),) if text else ()
@@ -150,8 +150,8 @@ def _joint(begun: Origin | None, origin: Origin) -> Origin:
 class StopFilter:
     """Passes text through until a stop string is complete.
 
-    What comes out does not depend on how the text was cut into pieces: the stop string that is
-    complete first wins, and among those that end at the same character the longest.
+    The result does not depend on how the text is split into pieces: the stop string that is
+    complete first wins, and the longest of those that end at the same character.
 
     Args:
         stops: the stop strings; empty ones are ignored.
@@ -163,7 +163,7 @@ class StopFilter:
         self.hit: str | None = None
 
     def feed(self, spans: tuple[Span, ...]) -> tuple[Span, ...]:
-        """Add text; return what may be shown. After a `hit` nothing comes any more."""
+        """Add text; return what may be shown. After a `hit`, nothing is returned."""
         if self.hit is not None:
             return ()
         if not self._stops:
@@ -178,7 +178,7 @@ class StopFilter:
         return released
 
     def flush(self) -> tuple[Span, ...]:
-        """The end: return what was held back, as no stop string came of it."""
+        """End the text: return what was held back."""
         held, self._held = self._held, ()
         return () if self.hit is not None else held
 
@@ -196,7 +196,7 @@ def _split(spans: tuple[Span, ...], end: int) -> tuple[tuple[Span, ...], tuple[S
 
 
 class TextKind:
-    """Follows Markdown's fences as the text comes in, in pieces of any size."""
+    """Tracks Markdown's code fences in text that arrives in pieces of any size."""
 
     def __init__(self) -> None:
         self._line = ""
@@ -208,7 +208,7 @@ class TextKind:
         return "code" if self._fence else "prose"
 
     def feed(self, text: str) -> None:
-        """Go on with `text`."""
+        """Process the next piece of text."""
         *lines, begun = (self._line + text).split("\n")
         self._line = begun[:_FENCE_WITHIN]
         for found in filter(None, map(_FENCE.match, lines)):

@@ -1,4 +1,4 @@
-"""Answers for askers who keep their conversations themselves, and come with all of it each time."""
+"""Answers for clients that keep their conversations themselves and send all of it each time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _CONVERSATIONS = 32
 
 
 class Completions:
-    """Answers what is asked with a session's models; the session's own conversation stays empty.
+    """Answers requests with a session's models; the session's own conversation stays empty.
 
-    Ids and caches of the latest conversations are kept, so that of each only what is new is read.
+    The ids and caches of the latest conversations are kept, so that only the new part of each is
+    read.
 
     Args:
-        session: loaded; used by nobody else.
+        session: loaded; nothing else may use it.
     """
 
     def __init__(self, session: Session) -> None:
@@ -32,13 +33,13 @@ class Completions:
         self._known: list[KnownIds] = []  # the latest last
 
     def answer(self, asked: AnswerRequest, cancel: Cancel) -> TurnEvents:
-        """Write the answer that `asked` wants.
+        """Answer the request `asked`.
 
         Yields:
-            perhaps `Noticed`, then `PromptMade` and what `Session.turn` yields after that.
+            `Noticed` if something came up, then `PromptMade`, then what `Session.turn` yields.
 
         Raises:
-            LocalspecError: as `Session.turn`; ids that the target does not have.
+            LocalspecError: as in `Session.turn`; also for ids outside the target's vocabulary.
             Cancelled: while the prompt was made.
         """
         session, template = self._session, self._session.template
@@ -48,7 +49,7 @@ class Completions:
         self._check_drafters(asked.drafters or ())
         stops = asked.settings.stop
         if asked.settings.grammar not in ("", session.settings.grammar):
-            require_grammar(asked.settings.grammar)  # llama.cpp would write what is wrong to a log
+            require_grammar(asked.settings.grammar)  # llama.cpp reports errors only in its log
         if asked.messages:
             text = template.render(asked.messages, cancel, asked.variables, give_up=False)
             yield from map(Noticed, template.notices[noticed:])
@@ -59,7 +60,7 @@ class Completions:
             prompt, prefill = self._plain(asked.prompt), ""
         piece = template.piece if asked.messages else session.pair.target.model.piece
         answer = AnswerText(piece, stops)
-        # What looks like a call within a thought is none.
+        # Text inside a thought may look like a call, but is not one.
         closed = next(
             (end for begin, end in session.dialect.marks.thoughts if begin == prefill), ""
         )
@@ -83,10 +84,10 @@ class Completions:
                 known.answered(answer.tokens, piece, answer.written)
 
     def _check_drafters(self, named: tuple[str, ...]) -> None:
-        """Refuse drafters that are not there.
+        """Refuse drafters that are not loaded.
 
         Raises:
-            UsageError: one of them is not.
+            UsageError: one of them is not loaded.
         """
         pair = self._session.pair
         there = [*pair.drafts, *([LOOKUP] if pair.lookup else [])]
@@ -97,36 +98,36 @@ class Completions:
             )
 
     def _scored(self, turn: TurnEvents) -> TurnEvents:
-        """`turn`, the texts of tokens with their probabilities ahead of every round."""
+        """`turn`, with `TokensScored` before the text of every round."""
         piece = self._session.pair.target.model.piece
         for event in turn:
             if isinstance(event, RoundText):
                 yield TokensScored(
                     tuple(
                         (piece(one.token), one.logprob, tuple((piece(i), p) for i, p in one.best))
-                        # without those behind a stop string
+                        # without the tokens after a stop string
                         for one in event.round.logprobs[: len(event.round.tokens)]
                     )
                 )
             yield event
 
     def _recalled(self, text: str) -> tuple[KnownIds, list[int]]:
-        """The ids of a rendered prompt, from those of the conversation that it continues."""
+        """The ids of a rendered prompt, after the object that knows the ids of its conversation."""
         best = max(self._known, key=lambda one: one.reach(text), default=None)
         if best is None or not best.reach(text):
             best = KnownIds(self._session.template)
         known = best.branch(text)
         prompt = known.prompt(text)
         self._known = [one for one in self._known if one is not known]
-        if len(prompt) <= self._session.pair.target.n_ctx:  # others are refused, and may be huge
+        if len(prompt) <= self._session.pair.target.n_ctx:  # longer ones are refused
             self._known = [*self._known[1 - _CONVERSATIONS :], known]
         return known, prompt
 
     def _plain(self, prompt: str | tuple[int, ...]) -> list[int]:
-        """The ids of a prompt that no template made.
+        """The ids of a prompt that was not made by a template.
 
         Raises:
-            UsageError: it is empty, or has ids that the target lacks.
+            UsageError: it is empty, or has ids outside the target's vocabulary.
         """
         model = self._session.pair.target.model
         if isinstance(prompt, str):

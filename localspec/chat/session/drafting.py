@@ -1,4 +1,4 @@
-"""Whether drafts are made, what decides their length, and what that brings."""
+"""Whether to draft, which policy sets the draft length, and what drafting gains."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from localspec.engine.record.stats import GammaNote, GammaReason, Round, Speedup
 
 
 class Drafting:
-    """The settings in force and what they mean for drafts: a policy that can be switched.
+    """The policy that the settings imply; it can be switched while an answer is written.
 
-    Any thread may ask and switch.
+    Any thread may read and switch it.
 
     Args:
-        settings: to begin with.
-        auto: what gamma ``auto`` means; None for a fixed length.
-        able: whether anything can be drafted.
+        settings: the initial ones.
+        auto: the policy for gamma ``auto``; None for a fixed length.
+        able: whether anything can draft.
     """
 
     def __init__(self, settings: ChatSettings, auto: AutoGamma | None, *, able: bool) -> None:
@@ -32,7 +32,7 @@ class Drafting:
 
     @property
     def settings(self) -> ChatSettings:
-        """The settings. Others with another gamma switch drafting off (0) or on."""
+        """The settings. New ones with a different gamma switch drafting off (0) or on."""
         return self._settings
 
     @settings.setter
@@ -43,7 +43,7 @@ class Drafting:
 
     @property
     def on(self) -> bool:
-        """Whether drafts are made. Switched on over a gamma of 0, they are as ``auto`` would."""
+        """Whether drafting is on. If gamma is 0, switching it on sets gamma to ``auto``."""
         return self._on
 
     @on.setter
@@ -53,12 +53,12 @@ class Drafting:
         self._on = on and self.able
 
     def gamma(self) -> int:
-        """The draft length now: a decision of `auto` counts as it came out lately."""
+        """The current draft length; for ``auto``, the recently decided one."""
         chosen = self._chosen()
         return chosen.length if isinstance(chosen, AutoGamma) else chosen.gamma
 
     def note(self, kind: str) -> GammaNote:
-        """Where gamma comes from, in a text of `kind`."""
+        """Where gamma comes from, for text of this `kind` (code or prose)."""
         if not self._on:
             return GammaNote(GammaReason.OFF)
         settings = self._settings
@@ -71,38 +71,38 @@ class Drafting:
         return replace(note, lenience=settings.lenience)
 
     def speedup(self) -> Speedup | None:
-        """Of the answer that is being written, as measured; None while nobody knows."""
+        """The measured speed-up of the running answer; None if it is not known yet."""
         return None if self._auto is None else self._auto.speedup()
 
-    # What the engine asks and tells: the policy in force, looked up anew before every round
+    # Called by the engine. The policy is looked up before every round, since it may be switched.
 
     def begin(self, *, follow_clock: bool) -> None:
-        """A generation starts."""
-        if self._auto is not None:  # which may be switched to, and follows the costs in any case
+        """Prepare for a new generation."""
+        if self._auto is not None:  # even if it is not in force: it may be later, and learns costs
             self._auto.begin(follow_clock=follow_clock)
         self._policy = self._chosen()
 
     def forget(self) -> None:
-        """Another conversation is open: what was decided in the one before is not told of it."""
+        """Forget the last decision, which belongs to another conversation."""
         if self._auto is not None:
             self._auto.forget()
 
     def aside(self) -> AbstractContextManager[None]:
-        """Answers within leave what is decided, and told of it, what it was."""
+        """Restore the policy's decisions and figures after the answers written inside."""
         return nullcontext() if self._auto is None else self._auto.aside()
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
-        """Whom the policy of this moment may ask; nobody while drafting is off."""
+        """Which of `drafters` the current policy may ask; empty while drafting is off."""
         self._policy = self._chosen()
         return self._policy.asks(drafters)
 
     def plan(self, situation: Situation) -> Plan:
-        """The plan of the policy of this moment."""
+        """The current policy's plan for the next round."""
         self._policy = self._chosen()
         return self._policy.plan(situation)
 
     def observe(self, done: Round) -> None:
-        """Learn from a round: costs also from one that a fixed length has planned."""
+        """Learn from a round; ``auto`` learns costs even while a fixed length is in force."""
         self._policy.observe(done)
         if self._auto is not None and self._policy is not self._auto:
             self._auto.follow(done)

@@ -1,4 +1,4 @@
-"""The loaded models behind a session, and how they were loaded."""
+"""A session's loaded models, and how they were loaded."""
 
 from __future__ import annotations
 
@@ -15,24 +15,22 @@ from localspec.engine.record.stats import DeviceMemory, MemoryUse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRecord:
-    """How the models run, by the names that the command line's options have.
+    """How the models run, by the names of the command line's options.
 
     Attributes:
         ctx_size: tokens that the context holds.
-        threads, draft_threads: CPU threads of each model; 0 for a draft that is not there.
-        threads_batch: the same for batches of both, None for as many.
+        threads, draft_threads: CPU threads of each model; 0 without a draft model.
+        threads_batch: threads of both models for batches; None for the same number.
         n_gpu_layers, draft_n_gpu_layers: layers on an accelerator, -1 for all.
-        device, draft_device: names of the devices that were allowed, None for all.
-        rpc: other machines' servers, HOST:PORT.
-        tensor_split: by the target's devices how many of its layers each has; None where there is
-            one or none.
+        device, draft_device: names of the allowed devices, None for all.
+        rpc: servers on other machines, HOST:PORT.
+        tensor_split: layers of the target on each of its devices; None for fewer than two devices.
         flash_attn: ``on``, ``off`` or ``auto``.
-        cache_type_k, cache_type_v: the caches' types.
         mmap: whether weights are mapped, not copied.
-        mlock: whether they are kept from being swapped out.
-        exact: tokens of a pass up to which all give equal bits, 1 where two give others; None where
-            nobody asked.
-        memory_plan_bytes: what the plan expected all of it to take.
+        mlock: whether weights are locked in memory, so that they cannot be swapped out.
+        exact: the largest pass, in tokens, up to which all sizes give equal bits; 1 if two sizes
+            already differ, None if it was not tested.
+        memory_plan_bytes: what the memory plan expected for everything.
     """
 
     ctx_size: int
@@ -60,20 +58,18 @@ class LoadRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedPair:
-    """A target, what drafts for it, and what is worth knowing about them.
+    """A target and its drafters.
 
     Attributes:
-        name: how the pair is called.
-        reference: what names it on a command line: PAIR, and a draft that was named besides.
-        target: the target's context.
-        chat_template: in place of the target's own; None for that.
-        advice: sampling settings that are advised for the target.
-        drafts: the contexts of draft models, by the names of the drafters.
-        lookup: whether what repeats is copied.
-        draft_note: why nothing can be drafted; empty where something can.
+        name: the pair's name.
+        reference: what names the pair on a command line: PAIR, and the draft if one was named.
+        chat_template: replaces the target's own; None keeps that.
+        advice: the sampling settings advised for the target.
+        drafts: the contexts of the draft models, by drafter name.
+        lookup: whether prompt lookup drafts.
+        draft_note: why nothing can be drafted; empty if something can.
         notices: what the user should know.
-        loaded: how the models were loaded.
-        devices_before: the accelerators before anything was loaded.
+        devices_before: the accelerators as they were before anything was loaded.
     """
 
     name: str
@@ -90,11 +86,11 @@ class LoadedPair:
 
     @property
     def draft(self) -> Context | None:
-        """The first draft model's context; None without any."""
+        """The first draft model's context; None without a draft model."""
         return next(iter(self.drafts.values()), None)
 
     def without(self, names: Collection[str], why: str) -> LoadedPair:
-        """This pair with some draft models freed, and told why by a notice."""
+        """Free some draft models; return the remaining pair with a notice that tells `why`."""
         for name in names:
             self._close_draft(self.drafts[name])
         kept = {name: each for name, each in self.drafts.items() if name not in names}
@@ -112,20 +108,20 @@ class LoadedPair:
         )
 
     def spare(self) -> bool:
-        """Whether the target's threads and other programs leave a core, or most of one."""
+        """Whether the target's threads and other programs leave about one core free."""
         return (os.cpu_count() or 1) - self.target.threads.now - self.target.threads.others >= BUSY
 
     def hold_threads(self, hold: bool) -> None:
-        """Whether all models keep their threads whatever else runs (see `Context`).
+        """Whether all models keep their number of threads whatever else runs (see `Context`).
 
-        Where passes give equal bits anyway, their threads have no say.
+        If passes give equal bits for any number of threads, this has no effect.
         """
         hold = hold and (self.loaded.exact or 1) == 1
         for context in (self.target, *self.drafts.values()):
             context.threads.hold(hold)
 
     def memory(self) -> MemoryUse:
-        """Where the memory goes now."""
+        """The present memory use, by purpose."""
         target, drafts, now = self.target, self.drafts.values(), devices()
         return MemoryUse(
             target_weights=target.model.weights_bytes,
@@ -154,11 +150,11 @@ class LoadedPair:
         self.target.model.close()
 
     def close_drafts(self) -> None:
-        """Free those of the drafts alone."""
+        """Free the draft models alone."""
         for draft in self.drafts.values():
             self._close_draft(draft)
 
     def _close_draft(self, draft: Context) -> None:
         draft.close()
-        if draft.model is not self.target.model:  # as that of a head inside it is
+        if draft.model is not self.target.model:  # a head inside the target shares its model
             draft.model.close()

@@ -1,4 +1,4 @@
-"""Tells an answer that only repeats itself, so that it can be stopped."""
+"""Detects an answer that only repeats itself, so that it can be stopped."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _REPEATED: Final = 256
 
 
 class Repetition:
-    """Watches an answer for a cycle of at most 64 tokens that goes on for 256 tokens more.
+    """Detects a cycle of at most 64 tokens that has repeated for another 256 tokens.
 
-    Nothing before that is changed: text and distribution stay what they are.
+    The tokens up to then, and their distribution, are not affected.
     """
 
     def __init__(self) -> None:
-        # Entry p - 1 belongs to the period p: the token p places ago, and how many tokens in a row
-        # were the same as the one p places before them.
+        # Entry p - 1 belongs to period p: the token p places ago, and how many tokens in a row
+        # equalled the token p places before them.
         self._before = np.full(_LONGEST, -1, np.int64)
         self._same = np.zeros(_LONGEST, np.int64)
 

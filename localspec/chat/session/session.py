@@ -1,4 +1,4 @@
-"""`Session`: a conversation with a loaded pair. Text in, turn events out."""
+"""`Session` is a conversation with a loaded pair: text goes in, turn events come out."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ RECALL = "What have we talked about so far?"
 
 
 class Session:
-    """Owns the engine, the messages and the settings. One turn at a time.
+    """Owns the engine, the messages and the settings, and runs one turn at a time.
 
-    `turn` and `regenerate` belong to one thread; `figures`, `memory`, `speculation` and `close`
-    may be used from any.
+    `turn` and `regenerate` belong to one thread; `figures`, `memory`, `speculation` and `close` may
+    be used from any thread.
 
     Attributes:
         pair: the loaded models.
-        engine: over them; for whoever measures.
+        engine: runs the models; exposed for measurements.
         template: makes the target's prompts.
         messages: the conversation; change it only between turns.
         settings: change them only between turns.
-        trace: writes a trace of the answers to come; None for none.
-        folder: where copies of the caches may go; None for nowhere.
+        trace: writes a trace of the following answers; None for no trace.
+        folder: for copies of the caches; None for no copies on the disk.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class Session:
 
         Args:
             pair: the loaded models.
-            engine: over the same models.
-            settings: to begin with.
-            auto: what gamma ``auto`` means; None for a fixed length.
+            engine: runs the same models.
+            settings: the initial ones.
+            auto: the policy for gamma ``auto``; None for a fixed length.
             closing: called before the models are freed.
             resting: called by `rest`.
             renderer: renders the target's template; closed with the session.
-            dialects: the folder of what was learnt of templates; None for none.
+            dialects: the folder of learnt dialects; None to learn them again each time.
 
         Raises:
             Cancelled: the flag of `renderer` was set meanwhile.
@@ -108,12 +108,12 @@ class Session:
 
     @property
     def pair_name(self) -> str:
-        """How the pair is called."""
+        """The pair's name."""
         return self.pair.name
 
     @property
     def pair_reference(self) -> tuple[str, str | None]:
-        """What names the pair on a command line: PAIR, and a draft that was named besides."""
+        """What names the pair on a command line: PAIR, and the draft if one was named."""
         return self.pair.reference
 
     @property
@@ -123,12 +123,12 @@ class Session:
 
     @property
     def draft_name(self) -> str | None:
-        """The draft models' own names, if there are any."""
+        """The draft models' own names; None without any."""
         return " + ".join(each.model.name for each in self.pair.drafts.values()) or None
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """What drafts: the draft models' own names, and lookup."""
+        """The names of all drafters: the draft models' own names, and prompt lookup."""
         models = tuple(each.model.name for each in self.pair.drafts.values())
         return (*models, LOOKUP) if self.pair.lookup else models
 
@@ -145,7 +145,7 @@ class Session:
 
     @property
     def advice(self) -> SamplingAdvice:
-        """Sampling settings that are advised for the target."""
+        """The sampling settings advised for the target."""
         return self.pair.advice
 
     @property
@@ -162,15 +162,16 @@ class Session:
 
     @property
     def speculation_note(self) -> str:
-        """Why nothing can be drafted; empty where something can."""
+        """Why nothing can be drafted; empty if something can."""
         return "" if self._drafting.able else self.pair.draft_note
 
     @property
     def settings(self) -> ChatSettings:
         """The settings; a turn uses those in force when it begins.
 
-        Change them between turns, or put others in their place at any time. Others with another
-        gamma take effect at the next round: a gamma of 0 switches speculation off, another on.
+        Change them between turns, or replace them at any time. Replacing them with another gamma
+        takes effect at the next round: a gamma of 0 switches speculation off, any other switches it
+        on.
         """
         return self._drafting.settings
 
@@ -182,8 +183,8 @@ class Session:
     def speculation(self) -> bool:
         """Whether drafting is on. Setting it takes effect at the next round.
 
-        It stays off where nothing can be drafted. Switched on over a gamma of 0, it drafts as
-        ``auto`` would.
+        It stays off if nothing can be drafted. If gamma is 0, switching it on sets gamma to
+        ``auto``.
         """
         return self._drafting.on
 
@@ -192,36 +193,36 @@ class Session:
         self._drafting.on = on
 
     def turn(self, text: str, cancel: Cancel) -> TurnEvents:
-        """Answer `text`; user and assistant messages join the conversation.
+        """Answer `text`; the question and the answer join the conversation.
 
         Closing the generator early, or setting `cancel`, keeps what was written so far. After an
-        error before the first token the conversation is what it was.
+        error before the first token, the conversation is unchanged.
 
-        Where the context is full, the oldest turns are left out, whole; the system prompt stays.
+        If the context is full, the oldest turns are left out as a whole; the system prompt stays.
 
         Yields:
-            perhaps `Noticed` and `TurnsLeftOut`, `PromptProgress` (any number), `RoundText` (one a
-            round), one `TurnEnd`.
+            `Noticed` and `TurnsLeftOut` if they apply, `PromptProgress` (any number), `RoundText`
+            (one per round), one `TurnEnd`.
 
         Raises:
-            LocalspecError: an empty text; another turn is running; the template refuses the
+            LocalspecError: the text is empty; another turn is running; the template refuses the
                 conversation; `PromptTooLong` and whatever else the engine raises.
         """
         return self._tracked(self._ask(text, cancel))
 
     def regenerate(self, cancel: Cancel) -> TurnEvents:
-        """Answer the last question again in place of the old answer.
+        """Answer the last question again, in place of the old answer.
 
-        The old answer stays if the new one fails or is stopped before its first token. Yields
-        and raises as `turn` does; also a LocalspecError where there is no question.
+        The old answer stays if the new one fails or is stopped before its first token. Yields and
+        raises as `turn` does; also a LocalspecError if there is no question.
         """
         return self._tracked(self._ask_again(cancel))
 
     def compact(self, cancel: Cancel) -> TurnEvents:
-        """Have the model sum the conversation up; the summary takes its place.
+        """Have the model summarise the conversation; the summary replaces it.
 
-        Stopped or failed, it changes nothing. Yields and raises as `turn` does; also a
-        LocalspecError where there is nothing to sum up.
+        If this is stopped or fails, nothing changes. Yields and raises as `turn` does; also a
+        LocalspecError if there is nothing to summarise.
         """
         return self._tracked(self._compact(cancel))
 
@@ -237,17 +238,18 @@ class Session:
         top_logprobs: int | None = None,
         drafters: Sequence[str] | None = None,
     ) -> TurnEvents:
-        """Continue a prompt that is no part of the conversation.
+        """Continue a prompt that is not part of the conversation.
 
         Args:
             prompt: its ids.
-            settings: in force from now on; the system prompt and the stop strings are the caller's.
-            answer: takes what is generated.
-            cancel: stops it.
-            after: the grammar holds from where these texts have been written, one behind the other.
-            prefill: the mark of a thought with which the prompt ends.
-            top_logprobs: how many alternatives of each token are told; None for no probabilities.
-            drafters: who may draft, by name; None for all.
+            settings: in force from now on; the caller handles the system prompt and the stop
+                strings.
+            answer: receives the generated tokens.
+            cancel: stops the generation.
+            after: texts in order; the grammar applies once all of them have been written.
+            prefill: the mark of a thought that the prompt ends with; empty for none.
+            top_logprobs: how many alternatives to report per token; None for no probabilities.
+            drafters: the names of those that may draft; None for all.
 
         Yields and raises as `turn` does.
         """
@@ -258,23 +260,23 @@ class Session:
 
     @property
     def written(self) -> GenerationRecord | None:
-        """What is kept of the rounds of the running or else the last answer."""
+        """The record of the rounds of the running or else the last answer."""
         return self.engine.recorder.generation
 
     def watch(self, told: Callable[[RoundExplanation], None] | None) -> None:
-        """Have what happens inside the next round with a draft told, once, or no longer.
+        """Have `told` called once, with the next round that has a draft; None cancels this.
 
         From any thread.
         """
         self.engine.recorder.watch = told
 
     def look(self, written: GenerationRecord, number: int, cancel: Cancel) -> RoundExplanation:
-        """Decode round `number` of an answer again, the last one with a draft for 0.
+        """Decode round `number` of an answer again; 0 means the last round with a draft.
 
-        The caches are left at that place: the next answer reads again what they lack.
+        The caches are left in that round's state: the next answer reads again what they lack.
 
         Raises:
-            LocalspecError: a turn is running; the answer has no such round; as `explain_again`.
+            LocalspecError: a turn is running; the answer has no such round; or as `explain_again`.
             Cancelled: `cancel` was set.
         """
         with self._exclusive(cancel):
@@ -292,30 +294,30 @@ class Session:
         return self._writer.figures(generating=self._running is not None)
 
     def memory(self) -> MemoryUse:
-        """Where the memory goes. From any thread; takes well below a millisecond."""
+        """The memory use by purpose. From any thread; takes well below a millisecond."""
         return self.pair.memory()
 
     def peak_memory_bytes(self) -> int:
-        """Peak resident size of this process, and the accelerator memory that it uses."""
+        """This process's peak resident size plus its present accelerator memory, in bytes."""
         memory = self.pair.memory()
         return memory.peak_process + memory.on_devices
 
     def keep_in(self, folder: Path, made_by: str) -> None:
-        """Let copies of the caches be kept in a folder.
+        """Store copies of the caches in a folder.
 
         Args:
-            folder: made where it is missing.
-            made_by: the models and how they run.
+            folder: created if it is missing.
+            made_by: describes the models and how they run.
         """
         self.folder = folder
         contexts = [self.pair.target, *self.pair.drafts.values()]
         self._writer.stored = StoredPrefix(contexts, StateFiles(folder, made_by))
 
     def enter(self, conversation: str) -> None:
-        """What follows belongs to the stored conversation of this id; empty for none.
+        """Switch to the stored conversation of this id; an empty id means that it is not stored.
 
-        What the caches hold of the one before is kept with it, and that of this one comes back
-        with its first prompt.
+        The caches of the conversation before are stored, and those of this one are restored with
+        its first prompt.
         """
         if self._writer.stored is not None:
             self._writer.stored.enter(conversation, self._known_ids)
@@ -323,17 +325,17 @@ class Session:
             self._writer.past.enter(conversation)
 
     def remember_in(self, folder: Path) -> None:
-        """Let lookup copy from what stored conversations said, and this one be kept for others.
+        """Let prompt lookup copy from stored conversations, and store this one for others.
 
         Args:
-            folder: made where it is missing.
+            folder: created if it is missing.
         """
         if self.pair.lookup:
             self._writer.past = PastStore(folder, self.pair.target.model)
             self._writer.past.recall()
 
     def reset(self) -> None:
-        """Forget the conversation; the caches keep what the next one may begin with.
+        """Begin a new conversation; the caches stay, as its prompt may begin with the same tokens.
 
         Raises:
             LocalspecError: a turn is running.
@@ -342,7 +344,7 @@ class Session:
         self._known_ids.clear()
 
     def open(self, messages: Sequence[Message]) -> None:
-        """Go on from other messages: a stored conversation, or another version of this one.
+        """Continue from other messages: a stored conversation, or another version of this one.
 
         Raises:
             LocalspecError: a turn is running.
@@ -354,7 +356,7 @@ class Session:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Answers within leave the conversation, the settings and the figures what they were."""
+        """Restore the conversation, the settings and the figures after the answers inside."""
         messages, settings, speculation = list(self.messages), self.settings, self.speculation
         left_out = self._window.left_out
         try:
@@ -367,10 +369,10 @@ class Session:
             self._window.left_out = left_out
 
     def rest(self, cancel: Cancel) -> None:
-        """Nobody asks for anything: measure what the load had no quiet moment for.
+        """Use idle time for the measurements that loading had no time for.
 
         Raises:
-            Cancelled: `cancel` was set. All is what it was, then as otherwise.
+            Cancelled: `cancel` was set. The session is unchanged, as it is otherwise.
         """
         if self._resting is not None and self._busy.acquire(blocking=False):
             try:
@@ -379,14 +381,14 @@ class Session:
                 self._busy.release()
 
     def close(self) -> None:
-        """Stop a running turn, wait for its end, free the models. A second call does nothing."""
+        """Stop a running turn, wait for its end and free the models. A second call does nothing."""
         self._closed = True
         while not self._busy.acquire(timeout=0.02):
             if self._running is not None:
                 self._running.set()
-            # A turn that nobody is iterating will never end by itself.
+            # A turn that is not being iterated never ends by itself.
             for turn in list(self._turns):
-                with suppress(ValueError):  # another thread runs it, and has been asked to stop
+                with suppress(ValueError):  # another thread runs it, and was asked to stop
                     turn.close()
         try:
             if self._closing is not None:
@@ -462,7 +464,7 @@ class Session:
             yield TurnEnd(answer.text, reason, stats)
 
     def _answer(self, asked: Sequence[Message], cancel: Cancel) -> TurnEvents:
-        """Write the answer to `asked`; on success `asked` and the answer are the conversation."""
+        """Write the answer to `asked`; on success, the conversation is `asked` and the answer."""
         settings = replace(self.settings)
         left_out = self._window.left_out
         known = len(self.template.notices)
@@ -507,7 +509,10 @@ class Session:
     def _budget(
         self, settings: ChatSettings, prefill: str
     ) -> tuple[str, str, tuple[int, ...]] | None:
-        """The marks of a thought that has a budget, and the tokens that close it."""
+        """The opening mark, the closing mark and the tokens that close a thought with a budget.
+
+        The opening mark is empty if the prompt has opened the thought. None without a budget.
+        """
         marks = self.template.dialect.marks
         if settings.reasoning_budget < 0 or not marks.thoughts:
             return None
@@ -520,7 +525,7 @@ class Session:
         return "" if prefill else begin, close, tuple(ids)
 
     def _told(self, message: Message) -> Message:
-        """A message as the template gets to see it: thoughts apart, where an answer has some."""
+        """A message as the template needs it: an answer's thoughts are separated from its text."""
         if message.role is not Role.ASSISTANT or message.more:
             return message
         found = self.dialect.said(message.content, cut=message.finish is not FinishReason.STOP)
@@ -532,8 +537,8 @@ class Session:
     def _prompt(
         self, messages: Sequence[Message], settings: ChatSettings, cancel: Cancel
     ) -> list[int]:
-        """The ids that the models read, beginning with those that are in the caches."""
-        # An answer stopped before its first word is nothing that the model said.
+        """The ids of the prompt, beginning with those already in the caches."""
+        # An answer that was stopped before its first word must not appear in the prompt.
         said = [self._told(m) for m in messages if m.content or m.role is not Role.ASSISTANT]
         thinking = self.template.dialect.thinking
         variables = thinking.variables(settings.reasoning, settings.reasoning_effort)

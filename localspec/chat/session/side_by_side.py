@@ -1,4 +1,4 @@
-"""One question answered without speculation and with it, to be laid side by side."""
+"""Answers one question without and with speculation, for a comparison."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from localspec.engine.round.params import default_accept
 def answer_twice(
     session: Session, text: str, before: Sequence[Message], cancel: Cancel
 ) -> Iterator[tuple[bool, TurnEvent]]:
-    """Answer `text` after `before` without speculation, then with it; both draw the same.
+    """Answer `text` after `before` without speculation, then with it, from the same random draws.
 
-    One after the other, since they would take each other's speed; both with the caches that the
-    conversation has anyway. Everything is left as it was.
+    The answers run one after the other, because together they would slow each other down. Both may
+    use the caches that the conversation has anyway. The session is left unchanged.
 
     Yields:
-        every event, with whether that answer is drafted; nothing more once cancelled.
+        every event, with whether that answer is drafted; nothing more after cancellation.
 
     Raises:
-        LocalspecError: as `Session.turn`.
+        LocalspecError: as in `Session.turn`.
     """
     settings = session.settings
     sampling = settings.sampling.seeded()
-    # The rule by which both draw the same; else as any answer, whose threads make way for others.
+    # This rule gives both answers the same draws. In all else they run like any other answer.
     rule = settings.accept or default_accept(sampling, seeded=True)
     with session.aside():
         for speculation in (False, True):

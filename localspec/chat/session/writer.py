@@ -1,4 +1,4 @@
-"""`Writer`: the ids of a prompt in, turn events and figures out."""
+"""`Writer` turns the ids of a prompt into turn events and figures."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from localspec.engine.round.generate_settings import GenerateSettings
 
 
 class Writer:
-    """Reads a prompt and writes what follows; knows nothing of a conversation.
+    """Reads a prompt and writes the continuation, independently of any conversation.
 
     Args:
         pair: the loaded models.
-        engine: over the same models.
-        drafting: decides on drafts.
-        costs: what passes take here; None if not measured.
+        engine: runs these models.
+        drafting: the drafting policy.
+        costs: measured costs of passes; None if not measured.
 
     Attributes:
-        stored: brings the caches to where a stored conversation was left; None for nowhere.
-        past: what other conversations said, for lookup; None where it is not to know.
-        counted: the figures of what is or was written last, and what kind of text that is.
+        stored: restores the caches to a stored conversation; None if nothing is stored.
+        past: the texts of other conversations for prompt lookup; None if lookup must not use them.
+        counted: the meter and the text kind of the running or else the last answer.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Writer:
         self.forget()
 
     def begin(self, answer: AnswerText, lenience: float | None) -> GenerationStats:
-        """Count what `answer` takes from now on, under a rule of this lenience; the sums."""
+        """Start to count a new answer under a rule of this lenience; returns its sums."""
         meter = Meter(self._pair.target.n_ctx, lenience=lenience)
         if self.counted[0].stats.generated_tokens:
             self._before = self.counted
@@ -64,13 +64,13 @@ class Writer:
         return meter.stats
 
     def forget(self) -> None:
-        """Count from nothing: another conversation is open."""
+        """Reset all figures, because another conversation is open."""
         self.counted = self._before = Meter(self._pair.target.n_ctx), TextKind()
         self._drafting.forget()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What is written within is counted apart, and kept for no other conversation."""
+        """Count what is written inside separately, and do not store it for other conversations."""
         counted, before, past = self.counted, self._before, self.past
         self.past = None
         try:
@@ -84,13 +84,13 @@ class Writer:
         after: Sequence[str] = (),
         thought: tuple[str, str, tuple[int, ...]] | None = None,
     ) -> GenerateSettings:
-        """How a generation runs.
+        """Settings of one generation.
 
         Args:
             settings: of the answer.
-            after: texts; the grammar holds once they have been written.
-            thought: where thoughts have a budget: the mark that begins one, empty where it has
-                begun; the mark that ends it; the tokens that close it.
+            after: texts in order; the grammar applies once all of them have been written.
+            thought: for thoughts with a budget: the opening mark (empty if the thought is already
+                open), the closing mark, and the tokens that close it.
         """
         constraint = self._constraint(settings.grammar, after)
         if thought is not None:
@@ -118,7 +118,7 @@ class Writer:
         """Generate into `answer`, after `begin`.
 
         Yields:
-            `PromptProgress` (any number), then `RoundText` (one a round).
+            `PromptProgress` (any number), then `RoundText` (one per round).
 
         Raises:
             LocalspecError: `PromptTooLong` and whatever else the engine raises.
@@ -142,15 +142,15 @@ class Writer:
         raise AssertionError("the engine ended without a reason")
 
     def _remember(self) -> None:
-        """Keep what was said so far, for other conversations."""
+        """Store the text so far for other conversations."""
         written = self._engine.recorder.generation
         if self.past is not None and written is not None:
             self.past.keep(written.tokens)
 
     def figures(self, *, generating: bool) -> Figures:
-        """The figures of what is or was written last. From any thread.
+        """The figures of the running or else the last answer. From any thread.
 
-        What was stopped before its first token is no answer.
+        An answer that was stopped before its first token does not count as the last.
         """
         meter, kind = self.counted
         if not (generating or meter.stats.generated_tokens):
@@ -188,7 +188,7 @@ class Writer:
                 yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
 
     def _constraint(self, grammar: str, after: Sequence[str]) -> Constraint | None:
-        """The grammar before any text; reading the first one takes a look at every token."""
+        """The grammar's initial state; the first grammar takes longer, as every token is read."""
         if not grammar:
             return None
         found = self._grammars.begin(grammar)

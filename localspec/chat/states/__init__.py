@@ -1,1 +1,1 @@
-"""What the caches held of conversations, and what conversations said: kept to go on from there."""
+"""Files of cache states and of past texts, so that stored conversations go on without rereading."""

@@ -1,4 +1,4 @@
-"""What the caches held of other conversations: kept aside, to go on from there."""
+"""Copies of the caches of other conversations, so that their prompts need not be read again."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from localspec.chat.states.state_files import StateFiles, StateHeader
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
 
-_WORTH = 16  # tokens that are sooner read again than copied
-_LEAST = 64  # tokens that are worth a file
+_WORTH = 16  # tokens; reading fewer again is faster than copying them
+_LEAST = 64  # tokens; fewer are not worth a file
 _MOST = 32
-_SHARE, _DISK_SHARE = 0.25, 0.1  # of the memory, and of the disk, that is left
+_SHARE, _DISK_SHARE = 0.25, 0.1  # of the free memory, and of the free disk space
 
 
 @dataclass(frozen=True, slots=True)
 class _HeldCaches:
-    """What the caches held, target first: their tokens, and the states to go back to."""
+    """Copies of the caches, the target's first: their tokens and their states."""
 
     tokens: tuple[tuple[int, ...], ...]
     states: tuple[NDArray[np.uint8], ...]
 
     def n_bytes(self, *, on_disk: bool) -> int:
-        """What the states take, in memory or on the disk."""
+        """Bytes that the states take in memory or on the disk."""
         sizes = (each.nbytes for each in self.states if isinstance(each, np.memmap) is on_disk)
         return sum(sizes)
 
     def spilled(self, folder: Path) -> _HeldCaches:
-        """These copies in files without names: nobody else opens them, no crash leaves them.
+        """Move these copies to unnamed files, which no other program can open and no crash leaves.
 
         Raises:
             OSError: there is no room for them.
@@ -51,16 +51,16 @@ def _spilled(state: NDArray[np.uint8], folder: Path) -> NDArray[np.uint8]:
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(state.data)
         file.flush()
-        return np.memmap(file, np.uint8, "r", shape=state.shape)  # lives on when it is closed
+        return np.memmap(file, np.uint8, "r", shape=state.shape)  # the mapping stays valid
 
 
 class CachedPrefixes:
-    """Brings the caches to the longest known beginning of a prompt, and loses none by that.
+    """Restores the caches to the longest known prefix of a prompt; first copies what they hold.
 
     Args:
-        contexts: the target's, then those that draft.
-        folder: where copies go that have no room in memory; None to forget them.
-        room: bytes of memory that all copies together may take.
+        contexts: the target's, then those of the draft models.
+        folder: for copies that do not fit in memory; None to drop them.
+        room: returns the bytes of memory that all copies together may take.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class CachedPrefixes:
 
     @property
     def n_bytes(self) -> int:
-        """What the copies take of memory."""
+        """Bytes of memory that the copies take."""
         return sum(one.n_bytes(on_disk=False) for one in self._kept)
 
     def switch(self, prompt: Sequence[int]) -> None:
-        """Be ready to read `prompt`, from the longest beginning that any cache has held."""
+        """Prepare the caches for `prompt`: restore the copy with the longest common prefix."""
         target = self._contexts[0]
         here = common_prefix(target.tokens, prompt)
         best = max(self._kept, key=lambda one: _reach(target, one.tokens[0], prompt), default=None)
@@ -92,10 +92,10 @@ class CachedPrefixes:
         for context, tokens, state in zip(self._contexts, best.tokens, best.states, strict=True):
             context.restore(tokens, state)
         if len(best.tokens[0]) - common_prefix(best.tokens[0], prompt) < _WORTH:
-            self._kept = [one for one in self._kept if one is not best]  # it will be kept longer
+            self._kept = [one for one in self._kept if one is not best]  # a longer copy will follow
 
     def _keep(self) -> None:
-        """Copy what the caches hold, in place of what it goes on from; the oldest make room."""
+        """Copy the caches in place of the copies that this one extends; the oldest make room."""
         tokens = tuple(tuple(context.tokens) for context in self._contexts)
         self._kept = [one for one in self._kept if tokens[0][: len(one.tokens[0])] != one.tokens[0]]
         if any(one.tokens[0][: len(tokens[0])] == tokens[0] for one in self._kept):
@@ -104,7 +104,7 @@ class CachedPrefixes:
         self._make_room()
 
     def _make_room(self) -> None:
-        """Put the oldest copies on the disk; forget those that have no room there either."""
+        """Move the oldest copies to the disk, and drop those that do not fit there either."""
         room, kept = self._room(), self._kept[-_MOST:]
         taken = sum(one.n_bytes(on_disk=False) for one in kept)
         for i, one in enumerate(kept):
@@ -119,7 +119,7 @@ class CachedPrefixes:
                 on_disk -= self._kept.pop(0).n_bytes(on_disk=True)
 
     def _spilled(self, one: _HeldCaches) -> _HeldCaches:
-        """A copy that takes no memory; an empty one where there is no room for it."""
+        """A copy on the disk; an empty one if there is no room for it."""
         if self._folder is not None:
             with suppress(OSError):
                 private.make_folder(self._folder)
@@ -128,12 +128,13 @@ class CachedPrefixes:
 
 
 class StoredPrefix:
-    """Brings the caches to where a stored conversation was left, also by an earlier run.
+    """Restores the caches to the end of a stored conversation, even one of an earlier run.
 
-    What they hold of one is written to its file when another one is opened, and at the end.
+    The caches of a conversation are written to its file when another conversation is opened, and at
+    the end.
 
     Args:
-        contexts: the target's, then those that draft.
+        contexts: the target's, then those of the draft models.
         states: the files.
     """
 
@@ -142,14 +143,14 @@ class StoredPrefix:
         self._states = states
         self._conversation = ""
         self._found: StateHeader | None = None
-        self._held = False  # whether the caches are those of the conversation
+        self._held = False  # whether the caches belong to the conversation
 
     def enter(self, conversation: str, known: KnownIds) -> None:
-        """Another conversation is open.
+        """Switch to another conversation.
 
         Args:
-            conversation: its id; empty for one that is not stored.
-            known: the ids of the one before; gets those of the file.
+            conversation: its id; empty if it is not stored.
+            known: holds the ids of the conversation before; replaced by those of the file.
         """
         if conversation == self._conversation:
             return
@@ -163,7 +164,7 @@ class StoredPrefix:
             known.unpack(self._found.known)
 
     def restore(self, prompt: Sequence[int]) -> None:
-        """Be ready to read a prompt of the conversation."""
+        """Prepare the caches for a prompt of the conversation."""
         found, self._found, self._held = self._found, None, True
         target = self._contexts[0]
         if found is None or len(found.tokens) != len(self._contexts):
@@ -179,6 +180,6 @@ class StoredPrefix:
 
 
 def _reach(target: Context, tokens: Sequence[int], prompt: Sequence[int]) -> int:
-    """How many tokens of `prompt` a copy with `tokens` has; some only as a whole."""
+    """How many tokens of `prompt` the copy provides; 0 if only the whole copy could be restored."""
     common = common_prefix(tokens, prompt)
     return common if target.reaches(common, len(tokens)) else 0

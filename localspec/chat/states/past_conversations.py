@@ -1,7 +1,7 @@
-"""What stored conversations said, in files, for lookup to copy from in others.
+"""The ids of stored conversations, in files, for prompt lookup to copy from in other conversations.
 
-One file of ids for a conversation and a vocabulary, written anew with every answer and deleted with
-the conversation. What is no such file is put aside.
+There is one file per conversation and vocabulary. It is rewritten after every answer and deleted
+with the conversation. A damaged or foreign file is renamed, not used.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from localspec.engine.past_texts import Past, TextIds
 
 PAST = "past"
-"""The folder beside the stored conversations."""
+"""The name of a folder next to the stored conversations."""
 
 MOST = 1_000_000
-"""Tokens that are kept, those of the conversations answered in last."""
+"""Tokens to keep at most; the conversations with the latest answers are kept."""
 
 _MAGIC = b"localspec past 1\n"
 _ENDING, _ASIDE = ".past", ".damaged"
@@ -33,7 +33,7 @@ _SAMPLE = 1024
 
 
 class KnownPieces(Protocol):
-    """What is asked about a model's tokens."""
+    """The part of a model that identifies its vocabulary."""
 
     n_vocab: int
 
@@ -46,11 +46,11 @@ class PastStore:
     """The files of one vocabulary.
 
     Args:
-        folder: made where it is missing; its files are the user's own.
-        vocabulary: of the ids.
+        folder: created if it is missing; only the user can read its files.
+        vocabulary: the one the ids belong to.
 
     Attributes:
-        problems: what was put aside, a sentence for all of it.
+        problems: one sentence about all files that were renamed because they could not be used.
     """
 
     def __init__(self, folder: Path, vocabulary: KnownPieces) -> None:
@@ -63,12 +63,12 @@ class PastStore:
         self._past: Past | None = None
 
     def enter(self, conversation: str) -> None:
-        """What is said from now on belongs to this conversation; empty for one not stored."""
+        """Switch to this conversation; an empty id means that it is not stored."""
         self._conversation = conversation
 
     def recall(self) -> Past:
-        """What all other conversations said that are there now; read again when they change."""
-        from localspec.engine.past_texts import Past  # noqa: PLC0415 - whoever only deletes has no numpy
+        """The texts of all other conversations; files that have not changed are not read again."""
+        from localspec.engine.past_texts import Past  # noqa: PLC0415 - deleting needs no numpy
 
         known = self._changed(), self._conversation
         if self._past is None or known != self._known:
@@ -76,9 +76,9 @@ class PastStore:
         return self._past
 
     def keep(self, tokens: Sequence[int]) -> None:
-        """Keep what the conversation says, all of it, in place of what was kept before.
+        """Store all tokens of the conversation, in place of what was stored before.
 
-        Nothing where it is not stored, and where the folder cannot be written.
+        Nothing happens if the conversation is not stored or the folder is not writable.
         """
         if not self._conversation:
             return
@@ -92,7 +92,7 @@ class PastStore:
             with private.whole_file(self._folder / name) as file:
                 file.write(_MAGIC + zlib.crc32(data).to_bytes(4, "little") + data)
             keep_latest(self._folder, _HEAD + 4 * MOST)
-            if alone:  # what others said is what it was
+            if alone:  # the other conversations have not changed
                 self._known = self._changed(), self._conversation
 
     def _changed(self) -> int:
@@ -102,18 +102,18 @@ class PastStore:
             return 0
 
     def _texts(self) -> list[TextIds]:
-        """What is kept, the latest last; what cannot be read is as good as absent."""
+        """Read all stored texts, the latest last; unreadable files are skipped."""
         found: list[TextIds] = []
         own = self._conversation + self._ending
         with suppress(OSError):
             for path, size in by_age(self._folder):
                 if path.name.endswith(self._ending) and path.name != own:
-                    with suppress(OSError):  # deleted a moment ago
+                    with suppress(OSError):  # deleted meanwhile
                         found += self._text(path, min(size, _LARGEST))
         return found
 
     def _text(self, path: Path, size: int) -> list[TextIds]:
-        """A file's ids, of so many bytes; none where it has been put aside."""
+        """Read a file of `size` bytes: one text, or none if the file had to be renamed."""
         import numpy as np  # noqa: PLC0415 - as in `recall`
 
         with path.open("rb") as file:
@@ -133,7 +133,7 @@ class PastStore:
 
 
 def clear(folder: Path) -> None:
-    """Delete all that is kept, of every vocabulary.
+    """Delete the files of all vocabularies.
 
     Raises:
         OSError: the folder does not allow it.
@@ -143,7 +143,7 @@ def clear(folder: Path) -> None:
 
 
 def _fingerprint(vocabulary: KnownPieces) -> str:
-    """What tells vocabularies apart, by a sample: another one's ids would only be wrong guesses."""
+    """Identify a vocabulary by a sample of its tokens; a collision only costs wrong guesses."""
     n = vocabulary.n_vocab
     digest = hashlib.sha256(str(n).encode())
     for token in range(0, n, max(1, n // _SAMPLE)):

@@ -1,7 +1,7 @@
-"""Files of what the caches held of stored conversations, to go on without reading them again.
+"""Files with the cache states of stored conversations, so that a prompt is not read again.
 
-One file for a conversation and the models that read it. Its header has a digest of its own, and
-one of what follows: wrong ids would make wrong answers. What is no such file is put aside.
+There is one file per conversation and set of models. Its header and its states each have a digest,
+because wrong ids would produce wrong answers. A damaged or foreign file is renamed, not used.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STATES = "states"
-"""The folder beside the stored conversations."""
+"""The name of a folder next to the stored conversations."""
 
 _MAGIC = b"localspec state 1\n"
 _ENDING, _ASIDE = ".state", ".damaged"
-_LARGEST = 1 << 30  # bytes of a file: more take longer to write than anybody waits at the end
-_MOST = 4 << 30  # of all of them
-_SHARE = 0.1  # of what is free on the disk
+_LARGEST = 1 << 30  # bytes of a file: a larger one would delay the exit for too long
+_MOST = 4 << 30  # bytes of all files
+_SHARE = 0.1  # of the free disk space
 _MOST_HEADER = 1 << 28
 
 
 class StateHeader(Struct, frozen=True):
-    """What a file holds.
+    """The header of a state file.
 
     Attributes:
-        made_by: the models and how they ran.
-        known: the text behind the ids, as `KnownIds.packed` gives it.
+        made_by: describes the models and how they ran.
+        known: the rendered text and its ids, as `KnownIds.packed` returns them.
         tokens: the ids in each cache, the target's first.
         sizes: bytes of each cache's state.
-        digest: of these bytes.
+        digest: SHA-256 of all states.
     """
 
     made_by: str
@@ -54,11 +54,11 @@ class StateHeader(Struct, frozen=True):
 
 
 class StateFiles:
-    """The files of one set of models.
+    """The state files of one set of models.
 
     Args:
-        folder: made where it is missing; its files are the user's own.
-        made_by: the models and how they run: what others made is of no use.
+        folder: created if it is missing; only the user can read its files.
+        made_by: describes the models and how they run; files with another description are not used.
     """
 
     def __init__(self, folder: Path, made_by: str) -> None:
@@ -72,15 +72,15 @@ class StateFiles:
         tokens: Sequence[Sequence[int]],
         states: Sequence[NDArray[np.uint8]],
     ) -> None:
-        """Keep the caches of a conversation; what was not used for longest makes room.
+        """Write the caches of a conversation; the least recently used files make room.
 
-        Without room, or where the folder cannot be written, nothing is kept.
+        Nothing is written if there is no room or the folder is not writable.
 
         Args:
-            name: of the conversation.
-            known: as `StateHeader` has it.
-            tokens: as `StateHeader` has them.
-            states: of the caches.
+            name: the conversation's id.
+            known: as in `StateHeader`.
+            tokens: as in `StateHeader`.
+            states: one per cache, the target's first.
         """
         sizes = [len(state) for state in states]
         if not all(sizes) or sum(sizes) > _LARGEST:
@@ -100,7 +100,7 @@ class StateFiles:
                     file.write(state.data)
 
     def find(self, name: str) -> StateHeader | None:
-        """What is kept of a conversation."""
+        """Read the header of a conversation's file; None if there is no usable file."""
         try:
             with self._opened(name) as file:
                 return self._header(file)
@@ -111,8 +111,8 @@ class StateFiles:
             return None
 
     def states(self, name: str, header: StateHeader) -> list[NDArray[np.uint8]]:
-        """The caches' contents that `find` has told of; nothing where they are damaged."""
-        import numpy as np  # noqa: PLC0415 - whoever only deletes has none
+        """Read the states that `find` announced; an empty list if they are damaged."""
+        import numpy as np  # noqa: PLC0415 - deleting needs no numpy
 
         try:
             with self._opened(name) as file:
@@ -128,15 +128,15 @@ class StateFiles:
         return found if digest.digest() == header.digest else []
 
     def put_aside(self, name: str) -> None:
-        """Give a file that is of no use another name; it goes with its conversation."""
+        """Rename an unusable file; it is deleted with its conversation."""
         with suppress(OSError):
             self._path(name).replace(self._path(name).with_suffix(_ASIDE))
 
     def _header(self, file: Any) -> StateHeader:
-        """Read a header, and stand behind it.
+        """Read a header and check that it fits these models and the file's length.
 
         Raises:
-            ValueError: there is none, or one of other models.
+            ValueError: there is no header, it belongs to other models, or the length differs.
         """
         header = _read_header(file)
         if header.made_by != self._made_by or len(header.sizes) != len(header.tokens):
@@ -146,11 +146,11 @@ class StateFiles:
         return header
 
     def _opened(self, name: str) -> BinaryIO:
-        """Open a file to read it.
+        """Open a file for reading.
 
         Raises:
-            OSError: there is none that can be read.
-            ValueError: it is a pipe or a device, which might never end.
+            OSError: the file is missing or cannot be read.
+            ValueError: it is a pipe or a device, whose reading might never end.
         """
         path = self._path(name)
         if not stat.S_ISREG(path.stat().st_mode):
@@ -162,7 +162,11 @@ class StateFiles:
         return self._folder / f"{checked(name)}.{models}{_ENDING}"
 
     def _make_room(self, size: int) -> None:
-        """Delete the oldest files until there is room for another."""
+        """Delete the oldest files until `size` bytes fit.
+
+        Raises:
+            OSError: they do not fit even then.
+        """
         taken = sum(n_bytes for _, n_bytes in by_age(self._folder))
         most = min(_MOST, taken + int(_SHARE * shutil.disk_usage(self._folder).free))
         if size > most:
@@ -171,7 +175,7 @@ class StateFiles:
 
 
 def keep_latest(folder: Path, most: int) -> None:
-    """Delete the oldest files until the others have no more than so many bytes.
+    """Delete the oldest files until the others have at most `most` bytes.
 
     Raises:
         OSError: the folder does not allow it.
@@ -186,10 +190,10 @@ def keep_latest(folder: Path, most: int) -> None:
 
 
 def by_age(folder: Path) -> list[tuple[Path, int]]:
-    """All files with their bytes, the latest last; none where there is no folder. No pipes.
+    """Regular files with their sizes in bytes, the oldest first; empty if the folder is missing.
 
     Raises:
-        OSError: it may not be read.
+        OSError: the folder cannot be read.
     """
     found = []
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -201,7 +205,7 @@ def by_age(folder: Path) -> list[tuple[Path, int]]:
 
 
 def forget_models(folder: Path, marks: Collection[str]) -> int:
-    """Delete the files of models in whose description one of these texts stands.
+    """Delete the files whose models' description contains one of `marks`.
 
     Returns:
         Bytes freed.
@@ -216,7 +220,7 @@ def forget_models(folder: Path, marks: Collection[str]) -> int:
 
 
 def _made_by(path: Path) -> str:
-    """Which models a file says it is of; empty where it says nothing that can be read."""
+    """Read the description of a file's models; empty if the file has no readable header."""
     try:
         with path.open("rb") as file:
             return _read_header(file).made_by
@@ -225,10 +229,10 @@ def _made_by(path: Path) -> str:
 
 
 def _read_header(file: BinaryIO) -> StateHeader:
-    """Read a header that is what was written.
+    """Read a header and check it against its digest.
 
     Raises:
-        ValueError: there is none, or a damaged one.
+        ValueError: there is no header, or it is damaged.
     """
     if file.read(len(_MAGIC)) != _MAGIC:
         raise ValueError("no state")
@@ -242,17 +246,17 @@ def _read_header(file: BinaryIO) -> StateHeader:
 def forget(folder: Path, name: str) -> None:
     """Delete the files of a conversation."""
     with suppress(OSError):
-        beginnings = (f"{checked(name)}.", f".{name}.")  # the latter while a file is written
+        beginnings = (f"{checked(name)}.", f".{name}.")  # the second while a file is being written
         for path in folder.iterdir():
             if path.name.startswith(beginnings):
                 path.unlink(missing_ok=True)
 
 
 def checked(name: str) -> str:
-    """A conversation's id, which is the name of a file; others come from a damaged store.
+    """Return a conversation's id if it is safe as a file name; a damaged store may hold others.
 
     Raises:
-        OSError: it is none.
+        OSError: it is not a safe file name.
     """
     if not (name.isascii() and name.isalnum()):
         raise OSError(f"no name of a file: {name!r}")
