@@ -1,7 +1,7 @@
-"""What the pair `demo` left, whose place the starter has taken: it is removed, and said.
+"""Removes what the former starter pair `demo` left on the disk, and reports it.
 
-Stored conversations stay: the starter goes on with their text. The caches of them are of models
-that are not here any more, and so are files that were padded to 300 MB.
+Stored conversations stay: the new starter continues from their text. Their caches go, as their
+models are gone, and so do files that were padded to 300 MB.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TARGETS: Final = (
     "70afb0096e8901d7efcfaca6799ad9ab5c80122e9f56ce620dcd67062f0d422a",
     "db22249dd60672df15de0f97da565ea03eb3d1964c440220dbae7288458d904e",
 )
-"""Hashes of the first megabyte of its target, as it shipped and padded: what states name it by."""
+"""Hashes of the first megabyte of its target, as shipped and padded; states are named by them."""
 
 
 def cleared() -> Iterator[str]:
-    """Remove what is left, and say how much that was; nothing where nothing is."""
+    """Remove the leftovers and yield a sentence on the bytes freed; nothing if there are none."""
     freed = forget_models(folders.data_folder() / STATES, TARGETS)
     try:
         freed += starter.clear_former()

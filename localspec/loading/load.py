@@ -42,10 +42,10 @@ from localspec.pairs.names.reserved_names import STARTER
 
 
 def chat_settings(options: LoadRequest) -> ChatSettings:
-    """The settings that a conversation begins with, where nothing is advised for the model.
+    """The settings that a conversation begins with, before any advice for the model.
 
     Raises:
-        UsageError: sampling settings that make no distribution; no grammar, or no schema.
+        UsageError: sampling settings that give no distribution; an invalid grammar or schema.
     """
     given = {
         name: value for name in ADVISABLE if (value := getattr(options, option(name))) is not None
@@ -79,10 +79,10 @@ def chat_settings(options: LoadRequest) -> ChatSettings:
 
 
 def _settled(settings: ChatSettings, advice: SamplingAdvice) -> ChatSettings:
-    """`settings` as they are for a model with this advice.
+    """Complete `settings` with the advice for a model.
 
     Raises:
-        UsageError: a lossy rule does not go with them.
+        UsageError: a lossy rule cannot be combined with them.
     """
     settled = advice.settled(settings)
     try:
@@ -93,7 +93,7 @@ def _settled(settings: ChatSettings, advice: SamplingAdvice) -> ChatSettings:
 
 
 def _summed(biases: Iterable[tuple[int, float]]) -> dict[int, float]:
-    """The bias of every token: several for one add up, as in llama.cpp."""
+    """The total bias of every token: several values for one token add up, as in llama.cpp."""
     total: dict[int, float] = {}
     for token, bias in biases:
         total[token] = total.get(token, 0.0) + bias
@@ -101,7 +101,7 @@ def _summed(biases: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def _grammar(options: LoadRequest) -> str:
-    """The grammar that is asked for, checked before a screen is up; empty for none."""
+    """The requested grammar, checked before a screen starts; empty for none."""
     if options.json_schema is not None:
         grammar = lark.of_schema(options.json_schema)
     elif options.grammar is not None:
@@ -124,17 +124,17 @@ def load_session(
     """Find, check and load what `options` ask for.
 
     Args:
-        options: what is asked for.
-        progress: is told about every step.
+        options: the request.
+        progress: receives every step.
         cancel: stops the loading.
-        notices: what the user should know besides what is found out here.
-        thorough: choose the attention anew, and take the time.
-        beside: what is loaded for the same target later (`load_beside`).
+        notices: further notices for the user.
+        thorough: choose the attention again and take more time for it.
+        beside: requests for the same target that will be loaded later (`load_beside`).
 
     Raises:
-        LocalspecError: a file that is missing or is no usable model (`ModelError`), a draft with
-            another vocabulary (`VocabularyMismatch`), too little memory (`OutOfMemory`), a name
-            that stands for nothing (`HubError`), impossible settings (`UsageError`).
+        LocalspecError: a file is missing or not a usable model (`ModelError`), a draft has another
+            vocabulary (`VocabularyMismatch`), there is too little memory (`OutOfMemory`), a name is
+            unknown (`HubError`), or settings are impossible (`UsageError`).
         Cancelled: `cancel` was set.
     """
     options = exactness.settled(options)
@@ -146,7 +146,7 @@ def load_session(
     settings = _settled(settings, plan.advice)
     before = devices()
     with ExitStack() as undo:
-        renderer = TemplateRenderer(cancel)  # its process is there by the time the models are
+        renderer = TemplateRenderer(cancel)  # its process starts while the models load
         undo.callback(renderer.close)
         loader = ModelLoader(
             plan.options,
@@ -169,7 +169,7 @@ def load_session(
 
 
 def _prepared(progress: Progress) -> Iterator[str]:
-    """Have the starter answer in its fastest form; what there is to say about that."""
+    """Prepare the starter's fastest form; yield a notice about it."""
     source = starter.source()
     if source is None:
         return
@@ -204,10 +204,10 @@ def _pair(
 
 
 def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    """Load the pair of `options`, and remember it if it was named; its caches may be kept.
+    """Load the pair of `options`, and remember it if it was named. Its caches may be stored.
 
-    Without a name the last used pair is loaded; where it cannot be, the starter with a notice, and
-    where that is not on this disk an installed pair.
+    Without a name, load the last used pair; if that fails, the starter with a notice; and if the
+    starter is not on this disk, an installed pair.
 
     Raises:
         LocalspecError, Cancelled: as `load_session`.
@@ -239,7 +239,7 @@ def _opened(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session
 
 
 def _in_turn(options: LoadRequest) -> Iterator[tuple[str, str | None]]:
-    """What to open where no pair is named, and with which draft: each where those before fail."""
+    """Pairs to try in turn if none is named, each with its draft; None leaves the draft open."""
     used = recall_last()
     if used is not None:
         yield used.pair, used.draft if options.draft is None else options.draft
@@ -256,9 +256,9 @@ def _in_turn(options: LoadRequest) -> Iterator[tuple[str, str | None]]:
 def load_beside(
     session: Session, options: LoadRequest, *, progress: Progress, cancel: Cancel
 ) -> Session:
-    """Load the draft that `options` name for the target that `session` has loaded.
+    """Load the draft of `options` for the target that `session` has loaded.
 
-    The new session shares the target: close its draft, not the session, and use one at a time.
+    The new session shares the target: close only its draft, and use one session at a time.
 
     Raises:
         LocalspecError, Cancelled: as `load_session`.
@@ -296,7 +296,7 @@ def _session(
     progress: Progress,
     renderer: TemplateRenderer,
 ) -> Session:
-    """A session over loaded models, with the automatic gamma that their costs give."""
+    """Make a session over loaded models, with the automatic gamma for their costs."""
     target = pair.target
     costs = _costs(pair, settings, progress)
     if costs:
@@ -335,7 +335,7 @@ def _costs(pair: LoadedPair, settings: ChatSettings, progress: Progress) -> Meas
 
 
 def _models(pair: LoadedPair) -> list[str]:
-    """The drafters that are models of their own: a head costs little memory, and no step alone."""
+    """The drafters that are separate models; a head costs little memory and cannot step alone."""
     return [name for name in pair.drafts if name.split()[0] in (DRAFT, CROSS_VOCABULARY)]
 
 
@@ -345,14 +345,14 @@ def _too_dear(pair: LoadedPair, names: Sequence[str]) -> str:
 
 
 def _note_stored(pair: LoadedPair) -> None:
-    """Have lists know what was measured since the load: what stood there may be far off."""
+    """Update the stored costs with measurements since the load; earlier ones may be far off."""
     now = measured(pair, repeatable=False, measure=False, announce=lambda: None)
     if now:
         note(pair, now.auto.costs, doubtful=now.doubtful)
 
 
 def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:
-    """What drafts with a loaded model or head."""
+    """Make the drafter of a loaded model or head."""
     target = pair.target
     if isinstance(context, Head):
         return head_drafter(context, name)
@@ -363,25 +363,25 @@ def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:
 
 
 def _apart(pair: LoadedPair, draft: Context) -> bool:
-    """Whether draft and target have compute of their own, so that both may decode at once.
+    """Whether draft and target share no compute, so that both can decode at once.
 
-    On the same card, or on cores of which each of them wants all, they would only wait for each
-    other. Whether it pays where they don't is measured as they run.
+    On the same card, or with too few cores for both, they would only wait for each other. Where
+    they share none, measurements while they run decide whether it pays.
     """
     target, how = pair.target, pair.loaded
-    if target.model.remote and draft.model.remote:  # maybe over one connection
+    if target.model.remote and draft.model.remote:  # they may share one connection
         return False
     if not (target.model.offloaded or draft.model.offloaded):
         return target.threads.most + draft.threads.most <= default_threads()
     if not (target.model.offloaded and draft.model.offloaded) or target.model.remote:
         return True
-    if how.device is None or how.draft_device is None:  # one that takes what there is
+    if how.device is None or how.draft_device is None:  # the default uses any device
         return False
     return not set(how.device) & set(how.draft_device)
 
 
 def check(options: LoadRequest) -> None:
-    """Check of `options` what can be checked while another pair is loaded: all but the memory.
+    """Check `options` while another pair is loaded: everything except the memory.
 
     Raises:
         LocalspecError: as `load_session`.

@@ -1,4 +1,4 @@
-"""What is asked for: which models, how they run, and how a conversation with them begins."""
+"""The request to load: which models, how they run, and how a conversation begins."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRequest:
-    """What the command line, or a program, asked for; plain values.
+    """The request from the command line or a program, as plain values.
 
     Attributes:
         pair: a pair's name, a file or a reference; None for the starter.
-        draft: what drafts, with commas: files of models or heads, references, pairs' names, and the
-            words ``auto`` (all that is there: the pair's own draft, the head inside the target and
-            lookup), ``lookup``, ``mtp`` (that head) and ``none``; None is ``auto``.
-        past: whether lookup copies from earlier conversations, where these are stored.
-        scan: whether a name may stand for a model of another program on this disk.
-        ctx_size: tokens; 0 for all that the target was trained for, None to choose.
+        draft: what drafts, separated by commas: files of models or heads, references, pairs' names,
+            and the words ``auto`` (everything available: the pair's own draft, the head inside the
+            target, and lookup), ``lookup``, ``mtp`` (that head) and ``none``; None means ``auto``.
+        past: whether lookup also copies from earlier stored conversations.
+        scan: whether a name may mean another program's model on this disk.
+        ctx_size: tokens; 0 for the trained context of the target, None to choose.
         threads: CPU threads, None to choose.
-        threads_batch: the same for batches, None for as many as `threads`.
+        threads_batch: the same for batches, None for `threads`.
         n_gpu_layers: layers on an accelerator, -1 for all, None for as many as fit.
         device: names of the devices to use, empty for none, None for all.
-        tensor_split: the proportions in which the target's devices share its layers, as llama.cpp
-            lists them; empty to choose.
+        tensor_split: proportions in which the target's devices share its layers, in llama.cpp's
+            order of devices; empty to choose.
         draft_threads, draft_n_gpu_layers: the same for the draft.
-        draft_device: the same for the draft; None for those of the target.
-        rpc: other machines' servers, HOST:PORT, whose devices are used as well.
+        draft_device: the same for the draft; None for the target's devices.
+        rpc: workers, HOST:PORT, whose devices are used as well.
         flash_attn: ``on``, ``off`` or ``auto``.
-        cache_type_k, cache_type_v: the cache's types, None to choose.
-        mmap: whether weights are mapped, not copied.
-        mlock: whether they are kept from being swapped out.
-        exact: whether passes of all sizes are to give equal bits, so that drafting changes none.
-        temp, top_k, top_p, min_p: the sampler chain; None for what is advised for the model.
+        cache_type_k, cache_type_v: types of the cache, None to choose.
+        mmap: map the weights rather than copy them.
+        mlock: keep the weights from being swapped out.
+        exact: make passes of all sizes give equal bits, so that drafting changes none.
+        temp, top_k, top_p, min_p: the sampler chain; None for the advice for the model.
         seed: of the random draws; None draws one.
-        n_predict: tokens to generate at most, -1 for no limit.
+        n_predict: the most tokens to generate, -1 for no limit.
         reasoning, reasoning_effort, reasoning_budget, reasoning_format: as in `ChatSettings`.
         gamma: draft length, or ``"auto"``.
-        draft_anyway: keep a draft model that takes too long a step to save time here.
+        draft_anyway: keep a draft model whose steps are too slow to save time here.
         system_prompt: empty for none.
-        chat_template: in place of the target's own, None for that.
+        chat_template: replaces the target's own; None keeps that.
         stop: strings that end an answer.
         typical_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, logit_bias:
             the rest of the sampler chain.
-        grammar: what the answer conforms to, GBNF or Lark; None for none.
-        json_schema: the same as a JSON schema.
-        accept: the acceptance rule's name, None to choose.
+        grammar: GBNF or Lark grammar of the answer; None for none.
+        json_schema: JSON schema of the answer; None for none.
+        accept: name of the acceptance rule, None to choose.
         lossy: lenience of a lossy rule, None for lossless.
-        repeat_stop: whether an answer that only repeats itself is stopped.
+        repeat_stop: whether to stop an answer that only repeats itself.
     """
 
     pair: str | None = None
@@ -106,7 +106,7 @@ class LoadRequest:
 
     @property
     def drafters(self) -> AllowedDrafters:
-        """What `draft` means. Raises UsageError: nothing that can be meant."""
+        """The meaning of `draft`. Raises UsageError if it has none."""
         return _drafters(AUTO if self.draft is None else self.draft)
 
 
@@ -115,9 +115,9 @@ class AllowedDrafters:
     """What may draft.
 
     Attributes:
-        own: whether the pair's own draft, or one known for its target, and a head inside it.
-        lookup: whether what repeats is copied.
-        mtp: whether the head inside the target, which must be there then.
+        own: the pair's own draft or one known for its target, and a head inside the target.
+        lookup: whether repeated text is copied.
+        mtp: whether the head inside the target must be there and draft.
         named: files, references and pairs' names of draft models.
     """
 
@@ -149,7 +149,7 @@ def _drafters(text: str) -> AllowedDrafters:
 
 
 class LoadOptions(TypedDict, total=False):
-    """`LoadRequest` as keyword arguments of `localspec.load`; a list serves as a tuple does."""
+    """`LoadRequest` as keyword arguments of `localspec.load`; lists are accepted for tuples."""
 
     draft: str | None
     scan: bool

@@ -1,4 +1,4 @@
-"""From files to models in memory: a target and what drafts for it, with their contexts."""
+"""From files to models in memory: a target and its drafters, with their contexts."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from localspec.pairs.gguf import head_checks
 from localspec.pairs.memory.need import ModelSetup
 
 Progress: TypeAlias = Callable[[str, float | None], None]
-"""Called with a step in words and its share done (0 to 1), None where that is not known."""
+"""Called with a step in words and its share done (0 to 1), or None if that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedDrafts:
-    """What drafts, loaded.
+    """The loaded drafters.
 
     Attributes:
-        contexts: of draft models, by the drafters' names.
-        lookup: whether what repeats is copied.
-        note: why nothing can be drafted; empty where something can.
-        notices: what else the user should know.
+        contexts: of draft models and heads, by drafter name.
+        lookup: whether repeated text is copied.
+        note: why nothing can be drafted; empty if something can.
+        notices: further notices for the user.
         threads, gpu_layers: of the first model; 0 without any.
     """
 
@@ -48,18 +48,17 @@ class LoadedDrafts:
 
 @dataclass(slots=True)
 class ModelLoader:
-    """How a target and what drafts for it are loaded; `undo` frees them if anything later fails.
+    """Loads a target and its drafters; `undo` frees them if a later step fails.
 
     Attributes:
-        options: what is asked for.
-        progress: is told about every step.
+        progress: receives every step.
         cancel: stops the loading.
-        undo: gets what has been loaded.
-        repack: not where weights are to stay on disk.
-        thorough: choose the attention anew, and take the time.
-        unflashed: bytes more that go without flash attention; None where that is no choice.
-        flash_attn: the attention as asked for or, once the target is there, as chosen.
-        exact: what `LoadRecord` has, once the target is there.
+        undo: owns everything loaded so far.
+        repack: false if weights are to stay on disk.
+        thorough: choose the attention again and take more time for it.
+        unflashed: extra bytes without flash attention; None if there is no choice.
+        flash_attn: the attention as requested or, once the target is loaded, as chosen.
+        exact: as in `LoadRecord`, once the target is loaded.
     """
 
     options: LoadRequest
@@ -76,9 +75,9 @@ class ModelLoader:
         self.flash_attn = self.flash_attn or self.options.flash_attn
 
     def load_target(self, path: Path, setup: ModelSetup, *, mtp: bool) -> Context:
-        """Load a target as `setup` says, with the head inside it if wanted; make its context.
+        """Load a target as in `setup`, with its inner head if `mtp`; return its context.
 
-        What attention is chosen for it holds for what drafts as well.
+        The attention that is chosen for it also applies to the drafters.
         """
         model = self._model(path, setup, draft=False, mtp=mtp)
         self._choose_attention(model, self._how(setup, draft=False), setup)
@@ -94,7 +93,7 @@ class ModelLoader:
         return target
 
     def load_drafts(self, plan: DraftingPlan, target: Context) -> LoadedDrafts:
-        """Load what drafts; a draft model that cannot take back its tokens is left out."""
+        """Load the drafters; leave out a draft model that cannot remove tokens again."""
         if not target.can_truncate:
             return LoadedDrafts(note=_cannot_go_back(target.model))
         found: dict[str, Context] = {}
@@ -121,7 +120,7 @@ class ModelLoader:
         )
 
     def record(self, plan: LoadPlan, target: Context, drafts: LoadedDrafts) -> LoadRecord:
-        """How the models run; gives the target its threads."""
+        """Record how the models run; set the target's threads."""
         options, setup = self.options, plan.memory.target
         chosen_off = self.flash_attn == "off" != options.flash_attn
         more = (self.unflashed or 0) if chosen_off else 0
@@ -147,7 +146,7 @@ class ModelLoader:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the user should know of the target's passes."""
+        """Notices for the user about the target's passes."""
         if self.exact is None or self.exact > 1:
             return ()
         return (f"--exact: {exactness.words(self.exact)}",)
@@ -161,7 +160,7 @@ class ModelLoader:
         mtp: bool = False,
         reads: Model | None = None,
     ) -> Model:
-        """Load a file's weights; those of a head, which reads the target's tensors."""
+        """Load the weights of a file; `reads` is the target whose tensors a head reads."""
         step, options = f"Loading {path.name}", self.options
         where = devices_of_draft(options) if draft else _devices_of_target(options)
         if setup.split:
@@ -198,7 +197,7 @@ class ModelLoader:
         return self._kept(Context(model, how, self.cancel))
 
     def _how(self, setup: ModelSetup, *, draft: bool) -> ContextOptions:
-        """How a context is made."""
+        """The options of a context."""
         return ContextOptions(
             n_ctx=setup.n_ctx,
             threads=self._asked(draft=draft),
@@ -210,7 +209,7 @@ class ModelLoader:
         )
 
     def _kept(self, context: Context) -> Context:
-        """A context that is closed if anything later fails."""
+        """Register `context` to be closed if a later step fails."""
         self.undo.callback(context.close)
         return context
 
@@ -231,7 +230,7 @@ class ModelLoader:
             self.flash_attn = found.option
 
     def _asked(self, *, draft: bool) -> int | None:
-        """The threads that were asked for."""
+        """The requested number of threads."""
         return (self.options.draft_threads if draft else None) or self.options.threads
 
     def _threads(self, context: Context, *, draft: bool) -> int:
@@ -244,9 +243,9 @@ class ModelLoader:
 
 
 def _devices_with(target: Model, options: LoadRequest) -> Sequence[str]:
-    """Those where the target may have tensors.
+    """Devices that may hold tensors of the target.
 
-    A head reads its embeddings and output, and llama.cpp ends the process where it cannot.
+    A head reads the target's embeddings and output; llama.cpp ends the process if it cannot.
     """
     allowed = _devices_of_target(options)
     if not target.gpu_layers:
@@ -257,7 +256,7 @@ def _devices_with(target: Model, options: LoadRequest) -> Sequence[str]:
 def _devices_of_target(options: LoadRequest) -> Sequence[str] | None:
     """The devices that the target may use; None for llama.cpp's own choice.
 
-    That choice leaves out a worker that lends its CPU, which is no graphics card.
+    llama.cpp's own choice leaves out a worker that lends its CPU, as it is not a graphics card.
     """
     if options.device is None and options.rpc:
         return [each.label for each in devices()] or None

@@ -1,4 +1,4 @@
-"""One prompt, one answer: loads, answers, writes the trace, and frees the models."""
+"""One prompt, one answer: load, answer, write the trace, and free the models."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def answer(
     """Load, answer `prompt`, free the models.
 
     Args:
-        request: what is loaded, and how it answers.
+        request: what to load, and how to answer.
         prompt: the question.
-        trace: a file for what a replay needs; None for none.
-        before: what was said before, without the system prompt.
-        progress: told of every step of loading.
-        hear: told what the user should know, and of every event of the turn but its end.
-        cancel: stops it; an answer that has begun is kept as far as it came.
+        trace: file for the data of a replay, or None.
+        before: earlier messages, without the system prompt.
+        progress: receives every step of loading.
+        hear: receives notices for the user and every event of the turn except its end.
+        cancel: stops it; an answer that has begun is returned as far as it got.
 
     Raises:
         LocalspecError: as `load_session` and `Session.turn`; the trace cannot be written.
-        Cancelled: it was stopped while it was loading.
+        Cancelled: it was stopped while loading.
     """
     with closing(load_session(request, progress=progress, cancel=cancel)) as session:
         asked = session.settings
@@ -73,14 +73,14 @@ def answer(
 
 
 class _WithoutThoughts:
-    """Rounds with that of their text which is said to the user, thoughts left out."""
+    """Removes thoughts from the text of rounds."""
 
     def __init__(self, session: Session) -> None:
         self._reader = OriginReader(session.dialect.reader((), exact=True))
         self._last: RoundText | None = None
 
     def take(self, event: TurnEvent) -> Iterator[TurnEvent]:
-        """What is told of an event."""
+        """The events to report for `event`."""
         if not isinstance(event, RoundText):
             yield event
             return
@@ -89,7 +89,7 @@ class _WithoutThoughts:
         yield structs.replace(event, spans=_content(told))
 
     def end(self, event: TurnEnd) -> Iterator[TurnEvent]:
-        """What was held back, as it might have become a mark: text of the last round."""
+        """Text held back because it could have become a mark: the text of the last round."""
         spans = _content(self._reader.end(cut=event.reason is not FinishReason.STOP))
         if spans and self._last is not None:
             yield structs.replace(self._last, spans=spans)
@@ -101,7 +101,7 @@ def _content(told: Iterable[tuple[bool, tuple[Span, ...]]]) -> tuple[Span, ...]:
 
 @contextmanager
 def _traced(session: Session, path: Path | None) -> Iterator[None]:
-    """Have the answer's trace written to `path`, one JSON document to a line."""
+    """Write the answer's trace to `path`, one JSON document per line."""
     if path is None:
         yield
         return
@@ -140,7 +140,7 @@ def _answered(session: Session, end: TurnEnd, asked: ChatSettings) -> AnswerResu
 
 
 def _settings(session: Session) -> dict[str, Any]:
-    """Everything that was in force, by the names of the command line."""
+    """All settings in force, by their names on the command line."""
     chosen, pair = session.settings, session.pair
     sampling = asdict(chosen.sampling)
     return {

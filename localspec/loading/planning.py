@@ -1,4 +1,4 @@
-"""What is going to be loaded, and how: everything that the headers can tell."""
+"""Plans what to load, and how, from headers alone."""
 
 from __future__ import annotations
 
@@ -32,17 +32,16 @@ from localspec.pairs.names.resolver import ResolvedPair
 from localspec.pairs.report import vocabulary
 
 LEAST_CTX = 16
-UNQUANTISED = ("f32", "f16", "bf16")  # types of cached values that need no flash attention
+UNQUANTISED = ("f32", "f16", "bf16")  # types of cached values that work without flash attention
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedDraft:
-    """A draft model or a head, and how it is run.
+    """A draft model or a head, and its setup.
 
     Attributes:
-        kind: the name of what drafts with it.
-        path: its first file; the target's for a head inside that.
-        setup: how it is run.
+        kind: the drafter's name.
+        path: its first file; for a head inside the target, the target's.
     """
 
     kind: str
@@ -52,12 +51,12 @@ class PlannedDraft:
 
 @dataclass(frozen=True, slots=True)
 class DraftingPlan:
-    """What is going to draft.
+    """The drafters to load.
 
     Attributes:
         models: draft models and heads.
-        lookup: whether what repeats is copied.
-        why_no_model: where `models` are none.
+        lookup: whether repeated text is copied.
+        why_no_model: the reason if `models` is empty.
     """
 
     models: tuple[PlannedDraft, ...]
@@ -67,19 +66,18 @@ class DraftingPlan:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What is going to be loaded, from the headers alone.
+    """What to load, from the headers alone.
 
     Attributes:
-        name: how to show the pair.
+        name: the pair's name for display.
         path: the target's first file.
-        memory: how the target and the first draft are run.
-        total: bytes that all of it takes.
-        drafts: what drafts.
-        advice: sampling settings that are advised for the target.
+        memory: the setups of the target and of the first draft.
+        total: bytes of all models.
+        advice: sampling settings advised for the target.
         notices: what the user should know.
-        unflashed: bytes more that the models take without flash attention; None where that is no
-            choice: a device computes, values are quantised, or there is no room.
-        options: what was asked for, but for workers that do not answer.
+        unflashed: extra bytes without flash attention; None if there is no choice: a device
+            computes, values are quantised, or memory is short.
+        options: the request, without workers that do not answer.
     """
 
     name: str
@@ -96,7 +94,7 @@ class LoadPlan:
 def load_plan(options: LoadRequest) -> LoadPlan:
     """Resolve and check everything that can be checked without loading.
 
-    Workers that do not answer are left out, which is told.
+    Workers that do not answer are left out, with a notice.
 
     Raises:
         LocalspecError: as `load_session`.
@@ -112,10 +110,10 @@ def load_plan(options: LoadRequest) -> LoadPlan:
 
 
 def _left_to(workers: tuple[str, ...], options: LoadRequest) -> LoadRequest:
-    """What is asked for where only these of the workers are there.
+    """`options` reduced to these workers.
 
-    Proportions say nothing of the devices that are left, nor does a choice of devices with names of
-    workers' ones, which are counted anew.
+    If a worker is missing, proportions and device names that count workers are dropped: the
+    remaining devices are numbered again.
     """
     if workers == tuple(options.rpc):
         return options
@@ -168,12 +166,12 @@ def _load_plan(options: LoadRequest) -> LoadPlan:
 
 
 def advice_for(name: str, file: str, header: GgufHeader) -> SamplingAdvice:
-    """The sampling settings that are advised for a target.
+    """The sampling settings advised for a target.
 
     Args:
         name: of its pair.
-        file: its first file's name.
-        header: its own.
+        file: name of its first file.
+        header: of its first file.
     """
     known = catalogue.sampling_for(name, file)
     return advise(header.name or Path(file).stem, header.metadata, known)
@@ -182,7 +180,7 @@ def advice_for(name: str, file: str, header: GgufHeader) -> SamplingAdvice:
 def _unflashed(
     models: Sequence[ModelFacts], setups: Sequence[ModelSetup], memory: MemoryPlan
 ) -> int | None:
-    """Bytes more that the models take without flash attention; None as `LoadPlan` has it."""
+    """Extra bytes without flash attention; None as in `LoadPlan`."""
     if (devices() and memory.target.gpu_layers) or memory.target.cache_v not in UNQUANTISED:
         return None
     more = sum(
@@ -193,7 +191,7 @@ def _unflashed(
 
 
 def drafts_plan(options: LoadRequest, n_ctx: int) -> DraftingPlan:
-    """What drafts beside a target that is loaded with a context of `n_ctx`.
+    """Plan the drafters for a target that is loaded with a context of `n_ctx` tokens.
 
     Raises:
         LocalspecError: as `load_session`.
@@ -206,7 +204,7 @@ def drafts_plan(options: LoadRequest, n_ctx: int) -> DraftingPlan:
 
 
 def uses_mtp(options: LoadRequest) -> bool:
-    """Whether the head inside the target drafts, so that it has to be loaded with the target.
+    """Whether the head inside the target drafts, so that it must be loaded with the target.
 
     Raises:
         LocalspecError: as `load_session`.
@@ -227,12 +225,12 @@ def _drafts_plan(
 def _placed_alone(
     drafts: Sequence[_FoundDraft], free: FreeMemory, limits: UserLimits, n_ctx: int
 ) -> tuple[list[MemoryPlan], FreeMemory]:
-    """How draft models run for which a plan of two has no place, and what they leave free.
+    """Place draft models beyond the first; return their plans and the memory left.
 
     Raises:
-        OutOfMemory: one finds no room.
+        OutOfMemory: one does not fit.
     """
-    layers = limits.draft_gpu_layers  # and the shares are the target's
+    layers = limits.draft_gpu_layers  # the proportions are the target's
     alone = replace(limits, n_ctx=n_ctx, gpu_layers=layers, snapshots=0, split=())
     found = []
     for draft in drafts:
@@ -248,7 +246,7 @@ def _placed_alone(
 
 
 def check_files(options: LoadRequest) -> None:
-    """Check all that does not depend on what is free.
+    """Check everything that does not depend on free memory.
 
     Raises:
         LocalspecError: as `load_session`.
@@ -258,7 +256,7 @@ def check_files(options: LoadRequest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _FoundDraft:
-    """What drafts, found and checked: the name of its kind, its files and its sizes."""
+    """A drafter, found and checked: the name of its kind, its files and its sizes."""
 
     kind: str
     files: ModelFiles
@@ -267,7 +265,7 @@ class _FoundDraft:
 
 @dataclass(frozen=True, slots=True)
 class _FoundFiles:
-    """The files of a request, their headers read and checked."""
+    """The files of a request, with their headers read and checked."""
 
     resolved: ResolvedPair
     target: ModelFiles
@@ -275,17 +273,17 @@ class _FoundFiles:
 
     @property
     def models(self) -> tuple[ModelFiles, ...]:
-        """The files of the target and of what drafts, but for a head inside the target."""
+        """The files of the target and its drafters, without a head inside the target."""
         return (self.target, *(each.files for each in self.drafts if each.kind != MTP))
 
     @property
     def heads(self) -> tuple[ModelFiles, ...]:
-        """The files of heads, but for one inside the target."""
+        """The files of heads, without one inside the target."""
         return tuple(each.files for each in self.drafts if each.kind in head_checks.FILES)
 
 
 def _find(options: LoadRequest) -> _FoundFiles:
-    """Find the files, and check by their headers that they can chat and belong together."""
+    """Find the files, and check by their headers that they can chat and fit together."""
     asked = options.drafters
     first = None if asked.own else next(iter(asked.named), resolver.NO_DRAFT)
     resolved = resolver.resolve(options.pair, first, scan=options.scan)
@@ -305,7 +303,7 @@ def _find(options: LoadRequest) -> _FoundFiles:
 
 
 def _draft(path: Path, target: ModelFiles) -> _FoundDraft:
-    """Read the header of a draft model or a head, and check that it can serve the target."""
+    """Read the header of a draft model or head, and check that it fits the target."""
     files = gguf.read_model(path)
     if head_checks.is_head(files.header):
         head_checks.require_head(files, target.header)
@@ -317,7 +315,7 @@ def _draft(path: Path, target: ModelFiles) -> _FoundDraft:
 
 
 def _read(path: Path) -> ModelFiles:
-    """Read a model's header, and make sure that llama.cpp can be given the file to chat with."""
+    """Read a model's header, and check that llama.cpp can chat with the model."""
     model = gguf.read_model(path)
     usable.require_usable(model.header, str(path))
     return model
@@ -333,12 +331,12 @@ def free_memory(
     draft: tuple[str, ...] | None = (),
     threads: int = 0,
 ) -> FreeMemory:
-    """What this machine has free now.
+    """The free memory of this machine.
 
     Args:
         target: names of the devices that the target may use, None for all.
         draft: the same for the draft.
-        threads: that will be started.
+        threads: threads that will be started.
     """
     return FreeMemory(
         ram=machine.available(),
@@ -358,12 +356,12 @@ def free_memory(
 
 
 def free_for(workers: Sequence[str]) -> FreeMemory:
-    """What a pair would find now, with the workers as greeted."""
+    """The free memory for a pair, with these workers, which must have been greeted."""
     return free_memory(draft=devices_of_draft(LoadRequest(rpc=tuple(workers))))
 
 
 def greet(workers: Sequence[str]) -> tuple[str, ...]:
-    """Make those that answer known; what the user should know of each.
+    """Register the workers that answer; return a notice for each that needs one.
 
     Raises:
         UsageError, EngineError: as `add_workers`.
@@ -372,7 +370,7 @@ def greet(workers: Sequence[str]) -> tuple[str, ...]:
 
 
 def _threads(options: LoadRequest) -> int:
-    """How many threads will be started: the same ones serve all models."""
+    """How many threads will be started; all models share them."""
     asked = (options.threads_batch or 0, options.draft_threads or 0)
     return max(options.threads or default_threads(), *asked)
 
@@ -380,7 +378,8 @@ def _threads(options: LoadRequest) -> int:
 def devices_of_draft(options: LoadRequest) -> tuple[str, ...] | None:
     """The devices that the draft may use, empty for none, None for all.
 
-    Without a choice those of the target, but none over the network: a draft waits for every token.
+    By default those of the target without workers: a draft would wait for the network at every
+    token.
     """
     if options.draft_device is not None:
         return options.draft_device
@@ -391,7 +390,7 @@ def devices_of_draft(options: LoadRequest) -> tuple[str, ...] | None:
 
 
 def _usable(device: DeviceMemory) -> int:
-    """What is free there; of the main memory, no more than is free in it."""
+    """Free bytes of a device; if it uses main memory, at most what is free there."""
     return min(device.free, machine.available()) if device.integrated else device.free
 
 
@@ -438,7 +437,7 @@ def _beyond_training(n_ctx: int, model: ModelFiles) -> list[str]:
 
 
 def _unlocked(memory: MemoryPlan) -> list[str]:
-    """What the system does not let llama.cpp lock: it goes on without, and tells its log alone."""
+    """Notices if the system refuses to lock memory: llama.cpp goes on and only logs it."""
     weights, limit = sum(each.host_weights for each in memory.needs), machine.lockable()
     if limit is None or weights <= limit:
         return []

@@ -1,4 +1,4 @@
-"""What comes of a request: plain values, which travel between processes."""
+"""What requests return: plain values that travel between processes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class AnswerResult:
 
     Attributes:
         end: its text, why it ended, and sums over its rounds.
-        said: what is said to the user: the text without thoughts and marks.
-        thought: what the model thought, None for nothing.
+        said: the text for the user, without thoughts and marks.
+        thought: the thoughts; None without any.
         figures: the live figures at its end.
-        speculation_note: why nothing can be drafted; empty where something can.
+        speculation_note: why nothing can be drafted; empty if something can.
         peak_memory_bytes: of the engine's process and its accelerators.
-        settings: everything that was in force, by the names of the command line.
-        chosen: those of them that a conversation keeps; a seed that nobody gave is none of them.
-        pair_name, pair_reference: as `SessionInfo` has them.
+        settings: all settings in force, by their names on the command line.
+        chosen: the settings that a conversation keeps; without a seed that was drawn.
+        pair_name, pair_reference: as in `SessionInfo`.
         spans: the answer's text by origin.
-        notices: what the user should know about the pair and its settings.
+        notices: about the pair and its settings, for the user.
     """
 
     end: TurnEnd
@@ -49,11 +49,11 @@ class AnswerResult:
 
 @dataclass(frozen=True, slots=True)
 class GammaChoice:
-    """What `auto` does at a steady acceptance.
+    """The automatic draft length at a steady acceptance.
 
     Attributes:
         acceptance: of every drafted token, given that those before it were accepted.
-        gamma: the draft length; 0 for no drafting.
+        gamma: draft length; 0 for no drafting.
         speedup: over the baseline.
     """
 
@@ -64,21 +64,21 @@ class GammaChoice:
 
 @dataclass(frozen=True, slots=True)
 class TunedModel:
-    """What was found out about one model.
+    """The measurements of one model.
 
     Attributes:
         name: the model's file.
-        threads: it was timed with; in use from now on where `by_threads` tells why.
-        by_threads: seconds of one token and of four, for every thread count tried; none of a
-            measurement that was disturbed.
+        threads: used for the timing; used from now on if `by_threads` supports it.
+        by_threads: seconds of one token and of four, for every thread count tried; empty if the
+            measurement was disturbed.
         points: n to seconds of one decode of n tokens.
         curve: the same for every n from 1, interpolated.
-        stored: whether it could be kept.
-        spread: how far timings lay apart, in shares.
-        kept: whether an earlier measurement, which was not disturbed, stays in its place; what is
-            told is that one then.
+        stored: whether it could be stored.
+        spread: relative spread of the timings.
+        kept: whether an earlier, undisturbed measurement stays in place; the values are then that
+            one's.
         busy: whether other programs kept cores busy at the end.
-        noisy: whether it was disturbed, as those cores or the timings say: it is not stored.
+        noisy: whether those programs or the timings show a disturbance; it is then not stored.
     """
 
     name: str
@@ -95,14 +95,14 @@ class TunedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedPair:
-    """What was found out about a pair.
+    """The measurements of a pair.
 
     Attributes:
-        name: how the pair is called.
+        name: the pair's name.
         machine: the processor and its accelerators, in words.
         build: the version of llama-cpp-python.
         target, draft: its models; None without a draft.
-        draft_note: why nothing can be drafted; empty where something can.
+        draft_note: why nothing can be drafted; empty if something can.
         choices: the draft length for each acceptance; empty without a draft.
     """
 
@@ -116,7 +116,7 @@ class TunedPair:
 
 
 def tuned_text(found: TunedPair) -> str:
-    """What was found out about a pair, for a person."""
+    """The measurements of a pair, for people."""
     target, draft = found.target, found.draft
     lines = [found.machine, "", *_curve_lines(target)]
     if draft is None:

@@ -1,9 +1,9 @@
-"""In which form the starter answers: as its file comes, in Q4_1, or converted to Q8_0.
+"""Chooses the starter's form: its file in Q4_1 as it comes, or a copy converted to Q8_0.
 
-On many processors llama.cpp's kernels for Q4_1 are slow, most of all for the few tokens of a check;
-on others they may be faster. So the file is converted once, both are timed in turns, and the copy
-answers unless a token takes longer in it without drafting: beside a slow baseline any draft would
-look good.
+On many processors llama.cpp's Q4_1 kernels are slow, most of all for the few tokens of a
+verification; on others they may be faster. So the file is converted once and both are timed in
+turns. The copy is used unless it is slower without drafting: compared with a slow baseline any
+draft would look good.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from localspec.pairs.disk import starter
 from localspec.pairs.disk.starter import StarterForm
 from localspec.safe_text import reason
 
-_TURNS: Final = 5  # of each form: what disturbs the one disturbs the other
+_TURNS: Final = 5  # of each form, so that disturbances hit both
 _DECODES: Final = (1,) * 8
-_TURN_S: Final = 0.2  # in which a slow machine decodes less often
+_TURN_S: Final = 0.2  # after which a slow machine skips decodes
 _N_CTX: Final = 256
-_ASIDE: Final = ".unfinished-"  # in the name of a folder, after the process that writes in it
+_ASIDE: Final = ".unfinished-"  # part of a temporary folder's name, before its process id
 
 
 def is_settled() -> bool:
-    """Whether it is known in which form the starter answers on this machine."""
+    """Whether the starter's form on this machine is decided."""
     form = starter.recall()
     return form is not None and (form.machine, form.build) == (machine(), build())
 
 
 def settle(source: Path) -> str:
-    """Have the starter answer in its faster form from now on, and say what was done.
+    """Choose the starter's faster form and say what was done.
 
-    Beside other programs nothing can be timed: then the copy answers until the next start.
+    While other programs run nothing can be timed; the copy is then used until the next start.
 
     Args:
-        source: the starter's file as it came.
+        source: the starter's original file.
     """
     try:
         known = starter.recall()
@@ -78,7 +78,7 @@ def settle(source: Path) -> str:
     if not copy_bytes:
         return f"starter stays in Q4_1, as it came: {before} tokens/s, {after} in Q8_0"
     told = f"{after} tokens/s, {before} as it came ({_taking(copy_bytes)})"
-    return f"starter converted to Q8_0: {told}"  # in one line of 80 columns
+    return f"starter converted to Q8_0: {told}"  # fits a line of 80 columns
 
 
 def _taking(copy_bytes: int) -> str:
@@ -86,15 +86,15 @@ def _taking(copy_bytes: int) -> str:
 
 
 def _convert(source: Path, copy: Path) -> int:
-    """Write the copy, which appears whole or not at all; its size in bytes.
+    """Write the copy, which appears whole or not at all; return its size in bytes.
 
     Raises:
-        OSError: there is no room for it, or the folder cannot be written.
+        OSError: the disk is full, or the folder cannot be written.
         ModelLoadError: llama.cpp cannot convert `source`.
     """
     private.make_folder(copy.parent)
     _sweep(copy.parent)
-    # llama.cpp names no cause when the disk is full. Eight bits take less than twice Q4_1's five.
+    # llama.cpp gives no reason when the disk is full. Q8_0 takes less than twice the size of Q4_1.
     if shutil.disk_usage(copy.parent).free < 2 * source.stat().st_size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     prefix = f"{os.getpid()}{_ASIDE}"
@@ -105,7 +105,7 @@ def _convert(source: Path, copy: Path) -> int:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete what starts left that were killed while they converted, and nothing of a live one."""
+    """Delete temporary folders of killed starts; those of live processes stay."""
     for left in folder.glob(f"*{_ASIDE}*"):
         pid, _, _ = left.name.partition(_ASIDE)
         if pid.isdecimal() and not psutil.pid_exists(int(pid)):
@@ -113,7 +113,7 @@ def _sweep(folder: Path) -> None:
 
 
 def times(*files: Path) -> tuple[float, ...]:
-    """Seconds of a token of each model without drafting, timed in turns; the least count."""
+    """The least seconds per token of each model without drafting, timed in turns."""
     with ExitStack() as stack:
         models = [stack.enter_context(Model.load(file)) for file in files]
         contexts = [

@@ -1,4 +1,4 @@
-"""llama.cpp behind three things: `Model`, `Context` and the devices. The only room with ctypes."""
+"""llama.cpp: models, contexts and devices. The only package that uses ctypes."""
 
 from localspec.engine.llama.context import Context, Listener
 from localspec.engine.llama.context_options import ContextOptions

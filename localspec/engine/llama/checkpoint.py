@@ -1,8 +1,8 @@
-"""Going back: what an architecture lets one take out of the cache again, and copies of its state.
+"""How decoded tokens leave the cache again, and copies of states that cannot be shortened.
 
 Attention keeps a row per token, and rows can be removed. A recurrent layer keeps one state that
-every token changes: going back takes a copy of an earlier state, llama.cpp's own of the last few
-tokens (snapshots) or ours (a checkpoint).
+every token changes. To go back, an earlier state is needed: one that llama.cpp keeps of the last
+few tokens (a snapshot), or a copy made here (a checkpoint).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ class Rollback(Enum):
     """How decoded tokens are taken back."""
 
     REMOVAL = "removal"
-    """Any number of them, by removing their rows."""
+    """Any number of tokens, by removing their rows."""
     SNAPSHOTS = "snapshots"
-    """Those of the last batch, as far as llama.cpp keeps snapshots; else by checkpoint."""
+    """Tokens of the last batch, as far as llama.cpp keeps snapshots; others by checkpoint."""
     CHECKPOINT = "checkpoint"
-    """By going back to a copy of the state and reading again what stays."""
+    """By restoring a copy of the state and decoding the tokens that stay once more."""
     NONE = "none"
-    """Not at all: speculation would be wrong here."""
+    """Not at all: speculation would give wrong results."""
 
 
 class Checkpoint:
-    """A copy of what can't be removed token by token; rows of attention stay in the cache.
+    """A copy of the state that cannot be removed token by token; attention rows stay in the cache.
 
     Attributes:
-        n: the tokens that were in the cache, None while there is no copy.
+        n: tokens in the cache when the copy was made; None without a copy.
     """
 
     def __init__(self, handle: Any) -> None:
@@ -46,7 +46,7 @@ class Checkpoint:
         self.n: int | None = None
 
     def take(self, n: int) -> None:
-        """Copy the state, in which `n` tokens are; where that fails there is no copy."""
+        """Copy the state of the first `n` tokens; if that fails there is no copy."""
         if n in (0, self.n):
             self.n = n
             return
@@ -60,9 +60,9 @@ class Checkpoint:
         self.n = n if self._size else None
 
     def restore(self) -> bool:
-        """Put the copy back, and remove the rows that came after it; say whether it worked.
+        """Restore the copy and remove the rows that came after it; return whether it worked.
 
-        Without a copy, or if it fails, the cache has to be taken for empty.
+        Without a copy, or after a failure, the caller must treat the cache as empty.
         """
         memory = lib.llama_get_memory(self._handle)
         if not self.n:
@@ -75,7 +75,7 @@ class Checkpoint:
         return bool(read) and bool(lib.llama_memory_seq_rm(memory, _SEQUENCE, self.n, -1))
 
     def forget(self, after: int = -1) -> None:
-        """A copy of more than `after` tokens is of no use any more."""
+        """Drop a copy of more than `after` tokens, which is no longer of use."""
         if self.n is not None and self.n > after:
             self.n = None
 

@@ -26,16 +26,16 @@ _NO_SLOT = 1
 
 
 class Listener(Protocol):
-    """Reads what a context computes, besides the logits that whoever decodes asks for."""
+    """Reads what a context computes in addition to the logits that the caller asks for."""
 
     def listen(self, *, wanted: bool) -> None:
-        """Every decode is shown from now on, or none any more."""
+        """Start (`wanted`) or stop receiving every decode."""
 
     def after_decode(self, tokens: Sequence[int], start: int) -> None:
-        """See that `tokens` have just been decoded at the positions from `start` on.
+        """Take note that `tokens` were decoded at the positions from `start` on.
 
-        Nothing is said of what is taken back: whatever was known from `start` on is void with this
-        call, and what lies behind the cache's end is until then.
+        Removed tokens are not announced. This call invalidates everything known from `start` on;
+        until then, ignore what is known of positions past the end of the cache.
         """
 
 
@@ -43,23 +43,22 @@ class Context:
     """A cache of one sequence, always a prefix of what was decoded.
 
     Attributes:
-        model: whose weights it uses.
-        n_ctx, n_batch: how many tokens fit, and how many one decode may take.
+        n_ctx, n_batch: tokens that fit in the cache, and in one decode.
         tokens: the ids in the cache, in order. Read it, never write it.
-        rollback: how tokens are taken out again, found by trying.
+        rollback: how tokens can be removed again, as tried at the start.
         cache_bytes, buffer_bytes: what llama.cpp allocated for the cache and for computing.
-        readers: are shown every decode, while llama.cpp's buffers hold its results: prompts batch
-            by batch, rounds, what is read again after going back.
-        tapped: how many of them read which layer's states.
-        threads: with which it decodes.
+        readers: receive every decode while llama.cpp's buffers hold its results: prompts batch by
+            batch, rounds, and tokens that are decoded again after a rollback.
+        tapped: for each layer, how many readers use its states.
+        threads: the CPU threads that it decodes with.
         options: how it was made.
-        holds: whether what it decodes stays in a cache of its own.
+        holds: whether it has a cache of its own for what it decodes.
     """
 
     holds = True
 
     def __init__(self, model: Model, options: ContextOptions, cancel: Cancel | None = None) -> None:
-        """Allocate the cache and decode two tokens once, to warm up and to learn what works.
+        """Allocate the cache and decode two tokens, to warm up and to learn how to roll back.
 
         Raises:
             OutOfMemory: the cache or the compute buffers do not fit.
@@ -82,7 +81,7 @@ class Context:
             raise _creation_failure(model, options, section)
         self.threads = Threads(self._handle)
         self._memory = lib.llama_get_memory(self._handle)
-        self._window = int(lib.llama_model_n_swa(model.handle))  # tokens; 0 where all see all
+        self._window = int(lib.llama_model_n_swa(model.handle))  # tokens; 0 if every layer sees all
         self.cache_bytes = section.allocated("KV", "RS")
         self.buffer_bytes = section.allocated("compute", "output")
         self._batch = _Batch(self.n_batch)
@@ -92,7 +91,7 @@ class Context:
         self._views: dict[tuple[int, int], NDArray[np.float32]] = {}
         self._checkpoint = Checkpoint(self._handle)
         self._snapshots = 0
-        self._batch_start = 0  # before which the snapshots of the last batch don't reach
+        self._batch_start = 0  # snapshots of the last batch reach back to here
         try:
             if not self._memory:
                 raise UnsupportedModel(
@@ -111,10 +110,10 @@ class Context:
         return options.params()
 
     def watch(self, cancel: Cancel | None) -> None:
-        """Let `cancel` interrupt a running decode from now on (on the CPU; elsewhere it waits).
+        """Let `cancel` interrupt a running decode from now on; only the CPU stops midway.
 
-        The callback is C's ``strlen`` on the flag: zero means go on. A Python callback would
-        be called at every graph node and wait for the interpreter's lock each time.
+        The callback is C's ``strlen`` on the flag: zero means continue. A Python callback would run
+        at every graph node and take the interpreter's lock each time.
         """
         if cancel is self._watched:
             return
@@ -160,20 +159,20 @@ class Context:
         return self._logits(n, n_logits)
 
     def familiar(self, n: int, n_logits: int) -> bool:
-        """Whether to decode `n` tokens takes what it will take from then on.
+        """Whether a decode of `n` tokens has run before, so that its time is typical.
 
-        The first time llama.cpp asks workers how much memory each result takes that is of a new
-        shape, one journey over the network after the other, and a card is told its kernels.
+        The first decode of a new shape is slower: llama.cpp asks each worker over the network for
+        the size of every result, one at a time, and a graphics card loads its kernels.
         """
         return not self.model.offloaded or (n, n_logits) in self._decoded
 
     @property
     def settles(self) -> bool:
-        """Whether a decode is the faster for being of the size of those before: not on the CPU."""
+        """Whether repeating the same batch size makes decodes faster; not so on the CPU."""
         return self.model.offloaded
 
     def show(self, readers: Sequence[Listener]) -> None:
-        """Show the decodes from now on to `readers`, and to nobody else."""
+        """Send all decodes from now on to `readers` and to no others."""
         before, self.readers = self.readers, tuple(readers)
         if before == self.readers:
             return
@@ -185,16 +184,16 @@ class Context:
                 each.listen(wanted=True)
 
     def wait(self) -> None:
-        """Wait until a device has done what was decoded without logits.
+        """Wait until the device has finished all decodes, also those without logits.
 
-        Whoever asks for logits waits for them anyway; until then `decode` only hands out the work.
+        Reading logits waits by itself; without them `decode` only queues the work.
         """
         lib.llama_synchronize(self._handle)
 
     def _recover(self, code: int) -> None:
-        """Take out what a failed decode left behind, and raise what it means."""
+        """Remove what a failed decode left in the cache, and raise the error for `code`."""
         kept = len(self.tokens)
-        # A decode that stopped in the middle has changed a recurrent state, and taken no snapshot.
+        # A decode that stopped midway has changed the recurrent state without taking a snapshot.
         removable = self.rollback is Rollback.REMOVAL
         if not (removable and lib.llama_memory_seq_rm(self._memory, 0, kept, -1)):
             self._go_back()
@@ -227,12 +226,12 @@ class Context:
 
     @property
     def handle(self) -> Any:
-        """llama.cpp's own context."""
+        """llama.cpp's context pointer."""
         return self._handle
 
     @property
     def behind(self) -> int:
-        """Tokens that the next decode is behind."""
+        """Tokens of context before the next decode."""
         return len(self.tokens)
 
     @property
@@ -242,30 +241,30 @@ class Context:
 
     @property
     def token_bytes(self) -> float:
-        """Bytes of a token in the cache, which every decode behind it reads."""
+        """Bytes of one token in the cache; every later decode reads them."""
         return self.cache_bytes / self.n_ctx
 
     @property
     def can_truncate(self) -> bool:
-        """Whether decoded tokens can be taken out again: without it nothing may be drafted."""
+        """Whether decoded tokens can be removed again; otherwise drafting is not possible."""
         return self.rollback is not Rollback.NONE
 
     @property
     def max_rollback(self) -> int | None:
-        """How many tokens of the last batch can be taken out again at once; None for all of them.
+        """How many tokens of the last batch can be removed at once; None for all of them.
 
-        Of more than these, what stays is read again from the last `mark` on.
+        To remove more, the tokens that stay are decoded again from the last `mark` on.
         """
         if self.rollback is Rollback.REMOVAL:
             return None
         return self._snapshots if self.rollback is Rollback.SNAPSHOTS else 0
 
     def mark(self, ahead: int = 0, *, anew: bool = False) -> None:
-        """Make sure that one can go back to here.
+        """Make sure that the cache can be rolled back to its present length.
 
-        Costs nothing for plain attention. A recurrent state is copied, unless the next decode is of
-        `ahead` tokens and llama.cpp keeps snapshots for so many, or there is a copy of it already
-        and none is asked for `anew`.
+        Plain attention needs nothing. A recurrent state is copied, unless the next decode has
+        `ahead` tokens and llama.cpp keeps enough snapshots for it. An existing copy of this state
+        is kept unless `anew` asks for another.
         """
         if self.rollback in (Rollback.REMOVAL, Rollback.NONE) or 0 < ahead <= self._snapshots + 1:
             return
@@ -276,8 +275,8 @@ class Context:
     def truncate(self, n: int) -> None:
         """Keep the first `n` tokens of the cache.
 
-        A recurrent state goes back to the last `mark`, and what follows there is read again. So is
-        all of a restored cache that lacks what layers with a sliding window see from there.
+        A recurrent state goes back to the last `mark` and decodes the tokens after it again. A
+        restored cache is decoded again in full if it lacks rows that sliding-window layers need.
 
         Raises:
             EngineError: llama.cpp cannot remove the rest; the cache is then empty.
@@ -292,18 +291,19 @@ class Context:
                 "Switch speculation off for this model with --draft none.",
             )
         watched = self._watched
-        self.watch(None)  # these tokens have been read before: no moment to stop
+        self.watch(None)  # already decoded once: not a moment to stop
         try:
             for start in range(len(self.tokens), n, self.n_batch):
                 self.decode(kept[start : start + self.n_batch], 0)
-            self.wait()  # what this takes is no part of the next decode's time
+            self.wait()  # the next decode must not pay for this
         finally:
             self.watch(watched)
 
     def rewind(self, n: int) -> int:
-        """Keep the first `n` tokens, or fewer where that saves reading; return how many.
+        """Keep the first `n` tokens, or fewer if that saves decoding; return how many.
 
-        Where no way leads back to `n` the cache is as at the last `mark` before it, or empty.
+        If the cache cannot go back to `n`, it goes back to the last `mark` before it, or is
+        emptied.
         """
         if n < len(self.tokens) and not self._remove(n):
             self._checkpoint.forget(after=n)
@@ -311,9 +311,9 @@ class Context:
         return len(self.tokens)
 
     def keep_prefix(self, tokens: Sequence[int]) -> int:
-        """Keep what the cache has in common with `tokens` from the start; return its length.
+        """Keep the common prefix of the cache and `tokens`; return its length.
 
-        Where a partial removal is impossible less is kept: slower, never wrong.
+        If a part cannot be removed, less is kept: slower, never wrong.
         """
         return self.rewind(common_prefix(self.tokens, tokens))
 
@@ -325,16 +325,16 @@ class Context:
         self._batch_start = 0
 
     def state(self) -> NDArray[np.uint8]:
-        """A copy of the cache's contents, for `restore`; empty where llama.cpp makes none."""
+        """Copy the contents of the cache for `restore`; empty if llama.cpp cannot copy them."""
         size = int(lib.llama_state_seq_get_size(self._handle, 0))
         copy = np.empty(size, np.uint8)
         data = copy.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         return copy[: int(lib.llama_state_seq_get_data(self._handle, data, size, 0))]
 
     def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
-        """Hold `tokens` again, as when `state` was copied; nothing at all where that fails.
+        """Load `state`, copied when the cache held `tokens`; on failure the cache is empty.
 
-        Of layers with a sliding window the last tokens alone are copied: see `reaches`.
+        Sliding-window layers only restore the last tokens: see `reaches`.
         """
         self.clear()
         data = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
@@ -345,23 +345,23 @@ class Context:
             self.clear()
 
     def reaches(self, n: int, of: int) -> bool:
-        """Whether one can go back to the first `n` of so many tokens that were restored."""
+        """Whether a restored cache of `of` tokens can be cut to its first `n`."""
         if self.rollback is not Rollback.REMOVAL:
             return n == of
         return not self._window or of <= self._window or n + 1 >= of
 
     def repeat(self, cells: int) -> bool:
-        """Fill at least so many cells of the cache with copies of what it holds.
+        """Fill at least `cells` cells of the cache with copies of its contents.
 
-        What a pass takes depends on how many cells there are, not on what is in them, and to copy
-        them takes a fraction of reading. The text stays what it was. Of use for measuring alone.
+        The time of a decode depends on the number of cells, not on their contents, and copying
+        takes a fraction of the time of decoding. `tokens` stays the same. Only for measurements.
 
         Args:
-            cells: no more than the context has.
+            cells: at most `n_ctx`.
 
         Returns:
-            Whether llama.cpp made the copies; if not, the cache is empty. Without
-            `ContextOptions.copies` it makes none.
+            Whether llama.cpp made the copies; if not, the cache is empty. It needs
+            `ContextOptions.copies`.
         """
         state, held = self.state(), len(self.tokens)
         data = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
@@ -376,9 +376,9 @@ class Context:
         return True
 
     def _remove(self, n: int) -> bool:
-        """Remove all but the first `n` tokens where llama.cpp can do that and is right to."""
-        # llama.cpp doesn't check that the batch was long enough to take the snapshot, and a second
-        # removal before the next decode is refused.
+        """Remove all but the first `n` tokens if llama.cpp can do that correctly."""
+        # llama.cpp does not check that the batch was long enough for the snapshot, and refuses a
+        # second removal before the next decode.
         taken = len(self.tokens) - n <= self._snapshots and n > self._batch_start
         if self.rollback is not Rollback.REMOVAL and not taken:
             return False
@@ -392,12 +392,12 @@ class Context:
         return True
 
     def _lacks(self, n: int) -> bool:
-        """Whether some of what layers with a sliding window see from `n` on was not restored."""
+        """Whether rows that sliding-window layers need from `n` on were not restored."""
         first = lib.llama_memory_seq_pos_min(self._memory, 0) if n and self._window else 0
         return bool(first > max(0, n + 1 - self._window))
 
     def _go_back(self) -> None:
-        """Be as at the last mark, or empty."""
+        """Go back to the last mark, or empty the cache."""
         if self._checkpoint.restore():
             del self.tokens[self._checkpoint.n :]
             self._batch_start = len(self.tokens)
@@ -405,11 +405,11 @@ class Context:
             self.clear()
 
     def _probe(self) -> Rollback:
-        """Warm up, and find by trying how tokens are taken back.
+        """Warm up, and try which way of removing tokens works.
 
-        Removal is tried as llama.cpp itself tries it: of two tokens one is removed. A checkpoint
-        counts where a token gives the same logits before and after going back to it (a device may
-        round differently from one pass to the next).
+        Removal is tried as in llama.cpp: decode two tokens, remove one. A checkpoint works if a
+        token gives the same logits before and after the rollback, up to rounding, which may differ
+        from pass to pass on a device.
         """
         token = self.model.bos if self.model.bos is not None else 0
         self.decode([token, token], 1)
@@ -443,22 +443,22 @@ class Context:
 
 
 class _Batch:
-    """llama.cpp's batch struct for one sequence, its arrays numpy's."""
+    """llama.cpp's batch struct for one sequence, with numpy arrays."""
 
     def __init__(self, size: int) -> None:
         self._tokens, self._positions = np.zeros((2, size), np.int32)
         self._range, self._wanted = np.arange(size, dtype=np.int32), np.zeros(size, np.int8)
         ids = ctypes.POINTER(ctypes.c_int32)
-        self._struct = lib.llama_batch(  # without sequences all are of the first one
+        self._struct = lib.llama_batch(  # without sequence ids, all tokens belong to sequence 0
             token=self._tokens.ctypes.data_as(ids),
             pos=self._positions.ctypes.data_as(ids),
             logits=self._wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
         )
 
     def fill(self, tokens: Sequence[int], position: int, n_logits: int) -> Any:
-        """The batch of `tokens` from `position` on, logits wanted for the last `n_logits`."""
+        """Fill the batch with `tokens` from `position` on, with logits for the last `n_logits`."""
         n = self._struct.n_tokens = len(tokens)
-        if n == 1:  # plain decoding: a slice of an array takes far longer than an element
+        if n == 1:  # the baseline's case: a slice costs far more than an element
             self._tokens[0], self._positions[0], self._wanted[0] = tokens[0], position, n_logits
             return self._struct
         self._tokens[:n] = tokens
@@ -487,5 +487,5 @@ def _creation_failure(model: Model, options: ContextOptions, section: LogSection
 
 
 def _address(function: Any) -> int:
-    """Where a C function begins."""
+    """The address of a C function."""
     return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -1,4 +1,4 @@
-"""How a context is made: `ContextOptions`, and llama.cpp's struct for them."""
+"""The options of a context: `ContextOptions`, and their llama.cpp struct."""
 
 from __future__ import annotations
 
@@ -16,19 +16,18 @@ _TYPES |= {"iq4_nl": 20, "q5_0": 6, "q5_1": 7}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextOptions:
-    """How a context is made.
+    """How to make a context.
 
     Attributes:
-        n_ctx: tokens that it can hold.
-        n_batch: tokens decoded at once while reading a prompt.
-        threads: CPU threads, None for one per physical core.
-        threads_batch: the same for more than one token at a time, None for as many.
-        flash_attention: True, False, or None to let llama.cpp decide.
-        snapshots: for models with recurrent layers, how many tokens of the last batch can be taken
-            back without reading again what stays. Each costs a copy of the state; architectures
-            that have none ignore it.
+        n_ctx: capacity in tokens.
+        n_batch: tokens per decode of a prompt.
+        threads: CPU threads; None for one per physical core.
+        threads_batch: the same for decodes of several tokens; None for `threads`.
+        flash_attention: None lets llama.cpp decide.
+        snapshots: for recurrent layers, how many tokens of the last batch can be removed without
+            decoding the rest again. Each costs a copy of the state; other architectures ignore it.
         cache_k, cache_v: types of the cache, by llama.cpp's names.
-        copies: whether the cache can be filled with copies, to measure behind them.
+        copies: whether the cache can be filled with copies, to measure at longer contexts.
     """
 
     n_ctx: int
@@ -42,7 +41,7 @@ class ContextOptions:
     copies: bool = False
 
     def params(self) -> Any:
-        """llama.cpp's struct for them."""
+        """llama.cpp's struct with these options."""
         params = lib.llama_context_default_params()
         threads = self.threads or default_threads()
         params.n_ctx = self.n_ctx

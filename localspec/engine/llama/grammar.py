@@ -19,14 +19,15 @@ from localspec.errors import EngineError, UsageError
 from localspec.scratch import nameless_file
 
 ROOT = b"root"
-_MANY = 512  # from here on it pays to look at first bytes before asking llama.cpp
-# llama.cpp calls itself for every bracket, and for every rule that begins with another: too many
-# would end the process. A repetition that ends below where it begins would fill the memory.
+_MANY = 512  # from this many ids on, filtering by first byte is faster
+# llama.cpp recurses for every bracket and for every rule that begins with another: too deep a
+# grammar would end the process. A repetition with a maximum below its minimum would fill the
+# memory.
 _DEEPEST = 1000
 _MOST_RULES = 10_000
 _WRITTEN = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\n]*', re.DOTALL)
 _REPEATED = re.compile(r"\{\s*([0-9]{1,99})\s*,\s*([0-9]{1,99})\s*\}")
-# llama.cpp's grammars read these bytes as characters, though no text has them (RFC 3629).
+# llama.cpp's grammars accept these bytes as characters, but no valid text has them (RFC 3629).
 _NO_TEXT = re.compile(
     rb"[\xC0\xC1\xF5-\xFF]|\xE0[\x80-\x9F]|\xED[\xA0-\xBF]|\xF0[\x80-\x8F]|\xF4[\x90-\xBF]"
 )
@@ -34,11 +35,11 @@ _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32
 
 
 class LlamaGrammar:
-    """One state of a grammar over one model's vocabulary.
+    """One state of a grammar over a model's vocabulary.
 
-    Control tokens are never allowed, but for those that end generation: llama.cpp matches their
-    names against the grammar as if they were text, though nobody gets to see that text. Nor are
-    bytes that make no text.
+    Two kinds of tokens are never allowed: control tokens that do not end generation, since
+    llama.cpp matches their names as if they were text although the user never sees that text; and
+    bytes that cannot be part of valid text.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class LlamaGrammar:
 
     @classmethod
     def parse(cls, model: Model, gbnf: str) -> LlamaGrammar:
-        """The state of the grammar `gbnf`, whose start symbol is ``root``, before any text.
+        """Parse `gbnf`, whose start symbol is ``root``; return the state before any text.
 
         Raises:
-            UsageError: it is no grammar. Check with `check_grammar` first: llama.cpp writes what
-                it dislikes to standard error.
+            UsageError: `gbnf` is not a grammar. Call `check_grammar` first: llama.cpp writes its
+                complaints to standard error.
         """
         section, vocab = start_backend().section(), lib.llama_model_get_vocab(model.handle)
         handle = lib.llama_sampler_init_grammar(vocab, _encoded(gbnf), ROOT)
@@ -65,7 +66,7 @@ class LlamaGrammar:
         return cls(handle, _LlamaVocabulary.of(model, by_id="<[" in gbnf))
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of `ids` (k,) may come next: (k,). After the end: all, since nobody reads on."""
+        """Which of `ids` (k,) may come next: (k,). After the end all may: the text is complete."""
         if self._over:
             return np.ones(len(ids), np.bool_)
         if len(ids) <= _MANY:
@@ -75,9 +76,9 @@ class LlamaGrammar:
         return possible
 
     def _begins(self) -> NDArray[np.bool_]:
-        """Which first bytes are worth asking about (256,): a grammar reads byte by byte.
+        """Which first bytes need to be asked about (256,): a grammar reads byte by byte.
 
-        Where a token of one ASCII character is not allowed, no longer one is that begins with it.
+        If a token of one ASCII character is not allowed, no longer token that begins with it is.
         """
         if self._first is None:
             known = self._vocabulary.single
@@ -88,7 +89,7 @@ class LlamaGrammar:
         return self._first
 
     def _ask(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """What llama.cpp says about `ids` (k,): (k,)."""
+        """Ask llama.cpp which of `ids` (k,) may come next: (k,)."""
         candidates = np.zeros(len(ids), _CANDIDATE)
         candidates["id"] = ids
         data = candidates.ctypes.data_as(ctypes.POINTER(lib.llama_token_data))
@@ -101,7 +102,7 @@ class LlamaGrammar:
         return possible
 
     def after(self, token: int) -> LlamaGrammar:
-        """The state once `token` has come.
+        """The state after `token`.
 
         Raises:
             EngineError: the grammar does not allow it (llama.cpp would end the process).
@@ -128,13 +129,13 @@ class LlamaGrammar:
 
 @dataclass(frozen=True, slots=True)
 class _LlamaVocabulary:
-    """What a grammar needs to know of a vocabulary of n tokens.
+    """What a grammar needs to know about a vocabulary of n tokens.
 
     Attributes:
-        hidden: (n,) control tokens that do not end generation, and bytes that make no text.
-        first: (n,) the first byte of each token's text, 255 where there is none.
-        last: (n,) the last byte, 0 where there is none.
-        single: (256,) the token that is exactly this ASCII character, -1 where there is none.
+        hidden: (n,) control tokens that do not end generation, and bytes of invalid text.
+        first: (n,) the first byte of each token's text, 255 for an empty one.
+        last: (n,) the last byte, 0 for an empty one.
+        single: (256,) the token that is exactly this ASCII character, or -1.
         ends: the ids that end generation.
     """
 
@@ -146,7 +147,7 @@ class _LlamaVocabulary:
 
     @staticmethod
     def of(model: Model, *, by_id: bool) -> _LlamaVocabulary:
-        """Read it from `model`; `by_id` where the grammar names tokens by id, whatever they say."""
+        """Read it from `model`; `by_id` if the grammar names tokens by id, whatever their text."""
         vocab = lib.llama_model_get_vocab(model.handle)
         n, ends = model.n_vocab, model.end_tokens
         hidden = np.array([lib.llama_vocab_is_control(vocab, i) for i in range(n)], np.bool_)
@@ -170,13 +171,13 @@ def _text_after(before: int) -> NDArray[np.bool_]:
 
 
 def check_grammar(gbnf: str) -> None:
-    """Find out, without a model, whether `gbnf` is a grammar.
+    """Check without a model that `gbnf` is a grammar.
 
-    llama.cpp's parser writes to standard error, past its own log: for the length of this call that
-    is a file. Call it before a screen is up.
+    llama.cpp's parser bypasses its own log and writes to standard error, which this call redirects
+    to a file. Call it before the screen starts.
 
     Raises:
-        UsageError: it is none; the message carries the parser's reason.
+        UsageError: it is not; the message has the parser's reason.
     """
     section = start_backend().section()
     with nameless_file() as caught:

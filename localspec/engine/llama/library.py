@@ -1,7 +1,7 @@
-"""llama.cpp's library and its binding, imported here alone; what to do where it cannot be loaded.
+"""llama.cpp's shared library and its Python binding; imported only here.
 
-Importing this raises EngineError where the library is missing, lacks another one, or was built for
-another system.
+Importing this module raises EngineError if the library is missing, lacks a dependency, or was built
+for another system.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AGAIN = "install llama-cpp-python again: uv sync --reinstall-package llama-cpp-
 
 def _refusal(error: Exception) -> EngineError:
     for name in [name for name in sys.modules if name.partition(".")[0] == "llama_cpp"]:
-        del sys.modules[name]  # half imported, it would pass for whole the next time
+        del sys.modules[name]  # a half-imported module would look complete the next time
     if os.environ.get(_PATH):
         remedy = f"Unset {_PATH}, or have it name a folder with a library for this system."
     elif "GLIBC" in str(error):

@@ -1,6 +1,6 @@
-"""llama.cpp's log, kept off the terminal and read for what only the log says.
+"""llama.cpp's log: kept off the terminal, and read for facts that only the log has.
 
-llama.cpp reports why a load failed, and how large its buffers are, in its log alone.
+Why a load failed, and how large the buffers are, llama.cpp only says in its log.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from localspec.engine.llama.library import lib
 _DEBUG, _ERROR, _CONTINUE = 1, 4, 5
 NO_REASON = "llama.cpp gives no reason"
 
-# A line holds what a model file says of itself, of any length: only its beginning is kept, and only
-# a whole line of llama.cpp's own is one about a buffer.
+# A line may contain text from the model file, of any length: only its beginning is kept, and only a
+# complete line in llama.cpp's own format is read as a buffer size.
 _LONGEST = 2000
 _BUFFER = re.compile(
     r"\S+: +\S+ +(?P<kind>model|KV|RS|compute|output) buffer size = +(?P<mib>\d+(\.\d+)?) MiB"
@@ -28,13 +28,13 @@ _BUFFER = re.compile(
 
 
 class Log:
-    """The last lines that llama.cpp wrote, with their levels; of a long line its beginning.
+    """The last lines that llama.cpp wrote, with their levels; long lines are cut.
 
-    llama.cpp has one log callback for the whole process, hence one `Log` (`start_backend`).
+    llama.cpp has one log callback per process, hence one `Log` (`start_backend`).
 
     Attributes:
-        echo: file descriptor that all but debugging goes to as well, None for none: what is in
-            memory is lost when llama.cpp ends the process.
+        echo: file descriptor that also gets everything above debug level, or None. Lines in memory
+            are lost if llama.cpp ends the process.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Log:
         self._lock = threading.Lock()
         self._count = 0
         self.echo: int | None = None
-        # The object must outlive the library's use of it.
+        # The library keeps a pointer to the callback, so this reference must stay alive.
         self._callback = lib.llama_log_callback(self._write)
         lib.llama_log_set(self._callback, ctypes.c_void_p(0))
 
@@ -60,11 +60,11 @@ class Log:
                 self._lines.append((level, line))
 
     def section(self) -> LogSection:
-        """What is written from now on, to be read later."""
+        """Start a section: the lines written from now on, to be read later."""
         return LogSection(self, self._count)
 
     def since(self, start: int) -> list[tuple[int, str]]:
-        """The lines written after the first `start` ones, as far as they are still kept."""
+        """The lines after the first `start` ones, as far as they are still kept."""
         with self._lock:
             n = min(self._count - start, len(self._lines))
             return list(self._lines)[len(self._lines) - n :] if n > 0 else []
@@ -89,7 +89,7 @@ class LogSection:
         return re.sub(r"^\w+: ", "", first)
 
     def text(self) -> str:
-        """All of it on one line."""
+        """The whole section on one line."""
         return " ".join(text.strip() for _, text in self.log.since(self.start))
 
 
@@ -98,8 +98,8 @@ _start = threading.Lock()
 
 
 def start_backend() -> Log:
-    """Initialise llama.cpp once in this process, its log caught; return the log."""
-    global _log  # noqa: PLW0603 - llama.cpp itself is one per process
+    """Initialise llama.cpp once per process and capture its log; return the log."""
+    global _log  # noqa: PLW0603 - llama.cpp exists once per process
     with _start:
         if _log is None:
             _log = Log()

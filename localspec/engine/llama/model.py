@@ -17,9 +17,9 @@ from localspec.engine.llama.platform.hardware import RPC, accelerators, device_l
 from localspec.engine.llama.platform.rpc import notice_silence
 from localspec.errors import ModelFileError, ModelLoadError, OutOfMemory, UnsupportedModel
 
-_PART = 1 << 16  # characters that are tokenised at once, in some milliseconds
-# What ordinary text consists of, though makers of vocabularies added it by hand: blanks, single
-# letters, and the markup that Gemma's knows.
+_PART = 1 << 16  # characters tokenised per call; takes milliseconds
+# Ordinary text, although vocabularies mark it as user-defined: blanks, single letters, and the
+# markup in Gemma's vocabulary.
 _ORDINARY = re.compile(
     r"\s*\S?\s*|</?(?:table|caption|t(?:head|body|foot|[rhd])|h[1-6]|blockquote|code|strong|em"
     r"|su[bp]|[bisu])>"
@@ -31,16 +31,14 @@ class Model:
     """A loaded model; free it with `close` or a ``with`` block, after its contexts.
 
     Attributes:
-        path: the file it came from.
-        n_vocab: vocabulary size.
+        path: the file it was loaded from.
         n_ctx_train: trained context length in tokens.
-        n_params: parameter count.
         file_weights: bytes of all weights in the file.
         weights_bytes: bytes of all weight buffers, mapped or copied, on all devices.
         metadata: the GGUF's scalar metadata as text.
-        mtp: whether the layers that predict more tokens are there.
-        gpu_layers: layers on accelerators as asked for, -1 for all.
-        remote: whether some of these are other machines'.
+        mtp: whether the multi-token prediction layers were loaded.
+        gpu_layers: layers on accelerators as requested, -1 for all.
+        remote: whether some of the accelerators are workers.
     """
 
     def __init__(self, path: Path, handle: lib.llama_model_p, weights_bytes: int) -> None:
@@ -54,7 +52,8 @@ class Model:
         self.weights_bytes = weights_bytes or self.file_weights
         self.metadata = _metadata(handle)
         self.mtp, self.gpu_layers, self.remote, self.offloaded = False, 0, False, False
-        # Asked for token by token: to ask for a whole large vocabulary takes a tenth of a second.
+        # Asked for one token at a time: asking for a whole large vocabulary takes a tenth of a
+        # second.
         self._ends: dict[int, bool] = {}
         self._watched: Cancel | None = None
         self._pieces: dict[tuple[int, bool], bytes] = {}
@@ -79,23 +78,24 @@ class Model:
         """Load a GGUF.
 
         Args:
-            path: the file, or the first of several.
+            path: the file, or the first part of a split model.
             n_gpu_layers: layers on accelerators, counted from the last; -1 for all.
-            devices: llama.cpp's names of those to use; None for all, empty for the CPU alone.
-            split: the proportions in which these share the layers; empty for what is free on each.
-            beside: those where another model is, of which a head reads tensors: its contexts
-                compute there, too, but none of its layers go there.
-            mmap: map the weights into memory; copy them otherwise.
-            mlock: keep them from being swapped out.
-            repack: copy weights into an order that suits the processor; mapped ones stay on disk.
-            mtp: load the layers that predict more tokens as well, if it has any.
-            head: it is a draft head of its own, which writes no text without a target.
-            progress: told the share loaded, 0 to 1.
+            devices: llama.cpp's names of the devices to use; None for all, empty for the CPU alone.
+            split: proportions in which the devices share the layers; empty to go by free memory.
+            beside: devices of the target whose tensors this head reads. Its contexts also compute
+                there, but none of its own layers are placed there.
+            mmap: map the weights into memory; otherwise copy them.
+            mlock: keep the weights from being swapped out.
+            repack: copy the weights into a layout that suits the processor; mapped weights stay on
+                disk.
+            mtp: also load the multi-token prediction layers, if any.
+            head: the file is a draft head, which writes no text without a target.
+            progress: receives the share loaded, 0 to 1.
             cancel: stops the loading.
 
         Raises:
-            ModelFileError: there is no such file.
-            ModelLoadError: llama.cpp refuses it; the message carries llama.cpp's reason.
+            ModelFileError: the file does not exist.
+            ModelLoadError: llama.cpp refuses it; the message has llama.cpp's reason.
             UnsupportedModel: it loads but generates no text.
             Cancelled: `cancel` was set while loading.
         """
@@ -108,7 +108,7 @@ class Model:
         params.load_mode = mmap + 2 * mlock if mlock or not mmap else lib.LLAMA_LOAD_MODE_AUTO
         if devices is not None:
             others = [each for each in beside if each not in devices]
-            chosen = device_list([*devices, *others])  # have to live while the model is read
+            chosen = device_list([*devices, *others])  # must live until the model is loaded
             params.devices = ctypes.addressof(chosen)
             parts = split or [1.0] * len(devices)
             shares = (ctypes.c_float * lib.llama_max_devices())(*parts)
@@ -127,7 +127,7 @@ class Model:
         return model
 
     def _writes_no_text(self) -> str:
-        """What kind of model it is that generates no text; empty for one that does."""
+        """What kind of model this is if it generates no text; empty if it does."""
         architecture = self.metadata.get("general.architecture", "?")
         pooling = self.metadata.get(f"{architecture}.pooling_type", "0")
         if not lib.llama_model_has_decoder(self.handle) or pooling not in ("0", "-1"):
@@ -138,7 +138,7 @@ class Model:
 
     @property
     def is_mixture(self) -> bool:
-        """Whether a token uses some of several experts."""
+        """Whether this is a mixture of experts, which uses some of its experts per token."""
         architecture = self.metadata.get("general.architecture", "")
         used, count = (
             self.metadata.get(f"{architecture}.expert_{each}", "")
@@ -148,12 +148,12 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The model's own name, else its file's."""
+        """The model's own name, or the file's."""
         return self.metadata.get("general.name") or self.path.stem
 
     @property
     def chat_template(self) -> str | None:
-        """The Jinja chat template from the GGUF, None where there is none."""
+        """The Jinja chat template in the GGUF, or None."""
         text = lib.llama_model_chat_template(self.handle, None)
         return text.decode("utf-8", "replace") if text else None
 
@@ -176,7 +176,8 @@ class Model:
     def end(self) -> int | None:
         """The token that ends a turn: the one that the chat template writes, else end of text.
 
-        What llama.cpp calls the end of a turn may be any of several tokens where a file names none.
+        If the file names no end-of-turn token, llama.cpp picks one of several candidates, so its
+        choice is not used.
         """
         end_of_turn = _token_or_none(lib.llama_vocab_eot(self._vocab))
         for token in (end_of_turn, self.eos, *sorted(self.end_tokens)):
@@ -200,26 +201,26 @@ class Model:
         return known
 
     def is_user_defined(self, token: int) -> bool:
-        """Whether the vocabulary's makers added `token` by hand: text is searched for it first."""
+        """Whether the vocabulary marks `token` as user-defined: the tokenizer matches it first."""
         return bool(
             lib.llama_vocab_get_attr(self._vocab, token) & lib.LLAMA_TOKEN_ATTR_USER_DEFINED
         )
 
     def is_mark(self, token: int) -> bool:
-        """Whether `token` means more than its text: a control token, or added by hand as one."""
+        """Whether `token` means more than its text: a control token, or a user-defined marker."""
         if not self.piece(token):
             return True
         text = self.piece(token, special=True).decode("utf-8", "replace")
         return self.is_user_defined(token) and not _ORDINARY.fullmatch(text)
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """`text` as token ids.
+        """Tokenize `text`.
 
         Args:
             text: any text; lone surrogates are replaced.
-            add_special: add BOS (and EOS) where the model asks for it.
-            parse_special: let the text of control tokens stand for those tokens; that of
-                user-defined ones always does.
+            add_special: add BOS (and EOS) if the model asks for it.
+            parse_special: read the text of control tokens as those tokens; user-defined tokens are
+                always read so.
 
         Raises:
             Cancelled: the watched flag was set, in the middle of a long text.
@@ -237,10 +238,11 @@ class Model:
         return ids
 
     def _parts(self, text: str) -> Iterator[str]:
-        """A long text in parts that have the ids they have in it, each behind one letter.
+        """Split a long text where tokens cannot cross, so that the parts have the same ids.
 
-        They end with a letter ahead of a blank. No tokeniser looks further than the end of a word
-        there, and where no token holds both, none can lie across.
+        Each part ends with a letter before a blank. No tokenizer looks past the end of a word
+        there, and no token holds both that letter and that blank. Each part is tokenised after the
+        last letter of the part before.
         """
         start = 0
         while start < len(text):
@@ -251,12 +253,12 @@ class Model:
 
     @cached_property
     def _joined(self) -> frozenset[str]:
-        """Letters and blanks that follow each other within a token."""
+        """Pairs of a letter and a blank that occur next to each other within a token."""
         texts = (self._text(token).decode("utf-8", "replace") for token in range(self.n_vocab))
         return frozenset(pair for text in texts for pair in _JOINED.findall(text))
 
     def watch(self, cancel: Cancel | None) -> None:
-        """Let `cancel` interrupt the tokenising of long texts from now on."""
+        """Let `cancel` interrupt the tokenizing of long texts from now on."""
         self._watched = cancel
 
     def _ids(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
@@ -272,7 +274,7 @@ class Model:
             size = -n
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes that `token` stands for; control tokens are empty unless `special`."""
+        """The bytes of `token`; control tokens are empty unless `special`."""
         key = (token, special)
         known = self._pieces.get(key)
         if known is None:
@@ -285,7 +287,7 @@ class Model:
         )
 
     def pieces(self) -> list[bytes]:
-        """The bytes of every token, of control tokens none: faster than one by one."""
+        """The bytes of every token, empty for control tokens; faster than one by one."""
         size, vocab, write = 512, self._vocab, lib.llama_token_to_piece
         buffer = ctypes.create_string_buffer(size)
         found: list[bytes] = []
@@ -295,7 +297,7 @@ class Model:
         return found
 
     def close(self) -> None:
-        """Free the weights. Contexts of this model must be closed before."""
+        """Free the weights. Close all contexts of this model first."""
         if self.handle:
             lib.llama_model_free(self.handle)
             self.handle = None
@@ -312,9 +314,9 @@ def _token_or_none(token: int) -> int | None:
 
 
 def _written(write: Callable[[Any, int], int], size: int = 256) -> bytes:
-    """What `write` puts into a buffer, of which it returns the length.
+    """The bytes that `write` puts into a buffer; it returns their number.
 
-    Where the buffer is too short that is the length it should have, for a piece less than zero.
+    If the buffer is too short, `write` returns the size that it needs, negated for a piece.
     """
     buffer = ctypes.create_string_buffer(size)
     n = write(buffer, size)
@@ -344,7 +346,7 @@ def _progress_callback(progress: Callable[[float], None] | None, cancel: Cancel 
 def _loaded(
     path: Path, params: lib.llama_model_params, cancel: Cancel | None
 ) -> tuple[lib.llama_model_p, int]:
-    """llama.cpp's model, and the bytes that it allocated for the weights."""
+    """Load llama.cpp's model; return it and the bytes allocated for its weights."""
     section = start_backend().section()
     handle = lib.llama_model_load_from_file(os.fsencode(path), params)
     if handle:

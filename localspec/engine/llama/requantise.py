@@ -1,4 +1,4 @@
-"""Another type for the weights of a model, written by llama.cpp's own quantiser."""
+"""Requantise a model with llama.cpp's own quantiser."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ from localspec.errors import ModelLoadError
 
 
 def write_q8_0(source: Path, out: Path, name: str) -> None:
-    """Write the model `source` to `out` with all matrices in Q8_0, and with this name.
+    """Write the model `source` to `out` with all matrices in Q8_0, under the name `name`.
 
-    What else it says of itself stays.
-
-    Matrices in another type of blocks are dequantised first: of 32 weights none is then off by more
-    than 1/226 of the largest.
+    Other metadata stays the same. Matrices in other block types are dequantised first: within a
+    block of 32 weights no error exceeds 1/226 of the largest weight.
 
     Raises:
-        ModelLoadError: llama.cpp cannot read `source` or write `out`; what is in `out` is of no
-            use.
+        ModelLoadError: llama.cpp cannot read `source` or write `out`; `out` is then unusable.
     """
     log = start_backend().section()
     params = lib.llama_model_quantize_default_params()

@@ -1,7 +1,7 @@
-"""`Taps`: several texts in one decode, with what enters some of the target's layers.
+"""`Taps`: decodes of several texts at once that output the inputs of some target layers.
 
-This is what a head is trained on. The context of a chat holds one text and gives out few rows of
-logits; here every row of every text is wanted.
+A head is trained on these. The context of a chat holds one text and outputs few rows of logits;
+here every row of every text is needed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class TextRow:
 
     Attributes:
         token: its id.
-        text: which text it belongs to, from 0 on.
-        position: where in its text it stands.
-        wanted: whether its logits are.
+        text: index of its text.
+        position: index in its text.
+        wanted: whether to output its logits.
     """
 
     token: int
@@ -40,12 +40,11 @@ class TextRow:
 
 
 class Taps:
-    """A cache for several texts, which gives out every row.
+    """A cache of several texts that outputs every row.
 
     Attributes:
-        model: whose weights it uses.
-        layers: whose inputs it gives out; none for a context that only writes texts.
-        n_batch: rows that one decode may take.
+        layers: layers whose inputs are output; empty for a context that only writes texts.
+        n_batch: rows per decode.
     """
 
     def __init__(
@@ -62,18 +61,18 @@ class Taps:
         """Allocate the cache.
 
         Args:
-            model: a target whose architecture shows its layers, where `layers` names any.
+            model: a target; with `layers`, its architecture must output them.
             layers: ids below the number of layers.
-            texts: how many are held at a time.
+            texts: texts held at a time.
             n_ctx: tokens of all texts together.
-            n_batch: rows that one decode may take.
-            outputs: rows of logits that one decode may be asked for.
+            n_batch: rows per decode.
+            outputs: the most rows of logits per decode.
             threads: CPU threads.
 
         Raises:
             OutOfMemory: the cache or the compute buffers do not fit.
-            EngineError: llama.cpp makes no such context.
-            UnsupportedModel: this build of llama.cpp shows no layers.
+            EngineError: llama.cpp cannot make the context.
+            UnsupportedModel: this build of llama.cpp does not output layers.
         """
         self.model, self.layers = model, tuple(layers)
         self.n_batch = n_batch
@@ -101,10 +100,10 @@ class Taps:
         self._rows = _TextBatch(n_batch)
 
     def decode(self, rows: Sequence[TextRow]) -> Rows:
-        """Append rows to their texts; return the logits of those that are wanted, in their order.
+        """Append rows to their texts; return the logits of the wanted ones, in order.
 
         Args:
-            rows: at most `n_batch`; of each text in order, where the cache of it ends.
+            rows: at most `n_batch`; those of a text in order, starting at the end of its cache.
 
         Returns:
             `(wanted, n_vocab)`, a view that the next decode overwrites.
@@ -125,7 +124,7 @@ class Taps:
         return view(first, wanted, self.model.n_vocab)
 
     def states(self, n: int) -> list[Rows]:
-        """What entered each of `layers` in the last decode, which was of `n` rows.
+        """The inputs of each of `layers` in the last decode, of `n` rows.
 
         Returns:
             For each layer `(n, width)`, a view that the next decode overwrites.
@@ -155,7 +154,7 @@ class Taps:
 
 
 class _TextBatch:
-    """llama.cpp's batch struct for rows of several texts, its arrays numpy's."""
+    """llama.cpp's batch struct for rows of several texts, with numpy arrays."""
 
     def __init__(self, size: int) -> None:
         ids = ctypes.POINTER(ctypes.c_int32)
@@ -194,15 +193,15 @@ class _Traits(ctypes.Structure):
 
 
 def unpacked(data: bytes, kind: int, n: int) -> NDArray[np.float32]:
-    """Make floats of `n` packed weights.
+    """Dequantise `n` weights.
 
     Args:
-        data: as they stand in a file.
+        data: their bytes, as in a file.
         kind: ggml's number of their type.
-        n: a multiple of the type's block.
+        n: a multiple of the type's block size.
 
     Raises:
-        EngineError: this build of ggml cannot unpack the type.
+        EngineError: this build of ggml cannot dequantise the type.
     """
     if kind == 0:
         return np.frombuffer(data, np.float32, n).copy()

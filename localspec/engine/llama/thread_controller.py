@@ -1,4 +1,4 @@
-"""How many threads to decode with while other programs keep cores busy."""
+"""The number of decode threads while other programs keep cores busy."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import psutil
 from localspec.engine.llama.library import lib
 from localspec.engine.llama.platform.hardware import default_threads
 
-_LOOK: Final = 0.25  # seconds from one look at the cores to the next
-# A core is taken by others if they keep it busy half of the time. It is free again if they do so
-# for less than a quarter twice in a row: bursts last 0.5 to 3 seconds.
+_LOOK: Final = 0.25  # seconds between two looks at the cores
+# A core is taken if others keep it busy half of the time. It is free again once they do so for less
+# than a quarter of the time, twice in a row: bursts last 0.5 to 3 seconds.
 _TAKEN: Final = 0.5
 _FREE: Final = 0.25
 _CALM: Final = 2
 
 
 BUSY: Final = 0.5
-"""Cores that other programs take of those that threads need, from which on timings tell nothing."""
+"""Timings are not trusted once others keep this many of the threads' cores busy."""
 
 LOOK_S: Final = 0.3
-"""Seconds in which that can be told."""
+"""Seconds that it takes to measure that."""
 
 
 def busy_seconds() -> float:
-    """Seconds that all cores together have worked, for whatever program, by the system's count."""
+    """Seconds that all cores together have worked for any program, as the system counts."""
     times = psutil.cpu_times()
     names = ("user", "nice", "system", "irq", "softirq", "steal")
     return sum(float(getattr(times, name, 0.0)) for name in names)
 
 
 def busy_cores(seconds: float) -> float:
-    """Cores that other programs keep busy, from now on for so long."""
+    """Measure for `seconds` how many cores other programs keep busy."""
     controller = ThreadController(1)
     time.sleep(seconds)
     controller.look()
@@ -42,22 +42,22 @@ def busy_cores(seconds: float) -> float:
 
 
 def bearable(threads: int) -> float:
-    """Cores that other programs may keep busy at most while so many threads are timed.
+    """The most cores that other programs may keep busy while `threads` threads are timed.
 
-    Of those that `default_threads` counts: what shares a core with a thread disturbs it.
+    Only the cores of `default_threads` count: a program on the same core disturbs a thread.
     """
     return BUSY + max(0, default_threads() - threads)
 
 
 class ThreadController:
-    """How many of its threads a model should decode with, as long as other programs are busy.
+    """Chooses the number of decode threads while other programs are busy.
 
-    Threads wait for each other at every operation, so that one whose core does something else
-    holds up all of them: with one thread less they hardly lose anything.
+    Threads wait for each other at every operation, so one thread on a busy core delays all of them.
+    With one thread less, the others lose hardly any speed.
 
     Attributes:
         others: cores that other programs kept busy lately.
-        threads: to decode with.
+        threads: the number to decode with.
     """
 
     def __init__(
@@ -73,32 +73,32 @@ class ThreadController:
 
         Args:
             most: threads on an idle machine.
-            cores: that the system counts, None to ask.
-            clock: counts seconds.
-            busy: seconds that all cores have worked.
-            own: those of them for this process.
+            cores: as the system counts; None to ask.
+            clock: returns seconds.
+            busy: returns the seconds that all cores have worked.
+            own: returns this process's share of these seconds.
         """
         self.most = self.threads = most
         self.others = 0.0
         self._cores = cores or psutil.cpu_count() or most
         self._clock, self._busy, self._own = clock, busy, own
-        self._room = most  # cores for them, none among it
+        self._room = most  # cores left for the threads, 0 if none
         self._calm = 0
         self._last = clock(), busy(), own()
 
     @property
     def crowded(self) -> bool:
-        """Whether other programs leave fewer cores than threads on an idle machine."""
+        """Whether other programs leave fewer free cores than an idle machine has threads."""
         return self._room < self.most
 
     def begin(self) -> None:
-        """A pause is over: what ended in it counts at once, what ran in it may have ended too."""
+        """Look at the cores after a pause: those that became free meanwhile count at once."""
         if self._see():
             self._room = max(self._room, self._beside(_FREE))
             self.threads = max(1, self._room)
 
     def look(self) -> int:
-        """How many threads to decode with now; takes microseconds, and mostly less than one."""
+        """The number of threads to decode with now; takes microseconds, usually less than one."""
         if self._see():
             few, many = (self._beside(part) for part in (1 - _TAKEN, _FREE))
             self._calm = self._calm + 1 if many > self._room else 0
@@ -110,7 +110,7 @@ class ThreadController:
         return self.threads
 
     def _see(self) -> bool:
-        """Look what others took since the last look, if that is long enough ago."""
+        """Measure the others' use since the last look, if that is long enough ago."""
         now = self._clock()
         if now - self._last[0] < _LOOK:
             return False
@@ -120,15 +120,15 @@ class ThreadController:
         return True
 
     def _beside(self, part: float) -> int:
-        """The threads that find a core, a part of one counted as a whole one."""
+        """Threads that fit on the free cores; add `part` of a core before rounding down."""
         return max(0, min(self.most, int(self._cores - self.others + part)))
 
 
 class Threads:
-    """The CPU threads of one llama.cpp context: as its options say, until others are asked for."""
+    """The CPU threads of a llama.cpp context: as in its options, until others are requested."""
 
     def __init__(self, handle: Any) -> None:
-        """Of the llama.cpp context with this handle."""
+        """Control the llama.cpp context with this handle."""
         self._handle = handle
         self._controller: ThreadController | None = None
         self._asked = 0, 0
@@ -136,19 +136,19 @@ class Threads:
         self._follows, self._held = False, True
 
     def use(self, threads: int, batch: int | None = None, *, at_most: bool = False) -> None:
-        """Decode with so many from now on, batches with `batch` of them.
+        """Decode single tokens with `threads` threads from now on, and batches with `batch`.
 
         Args:
-            threads: how many.
-            batch: None for as many.
-            at_most: use fewer while other programs keep cores busy, unless they are held.
+            threads: for single tokens.
+            batch: for batches; None for the same number.
+            at_most: use fewer while other programs keep cores busy, unless held.
         """
         self._asked = threads, batch or threads
         self._controller, self._follows = ThreadController(max(self._asked)), at_most
         self._set(self._controller.most)
 
     def hold(self, hold: bool) -> None:
-        """An answer begins; whether it keeps their number, which changes logits' last bits."""
+        """Begin an answer; `hold` keeps its thread count, which affects the last bits of logits."""
         self._held = hold
         if self._controller is not None:
             self._controller.begin()
@@ -156,7 +156,7 @@ class Threads:
                 self._set(self._controller.most)
 
     def make_way(self) -> None:
-        """Before a decode: leave other programs the cores that they keep busy, unless held."""
+        """Before a decode: leave busy cores to other programs, unless held."""
         if self._controller is None:
             return
         threads = self._controller.look()
@@ -170,22 +170,22 @@ class Threads:
 
     @property
     def crowded(self) -> bool:
-        """Whether other programs leave it fewer cores than its threads on an idle machine."""
+        """Whether other programs leave fewer free cores than it has threads on an idle machine."""
         return self._controller is not None and self._controller.crowded
 
     @property
     def now(self) -> int:
-        """In use for a token at a time."""
+        """Threads for single tokens now."""
         return int(lib.llama_n_threads(self._handle))
 
     @property
     def widest(self) -> int:
-        """For a token or a batch, whichever has more."""
+        """The larger of the thread counts for single tokens and batches."""
         return max(self.most, *self._asked)
 
     @property
     def most(self) -> int:
-        """For a token at a time while no other program runs."""
+        """Threads for single tokens on an idle machine."""
         return self.now if self._controller is None else self._asked[0]
 
     def _set(self, threads: int) -> None:

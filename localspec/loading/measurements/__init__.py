@@ -1,1 +1,1 @@
-"""What models cost on this machine: measured, kept, and what follows from it."""
+"""What models cost on this machine: measurements, their storage, and decisions from them."""

@@ -1,9 +1,9 @@
-"""With flash attention or without: whichever is faster here, measured once for a model and kept.
+"""Chooses flash attention or not, whichever is faster here; measured once per model and stored.
 
-llama.cpp's flash attention, its default, makes a pass over several tokens slow on many processors
-as soon as there is some context. Both ways are timed behind copies of scratch tokens, in contexts
-of their own; the choice holds for everything that is loaded with the target. Where a device
-computes, the default stays.
+llama.cpp uses flash attention by default. On many processors it slows down passes over several
+tokens as soon as there is some context. Both kinds are timed after copies of scratch tokens, in
+their own contexts; the choice applies to everything loaded with the target. If a device computes,
+the default stays.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from localspec.engine.llama import (
 from localspec.pairs.memory.need import ModelSetup
 
 QUICK, THOROUGH = 2.4, 100.0
-"""Seconds that both ways together may take: before a first prompt, and where somebody waits."""
+"""Seconds for both kinds together: before a first prompt, and for a command that measures."""
 
-# Tokens, or nearly the whole context: behind more both ways grow on in a straight line. Where they
-# differ by less than `_GAIN` there, they differ by less everywhere before; behind 512 one that lost
-# 11 % behind 900 tokens lost 4 %, and stayed.
+# Tokens, or nearly the whole context: from here on the times of both grow linearly. A difference
+# below `_GAIN` here is smaller everywhere before. 512 tokens were too few: a loss of 11 % at 900
+# tokens showed as only 4 % there, and the slower kind stayed.
 _DEPTH = 1536
-_LEAST_DEPTH = 256  # llama.cpp computes so many cells at once: behind fewer both look alike
-_READ = 32  # scratch tokens that are read, and copied up to the depth
-_SIZES = (1, 4)  # tokens of a plain pass and of one that verifies a usual draft
-_TURNS = 3  # turn by turn, and the least time counts: a disturbance hits both ways
-_FEW = 2  # turns tell nothing on a busy machine
-_GAIN = 0.95  # the other way has to be faster by 5 %, or llama.cpp's default stays
+_LEAST_DEPTH = 256  # llama.cpp computes this many cells at once: below, both look alike
+_READ = 32  # scratch tokens to decode, then copied up to the depth
+_SIZES = (1, 4)  # tokens of a baseline pass, and of one that verifies a usual draft
+_TURNS = 3  # in turns, and the least time counts: a disturbance hits both
+_FEW = 2  # turns that show nothing on a busy machine
+_GAIN = 0.95  # the other kind must be 5 % faster, or llama.cpp's default stays
 
 _WAYS = {"on": True, "off": False}
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionTiming:
-    """What was found out.
+    """The outcome of a measurement.
 
     Attributes:
         flash: whether flash attention is faster.
-        depth: tokens of context behind which that was measured.
-        gain: how many times as fast that way is as the other.
+        depth: tokens of context at which both were timed.
+        gain: time of the slower kind over that of the faster one.
     """
 
     flash: bool
@@ -64,17 +64,17 @@ class AttentionTiming:
 
     @property
     def option(self) -> str:
-        """What `--flash-attn` calls it."""
+        """Its value for `--flash-attn`."""
         return "on" if self.flash else "off"
 
     def __str__(self) -> str:
-        """A line for people, with what it gains."""
+        """The choice and its gain in one line, for people."""
         how = "with" if self.flash else "without"
         return f"{how} flash attention: {self.gain:.2f}x as fast behind {self.depth} tokens"
 
 
 def key(target: Path, setup: ModelSetup, threads: int | None) -> dict[str, Any]:
-    """What a choice holds for: the model, how it is going to run, the threads asked for.
+    """What a choice depends on: the model, its setup, and the requested threads.
 
     Raises:
         OSError: the file cannot be read.
@@ -90,7 +90,7 @@ def key(target: Path, setup: ModelSetup, threads: int | None) -> dict[str, Any]:
 
 
 def stored(known: Mapping[str, Any], store: ProfileStore) -> AttentionTiming | None:
-    """The choice that was measured before."""
+    """The stored choice, if any."""
     both = {way: store.load({**known, "attention": way}) for way in _WAYS}
     times = {way: found.measured for way, found in both.items() if found is not None}
     if len(times) < len(_WAYS) or len({tuple(table) for table in times.values()}) > 1:
@@ -102,7 +102,7 @@ def stored(known: Mapping[str, Any], store: ProfileStore) -> AttentionTiming | N
 
 
 def measured_here(store: ProfileStore) -> list[AttentionTiming]:
-    """The choices of all models that were measured with this machine and llama.cpp."""
+    """The choices of all models measured with this machine and llama.cpp."""
     known = {"use": "attention", "machine": machine(), "build": build()}
     first = store.matching({**known, "attention": next(iter(_WAYS))})
     found = (stored(one.identity, store) for one in first)
@@ -120,25 +120,25 @@ def choose(
     cancel: Cancel,
     announce: Callable[[], None],
 ) -> AttentionTiming | None:
-    """The faster way, measured unless it is known and `seconds` are few.
+    """The faster kind, measured unless it is known and `seconds` are few.
 
     Args:
         model: the target.
-        how: it is going to run.
+        how: its context options.
         known: `key` of both.
         store: where measurements are kept.
         seconds: `QUICK` or `THOROUGH`.
-        repeatable: measure a busy machine too: the next run has to decide by the same.
+        repeatable: also measure on a busy machine, so that the next run decides alike.
         cancel: stops it.
         announce: called before measuring.
 
     Returns:
-        None where that does not do, on a slow machine or a busy one, or nothing can be taken back.
-        A busy one is asked where somebody waits and nothing is known.
+        None if the machine is too slow or too busy to measure, or no token can be removed again. A
+        busy machine is measured all the same if `seconds` is `THOROUGH` and nothing is stored.
 
     Raises:
         Cancelled: `cancel` was set.
-        OutOfMemory: there is no room for the small contexts that are measured in.
+        OutOfMemory: the small contexts for measuring do not fit.
     """
     before = stored(known, store)
     if before is not None and (seconds < THOROUGH or _busy(known)):
@@ -159,7 +159,7 @@ def _busy(known: Mapping[str, Any]) -> bool:
 def _compared(
     model: Model, how: ContextOptions, depth: int, seconds: float, cancel: Cancel
 ) -> dict[str, tuple[int, Points]]:
-    """By way of attention the depth and the points; empty where it takes too long."""
+    """The depth and the times for each kind of attention; empty if it takes too long."""
     if depth < _LEAST_DEPTH:
         return {}
     until = perf_counter() + seconds
@@ -175,7 +175,7 @@ def _compared(
         turns: list[dict[str, Points]] = []
         while len(turns) < _TURNS and perf_counter() < until:
             turn = {way: _points(context, until) for way, context in contexts.items()}
-            # One in which the program was stopped has no time for the pass that was going on.
+            # A turn in which the program was suspended lacks the time of the pass that was running.
             if all(points.keys() >= {*_SIZES} for points in turn.values()):
                 turns.append(turn)
     if len(turns) < _FEW:
@@ -184,7 +184,7 @@ def _compared(
 
 
 def _filled(context: Context, depth: int, until: float) -> bool:
-    """Fill so much of the cache, by reading if need be; whether that was done in time."""
+    """Fill `depth` cells of the cache, by decoding if need be; return whether it met `until`."""
     return fill(context, _READ, until=until) and (
         context.repeat(depth) or fill(context, depth, until=until)
     )

@@ -1,8 +1,8 @@
-"""Whether a pass over several tokens gives the bits of single ones: found by trying, and kept.
+"""Tests whether passes over several tokens give the bits of single-token passes; stores it.
 
-llama.cpp has other kernels for other sizes of a pass, and most of them round differently. Which do
-depends on the weights' type, the processor and the build, so every size is tried. Drafts that keep
-to the sizes found alike change no bit of what the target computes.
+llama.cpp uses different kernels for different batch sizes, and most round differently. Which ones
+depends on the type of the weights, the processor and the build, so every size is tried. Drafts
+whose passes stay within the equal sizes change no bit of what the target computes.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from localspec.limits import MAX_BATCH_OUTPUTS
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.memory.need import ModelSetup
 
-_MOST = 16  # tokens of a pass that is tried: longer ones take long to try, and few rounds want them
-_SECONDS = 10.0  # in which another size may be tried
-# Behind more than 256 cells several threads share the attention of a single token.
+_MOST = 16  # tokens of a pass; longer ones take long to try and few rounds need them
+_SECONDS = 10.0  # time in which a further size may be tried
+# Beyond 256 cells, several threads share the attention of a single token.
 _DEPTH = 288
 
 
 def settled(options: LoadRequest) -> LoadRequest:
-    """With the settings that `exact` stands for, as far as no others are asked for.
+    """Fill in the settings that `exact` implies, unless the user set others.
 
-    Several threads split the attention of a single token, but not that of more at once: prompts
-    and passes over drafts may have all of them.
+    A single token gets one thread, as several would split its attention. They do not split that of
+    several tokens, so prompts and passes over drafts may use all threads.
 
     Raises:
-        UsageError: flash attention is not to be used, without which sizes round differently.
+        UsageError: flash attention is off; without it, batch sizes round differently.
     """
     if not options.exact:
         return options
@@ -47,7 +47,7 @@ def settled(options: LoadRequest) -> LoadRequest:
 
 
 def key(target: Path, setup: ModelSetup, options: LoadRequest) -> dict[str, Any]:
-    """What a trial holds for, `options` being settled.
+    """What a trial depends on; `options` are those of `settled`.
 
     Raises:
         OSError: the file cannot be read.
@@ -62,7 +62,7 @@ def key(target: Path, setup: ModelSetup, options: LoadRequest) -> dict[str, Any]
 
 
 def stored(known: Mapping[str, Any], store: ProfileStore) -> int | None:
-    """What `longest` found before."""
+    """The stored result of `longest`, if any."""
     found = store.load(known)
     tried = [n for points in found.measured.values() for n in points] if found else []
     return max(tried, default=None)
@@ -75,12 +75,12 @@ def longest(
     store: ProfileStore,
     announce: Callable[[], None],
 ) -> int:
-    """Tokens of a pass up to which all give the bits of single ones; 1 where two do not.
+    """The size up to which all passes give the bits of single ones, in tokens; 1 if two differ.
 
     Args:
-        target: with an empty cache, which is left empty.
+        target: its cache must be empty, and is empty afterwards.
         known: `key` of it.
-        store: where that is kept.
+        store: where the result is kept.
         announce: called before trying.
 
     Raises:
@@ -102,12 +102,12 @@ def longest(
 
 
 def rows(exact: int | None) -> int:
-    """Tokens that a pass may have: as many as are alike, or any number where not even two are."""
+    """The most tokens of a pass: the sizes found equal, or no limit if not even two are."""
     return exact if exact is not None and exact > 1 else MAX_BATCH_OUTPUTS
 
 
 def words(exact: int) -> str:
-    """What was found, for people."""
+    """The result in words."""
     if exact > 1:
         return f"passes of up to {exact} tokens give equal bits"
     return (
@@ -117,9 +117,9 @@ def words(exact: int) -> str:
 
 
 def _alike(target: Context) -> dict[int, float]:
-    """The sizes of passes that give equal bits, from 1 on without a gap, and their seconds.
+    """The batch sizes that give equal bits, from 1 on without a gap, and their seconds.
 
-    One token alone is always among them, also where a device gives other bits every time.
+    Size 1 is always included, even if a device gives different bits every time.
     """
     depth, tokens = len(target.tokens), scratch(target, _MOST)
     until = perf_counter() + _SECONDS
@@ -130,7 +130,7 @@ def _alike(target: Context) -> dict[int, float]:
         singles.append(target.decode([tokens[n - 1]], 1)[0].copy())
         target.truncate(depth)
         started = perf_counter()
-        several = target.decode(tokens[:n], n)  # and the next single token goes on from there
+        several = target.decode(tokens[:n], n)  # the next single token continues from there
         seconds = perf_counter() - started
         if times and (started > until or not np.array_equal(several, singles)):
             break

@@ -1,4 +1,4 @@
-"""What a pair costs on this machine as far as it was measured, and the speed that follows."""
+"""The measured costs of a pair on this machine, and the speed that follows from them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from localspec.pairs.memory.placement import MemoryPlan
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 BEHIND = 256
-"""Tokens of context behind which a speed is told: an empty one would promise a tenth more than
-an answer of usual length gets from a small model, whose attention is a large part of it."""
+"""Tokens of context at which a speed is stated. An empty context would promise a tenth more than an
+answer of usual length gets from a small model, where attention is a large part of the time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,12 @@ class ExpectedSpeed:
     """A pair's measured costs.
 
     Attributes:
-        threads, draft_threads: with which they were measured; None without a draft.
+        threads, draft_threads: used while measuring; None without a draft.
         target: seconds of one decode by its number of tokens.
-        draft_step_s: seconds of one drafted token; None without a draft.
+        draft_step_s: seconds per drafted token; None without a draft.
         tokens_per_second: of the baseline, after `BEHIND` tokens of context.
-        choices: what follows for each acceptance; empty without a draft.
-        attention: what was found faster; None where that was not measured.
+        choices: the draft length for each acceptance; empty without a draft.
+        attention: the faster kind; None if it was not measured.
     """
 
     threads: int
@@ -58,12 +59,12 @@ class ExpectedSpeed:
 def choices(
     target: ByContext, draft: ByContext, max_rollback: int | None = None
 ) -> tuple[GammaChoice, ...]:
-    """The draft length for each acceptance, behind `BEHIND` tokens as far as that was measured.
+    """The draft length for each acceptance, at `BEHIND` tokens of context if measured there.
 
     Args:
         target: seconds by number of tokens.
-        draft: the same.
-        max_rollback: drafted tokens that the target takes back at once (see `Costs`).
+        draft: seconds by number of tokens.
+        max_rollback: drafted tokens that the target can remove at once (see `Costs`).
     """
     costs = Costs(target, {DRAFT: draft}, max_rollback)
     times = costs.target.at(BEHIND).times(costs.longest(LONGEST) + 1)
@@ -75,9 +76,9 @@ def choices(
 
 
 def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> ExpectedSpeed | None:
-    """What is known about a pair on this machine, loaded as `plan` says.
+    """The stored costs of a pair on this machine, loaded as in `plan`.
 
-    None where a model was not measured yet.
+    None if a model was not measured yet.
     """
     store = profile_store()
     attention = stored(key(target, plan.target, None), store)
@@ -103,7 +104,7 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> ExpectedSpee
 
 
 def exact(target: Path, plan: MemoryPlan) -> int | None:
-    """Tokens of a pass up to which all give equal bits with ``--exact``; None before one run."""
+    """The stored size up to which passes give equal bits with ``--exact``; None before a run."""
     options = exactness.settled(LoadRequest(exact=True))
     return exactness.stored(exactness.key(target, plan.target, options), profile_store())
 
@@ -111,7 +112,7 @@ def exact(target: Path, plan: MemoryPlan) -> int | None:
 def _profile(
     store: ProfileStore, path: Path, setup: ModelSetup, flash_attn: str, *, draft: bool
 ) -> Profile | None:
-    """The profile that loading `path` would use: with the threads that it would get."""
+    """The stored profile for loading `path`, with the threads that it would get."""
     every = store.matching({**of_file(path, draft=draft), "n_gpu_layers": setup.gpu_layers})
     tuned = next((one for one in every if one.identity["threads"] == ANY_THREADS), None)
     threads = (tuned and tuned.threads) or default_threads()
@@ -134,14 +135,14 @@ def _profile(
 
 
 def _shortest(profile: Profile) -> Points:
-    """What was measured at the shortest context."""
+    """The times measured at the shortest context."""
     return profile.best[min(profile.best)]
 
 
 def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
-    """Have lists and the screen know what `pair` was measured to cost (see `ranking`).
+    """Store the costs of `pair` for lists and the screen (see `ranking`).
 
-    Of weights the bytes in the file count: of rearranged ones llama.cpp has a second copy, unused.
+    The weights count as in the file: llama.cpp may keep an unused second copy of repacked ones.
     """
     target, on_device = pair.target.model, bool(devices()) and pair.loaded.n_gpu_layers != 0
     times = tuple(costs.target.at(BEHIND).times(LONGEST + 1))
@@ -163,11 +164,11 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
 
 
 def data(known: ExpectedSpeed | None, exact: int | None) -> dict[str, Any] | None:
-    """What is known of a pair's speed, for programs; times in seconds.
+    """A pair's speed for programs; times in seconds.
 
     Args:
-        known: of `expected`.
-        exact: of `exact`.
+        known: result of `expected`.
+        exact: result of `exact`.
     """
     if known is None:
         return None
@@ -188,7 +189,7 @@ def data(known: ExpectedSpeed | None, exact: int | None) -> dict[str, Any] | Non
 
 
 def lines(known: ExpectedSpeed | None, exact: int | None, tune: str) -> list[str]:
-    """What is known of a pair's speed, for a person; `tune` is the command that measures."""
+    """A pair's speed for people; `tune` is the command that measures it."""
     of_bits = (
         exactness.words(exact) if exact else f"not tried yet on this machine: `{tune} --exact`"
     )

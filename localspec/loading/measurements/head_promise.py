@@ -1,4 +1,4 @@
-"""What a head could bring that is trained for a target: an estimate, before there is one."""
+"""Estimates what a head trained for a target would gain, before it is trained."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from localspec.loading.measurements import ranking
 from localspec.pairs.gguf.head_checks import TAPPED
 
 REACHABLE: Final = 0.65
-"""What a well trained head has accepted of each drafted token, given those before it: between 0.5
-and 0.7 in what is published of heads for models of 1 to 30 billion weights."""
+"""Acceptance of each drafted token, given those before it, with a well trained head. Published
+heads for models of 1 to 30 billion weights reach 0.5 to 0.7.
+"""
 
 PAYS: Final = 1.03
-"""A speed-up below which a head is said not to pay."""
+"""A head whose speed-up is below this does not pay."""
 
 USUAL_TOKENS: Final = 1_000_000
-"""Tokens of answers that a head learns from where nothing else is asked for."""
+"""Tokens of answers to train a head on, by default."""
 
 SHARE: Final = 0.1
-"""Of T(1) that one step of a head may take."""
+"""The largest share of T(1) that a step of the head may take."""
 
-# Acceptance grows with the logarithm of what is learnt from (2505.07858). Where the line lies is
-# taken from published heads: 0.34 after 5,000 foreign answers, 0.52 after 8 million tokens of own
-# ones with a head that began with nothing.
+# Acceptance grows with the logarithm of the training tokens (2505.07858). Published heads fix the
+# line: 0.34 after 5,000 answers of other models, 0.52 after 8 million tokens of the target's own
+# answers with a head trained from scratch.
 _AT_MILLION: Final = 0.48
 _A_TENFOLD: Final = 0.08
 _LEAST: Final = 0.15
 
 
 def expected(tokens: int) -> float:
-    """The acceptance to expect of a head that learnt from so many tokens: an estimate."""
+    """Estimate the acceptance of a head trained on `tokens` tokens."""
     if tokens < 1:
         return _LEAST
     grown = _AT_MILLION + _A_TENFOLD * math.log10(tokens / 1e6)
@@ -40,7 +41,7 @@ def expected(tokens: int) -> float:
 
 
 def speedup(acceptance: float, times: Sequence[float], step_s: float) -> float:
-    """The speed over the baseline, with the best steady length.
+    """The speed-up over the baseline at the best fixed draft length.
 
     Args:
         acceptance: of each drafted token, given those before it.
@@ -54,12 +55,12 @@ def line(reference: str, name: str, architecture: str) -> str:
     """Say that a head can be trained for a target, and what to expect of it here.
 
     Args:
-        reference: what names the target on a command line.
-        name: the pair's name, under which its costs are known.
+        reference: names the target on a command line.
+        name: the pair's name, under which its costs are stored.
         architecture: llama.cpp's name of the target's.
 
     Returns:
-        A line; empty where llama.cpp shows no layers of such a target.
+        A line; empty if llama.cpp does not output the layers of this architecture.
     """
     if architecture not in TAPPED:
         return ""

@@ -1,4 +1,4 @@
-"""From loaded models to a gamma policy that knows what they cost here."""
+"""From loaded models to a gamma policy with their costs on this machine."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ _USUAL = {
     "cache_type_v": "f16",
 }
 UNUSUAL = {*_USUAL, "devices", "rpc", "split"}
-"""What a profile's identity names only where it is not as usual."""
+"""Keys of a profile's identity that are left out at their usual values."""
 
 
 def profile_store() -> ProfileStore:
-    """Where timings are kept: ``LOCALSPEC_CACHE`` overrides the platform's cache folder."""
+    """The store of timings; ``LOCALSPEC_CACHE`` overrides the platform's cache folder."""
     return ProfileStore(folders.cache_folder() / "costs")
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPair:
-    """A pair's profiles, and the policy that decides by them.
+    """A pair's profiles, and the policy that uses them.
 
     Attributes:
         store: where the profiles are kept.
-        target, drafts: what was measured; of the draft models by their names.
+        target, drafts: the profiles; those of draft models by name.
         auto: the policy.
-        unkept: the models of which nothing is stored that can be trusted, since something disturbed
-            the measurement, with what it would hold for.
+        unkept: models whose measurement was disturbed, so that nothing reliable is stored, with the
+            key to store it under.
     """
 
     store: ProfileStore
@@ -67,16 +67,16 @@ class MeasuredPair:
 
     @property
     def doubtful(self) -> bool:
-        """Whether something disturbed the measurement of a model."""
+        """Whether the measurement of a model was disturbed."""
         return bool(self.unkept) or not all(
             one.steady for one in (self.target, *self.drafts.values())
         )
 
     def again(self, cancel: Cancel) -> bool:
-        """Measure anew what could not be kept, for the next load; the caches stay what they were.
+        """Measure the models in `unkept` again, for the next load; their caches stay the same.
 
         Returns:
-            Whether anything was kept now.
+            Whether a measurement was stored.
 
         Raises:
             Cancelled: `cancel` was set.
@@ -100,16 +100,17 @@ class MeasuredPair:
         return len(self.unkept) < missing
 
     def keep(self) -> None:
-        """Store what the rounds have taught."""
+        """Store what the rounds have shown about the costs."""
         costs = self.auto.costs
         if not self.auto.learnt:
             return
         drafts = ((known, costs.drafts[name]) for name, known in self.drafts.items())
         for known, model in ((self.target, costs.target), *drafts):
             now = self.store.load(known.identity)
-            # It may have been too noisy to keep, or measured anew by another process.
+            # The profile may have been too noisy to store, or another process may have measured
+            # again.
             if now is not None and now.measured == known.measured:
-                taught = {  # of other sizes another process may know better
+                taught = {  # another process may know other sizes better
                     at: {**now.learned.get(at, {}), **points}
                     for at, points in model.learned().items()
                 }
@@ -117,7 +118,7 @@ class MeasuredPair:
 
 
 def chosen_threads(context: Context, asked: int | None, *, draft: bool, store: ProfileStore) -> int:
-    """How many threads a model gets: as asked, else as `tune` found best, else one per core."""
+    """The number of threads for a model: as requested, else as `tune` found, else one per core."""
     if asked:
         return asked
     known = store.load(identity(context, threads=ANY_THREADS, draft=draft))
@@ -131,16 +132,16 @@ def measured(
     measure: bool,
     announce: Callable[[], None],
 ) -> MeasuredPair | None:
-    """The policy for this pair, from stored timings or from a measurement of a few seconds.
+    """The policy for this pair, from stored timings or a measurement of a few seconds.
 
     Args:
         pair: the loaded models.
-        repeatable: keep even timings that are not steady: the next run has to decide by the same.
-        measure: whether to take the time where nothing is stored.
+        repeatable: store unsteady timings too, so that the next run decides alike.
+        measure: whether to measure if nothing is stored.
         announce: called before measuring.
 
     Returns:
-        None where nothing drafts, or nothing is stored and nothing may be measured.
+        None if nothing drafts, or nothing is stored and `measure` is false.
 
     Raises:
         Cancelled: while measuring.
@@ -161,12 +162,12 @@ def measured(
         announce()
         profiles |= _measured(missing, store, profiles.get(pair.target), repeatable=repeatable)
     doubtful = {context for context, its in stored.items() if its is not None and not its.steady}
-    if not repeatable:  # else the next run has to decide by the same
+    if not repeatable:  # otherwise the next run must decide alike
         missing |= {context: known[context] for context in doubtful}
     if measure:
         acquaint(pair.target, LONGEST + 1)
     if not all(each.measured and all(each.measured.values()) for each in profiles.values()):
-        return None  # a context too small to measure in
+        return None  # the context is too small to measure in
     target = profiles[pair.target]
     drafts = {name: profiles[context] for name, context in pair.drafts.items()}
     costs = Costs(
@@ -184,12 +185,13 @@ def _measured(
     *,
     repeatable: bool,
 ) -> dict[Context, Profile]:
-    """Measure models, by what it holds for; of those whose profile is stored none is missing.
+    """Measure the models in `missing`, each with the key of its profile.
 
-    The target comes first, if it is not known: a draft far dearer than that was most likely
-    measured while the program was stopped. It would never be asked, so that no round would show it.
+    The target comes first if its profile is missing. A draft that costs far more was most likely
+    measured while the program was suspended; it would never be used, so no round would correct
+    that.
     """
-    # Beside other programs decodes with all threads take many times as long, and tell nothing.
+    # While other programs run, decodes with all threads take many times as long and show nothing.
     threads = max(context.threads.widest for context in missing)
     busy = not repeatable and busy_cores(LOOK_S) > bearable(threads)
     found = {}
@@ -199,7 +201,7 @@ def _measured(
         target = target or one
         if not _plausible(one, target):
             one = profile(context, known)
-        if not _plausible(one, target):  # kept for a seed, it stays doubtful
+        if not _plausible(one, target):  # stored for a seed, it stays doubtful
             one = replace(one, spread=1.0)
         found[context] = one
         if (one.steady and not busy) or repeatable:
@@ -209,9 +211,9 @@ def _measured(
 
 
 def _plausible(one: Profile, target: Profile) -> bool:
-    """Whether a token takes this model at most twice as long as the target; true if nobody knows.
+    """Whether a token takes at most twice the target's time; true without a target profile.
 
-    A draft that is dearer is beyond the account of probes: no round would tell what it takes.
+    A draft that costs more is never probed, so no round would correct its profile.
     """
     its, most = (min(p.measured.items(), default=(0, {}))[1].get(1) for p in (one, target))
     return not its or not most or its <= 2 * most
@@ -231,13 +233,13 @@ def _costs(context: Context, found: Profile) -> ModelCosts:
 
 
 def identity_of(context: Context, loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
-    """What the costs of a model hold for that was loaded like this."""
+    """The key of a model's costs: everything that they depend on."""
     known = identity(context, threads=context.threads.most, draft=draft)
     return known | unusual(loaded, draft=draft)
 
 
 def unusual(loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
-    """What costs hold for besides, where it is not as usual."""
+    """The parts of the key that are only present for unusual setups."""
     devices = loaded.draft_device if draft else loaded.device
     found = {name: getattr(loaded, name) for name in _USUAL}
     found = {name: value for name, value in found.items() if value != _USUAL[name]}
@@ -251,16 +253,16 @@ def unusual(loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
 
 
 def _quarters(split: Mapping[str, int]) -> list[int]:
-    """How many quarters of the layers that are on devices each has, with a few of them one.
+    """Quarters of the offloaded layers on each device, at least one for a device with any.
 
-    How many layers there is room for changes a little from one load to the next.
+    Free memory changes a little from load to load, and exact numbers of layers with it.
     """
     whole = sum(split.values())
     return [n and max(1, round(4 * n / whole)) for n in split.values()]
 
 
 def made_by(pair: LoadedPair) -> str:
-    """What the contents of a pair's caches hold for: the files of its models and how they run."""
+    """The key of a pair's stored caches: the files of its models and how they run."""
     known = [
         identity_of(context, pair.loaded, draft=context is not pair.target)
         | {"changed": context.model.path.stat().st_mtime_ns, "n_ctx": context.n_ctx}

@@ -1,11 +1,10 @@
-"""Which pairs suit this machine: the speed to expect of each, their order, and a short proposal.
+"""Ranks pairs for this machine by expected speed, and proposes a few.
 
-An expectation is made of what was measured when a pair was loaded here. One token takes the time in
-which its weights are read: as much longer as they are more bytes, but for what target and draft
-together show to be none of theirs. Every further token of a check takes the time in which they are
-multiplied: as much longer as they are more weights, and those of a Q4_K_M file are three times as
-many to a byte as those of F16. What drafts is taken to be accepted as `ACCEPTED` says. No
-llama.cpp, no numpy: lists and the screen ask this.
+Expectations derive from pairs that were measured when loaded here. Decode time grows with the bytes
+of the weights, plus a fixed overhead, which target and draft together reveal. Every further token
+of a verification adds the time of its multiplications, in proportion to the number of weights; a
+Q4_K_M file has three times as many weights per byte as F16. Acceptance is assumed as in `ACCEPTED`.
+This module loads neither llama.cpp nor numpy: lists and the screen use it.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from localspec.pairs.names.catalogue import ListedPair
 from localspec.safe_text import one_line
 
 ACCEPTED: Final = {DRAFT: 0.7, MTP: 0.7}
-"""Share of a drafter's tokens that is taken to be accepted; of copies nothing can be expected."""
+"""Assumed acceptance of each drafter; copied text allows no assumption."""
 
 LEAST: Final = {"chat": 6.0, "code": 6.0, "reasoning": 10.0}
-"""Tokens per second from which on a kind of pair is no pain: people read about six."""
+"""Tokens per second from which on a kind of pair is fast enough: people read about six."""
 
 _MOST_WEIGHTS: Final = 1 << 50  # bytes
 _FEWEST_BITS, _MOST_BITS = 0.5, 64.0  # of a weight
-_BRIEF, _LONG = 1e-7, 1e5  # seconds that a decode takes, at least and at most
-_HEAD: Final = 0.05  # of a target's bytes: what a head inside it reads
-_ROOM: Final = 1.225  # bytes that a model takes, for every byte of its files
+_BRIEF, _LONG = 1e-7, 1e5  # limits for the seconds of a decode
+_HEAD: Final = 0.05  # share of a target's bytes that its inner head reads
+_ROOM: Final = 1.225  # bytes of memory per byte of a model's files
 _WORTH_A_WORD: Final = 1.05
 _CARD: Final = " on a card"
 _DOUBTFUL: Final = (
@@ -45,16 +44,16 @@ _ORDER: Final = ("fits", "slow", "tight", "too large")
 
 @dataclass(frozen=True, slots=True)
 class PairCosts:
-    """What a pair was measured to cost here.
+    """The measured costs of a pair on this machine.
 
     Attributes:
-        weights: bytes of the target's weights, as its file holds them.
-        times: seconds of its decodes of 0 (no matter), 1, 2, ... tokens.
-        overhead: seconds of a decode that no weights explain.
-        step: seconds of a drafted token; None where no model drafts.
+        weights: bytes of the target's weights in its file.
+        times: seconds of decodes of 0 (unused), 1, 2, ... tokens.
+        overhead: seconds of a decode that do not depend on the weights.
+        step: seconds per drafted token; None if no model drafts.
         on_device: whether an accelerator computed.
-        bits: of one of these weights; 0 where nothing follows for other pairs: of a mixture of
-            experts, whose tokens read some of them, and of what earlier versions kept.
+        bits: per weight; 0 if other pairs cannot be derived from this one: a mixture of experts,
+            which reads some of its weights per token, or a record of an earlier version.
         doubtful: whether something disturbed the measurement.
     """
 
@@ -67,12 +66,12 @@ class PairCosts:
     doubtful: bool = False
 
     def replaces(self, before: PairCosts) -> bool:
-        """Whether it is to be kept in place of what was measured of the pair there before.
+        """Whether to store it in place of the measurement `before` of the same pair.
 
-        A draft tells more than none: what a decode takes that no weights explain. Whatever
-        disturbs a measurement makes it longer.
+        A measurement with a draft tells more: it separates the overhead. Disturbances only make
+        decodes longer.
         """
-        if (self.weights, self.bits) != (before.weights, before.bits):  # that name is another's now
+        if (self.weights, self.bits) != (before.weights, before.bits):  # another pair
             return True
         if (self.step is None) != (before.step is None):
             return before.step is None
@@ -82,12 +81,12 @@ class PairCosts:
 
     @property
     def per_byte(self) -> float:
-        """Seconds that a byte of weights takes."""
+        """Seconds per byte of weights."""
         return (self.times[1] - self.overhead) / self.weights
 
     @property
     def usable(self) -> bool:
-        """Whether it can be reckoned with; a damaged file says anything."""
+        """Whether the values make sense; a damaged file may hold anything."""
         spans = [*self.times[1:], *([] if self.step is None else [self.step])]
         sound = len(self.times) > 1 and all(_BRIEF <= span <= _LONG for span in spans)
         sound &= not self.bits or _FEWEST_BITS <= self.bits <= _MOST_BITS
@@ -96,12 +95,12 @@ class PairCosts:
 
 @dataclass(frozen=True, slots=True)
 class MachineSpeed:
-    """What is known of this machine.
+    """What is known about this machine's speed.
 
     Attributes:
-        processor: whose; of another machine nothing is believed.
-        pairs: what was measured, by the pairs' names, those on a card with `_CARD` behind them.
-        room: bytes free on accelerators with memory of their own; None without any.
+        processor: its name; data of another machine is ignored.
+        pairs: measurements by pair name, with `_CARD` appended for those on a card.
+        room: bytes free on accelerators with their own memory; None without any.
         advice: about a card that llama.cpp was not built for, and the command that helps.
     """
 
@@ -111,19 +110,19 @@ class MachineSpeed:
     advice: tuple[str, str] | None = None
 
     def own(self, name: str) -> PairCosts | None:
-        """What the pair `name` itself was measured to cost, on a card where it ran on one."""
+        """The measured costs of the pair `name`, on a card if it ran on one."""
         return self.pairs.get(f"{name}{_CARD}") or self.pairs.get(name)
 
     def largest(self, *, on_device: bool) -> tuple[str, PairCosts] | None:
-        """The pair that tells most of others: the largest that ran there, mixtures left out."""
+        """The best pair to derive others from: the largest that ran there, mixtures left out."""
         told = (item for item in self.pairs.items() if item[1].bits)
         there = [item for item in told if item[1].on_device == on_device]
         return max(there, key=lambda item: item[1].weights, default=None)
 
     def basis(self, pairs: Sequence[RankedPair]) -> str:
-        """Where the speeds of `pairs` come from, in words; empty where nothing was measured.
+        """Say where the speeds of `pairs` come from; empty if nothing was measured.
 
-        What is taken to be accepted is told of those alone that draft, and gain by it.
+        The assumed acceptance is only mentioned for pairs that draft and gain by it.
         """
         one = self.largest(on_device=True) or self.largest(on_device=False)
         told = [pair.measured for pair in pairs if pair.baseline]
@@ -143,17 +142,17 @@ class MachineSpeed:
 
 
 def overhead(weights: int, seconds: float, draft_weights: int, step: float) -> float:
-    """Seconds of a decode that no weights explain: where the line through two models begins.
+    """The intercept of the line through two models: decode time that weights do not explain.
 
     Args:
         weights: bytes of the target's.
-        seconds: of its decode of one token.
-        draft_weights: bytes of its draft's, which ran beside it.
-        step: seconds of a drafted token.
+        seconds: of the target's decode of one token.
+        draft_weights: bytes of its draft's, which ran at the same time.
+        step: seconds per drafted token.
 
     Returns:
-        0 where the smaller model is not the faster one: they ran in different places, or something
-        disturbed one of them
+        0 if the smaller model is not faster: they ran in different places, or something disturbed
+            one of them.
     """
     more = weights - draft_weights
     if more <= 0 or seconds <= step:
@@ -162,7 +161,7 @@ def overhead(weights: int, seconds: float, draft_weights: int, step: float) -> f
 
 
 def recall() -> MachineSpeed | None:
-    """What was measured on this machine; None where nothing was."""
+    """The stored measurements of this machine; None without any."""
     found = private.read_json(_path(), MachineSpeed)
     if found is None:
         return None
@@ -175,9 +174,9 @@ def recall() -> MachineSpeed | None:
 def remember(
     name: str, measured: PairCosts, room: int | None, advice: tuple[str, str] | None
 ) -> None:
-    """Keep what the pair `name` costs; a folder that cannot be written costs the memory alone.
+    """Store the costs of the pair `name`; if the folder is read-only, nothing is stored.
 
-    What it costs on a card and on the processor is kept side by side.
+    Costs on a card and on the processor are stored separately.
     """
     pairs = dict(known.pairs) if (known := recall()) else {}
     key = f"{name}{_CARD}" if measured.on_device else name
@@ -190,7 +189,7 @@ def remember(
 
 
 def forget(name: str) -> None:
-    """Let go of what the pair `name` costs, on a card too."""
+    """Forget the costs of the pair `name`, also those on a card."""
     known = recall()
     if known is not None and known.own(name) is not None:
         pairs = {key: one for key, one in known.pairs.items() if key.removesuffix(_CARD) != name}
@@ -208,11 +207,11 @@ class RankedPair:
 
     Attributes:
         row: the pair.
-        verdict: ``fits``, ``slow`` (fits, and writes slower than one reads), ``tight`` or
-            ``too large``.
-        baseline: tokens per second without drafting; None where nothing tells.
-        drafted: the same with what drafts for it, at least `baseline`.
-        measured: whether its costs were measured; what is accepted is expected all the same.
+        verdict: ``fits``, ``slow`` (fits, but writes slower than people read), ``tight`` or ``too
+            large``.
+        baseline: tokens per second without drafting; None if unknown.
+        drafted: tokens per second with its drafters, at least `baseline`.
+        measured: whether its costs were measured here; the acceptance is assumed even then.
     """
 
     row: ListedPair
@@ -223,18 +222,18 @@ class RankedPair:
 
     @property
     def gains(self) -> bool:
-        """Whether drafting is expected to be worth a word."""
+        """Whether the expected gain of drafting is worth mentioning."""
         return (self.drafted or 0.0) > _WORTH_A_WORD * (self.baseline or 0.0)
 
     @property
     def speeds(self) -> str:
-        """Tokens per second, without drafting and with it: ``9.4 › 14``; empty where unknown."""
+        """Tokens per second, without and with drafting: ``9.4 › 14``; empty if unknown."""
         more = f" › {_short(self.drafted)}" if self.gains else ""
         return f"{_short(self.baseline)}{more}" if self.baseline else ""
 
     @property
     def offer(self) -> str:
-        """What it takes and what to expect, in one line."""
+        """Its memory and expected speed, in one line."""
         row = self.row
         size = formats.size(row.n_bytes) + ("" if row.state in _HERE else " to fetch")
         with_it = "the head inside it" if row.drafter == MTP else "its draft"
@@ -248,7 +247,7 @@ class RankedPair:
 
     @property
     def short(self) -> str:
-        """The speeds, or why there are none: what a narrow column has room for."""
+        """The speeds, or why there are none, for a narrow column."""
         if self.verdict in ("tight", "too large") or not self.speeds:
             return self.verdict
         return f"slow {_short(self.drafted)}" if self.verdict == "slow" else self.speeds
@@ -260,10 +259,10 @@ def _short(speed: float | None) -> str:
 
 
 def ranked(rows: Iterable[ListedPair], speed: MachineSpeed | None) -> list[RankedPair]:
-    """The pairs, the best for this machine first; in their own order where nothing was measured.
+    """Sort pairs, the best for this machine first; without measurements they keep their order.
 
-    Of those that write as fast as one reads the largest is the best, of the others the fastest.
-    The starter comes first, then what is installed.
+    Among pairs that write as fast as people read, larger is better; among the others, faster is.
+    The starter comes first, then the installed pairs.
     """
     found = [_expected(row, speed) for row in rows]
     return sorted(found, key=_key) if any(one.baseline for one in found) else found
@@ -278,7 +277,7 @@ def _key(one: RankedPair) -> tuple[float, ...]:
 
 
 def proposed(pairs: Sequence[RankedPair]) -> list[RankedPair]:
-    """The best for every purpose, of `ranked` pairs: at most one each, none that does not fit."""
+    """The best of `ranked` pairs for every purpose: at most one each, and only pairs that fit."""
     best = sorted((one for one in pairs if one.baseline), key=lambda one: _key(one)[1:])
     found = []
     for kind in LEAST:
@@ -288,7 +287,7 @@ def proposed(pairs: Sequence[RankedPair]) -> list[RankedPair]:
 
 
 def _expected(row: ListedPair, speed: MachineSpeed | None) -> RankedPair:
-    """What to expect of `row`, its memory counted with the accelerators' own."""
+    """What to expect of `row`, with the accelerators' own memory included."""
     if speed is not None and speed.room:
         row = replace(row, fit=row.fit.beside(speed.room))
     known = None if speed is None else speed.own(row.name)
@@ -303,7 +302,7 @@ def _expected(row: ListedPair, speed: MachineSpeed | None) -> RankedPair:
 
 
 def expected_costs(row: ListedPair, speed: MachineSpeed) -> PairCosts | None:
-    """What `row` would cost, by the largest pair that ran where it would run."""
+    """The expected costs of `row`, derived from the largest pair that ran on the same hardware."""
     device, host = speed.largest(on_device=True), speed.largest(on_device=False)
     basis = device or host
     if basis is None or not row.target_bytes:
@@ -311,7 +310,7 @@ def expected_costs(row: ListedPair, speed: MachineSpeed) -> PairCosts | None:
     like = basis[1]
     times = _times(row, like)
     if device is not None and speed.room is not None and row.target_bytes * _ROOM > speed.room:
-        if host is None:  # nobody knows how fast the processor does the rest
+        if host is None:  # the processor's speed for the rest is unknown
             return None
         like, share = host[1], speed.room / (row.target_bytes * _ROOM)
         both = zip(times, _times(row, like), strict=False)
@@ -325,21 +324,21 @@ def expected_costs(row: ListedPair, speed: MachineSpeed) -> PairCosts | None:
 
 
 def _times(row: ListedPair, like: PairCosts) -> list[float]:
-    """Seconds of decodes of 0, 1, 2, ... tokens where all of `row` runs as `like` does.
+    """Seconds of decodes of 0, 1, 2, ... tokens if all of `row` runs as `like` does.
 
-    With B bytes and W weights: T(n) = a + B r + W c(n), of which a and r are those of `like`, and
-    c(n) is what its further tokens took, over its weights.
+    With B bytes and W weights: T(n) = a + B r + W c(n). The overhead a and the seconds per byte r
+    are those of `like`; c(n) is the extra time of its further tokens, per weight.
     """
     read = row.target_bytes * row.active
     one = like.overhead + read * like.per_byte
-    more = read / like.weights * like.bits / (row.bits or like.bits)  # weights, over those of like
+    more = read / like.weights * like.bits / (row.bits or like.bits)  # weights over those of `like`
     return [one + more * max(0.0, each - like.times[1]) for each in like.times]
 
 
 def _gain(row: ListedPair, costs: PairCosts) -> float:
-    """What drafting is expected to bring, over none.
+    """The expected speed-up of drafting.
 
-    Nothing for a mixture of experts: every further token reads other experts.
+    1 for a mixture of experts: every further token reads other experts.
     """
     if costs.step is None or row.drafter not in ACCEPTED or row.active < 1:
         return 1.0

@@ -1,4 +1,4 @@
-"""Measures a pair's models on this machine, finds their best thread counts, and keeps that."""
+"""Measures a pair's models on this machine, finds their best thread counts, and stores both."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ from localspec.loading.measurements.measured_costs import (
 from localspec.loading.model_loader import Progress
 from localspec.loading.results import TunedModel, TunedPair
 
-CALM_S = 20.0  # seconds to wait for a calm moment
-_CALM, _LOOK = 0.3, 0.5  # cores that others may keep busy then, over so many seconds
-BUDGET = 18.0  # seconds for a model's curves
+CALM_S = 20.0  # seconds to wait for a quiet machine
+_CALM, _LOOK = 0.3, 0.5  # cores that others may keep busy then, and seconds to measure that
+BUDGET = 18.0  # seconds to measure a model's curves
 PASSES = 72
 THREAD_BUDGET = 1.5  # seconds for one thread count
 THREAD_SIZES = (1, 4, 1, 4, 1, 4, 1, 4)
-SHOWN = 17  # tokens of the longest decode that is told
-_GAIN = 0.97  # another thread count has to be faster by 3 %, or the usual one stays
+SHOWN = 17  # tokens of the longest decode that is reported
+_GAIN = 0.97  # another thread count must be 3 % faster, or the usual one stays
 
 
 def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPair:
@@ -62,7 +62,7 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
         Cancelled: `cancel` was set.
     """
     options = exactness.settled(options)
-    check(options)  # nobody waits for calm in vain
+    check(options)  # fail before waiting for a quiet machine
     wait_for_calm(progress, cancel)
     loading = load_session(options, progress=progress, cancel=cancel, thorough=True)
     with closing(loading) as session:
@@ -88,7 +88,7 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
 
 
 def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> None:
-    """Wait until other programs leave the cores alone, `most` seconds at most.
+    """Wait up to `most` seconds until other programs leave the cores alone.
 
     Raises:
         Cancelled: `cancel` was set.
@@ -103,7 +103,7 @@ def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> N
 def _tuned(
     context: Context, options: LoadRequest, pair: LoadedPair, progress: Progress, cancel: Cancel
 ) -> TunedModel:
-    """Measure one model of a pair with its best number of threads; store what is worth it.
+    """Measure one model of a pair with its best thread count; store reliable results.
 
     Raises:
         LocalspecError: the model cannot be measured.
@@ -130,7 +130,7 @@ def _tuned(
     busy = busy_cores(LOOK_S) > bearable(context.threads.widest)
     noisy = busy or not timing.steady
     kept = None
-    if noisy:  # the number of threads stays what it was
+    if noisy:  # keep the present thread count
         threads, tried = usual, {}
         context.threads.use(threads, options.threads_batch)
         kept = _well_known(store, known())
@@ -153,7 +153,7 @@ def _tuned(
 
 
 def _well_known(store: ProfileStore, known: Mapping[str, Any]) -> Profile | None:
-    """What is stored of this and was not disturbed."""
+    """The stored profile, if its measurement was not disturbed."""
     before = store.load(known)
     return before if before is not None and before.steady else None
 
@@ -161,7 +161,7 @@ def _well_known(store: ProfileStore, known: Mapping[str, Any]) -> Profile | None
 def _measured(
     context: Context, progress: Progress, cancel: Cancel, *, draft: bool
 ) -> tuple[ByContext, Timing]:
-    """Time a model, once more where something disturbed it: the steadier of both.
+    """Time a model, twice if something disturbed it; return the steadier result.
 
     Raises:
         Cancelled: `cancel` was set.
@@ -179,9 +179,9 @@ def _measured(
 
 
 def _by_threads(context: Context, for_batches: int | None) -> dict[int, tuple[float, float]]:
-    """Seconds of one token and of four by the number of threads.
+    """Seconds of one token and of four, by thread count.
 
-    None beside other programs: fewer threads win there, and only as long as those run.
+    Empty while other programs run: fewer threads would win, but only until those end.
     """
     most = os.cpu_count() or 1
     usual = default_threads()
@@ -198,7 +198,7 @@ def _by_threads(context: Context, for_batches: int | None) -> dict[int, tuple[fl
 
 
 def _best_threads(tried: Mapping[int, tuple[float, float]], *, draft: bool) -> int:
-    """The fastest count: a draft reads one token at a time, a target one or a few."""
+    """The fastest count: a draft decodes one token at a time, a target one or a few."""
     usual = default_threads()
     cost = {n: one if draft else one + few for n, (one, few) in tried.items()}
     if not cost:

@@ -1,7 +1,7 @@
 """`BlockHead`: the context of a head that guesses several tokens in one pass (block diffusion).
 
-DFlash, and two that were made of it: DSpark, whose guess at each place depends on its best guess
-at the place before, and DFlash2, which scores pairs of candidates for neighbouring places.
+Three heads work like this: DFlash; DSpark, where each guess depends on the best guess at the place
+before; and DFlash2, which scores pairs of candidates at neighbouring places.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from localspec.engine.llama.model import Model
 from localspec.errors import EngineError
 
 Behind: TypeAlias = Callable[[int, int], Rows]
-"""(token, n) -> the logits (n_vocab,) behind `token`, the last of n tokens drafted so far."""
+"""(previous token, tokens drafted so far) -> logits (n_vocab,) of the next token."""
 
 
 class BlockHead(Head):
-    """A cache of what the target computed, and passes over it that leave nothing behind.
+    """A cache of the target's states, and passes over it that leave the cache as it was.
 
-    Row i is the target's state at token i, at that position. A pass reads the newest token and
-    places to fill; each of them sees all the others, so that their number changes every guess.
+    Row i holds the target's state at token i. A pass reads the newest token and a number of places
+    to fill. All places see each other, so their number changes every guess.
 
     Attributes:
-        longest: tokens that one pass guesses at most.
+        longest: the most tokens of one pass.
     """
 
     def __init__(
         self, model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
     ) -> None:
-        """Make the context as `Head` does, with what the head's file says of its training."""
+        """Make the context as `Head` does, and read from the file how the head was trained."""
         known = {name.removeprefix("dflash."): said for name, said in model.metadata.items()}
         anchor, places = known.get("sample_from_anchor"), int(known["block_size"])
         self._chained = anchor is not None
@@ -65,7 +65,7 @@ class BlockHead(Head):
     def decode(self, tokens: Sequence[int], n_logits: int) -> Rows:
         """Append a pass over `tokens`; return the logits of the last `n_logits` of them.
 
-        A view as of `Context.decode`; zeros of a head that gives out candidates in their place.
+        The result is a view as in `Context.decode`, or zeros for a head that outputs candidates.
         """
         n = len(tokens)
         if not 0 < n <= min(self.free, self.n_batch):
@@ -83,19 +83,19 @@ class BlockHead(Head):
         return view(first, n_logits, self.model.n_vocab)
 
     def guess(self, token: int, n: int) -> Behind:
-        """Guess `n` tokens behind `token`, whose state nobody has computed yet, in one pass.
+        """Guess `n` tokens after `token`, whose state is not computed yet, in one pass.
 
         Args:
             token: the newest one.
-            n: how many, at most `longest`.
+            n: at most `longest`.
 
         Returns:
-            The logits of each, until the next pass; none but minus infinity where it was not
-            guessed behind that token.
+            The logits of each guess, valid until the next pass; all minus infinity if the head made
+            no guess that follows this previous token.
 
         Raises:
             Cancelled: the watched flag was set; the cache is as before.
-            EngineError: llama.cpp could not decode; the same holds.
+            EngineError: llama.cpp could not decode; the cache is as before.
         """
         end = self.end
         try:
@@ -115,11 +115,11 @@ class BlockHead(Head):
         return behind
 
     def _scored(self, n: int) -> Rows:
-        """Read what DFlash2 gives out: at each of `n` places candidates, and scores of pairs."""
+        """Read the output of DFlash2: for each of `n` places candidates and their pair scores."""
         return view(self._call.get_states(self._handle), n + 1, self._inner)[1:]
 
     def _behind_candidates(self, scored: Rows) -> Behind:
-        """Make logits of candidates and of their scores behind each one of the place before."""
+        """Turn candidates and their scores, given each candidate before, into logits."""
         n, k = len(scored), self._candidates
         ids = scored[:, :k].astype(np.int64)
         scores = scored[:, k : k + k * k].reshape(n, k, k).copy()

@@ -1,12 +1,12 @@
-"""`Head`: the context of a draft head, which reads what the target's decodes computed.
+"""`Head`: the context of a draft head, which reads the states of the target's decodes.
 
-A row of its cache pairs the target's state at token i with token i + 1, and its logits are those of
-token i + 2. llama.cpp counts the row's position from the state (EAGLE-3) or from the token (MTP).
+A row of its cache pairs the target's state at token i with token i + 1; its logits predict token i
++ 2. llama.cpp takes the row's position from the state (EAGLE-3) or from the token (MTP).
 
-That head and target fit together is checked before, by their headers (`pairs/gguf/head_checks.py`):
-where they don't, llama.cpp ends the process. Two traps give wrong rows in silence: EAGLE-3's graph
-wants logits of every row or of none, and an MTP context orders its states by output unless they are
-asked for unmasked.
+`pairs/gguf/head_checks.py` checks by the headers that head and target fit together; if they do not,
+llama.cpp ends the process. Two traps give wrong rows without an error: EAGLE-3's graph needs logits
+for all rows or for none, and an MTP context orders its states by output unless they are requested
+unmasked.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from localspec.engine.record.stats import ASSISTANT, DFLASH, EAGLE3, MTP
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
 from localspec.limits import HEAD_BATCH, HEAD_REACH
 
-_OUTPUTS: Final = 8  # up to so many rows it is quicker to take logits of all than to decode twice
+_OUTPUTS: Final = 8  # up to this many rows, logits of all are cheaper than a second decode
 _ENCODE, _DECODE = 0, 1  # enum llama_process_type
 _ABORTED: Final = 2
-_ABOUT: Final = 24  # bytes of three numbers ahead of a head's state
-_LAST: Final = -1  # stands for the state after the last layer
+_ABOUT: Final = 24  # bytes of the three numbers before a head's state
+_LAST: Final = -1  # means the state after the last layer
 
-# What MSVC calls the functions that have these names under GCC and Clang.
+# MSVC's names of the functions that GCC and Clang call by these names.
 _MSVC: Final = {
     "_Z30llama_set_embeddings_layer_inpP13llama_contextjb": (
         "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z"
@@ -66,7 +66,7 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class _Symbols:
-    """Functions of llama.cpp that its header for programs does not have."""
+    """Functions of llama.cpp that are missing from its public header."""
 
     set_layer: Any
     get_layer: Any
@@ -79,10 +79,10 @@ class _Symbols:
 
 @cache
 def _symbols() -> _Symbols:
-    """Find them, by the names that compilers make of their declarations (src/llama-ext.h).
+    """Find them by their compiler-mangled names (declared in src/llama-ext.h).
 
     Raises:
-        UnsupportedModel: this build exports none of that name.
+        UnsupportedModel: this build does not export one of them.
     """
     pointer, number, flag = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool
     ids = ctypes.POINTER(ctypes.c_int32)
@@ -98,7 +98,7 @@ def _symbols() -> _Symbols:
 
 
 def _symbol(name: str, result: Any, *arguments: Any) -> Any:
-    """Find a function of a context, or of a model, and what it takes besides."""
+    """Find a function of a context or a model, and declare its result and further arguments."""
     its = [getattr(lib._lib, each, None) for each in (name, _MSVC[name])]  # noqa: SLF001 - not bound
     found = next((each for each in its if each is not None), None)
     if found is None:
@@ -111,38 +111,38 @@ def _symbol(name: str, result: Any, *arguments: Any) -> Any:
 
 
 def layer_inputs() -> tuple[Any, Any]:
-    """The functions that have a context give out what enters a layer, and that fetch it.
+    """The functions that make a context output the input of a layer, and that read it.
 
     Raises:
-        UnsupportedModel: this build of llama.cpp exports none.
+        UnsupportedModel: this build of llama.cpp does not export them.
     """
     return _symbols().set_layer, _symbols().get_layer
 
 
 class TargetStates:
-    """What a target computed for the latest tokens of a text, as far as it was shown.
+    """The target's states for the latest tokens of a text, as far as they were shown.
 
     Attributes:
-        width: floats of each.
-        first, end: they are known for the tokens from `first` on and before `end`.
+        width: floats per state.
+        first, end: states are known for the tokens `first` to `end` (exclusive).
     """
 
     def __init__(self, reach: int, width: int) -> None:
-        """Know those of no token; later of `reach` at most, `width` floats for each."""
+        """Keep at most `reach` states of `width` floats each; none are known yet."""
         self.width = width
         self.first = self.end = 0
-        self._rows = np.empty((reach, width), np.float32)  # that of token i at i modulo `reach`
+        self._rows = np.empty((reach, width), np.float32)  # token i is at i modulo `reach`
 
     def forget(self) -> None:
-        """Know none any more."""
+        """Forget all states."""
         self.first = self.end = 0
 
     def put(self, start: int, parts: Sequence[Rows]) -> None:
-        """Take those of the tokens from `start` on; what was known of these and later ones goes.
+        """Store the states of the tokens from `start` on; older states from there on are dropped.
 
         Args:
-            start: the first of the tokens.
-            parts: side by side they are the states, each `(n, width / len(parts))`.
+            start: index of the first token.
+            parts: the states side by side, each part `(n, width / len(parts))`.
         """
         reach, n = len(self._rows), len(parts[0])
         if not self.first <= start <= self.end:
@@ -155,44 +155,46 @@ class TargetStates:
             self._rows[kept, at * width : (at + 1) * width] = part[-reach:]
 
     def knows(self, token: int) -> bool:
-        """Whether the state of this one, counted from the text's beginning, is there."""
+        """Whether the state of `token`, an index into the text, is known."""
         return self.first <= token < self.end
 
     def get(self, start: int, n: int) -> Rows:
-        """Copy those of `n` tokens: `(n, width)`."""
+        """Copy the states of `n` tokens: `(n, width)`."""
         return self._rows[np.arange(start, start + n) % len(self._rows)]
 
 
 class Head(Context):
-    """A head's cache beside its target's: rows in, logits and states out.
+    """The cache of a head over its target: rows in, logits and states out.
 
-    While it listens it keeps what the target computes, which takes a copy of a few numbers for each
-    token. Rows are made of that when somebody wants them.
+    While it listens, it copies the target's states, a few numbers per token. Rows are made from
+    them on demand.
 
-    As a `Context` it decodes rows of nothing, which take as long as others: that is for measuring.
+    As a `Context` it decodes rows with zero states, which take the usual time: for measurements
+    only.
 
     Attributes:
-        kind: `EAGLE3` or `MTP`; of a `BlockHead` `DFLASH`, of a `SharedHead` `ASSISTANT`.
+        kind: `EAGLE3` or `MTP`; `DFLASH` for a `BlockHead`, `ASSISTANT` for a `SharedHead`.
         target: the context whose decodes it reads.
-        width: floats of a state.
-        layers: of MTP, how many there are: each guesses one token further than the one before.
-        states: what the target computed for the latest tokens, before the layers are made one.
-        first: the first row in the cache; `tokens` are the later halves of the rows from there on.
+        width: floats per state.
+        layers: MTP layers; each guesses one token further than the one before.
+        states: the target's states for the latest tokens, before several layers are fused.
+        first: index of the first row in the cache; `tokens` holds the token of each row.
     """
 
     def __init__(
         self, model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
     ) -> None:
-        """Make the context; what the target computes is read once it is shown (`Context.show`).
+        """Make the context; it reads the target once `Context.show` names it as a reader.
 
         Args:
             model: a head, or the target's own model, loaded with its heads.
-            target: a context of the target; it has to be closed after this.
-            options: how the context is made; its batch is `HEAD_BATCH` at most.
-            cancel: stops the warming up.
+            target: the target's context; close it after this one.
+            options: how the context is made; its batch is at most `HEAD_BATCH`.
+            cancel: stops the warm-up.
 
         Raises:
-            UnsupportedModel: this build of llama.cpp has no heads, or the target's is not loaded.
+            UnsupportedModel: this build of llama.cpp supports no heads, or the target was loaded
+                without its own.
             OutOfMemory: it does not fit.
             Cancelled: `cancel` was set meanwhile.
         """
@@ -241,9 +243,9 @@ class Head(Context):
         return Rollback.REMOVAL if removable else Rollback.NONE
 
     def listen(self, *, wanted: bool) -> None:
-        """Let the target give out the states that this head reads, or not any more.
+        """Start or stop the target's output of the states that this head reads.
 
-        What it decodes meanwhile may change all that was known: a head begins anew after that.
+        While it is stopped the target may decode other tokens, so the head forgets everything.
         """
         if not wanted:
             self.clear()
@@ -251,7 +253,7 @@ class Head(Context):
         for tap in self._taps:
             tapped[tap] += 1 if wanted else -1
             if tapped[tap] != int(wanted):
-                continue  # another head reads it, too
+                continue  # another head reads it too
             if tap == _LAST:
                 self._call.set_states(self.target.handle, wanted, False)
             else:
@@ -260,8 +262,8 @@ class Head(Context):
     def after_decode(self, tokens: Sequence[int], start: int) -> None:
         """Keep the states of `tokens`, which the target has just decoded from `start` on.
 
-        The row before them is made anew if the first of them is another token than that of the row,
-        as far as its state is there: where it isn't, the row costs acceptance once.
+        If the row before them pairs its state with another token than the first of these, it is
+        made again. Without its state it stays, which costs acceptance once.
         """
         row = start - 1
         other = self.first <= row < self.end and self.tokens[row - self.first] != tokens[0]
@@ -278,10 +280,10 @@ class Head(Context):
         return self.first + len(self.tokens)
 
     def shown(self, n: int) -> list[Rows]:
-        """Look at what the target's last decode, which was of `n` tokens, computed, layer by layer.
+        """The target's states of its last decode, of `n` tokens: one array per tapped layer.
 
         Raises:
-            EngineError: llama.cpp gives out nothing.
+            EngineError: llama.cpp returns nothing.
         """
         handle = self.target.handle
         if self._taps == (_LAST,):
@@ -289,14 +291,14 @@ class Head(Context):
         return [self._buffer(self._call.get_layer(handle, tap))[:n] for tap in self._taps]
 
     def _buffer(self, address: int | None) -> Rows:
-        """The buffer of the target's states at this address, as long as a batch."""
+        """A view of the target's states at this address, as long as a batch."""
         found = self._seen.get(address or 0)
         if found is None:
             found = self._seen[address or 0] = view(address, self.target.n_batch, self._inner)
         return found
 
     def fused(self, rows: Rows) -> Rows:
-        """Make of what was shown the states that rows are made of: `(n, width)`.
+        """Turn the target's states into the states that rows use: `(n, width)`.
 
         Raises:
             Cancelled: the watched flag was set.
@@ -308,16 +310,17 @@ class Head(Context):
         return np.concatenate([self._fused(part) for part in parts])
 
     def _fused(self, rows: Rows) -> Rows:
-        """Let EAGLE-3's encoder make one state of several."""
+        """Run EAGLE-3's encoder, which fuses the states of several layers into one."""
         lib.llama_batch_ext_clear(self._rows)
         for at, row in enumerate(rows):
-            # It has no use for positions, but llama.cpp wants them to go on where the cache ends.
+            # The encoder ignores positions, but llama.cpp wants them to continue from the end of
+            # the cache.
             self._add(lib.llama_batch_ext_add(self._rows, 0), row, self.end + at, output=True)
         self._process(_ENCODE)
         return view(self._call.get_states(self._handle), len(rows), self.width).copy()
 
     def decode(self, tokens: Sequence[int], n_logits: int) -> Rows:
-        """Append rows whose states are nothing; return the last one's logits, if any are wanted."""
+        """Append rows with zero states; return the logits of the last one, if any are wanted."""
         nothing = np.zeros((len(tokens), self.width), np.float32)
         logits, _ = self.read(tokens, nothing, output=n_logits > 0)
         return logits[None] if n_logits else np.empty((0, self.model.n_vocab), np.float32)
@@ -328,17 +331,18 @@ class Head(Context):
         """Append rows; return the logits of the last one and its state.
 
         Args:
-            tokens: of each row the token that follows the state, at most `n_batch`.
+            tokens: the token after the state of each row, at most `n_batch`.
             states: `(n, width)`.
-            output: whether logits and a state are wanted; without, both come back empty.
-            layer: of several which one reads them; None for all, of which the first gives output.
+            output: whether to compute logits and a state; otherwise both results are empty.
+            layer: index of the MTP layer that reads the rows; None for all of them, with the output
+                of the first.
 
         Returns:
             Copies: float32 of shape (n_vocab,) and of shape (1, width).
 
         Raises:
             Cancelled: the watched flag was set; the cache is as before.
-            EngineError: llama.cpp could not decode; the same holds.
+            EngineError: llama.cpp could not decode; the cache is as before.
         """
         n, every = len(tokens), self.kind == EAGLE3
         if output and every and n > _OUTPUTS:
@@ -362,9 +366,9 @@ class Head(Context):
         return logits[0].copy(), states[-1:].copy()
 
     def _choose(self, layer: int) -> None:
-        """Let one of several layers read the next rows, in the places that the one before had.
+        """Let one of several layers read the next rows, at the positions the layer before had.
 
-        Each has a cache of its own there; which rows it holds llama.cpp counts for all together.
+        Each layer has its own cells there, but llama.cpp counts the rows of all layers together.
         """
         if self.layers > 1:
             lib.llama_memory_seq_rm(self._memory, 0, self._position(self.end), -1)
@@ -378,7 +382,7 @@ class Head(Context):
         return row + (self.kind == MTP)
 
     def _add(self, index: int, state: Rows, position: int, *, output: bool) -> None:
-        """Give row `index` of the batch its state, its position and whether its output counts."""
+        """Set the state and position of row `index` of the batch, and whether it has output."""
         data = np.ascontiguousarray(state, np.float32)  # llama.cpp copies it
         row = lib.llama_embd(data.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), 1, data.size)
         if index < 0 or not lib.llama_batch_ext_set_embd_token(self._rows, index, row):
@@ -386,7 +390,7 @@ class Head(Context):
         self._place(index, position, output=output)
 
     def _place(self, index: int, position: int, *, output: bool) -> None:
-        """Give row `index` of the batch its position and whether its output counts."""
+        """Set the position of row `index` of the batch, and whether it has output."""
         where = (lib.llama_pos * 4)(position, position, position, 0)
         done = (
             index >= 0
@@ -419,17 +423,17 @@ class Head(Context):
         return True
 
     def start(self, first: int) -> None:
-        """Empty the cache; the next row is `first`, for rows may begin anywhere."""
+        """Empty the cache; the next row has index `first`, as rows may begin anywhere."""
         super().clear()
         self.first = first
 
     def clear(self) -> None:
-        """Empty the cache, and forget what the target computed."""
+        """Empty the cache and forget the target's states."""
         self.start(0)
         self.states.forget()
 
     def state(self) -> NDArray[np.uint8]:
-        """As `Context.state`, with what the target computed and where the rows begin."""
+        """Copy the cache (as `Context.state`), the target's states and the first row's index."""
         return np.concatenate([self._known(), super().state()])
 
     def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
@@ -442,14 +446,14 @@ class Head(Context):
             self._recall(state[:at])
 
     def _known(self) -> NDArray[np.uint8]:
-        """A copy of what the target computed, and of where the rows begin."""
+        """Copy the target's states and the index of the first row."""
         known = self.states
         about = np.array([self.first, known.first, known.end], np.int64)
         rows = known.get(known.first, known.end - known.first).reshape(-1)
         return np.concatenate([about.view(np.uint8), rows.view(np.uint8)])
 
     def _recall(self, known: NDArray[np.uint8]) -> None:
-        """Know again what the target computed."""
+        """Restore the target's states from `known`."""
         _, start, _ = map(int, known[:_ABOUT].view(np.int64))
         self.states.put(start, [known[_ABOUT:].view(np.float32).reshape(-1, self.states.width)])
 
@@ -463,9 +467,9 @@ class Head(Context):
 
 
 def _require_room(params: Any, rows: int, name: str) -> None:
-    """Insist that a pass over so many rows fits: llama.cpp ends the process where it does not.
+    """Refuse a pass over `rows` rows that does not fit: llama.cpp would end the process.
 
-    EAGLE-3's encoder and a block's pass are not cut into smaller ones, and give out every row.
+    EAGLE-3's encoder and a block's pass are never split, and output every row.
     """
     for what, room in (("n_ubatch", params.n_ubatch), ("n_outputs_max", params.n_outputs_max)):
         if room < rows:
@@ -476,7 +480,7 @@ def _require_room(params: Any, rows: int, name: str) -> None:
 
 
 def view(address: int | None, rows: int, width: int) -> Rows:
-    """Look at floats of llama.cpp's buffers, which its next decode overwrites."""
+    """A view of llama.cpp's floats at `address`, which its next decode overwrites."""
     if not address:
         raise EngineError("llama.cpp gave out no states")
     first = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))

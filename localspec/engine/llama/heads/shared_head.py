@@ -1,8 +1,8 @@
 """`SharedHead`: the context of a head without a cache, which reads the cells of its target.
 
-Gemma 4's assistant. What it reads of them are the keys and values of the target's last two layers,
-one with a sliding window and one without; it adds none. Whatever would empty or cut a cache must
-not be asked of such a context: some of it llama.cpp would do to the target's.
+This is Gemma 4's assistant. It reads the keys and values of the target's last two layers, one with
+a sliding window and one without, and adds none. Never empty or cut the cache of such a context:
+llama.cpp would apply some of that to the target's cache.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from localspec.errors import EngineError
 
 
 class SharedHead(Head):
-    """What the target computed, and passes behind what it holds, which leave nothing behind.
+    """The target's states, and passes after them that add nothing to the cache.
 
-    A pass reads a token with the state of the one before; its logits are those of the token that
-    follows. llama.cpp takes it at one place alone, that behind the target's last token, whichever
-    token of a draft it is for.
+    A pass reads a token with the state of the token before; its logits predict the token after.
+    llama.cpp accepts one position only, the one after the target's last token, for every token of a
+    draft.
 
-    As a `Context` it is always empty, and goes back to wherever the target does.
+    As a `Context` it is always empty, and can follow every rollback of the target.
     """
 
     holds = False
@@ -41,11 +41,12 @@ class SharedHead(Head):
     def __init__(
         self, model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
     ) -> None:
-        """Make the context as `Head` does; the target holds afterwards what it held before.
+        """Make the context as `Head` does; the target's contents are saved and restored.
 
-        To make it empties what llama.cpp knows of the target's cells, without a word.
+        Making it silently clears what llama.cpp knows of the target's cells.
         """
-        # Cells and their layout are the target's: without flash attention values lie otherwise.
+        # The cells are the target's, and their layout depends on flash attention and on the cache
+        # types.
         same = target.options
         options = replace(
             options,
@@ -77,17 +78,17 @@ class SharedHead(Head):
 
     @property
     def behind(self) -> int:
-        """The tokens that the target holds."""
+        """Tokens that the target holds."""
         return len(self.target.tokens)
 
     @property
     def end(self) -> int:
-        """Where the next pass is: behind them."""
+        """The position of the next pass, after the target's tokens."""
         return self.behind
 
     @property
     def token_bytes(self) -> float:
-        """Bytes that a pass reads of a token that the target holds, as if its layers were alike."""
+        """Bytes that a pass reads per token of the target, as if all of its layers were alike."""
         own = int(lib.llama_model_n_layer_nextn(self.model.handle))
         return (
             self.target.token_bytes * own / int(lib.llama_model_n_layer(self.target.model.handle))
@@ -103,9 +104,9 @@ class SharedHead(Head):
         states: Rows,
         *,
         output: bool,
-        layer: int | None = None,  # noqa: ARG002 - all of them in one pass
+        layer: int | None = None,  # noqa: ARG002 - one pass runs all layers
     ) -> tuple[Rows, Rows]:
-        """Pass over the last row; the target has read those before it.
+        """Run one pass over the last row; the target has read those before it.
 
         Args, results and errors are those of `Head.read`.
         """
@@ -120,14 +121,14 @@ class SharedHead(Head):
         return logits[0].copy(), view(self._call.get_states(self._handle), 1, self.width).copy()
 
     def start(self, first: int) -> None:
-        """Do nothing: there is nothing to empty."""
+        """Do nothing: the head has no cache to empty."""
 
     def state(self) -> NDArray[np.uint8]:
-        """A copy of what the target computed."""
+        """Copy the target's states."""
         return self._known()
 
     def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:  # noqa: ARG002
-        """Know again what `state` was copied of; the tokens are for the target to restore."""
+        """Restore the target's states from `state`; the target restores its tokens itself."""
         self.clear()
         self._recall(state)
 
@@ -135,6 +136,6 @@ class SharedHead(Head):
 def head_of(
     model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
 ) -> Head:
-    """Make the context of a head of any kind; arguments and errors are those of `Head`."""
+    """Make the context of a head of any kind. Arguments and errors: see `Head`."""
     kinds = {DFLASH: BlockHead, ASSISTANT: SharedHead}
     return kinds.get(model.metadata["general.architecture"], Head)(model, target, options, cancel)

@@ -1,1 +1,1 @@
-"""What llama.cpp runs on: this machine's devices, and those of workers."""
+"""The hardware that llama.cpp uses: this machine's devices, and those of workers."""

@@ -1,4 +1,4 @@
-"""What llama.cpp computes on: this machine's cores and accelerators, other machines' devices."""
+"""This machine's cores and accelerators, and other machines' devices, as llama.cpp sees them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from localspec.machine import processor_name, processors, text_of
 
 _CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2  # enum ggml_backend_dev_type
 RPC = "RPC"
-"""The backend of other machines' devices, and what llama.cpp's names of these begin with."""
+"""llama.cpp's backend for other machines' devices, and the prefix of their names."""
 
 _HANDLE, _NUMBER, _TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 _NUMBER_P = ctypes.POINTER(_NUMBER)
 
 
-_FUNCTIONS: dict[str, dict[str, Any]] = {  # of each library: what they take, and what they return
+_FUNCTIONS: dict[str, dict[str, Any]] = {  # by library: argument types and result types
     "ggml": {
         "ggml_backend_dev_count": ((), _NUMBER),
         "ggml_backend_dev_get": ((_NUMBER,), _HANDLE),
@@ -57,11 +57,12 @@ _LITTLE: Final = 0.75  # of the fastest core's capacity
 
 @cache
 def ggml() -> SimpleNamespace:
-    """The ggml registry, from the same folder as libllama (LLAMA_CPP_LIB_PATH is honoured).
+    """The ggml registry from the same folder as libllama (LLAMA_CPP_LIB_PATH is honoured).
 
-    Its functions go by their C names without ``ggml_backend_``. They are found through libllama:
-    a wheel has every library three times, by all its names, and another copy than libllama's has
-    variables of its own. Windows has one of each, and looks into no other.
+    Its functions have their C names without ``ggml_backend_``. They are looked up through libllama:
+    a wheel has each library three times under different names, and another copy than libllama's
+    would have its own global state. Windows has one copy of each, and must be asked for that
+    library itself.
     """
     start_backend()
     folder = Path(os.environ.get("LLAMA_CPP_LIB_PATH") or Path(llama_cpp.__file__).parent / "lib")
@@ -80,7 +81,7 @@ def _said(text: bytes) -> str:
 
 
 def _known(*kinds: int) -> dict[str, int]:
-    """Names and handles of the devices of these kinds, of GPUs by default."""
+    """Names and handles of the devices of these kinds; GPUs by default."""
     library, wanted = ggml(), kinds or (_GPU, _INTEGRATED_GPU)
     handles = [library.dev_get(i) for i in range(library.dev_count())]
     found = [each for each in handles if library.dev_type(each) in wanted]
@@ -100,13 +101,13 @@ def backends() -> tuple[str, ...]:
 
 
 def repacking_works() -> bool:
-    """Whether llama.cpp may rearrange weights for the CPU's own matrix units.
+    """Whether llama.cpp may rearrange weights for the CPU's matrix units.
 
-    Not where it would use AMX (Xeon processors). Its kernels crash there on some builds: the
-    compiler may drop the tile configuration before it is loaded (GCC 12 does; ggml-org/llama.cpp,
-    pull request 26954).
+    It may not where it would use AMX (Xeon processors). Its AMX kernels crash in some builds, since
+    the compiler may drop the tile configuration before it is loaded (GCC 12 does;
+    ggml-org/llama.cpp, pull request 26954).
     """
-    start_backend()  # or what it says of devices goes to the terminal
+    start_backend()  # otherwise messages about devices reach the terminal
     return b"AMX_INT8 = 1" not in lib.llama_print_system_info()
 
 
@@ -124,14 +125,14 @@ def devices() -> tuple[DeviceMemory, ...]:
 
 
 def device_list(names: Sequence[str], *, cpu: bool = False) -> Any:
-    """llama.cpp's list of the devices with these names, ended by a null.
+    """llama.cpp's null-terminated list of the devices with these names.
 
     Args:
         names: of accelerators.
-        cpu: where they are none, have the CPU for it.
+        cpu: without names, list the CPU.
 
     Raises:
-        UsageError: there is no such device.
+        UsageError: a device does not exist.
     """
     known = _known() if names or not cpu else _known(_CPU)
     names = names or (list(known) if cpu else [])
@@ -152,10 +153,10 @@ def build() -> str:
 
 
 def compiler() -> str:
-    """What compiled the kernels for the processor, such as ``GCC 12.2.0``; empty if unknown.
+    """The compiler of the CPU kernels, such as ``GCC 12.2.0``; empty if unknown.
 
-    GCC and Clang write their names into a library's section ``.comment``. Clang's libraries may
-    hold GCC's too, in the start-up files they are linked with.
+    GCC and Clang write their names into a library's ``.comment`` section. Clang's libraries may
+    also name GCC, from the start-up files they are linked with.
     """
     folder = Path(llama_cpp.__file__).parent / "lib"
     library = next(folder.glob("libggml-cpu*.so"), None)
@@ -167,9 +168,9 @@ def compiler() -> str:
 
 
 def machine() -> str:
-    """Processor, cores, memory in whole GB, accelerators: what does not change between starts.
+    """Processor, cores, memory in whole GB, accelerators: what stays the same between starts.
 
-    Other machines' devices are no part of this one.
+    Other machines' devices are left out.
     """
     memory = round(psutil.virtual_memory().total / 1e9)
     own = [each.name for each in devices() if not each.label.startswith(RPC)]
@@ -180,10 +181,10 @@ def machine() -> str:
 def default_threads() -> int:
     """Fast physical cores that this process may use, at least 1.
 
-    A second thread on a core adds nothing to a decode that waits for memory, and costs when
-    the operating system parks it. Every thread waits for the slowest, so efficiency cores beside
-    performance cores are left out. So are those whose time a container does not give: threads that
-    share what there is would be stopped in the middle of a step.
+    A second thread per core adds nothing to a decode that waits for memory, and costs time when the
+    operating system parks it. All threads wait for the slowest, so efficiency cores are left out
+    where there are performance cores. A container's CPU limit also counts: threads above it would
+    be suspended in the middle of a step.
     """
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
@@ -192,7 +193,7 @@ def default_threads() -> int:
 
 
 def _fast(allowed: set[int] | None) -> int | None:
-    """Performance cores, None where all are alike."""
+    """Number of performance cores; None if all cores are alike."""
     if sys.platform == "darwin":
         return _fast_on_macos()
     if sys.platform == "win32":
@@ -201,7 +202,7 @@ def _fast(allowed: set[int] | None) -> int | None:
 
 
 def _fast_on_linux(devices: Path, allowed: set[int] | None) -> int | None:
-    """Performance cores by Intel's list or by Arm's capacities; None where all are alike."""
+    """Number of performance cores by Intel's list or Arm's capacities; None if all are alike."""
     fast = _listed(devices / "cpu_core" / "cpus") or _capable(devices / "system" / "cpu")
     if allowed is not None:
         fast &= allowed
@@ -224,7 +225,7 @@ def _capable(folder: Path) -> set[int]:
 
 
 def _listed(path: Path) -> set[int]:
-    """A list such as ``0-7,16`` as numbers; empty where there is none."""
+    """Read a list such as ``0-7,16`` as numbers; empty if the file is missing."""
     found: set[int] = set()
     for part in text_of(path).split(","):
         first, _, last = part.partition("-")
@@ -242,7 +243,7 @@ def _fast_on_macos() -> int | None:
 
 
 def _cores_on_windows() -> bytes:
-    """What GetLogicalProcessorInformationEx says of the cores, empty where it fails."""
+    """Raw core records of GetLogicalProcessorInformationEx; empty if the call fails."""
     records = b""
     if sys.platform == "win32":
         ask = ctypes.WinDLL("kernel32").GetLogicalProcessorInformationEx
@@ -255,9 +256,9 @@ def _cores_on_windows() -> bytes:
 
 
 def _fastest(records: bytes) -> int | None:
-    """How many cores are of the highest class, None where all are.
+    """How many cores are of the highest class; None if all are.
 
-    Each record begins with its kind and its size; a core's flags and its class follow.
+    Each record begins with its kind and size; a core's flags and class follow.
     """
     classes = []
     while len(records) >= _RECORD.size:

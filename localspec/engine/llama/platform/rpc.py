@@ -1,7 +1,7 @@
-"""Workers: other machines whose devices llama.cpp uses over its RPC protocol, and being one.
+"""Workers: other machines whose devices llama.cpp uses by RPC, and this machine as a worker.
 
-The protocol is neither encrypted nor authenticated, a server has one client at a time, and
-llama.cpp ends the process where a server does not answer as expected: hence each is greeted first.
+The protocol is neither encrypted nor authenticated, and a server accepts one client at a time.
+llama.cpp ends the process if a server answers unexpectedly, so each worker is greeted first.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _LOOK_S: Final = 5.0
 _GONE_S: Final = 1.0
 _MOMENT_S: Final = 0.3
 SLOW_ANSWER_S: Final = 0.05
-# ggml-rpc.h, as of llama-cpp-python 0.3.36: the protocol's version, and the first command, its
-# input and its output. All of the version must be the same on both sides: llama.cpp ends the
-# process where a worker's minor one is newer, and the last one counts what operations there are.
+# From ggml-rpc.h, as of llama-cpp-python 0.3.36: the protocol version, and the first command with
+# its input and output. The whole version must match on both sides: llama.cpp ends the process if
+# the worker's minor version is newer, and the patch version counts the operations.
 _BUILD: Final = "0.3.36"
 PROTOCOL: Final = (7, 0, 0)
 HELLO: Final = struct.pack("<BQ24x", 14, 24)
 _REPLY: Final = struct.Struct("<QBBBx24x")
-# Its last words where a worker does not answer.
+# llama.cpp's last messages when a worker does not answer.
 _LOST: Final = (b"Remote RPC server crashed", b"Failed to connect to", b"RPC handshake failed")
-# Seconds (of TCP_USER_TIMEOUT: milliseconds) after which a machine that says nothing is gone.
+# Seconds (milliseconds for TCP_USER_TIMEOUT) after which a silent machine counts as gone.
 _SILENCE: Final = {
     "TCP_KEEPIDLE": 10,
     "TCP_KEEPALIVE": 10,  # the same on macOS
@@ -47,7 +47,7 @@ _SILENCE: Final = {
     "TCP_KEEPCNT": 4,
     "TCP_USER_TIMEOUT": 30_000,
 }
-_GET_MEMORY: Final = 2  # its place among the functions of a ggml_backend_device_i
+_GET_MEMORY: Final = 2  # index among the functions of a ggml_backend_device_i
 _SIZE_P = ctypes.POINTER(ctypes.c_size_t)
 _MEMORY_OF = ctypes.CFUNCTYPE(None, ctypes.c_void_p, _SIZE_P, _SIZE_P)
 _ABORTS = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
@@ -58,12 +58,12 @@ _START = ctypes.CFUNCTYPE(
 
 @dataclass(frozen=True, slots=True)
 class Greeted:
-    """A worker that was said hello to.
+    """A worker and its answer to the greeting.
 
     Attributes:
         endpoint: its address, HOST:PORT.
         answer_s: seconds until it answered.
-        problem: why it cannot be reached; empty where it can.
+        problem: why it cannot be reached; empty if it can.
     """
 
     endpoint: str
@@ -72,7 +72,7 @@ class Greeted:
 
     @property
     def notice(self) -> str:
-        """What the user should know of it, empty for nothing."""
+        """What the user should know about it; empty for nothing."""
         if self.problem:
             return f"{self.problem}: its devices are left out"
         if self.answer_s > SLOW_ANSWER_S:
@@ -84,14 +84,15 @@ class Greeted:
 
 
 def add_workers(endpoints: Sequence[str]) -> tuple[Greeted, ...]:
-    """Make the devices of those workers that answer known, as ``RPC0`` and so on.
+    """Register the devices of the workers that answer, as ``RPC0`` and so on.
 
-    Those of earlier ones are forgotten: no model may be using them.
+    Earlier workers are removed first, so no loaded model may use them.
 
     Raises:
-        UsageError: not of the form ``HOST:PORT``, twice the same, or on a network that anybody can
-            listen to.
-        EngineError: this build has no RPC backend, or what answers is no such worker.
+        UsageError: an endpoint is not of the form ``HOST:PORT``, is named twice, or is outside of
+            private networks.
+        EngineError: this build has no RPC backend, or something other than a matching worker
+            answers.
     """
     _forget()
     if not endpoints:
@@ -113,9 +114,9 @@ def add_workers(endpoints: Sequence[str]) -> tuple[Greeted, ...]:
 
 
 def notice_silence() -> None:
-    """Have the system end connections to workers whose machine is off, asleep or cut off.
+    """Let the system close connections to workers that are off, asleep or cut off.
 
-    llama.cpp would wait for their answers for ever.
+    Otherwise llama.cpp would wait forever for their answers.
     """
     known = {_address(*_place(endpoint)) for endpoint in _known().values()}
     if known:
@@ -123,16 +124,17 @@ def notice_silence() -> None:
 
 
 def _end_silent(wanted: Callable[[Any], bool]) -> None:
-    """The same for connections that are wanted, once llama.cpp has made them.
+    """Set timeouts on this process's TCP connections for which `wanted` is true.
 
-    They are looked up among the files of this process. (Windows has no such list.)
+    llama.cpp has made them already; they are found among the process's open files, which Windows
+    does not list.
     """
     options = [(getattr(socket, name, None), value) for name, value in _SILENCE.items()]
     with suppress(OSError, psutil.Error):
         for each in psutil.Process().net_connections("tcp"):
             if each.fd < 0 or not wanted(each):
                 continue
-            # One that is closed meanwhile keeps none of the others from it.
+            # A connection may close meanwhile; the others must still get their timeouts.
             with suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 for option, value in options:
@@ -141,20 +143,20 @@ def _end_silent(wanted: Callable[[Any], bool]) -> None:
 
 
 def _forget() -> None:
-    """Take all workers' devices out of the registry.
+    """Remove all workers' devices from the registry.
 
-    llama.cpp asks each that is there what it has free, and ends the process where it is gone.
+    llama.cpp asks every registered device for its free memory, and ends the process if one is gone.
     """
     library, workers = ggml(), _known()
     if workers:
-        own = library.reg_by_name(RPC.encode())  # whose the devices are, by their own account
+        own = library.reg_by_name(RPC.encode())  # the devices name it as their backend
         for each in (own, *workers):
             library.unload(each)
         library.register(own)
 
 
 def _known() -> dict[int, str]:
-    """The workers in the registry: what llama.cpp has of each, and its address."""
+    """The registered workers: llama.cpp's handle of each, and its address."""
     library = ggml()
     handles = [library.reg_get(i) for i in range(library.reg_count())]
     names = {each: library.reg_name(each).decode() for each in handles}
@@ -163,15 +165,15 @@ def _known() -> dict[int, str]:
 
 @cache
 def _last_words() -> Any:
-    """What llama.cpp calls before it ends the process: says who is gone, where a worker is.
+    """The callback that llama.cpp runs before it ends the process; it names the lost worker.
 
-    The end of the log is all that those who started the process get to hear.
+    The parent process only gets to see the end of the log.
     """
 
     def say(message: bytes) -> None:
         lines = [message]
         if any(each in message for each in _LOST):
-            sleep(_MOMENT_S)  # a process that ends closes its connections before its port
+            sleep(_MOMENT_S)  # a dying process closes its connections before its port
             gone = [endpoint for endpoint in _known().values() if not _listens(endpoint)]
             lines += [f"the worker at {endpoint} went away".encode() for endpoint in gone]
             lines += [] if gone else [b"a worker went away"]
@@ -181,7 +183,7 @@ def _last_words() -> Any:
 
 
 def _listens(endpoint: str) -> bool:
-    """Whether somebody does there, who may well be busy."""
+    """Whether the worker's port accepts connections; it may be busy with another client."""
     try:
         socket.create_connection(_place(endpoint), timeout=_GONE_S).close()
     except OSError:
@@ -198,17 +200,17 @@ def _place(endpoint: str) -> tuple[str, int]:
 
 
 def _address(host: str, port: int) -> tuple[str, int]:
-    """The same place by number, where its name can be looked up."""
+    """The address by number, if the name can be resolved."""
     with suppress(OSError, UnicodeError):
         return socket.gethostbyname(host), port
     return host, port
 
 
 def _require_different(endpoints: Sequence[str], places: Sequence[tuple[str, int]]) -> None:
-    """Of one that is named twice the second name would wait for the first, which has it, for ever.
+    """Refuse two names of one worker: the second would wait forever for the first to release it.
 
     Raises:
-        UsageError: two lead to one place.
+        UsageError: two endpoints lead to one address.
     """
     seen: dict[tuple[str, int], str] = {}
     for endpoint, place in zip(endpoints, places, strict=True):
@@ -221,7 +223,7 @@ def _require_different(endpoints: Sequence[str], places: Sequence[tuple[str, int
 
 
 def _function(name: str) -> int:
-    """The address of one of the RPC backend's own functions."""
+    """The address of one of the RPC backend's functions."""
     backend = ggml().reg_by_name(RPC.encode())
     address = backend and ggml().reg_get_proc_address(backend, f"ggml_backend_rpc_{name}".encode())
     if not address:
@@ -234,11 +236,11 @@ def _function(name: str) -> int:
 
 
 def _greet(endpoint: str, place: tuple[str, int]) -> Greeted:
-    """Say hello as llama.cpp does.
+    """Greet a worker as llama.cpp does.
 
     Raises:
-        UsageError: it is not in a private network.
-        EngineError: somebody else answers there.
+        UsageError: the address is not in a private network.
+        EngineError: something other than a matching worker answers.
     """
     try:
         remedy = "Reach it through a tunnel: ssh -N -L 50052:127.0.0.1:50052 HOST."
@@ -267,7 +269,7 @@ def _require_same_version(endpoint: str, reply: bytes) -> None:
             f"what answers at {endpoint} is no worker, or one of another version",
             "Start `localspec worker` there, of the version that is here.",
         )
-    # Of another llama.cpp no more is known than the major one: it may differ there, and here.
+    # `PROTOCOL` is exact for `_BUILD` only; for another build, only the major version is known.
     known = len(PROTOCOL) if build().split()[0] == _BUILD else 1
     if tuple(version[:known]) != PROTOCOL[:known]:
         its, ours = (".".join(map(str, each)) for each in (version, PROTOCOL))
@@ -279,11 +281,11 @@ def _require_same_version(endpoint: str, reply: bytes) -> None:
 
 
 def _require_private(host: str, remedy: str) -> str:
-    """The address of `host`, where the internet does not reach it.
+    """The IP address of `host`, which must not be reachable from the internet.
 
     Raises:
-        UsageError: it does.
-        OSError: there is no such host.
+        UsageError: it is reachable.
+        OSError: `host` does not exist.
     """
     address = socket.gethostbyname(host)
     kind = ipaddress.ip_address(address)
@@ -309,17 +311,17 @@ def lend(
     """Serve other machines, one at a time, until the process ends.
 
     Args:
-        host: where to listen.
-        port: the same; 0 for any that is free.
-        threads: that compute, on a CPU.
-        device: names of the devices that are lent; None for the accelerators, or the CPU where
-            there is none; empty for the CPU.
-        memory: bytes that the others may take of each device; None for all that is free.
-        force: listen at an address that the internet reaches, too.
-        ready: is called with the address, once there is something to connect to.
+        host: address to listen at.
+        port: 0 for any free one.
+        threads: CPU threads that compute.
+        device: names of the devices to lend; None for the accelerators, or the CPU without any;
+            empty for the CPU.
+        memory: bytes of each device that others may use; None for all that is free.
+        force: also listen at an address that the internet can reach.
+        ready: called with the address once it accepts connections.
 
     Raises:
-        UsageError: no such address or device is here, or it is not in a private network.
+        UsageError: the address or device does not exist here, or the address is not private.
         EngineError: this build has no RPC backend, or the server ended.
     """
     start = _START(_function("start_server"))
@@ -327,8 +329,8 @@ def lend(
     handles = device_list(names, cpu=True)
     count = len(handles) - 1
     address = _free_address(host, port, force=force)
-    told = [_tell_memory(handle, memory) for handle in handles[:count]]  # they have to live
-    # What waits in C notices no signal: it does so in the background.
+    told = [_tell_memory(handle, memory) for handle in handles[:count]]  # must stay alive
+    # The server blocks in C, where no signal is noticed, so it runs in a background thread.
     serving = threading.Thread(
         target=start, args=(address.encode(), None, threads, count, handles), daemon=True
     )
@@ -338,7 +340,7 @@ def lend(
     looked = 0.0
     while serving.is_alive():
         serving.join(0.2)
-        if perf_counter() - looked > _LOOK_S:  # whoever is gone without a word makes way
+        if perf_counter() - looked > _LOOK_S:  # drop clients that vanished
             looked = perf_counter()
             _end_silent(lambda each: each.laddr.port == port and bool(each.raddr))
     del told
@@ -346,7 +348,7 @@ def lend(
 
 
 def _free_address(host: str, port: int, *, force: bool) -> str:
-    """HOST:PORT, as llama.cpp takes it, where nobody listens yet."""
+    """HOST:PORT for llama.cpp, which must not be in use yet."""
     try:
         at = socket.gethostbyname(host) if force else _require_private(host, "Give --force.")
         with closing(socket.create_server((at, port))) as probe:
@@ -359,10 +361,10 @@ def _free_address(host: str, port: int, *, force: bool) -> str:
 
 
 def _tell_memory(handle: int, most: int | None) -> Any:
-    """Have llama.cpp told what a device has free, up to `most` bytes.
+    """Make a device report its free memory as at most `most` bytes.
 
-    Of a CPU it counts all memory as free (but on Windows). There is no function for it, so that
-    the device's own one is replaced, by what is returned.
+    llama.cpp reports all memory of a CPU as free (except on Windows), and has no setting for it. So
+    the device's own function is replaced; keep the returned callback alive.
     """
     functions = ctypes.cast(handle, ctypes.POINTER(ctypes.c_void_p))
     own = _MEMORY_OF(functions[_GET_MEMORY] or 0)
