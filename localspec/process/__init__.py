@@ -1,1 +1,1 @@
-"""The engine in a process of its own: what is said to it, how, and both ends of the line."""
+"""The engine in a separate process: the messages, the transport and both ends."""

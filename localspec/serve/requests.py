@@ -411,7 +411,7 @@ def require_sendable(asked: AnswerRequest) -> None:
 
 
 def _whole(document: Any) -> Any:
-    """Turn integral floats into integers: JSON does not distinguish them, and some clients send 30.0."""
+    """Turn integral floats into integers: JSON has one number type, and some clients send 30.0."""
     if not isinstance(document, dict):
         return document
     return {name: _as_whole(value) for name, value in document.items()}

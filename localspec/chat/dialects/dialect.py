@@ -1,4 +1,4 @@
-"""`Dialect`: all that is known of how a model writes, and the readers of its answers."""
+"""`Dialect` describes how a model writes, and makes the readers of its answers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ AnswerReader: TypeAlias = MarkReader | ChannelReader
 
 
 class Dialect(Struct, frozen=True):
-    """How a model marks thoughts, content and calls, and what can be asked of its thoughts.
+    """How a model marks thoughts, content and calls, and which options its thoughts have.
 
     Attributes:
-        known: it was learnt from the model's template; otherwise it is what most models write.
+        known: it was learnt from the model's template; if not, it is what most models write.
         marks: how answers are divided.
-        thinking: what may be asked for.
-        openings: the mark of a thought with which prompts end, by what is asked for: reasoning and
-            effort as `ThinkingOptions.variables` takes them. What is not listed opens no thought.
-        prefill: the same of the prompts of one conversation; empty for none.
+        thinking: the options for thoughts.
+        openings: the mark of a thought that prompts end with, as (reasoning, effort, mark) with the
+            arguments of `ThinkingOptions.variables`. Without an entry, the prompt opens no thought.
+        prefill: that mark for the prompts of one conversation; empty for none.
     """
 
     known: bool = False
@@ -39,11 +39,11 @@ class Dialect(Struct, frozen=True):
     prefill: str = ""
 
     def asked(self, reasoning: str = "auto", effort: str = "") -> Dialect:
-        """The dialect of a conversation in which this is asked of thoughts.
+        """The dialect of a conversation with these options for thoughts.
 
         Args:
             reasoning: ``on``, ``off``, or ``auto``, which leaves it to the template.
-            effort: how much it thinks; what the template does not know changes nothing.
+            effort: one that the template knows; any other has no effect.
         """
         variables = self.thinking.variables(reasoning, effort)
         prefill = next(
@@ -57,7 +57,7 @@ class Dialect(Struct, frozen=True):
         return structs.replace(self, prefill=prefill)
 
     def raw(self) -> Dialect:
-        """The same, but thoughts stay where they are, marks and all; calls of tools are read."""
+        """This dialect, but thoughts and their marks stay in the content; calls are still read."""
         known, plain = self.marks, AnswerMarks(thoughts=())
         if known.speech == "marks":
             plain = structs.replace(known, thoughts=(), content=(), closers=(), fillers=(), ends=())
@@ -66,13 +66,13 @@ class Dialect(Struct, frozen=True):
     def reader(
         self, tools: Sequence[Any] | None = None, *, prompt: str = "", exact: bool = False
     ) -> AnswerReader:
-        """A reader that is fed an answer in pieces.
+        """A reader of one answer, which is fed in pieces.
 
         Args:
-            tools: those that the model was told of, as OpenAI's requests have them; an empty list
-                for none, so that nothing is a call; None where they are not known.
-            prompt: the end of the rendered prompt, from which follows whether a thought is open.
-            exact: an answer without any mark is told with the blanks around it.
+            tools: those in the request, in OpenAI's form; an empty list for none, so that nothing
+                is read as a call; None if they are not known.
+            prompt: the end of the rendered prompt, which shows whether a thought is open.
+            exact: keep the surrounding white space of an answer without marks.
         """
         kind = MarkReader if self.marks.speech == "marks" else ChannelReader
         return kind(self.marks, tools, prompt, exact=exact)
@@ -80,33 +80,33 @@ class Dialect(Struct, frozen=True):
     def read(
         self, raw: str, tools: Sequence[Any] | None = None, *, prompt: str = "", cut: bool = False
     ) -> AnswerReading:
-        """What a whole answer says.
+        """Read a whole answer.
 
         Args:
-            raw: the text of the answer, marks included.
+            raw: the text of the answer, including marks.
             tools: as for `reader`.
             prompt: as for `reader`.
-            cut: it was ended by a limit, so that what is not complete may be missing its end.
+            cut: a limit ended the answer, so that its last part may be incomplete.
         """
         return _whole(self.reader(tools, prompt=prompt), raw, cut=cut)
 
     def said(self, raw: str, *, cut: bool = False) -> AnswerReading:
-        """What a stored answer says, in which nothing is a call.
+        """Read a stored answer, in which nothing counts as a call.
 
         Args:
-            raw: its text, with the mark of a thought that the prompt opened; without any mark it is
-                content as it is.
-            cut: it was ended by a limit.
+            raw: its text, including the mark of a thought that the prompt opened; text without any
+                mark is content, unchanged.
+            cut: a limit ended it.
         """
         return _whole(self.reader((), exact=True), raw, cut=cut)
 
     def opened(self, prompt: str) -> str:
-        """The mark of thoughts with which a prompt ends; empty for none."""
+        """The mark of a thought that a prompt ends with; empty for none."""
         begins = [begin for begin, _ in self.marks.thoughts if begin]
         return next((begin for begin in begins if prompt.rstrip().endswith(begin)), "")
 
     def speaks(self, mark: str) -> bool:
-        """Whether a control token's text is part of what answers are divided by."""
+        """Whether a control token's text is part of the marks that divide answers."""
         return any(mark in one for one in self._texts())
 
     def _texts(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""AnswerMarks as text: how they are told apart, and what may become one."""
+"""Marks as text: how text is split into marks, and what may become one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ _SMALL = "_.,-'\""
 
 
 def split_marks(text: str) -> list[str]:
-    """The marks of a text: its parts between blanks, divided where one bracket follows another."""
+    """The marks in a text: split at white space, and between two adjacent brackets."""
     found: list[str] = []
     begun, depth = "", 0
     for char in text:
@@ -33,14 +33,14 @@ def split_marks(text: str) -> list[str]:
 
 
 def is_mark(text: str) -> bool:
-    """Whether a text is fit to be a mark: not too short, and no mere words."""
+    """Whether a text can be a mark: long enough, and not just words."""
     return len(text) >= 3 and any(
         not char.isalnum() and not char.isspace() and char not in _SMALL for char in text
     )
 
 
 def may_begin(text: str, at: int, mark: str) -> bool:
-    """Whether `text` ends, from `at` on, as a beginning of `mark`, or with nothing at all."""
+    """Whether `text` from `at` to its end is a prefix of `mark`; an empty rest counts."""
     rest = text[at:]
     return len(rest) < len(mark) and mark.startswith(rest)
 
@@ -52,19 +52,19 @@ def overlap(text: str, mark: str) -> int:
 
 
 def skip_blanks(text: str, at: int) -> int:
-    """The place of the next character, from `at` on, that is no blank."""
+    """The position of the next character from `at` on that is not white space."""
     while at < len(text) and text[at].isspace():
         at += 1
     return at
 
 
 def blanks(mark: str, *, at_end: bool) -> str:
-    """The blanks with which a mark begins, or ends."""
+    """The white space at the beginning or the end of a mark."""
     return mark[len(mark.rstrip()) :] if at_end else mark[: len(mark) - len(mark.lstrip())]
 
 
 def common(one: str, other: str) -> int:
-    """How many characters two texts have in common at their beginning."""
+    """The length of the common prefix of two texts."""
     same = 0
     for a, b in zip(one, other, strict=False):
         if a != b:
@@ -74,7 +74,7 @@ def common(one: str, other: str) -> int:
 
 
 def trimmed_end(text: str) -> str:
-    """`text` without the beginning of a mark at its end."""
+    """`text` without the beginning of an incomplete mark at its end."""
     depth = 0
     for i in range(len(text) - 1, -1, -1):
         if text[i] in _CLOSING:
@@ -87,7 +87,7 @@ def trimmed_end(text: str) -> str:
 
 
 def trimmed_start(text: str) -> str:
-    """`text` without the end of a mark at its start."""
+    """`text` without the end of an incomplete mark at its start."""
     depth = 0
     for i, char in enumerate(text):
         if char in _OPENING:
@@ -100,5 +100,5 @@ def trimmed_start(text: str) -> str:
 
 
 def common_end(one: str, other: str) -> int:
-    """How many characters two texts have in common at their end."""
+    """The length of the common suffix of two texts."""
     return common(one[::-1], other[::-1])

@@ -1,4 +1,4 @@
-"""What is known of how a model writes: plain values, which travel between processes."""
+"""The description of how a model writes: plain values, which can be sent between processes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Literal
 from msgspec import Struct
 
 Style = Literal["json", "named", "tags", "python", "gemma", "nested"]
-"""How a call is written: one JSON value; a name, then JSON; a name and values as tags; as Python
+"""The notation of a call: one JSON value; a name, then JSON; a name and values as tags; as Python
 writes calls; Gemma's notation; tags within tags, named after the arguments."""
 
 Speech = Literal["marks", "harmony", "muse", "functionary"]
-"""What an answer is made of: text with marks in it, or messages that have a header each."""
+"""The structure of an answer: text with marks, or messages that each have a header."""
 
 
 class CallShape(Struct, frozen=True):
@@ -19,21 +19,20 @@ class CallShape(Struct, frozen=True):
 
     Attributes:
         style: the notation.
-        before: the marks that lead to a call, in order; the last one stands before the name, or
-            before the JSON.
+        before: the marks that precede a call, in order; the last one precedes the name or the JSON.
         after: the marks that may follow a call.
-        keys: what JSON calls a call's name and its arguments; one empty name where the call's own
-            name is the key of its arguments.
-        name_at: which word ahead of the arguments is the name, counted from 0.
-        name_end: what stands between the name and what follows it.
-        key_open: what stands before an argument's name.
-        value_open: what stands between an argument's name and its value, where that is text.
-        other_open: the same, where the value is no text.
-        value_close: what ends a value.
-        raw: text between quotes is written as it is, nothing in it escaped.
-        id_before: what JSON calls a call's id, where that stands before the name; else empty.
-        id_after: the same, where it stands after the arguments.
-        pythonic: which values between tags are written as Python writes them: flags, or all.
+        keys: the JSON keys of a call's name and its arguments; a single empty key if the name
+            itself is the key of the arguments.
+        name_at: which word before the arguments is the name, counted from 0.
+        name_end: the text between the name and what follows it.
+        key_open: the text before an argument's name.
+        value_open: the text between an argument's name and its value, if the value is text.
+        other_open: the same for values that are not text.
+        value_close: the text after a value.
+        raw: text between quotes is not escaped.
+        id_before: the JSON key of a call's id, if that precedes the name; else empty.
+        id_after: the JSON key of a call's id, if that follows the arguments; else empty.
+        pythonic: which values between tags are Python literals: flags, or all.
     """
 
     style: Style = "json"
@@ -53,14 +52,14 @@ class CallShape(Struct, frozen=True):
 
 
 class ThinkingOptions(Struct, frozen=True):
-    """What may be asked of a model about its thoughts.
+    """Which options a model has for its thoughts.
 
     Attributes:
-        switch: they can be switched off and on.
+        switch: thoughts can be switched off and on.
         efforts: the efforts that the template knows.
-        budget: they can be ended: it is known how a thought is closed.
+        budget: thoughts can be cut short, because the closing mark is known.
         switch_name: the template's variable for the switch.
-        switch_values: what it is where thoughts are on, and off.
+        switch_values: its values for on and off.
         effort_name: the template's variable for the effort.
     """
 
@@ -72,12 +71,12 @@ class ThinkingOptions(Struct, frozen=True):
     effort_name: str = ""
 
     def variables(self, reasoning: str = "auto", effort: str = "") -> dict[str, bool | str]:
-        """What the template has to see where something is asked for that it knows.
+        """The template's variables for these options, as far as the template has them.
 
         Args:
             reasoning: ``on``, ``off``, or ``auto``, which leaves it to the template.
-            effort: one of `efforts`, which asks for thoughts too, unless they are off; empty leaves
-                it to the template.
+            effort: one of `efforts`; it also switches thoughts on, unless they are off. Empty
+                leaves it to the template.
         """
         found: dict[str, bool | str] = {}
         on, off = self.switch_values
@@ -89,7 +88,7 @@ class ThinkingOptions(Struct, frozen=True):
         return found
 
     def missing(self, reasoning: str = "auto", effort: str = "", budget: int = -1) -> str:
-        """What of it the model does not know, in a sentence; empty where it knows all."""
+        """Which of these options the model lacks, in a sentence; empty if it has all."""
         if reasoning != "auto" and not self.switch:
             return "the model's chat template cannot switch thoughts on or off"
         if effort and effort not in self.efforts:
@@ -104,19 +103,19 @@ class AnswerMarks(Struct, frozen=True):
     """How an answer is divided.
 
     Attributes:
-        speech: whether it is text with marks, or messages with headers.
-        thoughts: pairs of marks around thoughts, those of the template first.
-        gap: the blanks that the template writes after a thought.
-        content: marks that lead to what is said to the user.
-        closers: marks that end it.
-        fillers: what stands between two parts and means nothing.
-        ends: what stands where the answer is over.
-        calls: how calls are written, the template's own notation first.
-        bare: an answer that is a call has no mark at all.
-        explained: the template tells the model of tools.
-        several: it can write several calls in one answer.
-        writes: it writes calls of earlier answers.
-        as_text: it wants their arguments as the text of JSON.
+        speech: text with marks, or messages with headers.
+        thoughts: pairs of marks around thoughts, the template's own first.
+        gap: the white space that the template writes after a thought.
+        content: marks before the text for the user.
+        closers: marks after it.
+        fillers: text between two parts that has no meaning.
+        ends: text that ends the answer.
+        calls: notations of calls, the template's own first.
+        bare: an answer that is a call has no mark.
+        explained: the template describes tools to the model.
+        several: the template can write several calls in one answer.
+        writes: the template can write the calls of earlier answers.
+        as_text: the template needs their arguments as JSON text.
     """
 
     speech: Speech = "marks"

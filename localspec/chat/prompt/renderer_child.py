@@ -46,7 +46,7 @@ class TooMuchOutput(Exception):
 
 
 class GenerationTag(jinja2.ext.Extension):
-    """Hugging Face's ``{% generation %}``, which marks answers for training; it renders its body."""
+    """Hugging Face's ``{% generation %}``, which marks answers for training; renders its body."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2's own declaration
 

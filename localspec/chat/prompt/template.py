@@ -151,7 +151,7 @@ class ChatTemplate:
                 continue
             lost = lost or bool(text.strip())
             systems = [m for m in arranged if m.role is Role.SYSTEM]
-            # Check that no message is missing: some templates drop a role, or content in one string.
+            # Check that no message is missing: some templates drop a role, or content that is text.
             if text.strip() and all(arrived(m, text) for m in arranged):
                 if not systems and any(m.role is Role.SYSTEM for m in guarded):
                     self._notice(

@@ -1,1 +1,1 @@
-"""Grammars that hold calls to the notation of a model."""
+"""Grammars that restrict calls to a model's notation."""

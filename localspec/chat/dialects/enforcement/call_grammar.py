@@ -1,4 +1,4 @@
-"""Grammars that hold calls to a model's own notation, and their arguments to schemas."""
+"""Grammars that restrict calls to a model's own notation, and their arguments to schemas."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _BASE = {
     "ID": r"/[A-Za-z0-9_\-]{1,64}/",
 }
 Ways = dict[str, str]
-"""The rule of each tool's call, by the tool's name."""
+"""The call rule of each tool, by tool name."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallGrammar:
-    """The grammar of one call or several.
+    """The grammar of one or several calls, in parts.
 
     Attributes:
-        begin: the mark with which calls begin; empty where they have none.
+        begin: the mark before calls; empty if they have none.
         rest: what follows that mark.
-        whole: an answer that is calls.
-        lead: what may stand ahead of that.
-        rules: all that these refer to.
+        whole: an answer that consists of calls.
+        lead: what may precede such an answer.
+        rules: all rules that these refer to.
     """
 
     begin: str
@@ -50,15 +50,15 @@ class CallGrammar:
     rules: Mapping[str, str]
 
     def required(self) -> str:
-        """A grammar of answers that are calls."""
+        """A grammar of answers that must be calls."""
         return lark.grammar(f"{self.lead} {self.whole}", **self.rules)
 
     def awaited(self) -> str:
-        """A grammar of what follows the first mark of a call."""
+        """A grammar of the text after the first mark of a call."""
         return lark.grammar(self.rest, **self.rules)
 
     def or_else(self, answer: str) -> str:
-        """A grammar of answers that are calls, or conform to a rule."""
+        """A grammar of answers that are calls, or follow the rule `answer`."""
         start = f"{self.lead} (calls | {answer})"
         return lark.grammar(start, calls=self.whole, **self.rules)
 
@@ -72,10 +72,10 @@ def call_grammar(
         marks: how the model writes calls.
         tools: those that may be called.
         several: an answer may have more than one call.
-        thinks: a thought may stand ahead of the calls.
+        thinks: a thought may precede the calls.
 
     Raises:
-        SchemaError: a keyword cannot be enforced in that notation, and has to be.
+        SchemaError: a keyword must be enforced, but cannot be in this notation.
     """
     rules = dict(_BASE)
     if marks.speech in ("harmony", "functionary"):
@@ -87,17 +87,17 @@ def call_grammar(
     rules["one"] = " | ".join(dict.fromkeys(ways.values()))
     begin, rest = _divided(shape, rules, several=several)
     lead = f"wide {_thought(marks)}" if thinks else "wide"
-    if marks.content and marks.closers:  # an empty answer may stand ahead of calls
+    if marks.content and marks.closers:  # an empty answer may precede calls
         lead += f" ({lark.mark(marks.content[0])} {lark.mark(marks.closers[0])} blank)?"
     whole = f"{_mark(shape, begin)} {rest}" if begin else rest
     return CallGrammar(begin, rest, whole, lead, rules)
 
 
 def _mark(shape: CallShape, text: str) -> str:
-    """A mark of a notation.
+    """The terminal of a mark.
 
-    llguidance takes the longest word that may come, and never goes back: what stands ahead of every
-    tag of a nested notation is a word of its own.
+    llguidance takes the longest possible terminal, and never goes back. So the mark before every
+    tag of a nested notation is a terminal of its own.
     """
     ahead = shape.key_open.removesuffix("<") if shape.style == "nested" else ""
     if not ahead or not text.startswith(ahead):
@@ -106,13 +106,13 @@ def _mark(shape: CallShape, text: str) -> str:
 
 
 def _thought(marks: AnswerMarks) -> str:
-    """A thought that the model itself begins."""
+    """A thought that the model itself opens."""
     begin, close = next(iter(marks.thoughts), ("", ""))
     return f"({lark.mark(begin)} {lark.until(close)} wide)?" if begin else ""
 
 
 def _ways(shape: CallShape, tools: Sequence[CallableTool], rules: dict[str, str]) -> Ways:
-    """The rule of each tool's call, added to `rules`."""
+    """The call rule of each tool; further rules are added to `rules`."""
     ways = {}
     for i, tool in enumerate(tools):
         body, own = _BODIES[shape.style](shape, tool, f"t{i}")
@@ -122,9 +122,9 @@ def _ways(shape: CallShape, tools: Sequence[CallableTool], rules: dict[str, str]
 
 
 def _divided(shape: CallShape, rules: dict[str, str], *, several: bool) -> tuple[str, str]:
-    """The first mark, and what follows it: one call or several with the marks around them."""
+    """The first mark, and the rest: one or several calls with their marks."""
     begin, *lead = shape.before or ("",)
-    # Marks around all calls and around each: one of each kind ahead, one of each after.
+    # A mark before and after all calls, and a mark before and after each.
     wrapped = len(shape.before) > 1 and shape.style != "gemma"
     close = [_mark(shape, one) for one in shape.after[: 1 + wrapped]]
     opened = [_mark(shape, one) for one in lead]
@@ -151,7 +151,7 @@ def _more(several: bool, style: str) -> str:
 
 
 def _repeated(shape: CallShape, close: Sequence[str], *, several: bool) -> str:
-    """What follows a call where there are more: its marks once more, all or those of one call."""
+    """What follows a call if there are more: either all marks again, or those around one call."""
     if not several or not shape.before or shape.style == "python":
         return ""
     begin = _mark(shape, shape.before[0])
@@ -161,7 +161,7 @@ def _repeated(shape: CallShape, close: Sequence[str], *, several: bool) -> str:
     return f" (blank ({ends}{begin} blank)? unit)*"
 
 
-# What stands between the marks, by notation
+# The text between the marks, by notation
 
 
 def _json(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
@@ -179,7 +179,7 @@ def _json(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str,
 
 
 def _identity(key: str, *, first: bool) -> str:
-    """A call's id, where the template writes one."""
+    """A call's id, if the template writes one."""
     if not key:
         return ""
     member = f'{_quoted(key)} blank ":" blank "\\"" ID "\\""'
@@ -202,7 +202,7 @@ def _python(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[st
 
 def _gemma(_shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
     values = GemmaRules(tool, of)
-    # Its template sorts the arguments by their names.
+    # This model's template sorts the arguments by name.
     parts = sorted(_valued(values), key=lambda one: one[0].lower())
     return f"{lark.literal(tool.name)} {values.object(parts)}", values.rules
 
@@ -222,7 +222,7 @@ def _valued(values: ValueRules) -> list[tuple[str, str, bool]]:
 
 
 def _quoted(text: str) -> str:
-    """A text as JSON has it, as a literal."""
+    """A text in JSON's quotes, as a literal."""
     return lark.literal(json.dumps(text, ensure_ascii=False))
 
 
@@ -239,14 +239,14 @@ _BODIES = {
 
 
 def _arguments(tools: Sequence[CallableTool], rules: dict[str, str]) -> Ways:
-    """The rule of each tool's arguments as JSON, added to `rules`."""
+    """The rule of each tool's JSON arguments; further rules are added to `rules`."""
     for i, tool in enumerate(tools):
         rules[f"t{i}"] = lark.json_value(tool.schema, tool.place, strict=tool.strict)
     return {tool.name: f"t{i}" for i, tool in enumerate(tools)}
 
 
 def _harmony(ways: Ways, rules: dict[str, str], _several: bool, thinks: bool) -> CallGrammar:
-    """gpt-oss: one call ends an answer; its recipient stands before or after the channel."""
+    """gpt-oss: a call ends the answer; its recipient is named before or after the channel."""
     channel, message = lark.mark("<|channel|>"), lark.mark("<|message|>")
     rules["kind"] = f'" "? {lark.mark("<|constrain|>")}? "json"?'
     named = [
@@ -267,7 +267,7 @@ def _harmony(ways: Ways, rules: dict[str, str], _several: bool, thinks: bool) ->
 
 
 def _functionary(ways: Ways, rules: dict[str, str], several: bool, _thinks: bool) -> CallGrammar:
-    """A name, a line's end, and JSON; no mark tells a first call from an answer to the user."""
+    """A name, a line break and JSON; a first call has no mark that tells it from an answer."""
     one = " | ".join(f"{lark.literal(name + chr(10))} {way}" for name, way in ways.items())
     rules["one"] = one
     whole = f"one {'(' + lark.mark('>>>') + ' one)*' if several else ''}"
@@ -277,7 +277,7 @@ def _functionary(ways: Ways, rules: dict[str, str], several: bool, _thinks: bool
 def _muse(
     shape: CallShape, ways: Ways, rules: dict[str, str], several: bool, thinks: bool
 ) -> CallGrammar:
-    """The header of a call names the tool, and so does the call."""
+    """Both the header of a call and the call itself name the tool."""
     message, start = lark.mark("<|message|>"), lark.mark("<|eom|><|start|>assistant")
     rules["one"] = " | ".join(ways.values())
     begin, rest = _divided(shape, rules, several=False)

@@ -1,4 +1,4 @@
-"""Grammars of calls whose arguments are tags: text for strings, else JSON or Python's words."""
+"""Grammars of calls with arguments in tags: plain text for strings, else JSON or Python's words."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from localspec.chat.dialects.shapes import CallShape
 from localspec.engine.grammars import lark
 
 _KINDS = ("integer", "number", "boolean", "null", "array", "object")
-# What a text between tags cannot be held to.
+# Keywords that cannot be enforced for text between tags.
 _TEXT_WORDS = ("pattern", "format", "minLength", "maxLength")
 
 
 def tagged(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
-    """The rule of a tool's call, and those that it refers to.
+    """The rule of a tool's call, and the rules that it refers to.
 
     Raises:
-        SchemaError: a keyword cannot be enforced, and has to be.
+        SchemaError: a keyword must be enforced, but cannot be.
     """
     values = _TagValues(shape, tool, of)
     parts = []
@@ -30,7 +30,7 @@ def tagged(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str
         parts.append(one if needed else f"({one})?")
     if tool.schema.get("additionalProperties", not parts):
         parts.append(f"({values.other()})*")
-    # Where several calls are numbered, the number is in the mark.
+    # If several calls are numbered, the number is part of the mark.
     ends = [
         "NUMBER" if one.isdigit() else lark.mark(one)
         for one in re.split(r"(\d+)", shape.name_end)
@@ -41,18 +41,18 @@ def tagged(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str
 
 
 class _TagValues:
-    """Rules of arguments between tags."""
+    """Makes the rules of arguments between tags."""
 
     def __init__(self, shape: CallShape, tool: CallableTool, of: str) -> None:
         self.rules: dict[str, str] = {}
         self._shape, self._tool, self._of = shape, tool, of
         self._python = PythonRules(tool, f"{of}p")
-        self._told = shape.other_open not in ("", shape.value_open)  # a tag says what follows
+        self._told = shape.other_open not in ("", shape.value_open)  # text has its own tag
         self._close = lark.mark(shape.value_close.rstrip())
         self._until = lark.until(shape.value_close.strip())
 
     def argument(self, name: str, schema: Any) -> str:
-        """An argument with its tags."""
+        """The rule of an argument with its tags."""
         place = f"{self._tool.place}.properties.{name}"
         kinds = kinds_of(_typed(schema), self._tool.schema)
         ways = []
@@ -60,14 +60,14 @@ class _TagValues:
             text = self._text(schema, kinds, place)
             ways.append(f"{lark.mark(self._shape.value_open)} {text}")
         if self._told or "string" not in kinds:
-            # A text that the tag does not tell from other values is any of them.
+            # If the tag does not tell text from other values, any text is allowed.
             ways += self._others(schema, kinds or set(_KINDS), place) if kinds or self._told else []
         rule = f"{self._of}v{len(self.rules)}"
         self.rules[rule] = " | ".join(ways)
         return f"{lark.mark(self._shape.key_open)} {lark.literal(name)} {rule} blank"
 
     def other(self) -> str:
-        """An argument that the schema does not name."""
+        """The rule of an argument that the schema does not name."""
         shape = self._shape
         self.rules.setdefault("OTHER", r"/[A-Za-z_][\w.\-]*/")
         return (
@@ -85,7 +85,7 @@ class _TagValues:
         return self._until
 
     def _others(self, schema: Any, kinds: set[str], place: str) -> list[str]:
-        """Values that are no texts, by what the tag says of them."""
+        """The rules of values that are not text, one per tag that announces them."""
         opened: dict[str, list[str]] = {}
         for kind in _KINDS:
             if kind in kinds and not (kind == "integer" and "number" in kinds):
@@ -96,7 +96,7 @@ class _TagValues:
         ]
 
     def _opened(self, kind: str) -> str:
-        """The mark ahead of a value, which may say its kind."""
+        """The mark before a value, which may name its kind."""
         text, other = self._shape.value_open, self._shape.other_open or self._shape.value_open
         same = common(text, other)
         ends = common(text[same:][::-1], other[same:][::-1])
@@ -107,7 +107,7 @@ class _TagValues:
         return f"{text[:same]}{word}{text[len(text) - ends :]}"
 
     def _value(self, schema: Any, kinds: list[str], place: str) -> str:
-        """JSON, or the same as Python writes it where the template does so."""
+        """JSON, or Python literals if the template writes those."""
         whole = self._tool.schema
         shared = {name: whole[name] for name in lark.SHARED if name in whole}
         wanted: dict[str, Any] = {**schema} if isinstance(schema, Mapping) else {}
@@ -134,5 +134,5 @@ class _TagValues:
 
 
 def _typed(schema: Any) -> Any:
-    """A schema with the type that its words mean."""
+    """A schema with a ``type``, which may follow from its other keywords."""
     return lark.typed(schema) if isinstance(schema, Mapping) else schema

@@ -1,9 +1,9 @@
-"""Grammars of arguments in notations that are not JSON: Python's, Gemma's, and tags within tags.
+"""Grammars of arguments in notations other than JSON: Python's, Gemma's, and tags within tags.
 
-llguidance enforces schemas on JSON alone. Here a schema becomes rules of the other notations, as
-far as its types, values, items and properties go. What else it asks for (a pattern, a length,
-several schemas at once) cannot be written as such a rule: it is a hint to the model, or refused
-where all of the schema has to hold.
+llguidance enforces schemas only on JSON. This file translates a schema's types, values, items and
+properties into rules of the other notations. Other keywords (a pattern, a length, several schemas
+at once) cannot be translated: they stay a hint to the model, or the schema is refused if all of it
+must be enforced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from localspec.errors import SchemaError
 
 _TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-# What a rule cannot hold a value to.
+# Keywords that cannot be translated into rules.
 _BEYOND = frozenset(
     {"pattern", "format", "minLength", "maxLength", "allOf", "not", "patternProperties"}
     | {"oneOf", "prefixItems", "uniqueItems", "contains", "if", "minProperties", "maxProperties"}
@@ -35,8 +35,8 @@ class CallableTool:
     Attributes:
         name: of the function.
         schema: of its arguments.
-        place: where in a request the schema stands.
-        strict: all of the schema holds, or the grammar is refused.
+        place: of the schema in the request.
+        strict: the whole schema is enforced, or the grammar is refused.
     """
 
     name: str
@@ -45,19 +45,19 @@ class CallableTool:
     strict: bool
 
     def properties(self) -> list[tuple[str, Any, bool]]:
-        """The arguments: their names, their schemas, whether they are required."""
+        """The arguments: name, schema, whether it is required."""
         return _properties(self.schema)
 
     def require_enforceable(self, schema: Any, place: str, words: Sequence[str] = ()) -> None:
-        """Refuse what rules cannot hold a value to, if all of the schema has to hold.
+        """Refuse keywords that cannot be enforced, if the tool is strict.
 
         Args:
             schema: of a value.
-            place: where it stands.
-            words: what cannot be enforced besides.
+            place: of the schema in the request.
+            words: further keywords that cannot be enforced.
 
         Raises:
-            SchemaError: a keyword of it cannot be enforced.
+            SchemaError: the schema uses one of them.
         """
         if not self.strict or not isinstance(schema, Mapping):
             return
@@ -72,15 +72,15 @@ class CallableTool:
 
 
 class ValueRules:
-    """Rules of one tool's arguments in a notation.
+    """Makes the rules of one tool's arguments in a notation.
 
     Args:
-        tool: whose arguments they are.
-        of: with what the rules' names begin.
+        tool: the tool.
+        of: prefix of the rules' names.
 
     Attributes:
-        tool: its schema narrowed to what is there for writing.
-        rules: those that were made, by name.
+        tool: its schema, reduced to what a call can write.
+        rules: the rules made so far, by name.
     """
 
     words = ("true", "false", "null")
@@ -93,18 +93,18 @@ class ValueRules:
         self._of = of
         self._named: dict[str, str] = {}
 
-    # What the notations differ in
+    # Overridden by notations
 
     def text(self) -> str:
         """Any text."""
         raise NotImplementedError
 
     def known_text(self, text: str) -> str:
-        """A text that is known."""
+        """One given text."""
         raise NotImplementedError
 
     def known(self, value: Any) -> str:
-        """A value that is known."""
+        """One given value."""
         if isinstance(value, str):
             return self.known_text(value)
         if isinstance(value, bool) or value is None:
@@ -116,20 +116,20 @@ class ValueRules:
         return lark.literal(json.dumps(value))
 
     def key(self, name: str) -> str:
-        """What stands before a value in an object; empty where it cannot be written."""
+        """What precedes a value in an object; empty if the notation cannot write the name."""
         raise NotImplementedError
 
     def any_key(self) -> str:
-        """The same, of a name that is not known."""
+        """What precedes a value whose name is not given."""
         raise NotImplementedError
 
     def listed(self, items: Sequence[str]) -> str:
-        """A list of items that are all there."""
+        """A list of exactly these items."""
         inside = f" {self.between} ".join(items)
         return f'"[" {inside} "]"'
 
     def items(self, item: str, least: int, most: int | None) -> str:
-        """A list of any items of a kind."""
+        """A list of `least` to `most` items of one kind; None for no upper limit."""
         if most == 0:
             return '"[" "]"'
         more = f"({self.between} {item}){{{max(0, least - 1)},{'' if most is None else most - 1}}}"
@@ -137,13 +137,13 @@ class ValueRules:
         return f'"[" {inside} "]"' if least else f'"[" ({inside})? "]"'
 
     def object(self, parts: Sequence[tuple[str, str, bool]], *, rest: str = "") -> str:
-        """An object: names, values and whether they are required; `rest` of names not known."""
+        """An object of parts (name, value, whether it is required); `rest` allows other names."""
         return f'"{{" {self.members(parts, rest=rest)} "}}"'
 
-    # What they have in common
+    # The same in all notations
 
     def members(self, parts: Sequence[tuple[str, str, bool]], *, rest: str = "") -> str:
-        """Names with values in their order, those that are not required perhaps left out."""
+        """Names with values in the given order; parts that are not required may be missing."""
         named = [
             (f"{key} {value}", needed) for name, value, needed in parts if (key := self.key(name))
         ]
@@ -163,7 +163,7 @@ class ValueRules:
         """The rule of a value.
 
         Raises:
-            SchemaError: a keyword cannot be enforced, and has to be.
+            SchemaError: a keyword must be enforced, but cannot be.
         """
         self.tool.require_enforceable(schema, place)
         if not isinstance(schema, Mapping):
@@ -185,17 +185,17 @@ class ValueRules:
         return self._one_of(ways) or self.anything()
 
     def anything(self) -> str:
-        """The rule of a value of any kind."""
+        """The rule of a value of any type."""
         name = f"{self._of}any"
         if name not in self.rules:
-            self.rules[name] = ""  # it refers to itself
+            self.rules[name] = ""  # reserve the name: the rule refers to itself
             ways = [self.text(), self._number({"type": "number"}), *map(lark.literal, self.words)]
             ways += [self.items(name, 0, None), self.object((), rest=name)]
             self.rules[name] = " | ".join(ways)
         return name
 
     def kind(self, kind: str, schema: Mapping[str, Any], place: str) -> str:
-        """The rule of a value of one of JSON's types, under a schema that stands at `place`."""
+        """The rule of a value of one JSON type; the schema is at `place` in the request."""
         match kind:
             case "string":
                 return self.text()
@@ -235,7 +235,7 @@ class ValueRules:
         return self._rule(" | ".join(found)) if len(found) > 1 else "".join(found)
 
     def _rule(self, rule: str) -> str:
-        """The name of a rule."""
+        """Add a rule, and return its name."""
         name = next((name for name, one in self.rules.items() if one == rule), "")
         if not name:
             name = f"{self._of}n{len(self.rules)}"
@@ -244,35 +244,35 @@ class ValueRules:
 
 
 class PythonRules(ValueRules):
-    """As Python writes values. A text ends at the first quote of its own kind."""
+    """Values as Python literals. A text ends at the first quote of its own kind."""
 
     words = ("True", "False", "None")
     between = '"," " "?'
     _TEXT = r"""/'([^'\\\n]|\\['"\\nrt])*'/ | /"([^"\\\n]|\\['"\\nrt])*"/"""
 
     def text(self) -> str:
-        """Between quotes, with Python's escapes."""
+        """Text between quotes, with Python's escapes."""
         return self._rule(self._TEXT)
 
     def known_text(self, text: str) -> str:
-        """As Python's `repr` has it."""
+        """A given text as Python's `repr` writes it."""
         return lark.literal(repr(text))
 
     def key(self, name: str) -> str:
-        """A text and a colon."""
+        """The quoted name and a colon."""
         return f'{lark.literal(repr(name) + ":")} " "?'
 
     def any_key(self) -> str:
-        """Any text and a colon."""
+        """Any quoted text and a colon."""
         return f'{self.text()} ":" " "?'
 
 
 class PythonArguments(PythonRules):
-    """The arguments of a call in Python, by their names.
+    """The keyword arguments of a call in Python.
 
     Args:
-        tool, of: as of `ValueRules`.
-        raw: a text is written as it is, and ends at a quote that a comma or a bracket follows.
+        tool, of: as in `ValueRules`.
+        raw: text is not escaped, and ends at a quote before a comma or a bracket.
     """
 
     _RAW = r"""/'([^']|'[^,)\s'])*'/ | /"([^"]|"[^,)\s"])*"/"""
@@ -282,36 +282,36 @@ class PythonArguments(PythonRules):
         self._raw, self._inside = raw, PythonRules(tool, f"{of}i")
 
     def text(self) -> str:
-        """Between quotes, with escapes or without."""
+        """Text between quotes, with or without escapes."""
         return self._rule(self._RAW) if self._raw else super().text()
 
     def known_text(self, text: str) -> str:
-        """The text between quotes that it does not have."""
+        """A given text, between quotes that do not occur in it."""
         quote = '"' if "'" in text else "'"
         plain = self._raw and quote not in text
         return lark.literal(f"{quote}{text}{quote}") if plain else super().known_text(text)
 
     def key(self, name: str) -> str:
-        """The name and `=`; empty where Python does not allow the name."""
+        """The name and `=`; empty if Python does not allow the name."""
         return lark.literal(f"{name}=") if re.fullmatch(r"[A-Za-z_]\w*", name) else ""
 
     def any_key(self) -> str:
-        """Any name and a sign."""
+        """Any name and `=`."""
         return r"/[A-Za-z_][A-Za-z0-9_]*=/"
 
     def anything(self) -> str:
-        """A text, or what Python writes for other values."""
+        """A text, or another value as a Python literal."""
         found = f"{self.text()} | {self._inside.anything()}"
         self.rules |= self._inside.rules
         return self._rule(found)
 
     def known(self, value: Any) -> str:
-        """A value that is known; lists and objects have escapes in them."""
+        """One given value; texts inside lists and objects are escaped."""
         inside = isinstance(value, list | dict)
         return self._inside.known(value) if inside else super().known(value)
 
     def kind(self, kind: str, schema: Mapping[str, Any], place: str) -> str:
-        """As of `ValueRules`; lists and objects have escapes in them."""
+        """As in `ValueRules`; texts inside lists and objects are escaped."""
         if kind not in ("array", "object"):
             return super().kind(kind, schema, place)
         found = self._inside.kind(kind, schema, place)
@@ -320,16 +320,16 @@ class PythonArguments(PythonRules):
 
 
 class GemmaRules(ValueRules):
-    """Gemma's notation: texts between marks of their own, names as they are."""
+    """Gemma's notation: texts between special marks, names without quotes."""
 
     QUOTE = '<|"|>'
 
     def text(self) -> str:
-        """Between two marks."""
+        """Text between two marks."""
         return self._rule(f"{lark.mark(self.QUOTE)} {lark.until(self.QUOTE)}")
 
     def known_text(self, text: str) -> str:
-        """The text between two marks."""
+        """A given text between two marks."""
         return " ".join([lark.mark(self.QUOTE), _letters(text), lark.mark(self.QUOTE)])
 
     def key(self, name: str) -> str:
@@ -343,11 +343,11 @@ class GemmaRules(ValueRules):
 
 
 class NestedRules(ValueRules):
-    """Tags named after the arguments, each with one and the same mark ahead of it.
+    """Tags named after the arguments; every tag begins with the same mark.
 
     Args:
-        tool, of: as of `ValueRules`.
-        mark: what stands ahead of every tag; no text may hold it.
+        tool, of: as in `ValueRules`.
+        mark: the beginning of every tag; texts cannot contain it.
     """
 
     def __init__(self, tool: CallableTool, of: str, mark: str) -> None:
@@ -355,29 +355,29 @@ class NestedRules(ValueRules):
         self._mark = mark
 
     def text(self) -> str:
-        """Up to the mark of the closing tag, which `_closed` completes."""
+        """Text up to the mark of the closing tag, which `_closed` completes."""
         return lark.until(self._mark)
 
     def known_text(self, text: str) -> str:
-        """The text, and the mark of the closing tag."""
+        """A given text, and the mark of the closing tag."""
         return f"{_letters(text)} {lark.mark(self._mark)}"
 
     def known(self, value: Any) -> str:
-        """A value that is known, and the mark of the closing tag."""
+        """One given value, and the mark of the closing tag."""
         if isinstance(value, str | list | dict):
             return super().known(value)
         return f"{super().known(value)} {lark.mark(self._mark)}"
 
     def tag(self, name: str, value: str) -> str:
-        """A value between tags; it ends with the mark of the closing one.
+        """A value between tags; its rule includes the mark of the closing tag.
 
-        The mark is a word of its own for llguidance, which takes the longest one that may come.
+        The mark is a terminal of its own, because llguidance takes the longest possible terminal.
         """
         begin, close = lark.literal(f"<{name}>"), lark.literal(f"</{name}>")
         return f"{lark.mark(self._mark)} {begin} {value} {close}"
 
     def listed(self, items: Sequence[str]) -> str:
-        """Items as tags."""
+        """The given items as tags."""
         return " ".join([*(self.tag("item", one) for one in items), lark.mark(self._mark)])
 
     def items(self, item: str, least: int, most: int | None) -> str:
@@ -391,20 +391,20 @@ class NestedRules(ValueRules):
         *,
         rest: str = "",  # noqa: ARG002 - see below
     ) -> str:
-        """Tags in their order; names that are not known cannot be told from their closing tags."""
+        """Tags in the given order; `rest` is ignored, as other names look like closing tags."""
         tags = [(self.tag(name, value), needed) for name, value, needed in parts]
         return " ".join(one if needed else f"({one})?" for one, needed in tags)
 
     def object(self, parts: Sequence[tuple[str, str, bool]], *, rest: str = "") -> str:
-        """Tags, and the mark of the closing one."""
+        """Tags, and the mark of the closing tag."""
         return f"{self.members(parts, rest=rest)} {lark.mark(self._mark)}".strip()
 
     def anything(self) -> str:
-        """A text: what kind of value it is, follows from it."""
+        """Text; its meaning decides the type."""
         return self.text()
 
     def kind(self, kind: str, schema: Mapping[str, Any], place: str) -> str:
-        """As of `ValueRules`, with the mark of the closing tag."""
+        """As in `ValueRules`, with the mark of the closing tag."""
         found = super().kind(kind, schema, place)
         ended = kind in ("string", "array", "object")
         return found if ended else f"({found}) {lark.mark(self._mark)}"
@@ -422,5 +422,5 @@ def _count(value: Any) -> int | None:
 
 
 def _letters(text: str) -> str:
-    """A text as it is; nothing for an empty one, which llguidance knows no literal of."""
+    """A literal of a text; empty for an empty text, which llguidance has no literal for."""
     return lark.literal(text) if text else ""

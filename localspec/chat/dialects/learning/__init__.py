@@ -1,1 +1,1 @@
-"""How a dialect is learnt from a chat template, and kept."""
+"""How a dialect is learnt from a chat template, and stored."""

@@ -26,7 +26,7 @@ _NAME, _OTHER = FIRST.names
 _KEYS = tuple(FIRST.arguments)
 _QUOTE = '<|"|>'
 
-# What models write where their template says nothing, or says it in words alone.
+# What models write if their template does not write calls, or only describes them.
 _HERMES = CallShape("json", ("<tool_call>",), ("</tool_call>",))
 _QWEN = CallShape(
     style="tags",
@@ -67,11 +67,11 @@ _SPOKEN_OF = (
 
 
 def usual_calls(template: str, learnt: CallShape | None = None) -> tuple[CallShape, ...]:
-    """The notations that a model may use though its template does not write them.
+    """Notations that a model may use although its template does not write them.
 
     Args:
-        template: what it speaks of, a model may write.
-        learnt: what it does write; its first mark may stand before the other notations too.
+        template: notations that occur anywhere in it are included.
+        learnt: the notation that it writes; its first mark may precede other notations too.
     """
     shapes = [_HERMES, _QWEN, _ATTRIBUTES, _LFM]
     if learnt is not None and len(learnt.before) > 1:
@@ -87,9 +87,9 @@ def usual_calls(template: str, learnt: CallShape | None = None) -> tuple[CallSha
 
 
 def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> AnswerMarks | None:
-    """`marks` with the notation of calls, and how the template takes them.
+    """`marks` with the notation of calls, and with the form of calls that the template accepts.
 
-    None where the template writes no calls, or in a way that is not understood.
+    None if the template writes no calls, or if their notation is not understood.
     """
     for content in ("", None):
         for as_text in (False, True):
@@ -114,14 +114,14 @@ def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> AnswerMark
 
 
 def _pythonic(flags: str) -> Literal["", "flags", "all"]:
-    """Which values are written as Python writes them."""
+    """Which values are written as Python literals."""
     if "['zqitem']" in flags:
         return "all"
     return "flags" if "True" in flags else ""
 
 
 def _core(write: TurnWriter, head: str, marks: AnswerMarks, n: int, **how: Any) -> str | None:
-    """What is written for `n` calls alone; None where nothing is."""
+    """The text of `n` calls alone; None if the template writes none."""
     turn = write.turn(FIRST, calling_turn(FIRST, n, **how), tools=True)
     if turn is None or _NAME not in turn or not turn.startswith(head[: len(turn)]):
         return None
@@ -143,7 +143,7 @@ def _core(write: TurnWriter, head: str, marks: AnswerMarks, n: int, **how: Any) 
 
 
 def _shape(one: str, none: str | None) -> CallShape | None:
-    """The notation of what is written for one call, and for one without arguments."""
+    """The notation, from the text of one call and that of a call without arguments."""
     for attempt in (_gemma, _enveloped, _named, _python, _nested):
         shape = attempt(one)
         if shape is not None:
@@ -152,7 +152,7 @@ def _shape(one: str, none: str | None) -> CallShape | None:
 
 
 def _around(one: str, start: int, end: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The marks ahead of a call and after it: those around all calls, then those around each."""
+    """The marks before and after a call: those around all calls first, then those around each."""
     before, after = split_marks(_blank(one[:start])), split_marks(_blank(one[end:]))
     return tuple(dict.fromkeys(before)), tuple(one for one in dict.fromkeys(after) if is_mark(one))
 
@@ -165,7 +165,7 @@ def _blank(text: str) -> str:
 
 
 def _json_values(text: str) -> list[tuple[int, int, Any]]:
-    """The JSON objects and lists in a text that lie within no other."""
+    """The outermost JSON objects and lists in a text."""
     found, at = [], 0
     while (begun := re.compile(r"[\[{]").search(text, at)) is not None:
         try:
@@ -179,7 +179,7 @@ def _json_values(text: str) -> list[tuple[int, int, Any]]:
 
 
 def _enveloped(one: str) -> CallShape | None:
-    """JSON with a name and arguments in it."""
+    """JSON with a name and arguments."""
     for start, end, value in _json_values(one):
         keys = _keys_of(value)
         if keys is None:
@@ -194,7 +194,7 @@ def _enveloped(one: str) -> CallShape | None:
 
 
 def _identities(value: Any, name: str) -> tuple[str, str]:
-    """What JSON calls a call's id: one that stands ahead of the name, one after it."""
+    """The JSON key of a call's id if it precedes the name, and the key if it follows."""
     call = value[0] if isinstance(value, list) else value
     names = list(call) if isinstance(call, dict) else []
     ids = [key for key in names if call[key] in FIRST.ids or str(call[key]).isdigit()]
@@ -204,7 +204,7 @@ def _identities(value: Any, name: str) -> tuple[str, str]:
 
 
 def _keys_of(value: Any) -> tuple[str, str] | None:
-    """What JSON calls the name and the arguments of a call."""
+    """The JSON keys of a call's name and its arguments."""
     if isinstance(value, list):
         return _keys_of(value[0]) if value else None
     if not isinstance(value, dict):
@@ -253,7 +253,7 @@ def _gemma(one: str) -> CallShape | None:
 
 
 def _python(one: str) -> CallShape | None:
-    """As Python writes calls."""
+    """A call in Python's syntax."""
     found = re.search(rf"\[?{_NAME}\(\s*{_KEYS[0]}\s*=", one)
     if found is None:
         return None
@@ -264,7 +264,7 @@ def _python(one: str) -> CallShape | None:
 
 
 def _nested(one: str) -> CallShape | None:
-    """Tags of the arguments' own names."""
+    """Tags that are named after the arguments."""
     key, value = _KEYS[0], FIRST.arguments[_KEYS[0]]
     found = re.search(
         rf"{_NAME}(?P<end>[^\w]*?)(?P<ns>[^\w\s]*[^\s]*?)<{key}>{value}(?P=ns)</{key}>", one
@@ -318,7 +318,7 @@ def _tagged(one: str, none: str | None) -> CallShape | None:
 
 
 def _places(one: str, at: int) -> list[tuple[tuple[int, int], tuple[int, int]]] | None:
-    """Where the names and the values of the arguments stand, in order."""
+    """The positions of the arguments' names and values, in order."""
     found = []
     for key, value in FIRST.arguments.items():
         start = one.find(key, at)

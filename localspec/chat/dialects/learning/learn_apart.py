@@ -1,4 +1,4 @@
-"""What is learnt from a chat template, for those who have no process that renders."""
+"""Learns a dialect without an existing renderer process."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from localspec.chat.dialects.dialect import Dialect
 
 @cache
 def learn(template: str, *, bos: str = "", eos: str = "") -> Dialect:
-    """What a template tells of how its model writes.
+    """Learn from a template how its model writes.
 
-    It is rendered in a process of its own, which is ended after two seconds. What one of its
-    renderings teaches has to read another one back, or it is dropped.
+    The template is rendered in a separate process, which is killed after two seconds. What one
+    rendering teaches must read another one correctly, or it is dropped.
 
     Args:
         template: the Jinja text.
-        bos: the text of the token that begins a conversation, if the template asks for it.
-        eos: the same of the one that ends an answer.
+        bos: the text of the token that begins a conversation, if the template uses it.
+        eos: the text of the token that ends an answer, if the template uses it.
 
     Returns:
-        a dialect that is not `known` where nothing can be learnt.
+        a dialect that is not `known` if nothing can be learnt.
     """
-    # Late: who reads answers alone needs nothing that renders.
+    # Imported late, because reading answers needs no renderer.
     from localspec.chat.dialects.learning.learner import learnt  # noqa: PLC0415
     from localspec.chat.prompt.renderer import TemplateRenderer, TemplateSource  # noqa: PLC0415
 

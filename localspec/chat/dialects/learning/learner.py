@@ -1,4 +1,4 @@
-"""Learns from a chat template how its model writes, by rendering answers whose values are known."""
+"""Learns from a chat template how its model writes, by rendering answers with known values."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from localspec.chat.prompt.renderer import (
 _SECONDS = 2.0
 _LONGEST_MARK = 120
 _USUAL = ("<think>", "</think>")
-# Pairs that a template may only speak of: the model writes them into its content.
+# Pairs that a template may mention without writing them: the model writes them in its content.
 _SPOKEN_OF = (
     _USUAL,
     ("<thinking>", "</thinking>"),
     ("[THINK]", "[/THINK]"),
 )
-# Variables that switch thoughts, and their values for on and off.
+# Variables that switch thoughts, with their values for on and off.
 _SWITCHES: tuple[tuple[str, bool | str, bool | str], ...] = (
     ("enable_thinking", True, False),
     ("thinking", True, False),
@@ -65,13 +65,13 @@ def learnt(
     seconds: float = _SECONDS,
     folder: Path | None = None,
 ) -> Dialect:
-    """As `learn`, with a process that is there; learnt once per template.
+    """As `learn`, with an existing renderer; each template is learnt once.
 
     Args:
-        renderer: renders it.
+        renderer: renders the template.
         source: the template.
-        seconds: how long that may take in all.
-        folder: keeps what was learnt; None for this process alone.
+        seconds: limit for all renderings together.
+        folder: stores what was learnt; None keeps it in this process only.
 
     Raises:
         Cancelled: the flag of `renderer` was set meanwhile.
@@ -89,7 +89,7 @@ def _learnt(
     writer = TurnWriter(renderer, source, RenderBudget(seconds))
     try:
         found = _Learner(writer, source.template).dialect()
-    except TemplateUnusable:  # not kept: a busy machine may be to blame
+    except TemplateUnusable:  # not stored: the machine may only be busy
         return Dialect()
     if folder is not None:
         dialect_store.keep(folder, source, found)
@@ -98,25 +98,25 @@ def _learnt(
 
 @cache
 def _known() -> dict[TemplateSource, Dialect]:
-    """What was learnt, by template: a process reads the same ones over and over."""
+    """What was learnt in this process, by template."""
     return {}
 
 
 class _Learner:
-    """Looks at one template."""
+    """Learns from one template."""
 
     def __init__(self, writer: TurnWriter, template: str) -> None:
         self._write, self._template = writer, template
 
     def dialect(self) -> Dialect:
-        """What can be learnt.
+        """The dialect, as far as it can be learnt.
 
         Raises:
-            TemplateUnusable: the template is given up.
+            TemplateUnusable: the template cannot be rendered.
         """
         write = self._write
         said = write.turn(FIRST, {"content": FIRST.content})
-        calls_only = said is None  # some templates take no conversation without tools
+        calls_only = said is None  # some templates refuse conversations without tools
         if calls_only:
             said = write.turn(FIRST, {"content": FIRST.content}, tools=True)
         if said is None or FIRST.content not in said:
@@ -168,7 +168,7 @@ class _Learner:
     def _divided(
         self, said: str, thought: str | None, head: str, openings: list[str | None]
     ) -> AnswerMarks | None:
-        """The marks around thoughts and content; None where nothing divides the two."""
+        """The marks around thoughts and content; None if nothing separates the two."""
         before, _, tail = said.partition(FIRST.content)
         opened = [one[len(head) :].strip() for one in openings if one and one.startswith(head)]
         filler = head.strip()
@@ -207,10 +207,10 @@ class _Learner:
         )
 
     def _around_thought(self, turn: str, head: str) -> tuple[str, str]:
-        """What stands before a thought, and what between it and what follows."""
+        """The text before a thought, and the text between it and what follows."""
         begin, _, rest = turn.partition(FIRST.thought)
         close, content, _ = rest.partition(FIRST.content)
-        if not content:  # a thought that leads to a call
+        if not content:  # a call follows the thought
             close = rest.partition(FIRST.names[0])[0]
             alone = self._write.turn(FIRST, calling_turn(FIRST, 1, as_text=False), tools=True) or ""
             ahead = alone.removeprefix(head).partition(FIRST.names[0])[0]
@@ -219,17 +219,17 @@ class _Learner:
         return begin.strip(), close.strip()
 
     def _opened_with(self, opened: list[str], close: str, head: str) -> str:
-        """The mark of a thought that every answer begins with, or that only prompts have."""
+        """The opening mark of a thought that begins every answer, or that only prompts contain."""
         last = split_marks(head)[-1:]
         always = any(one.startswith(close) for one in opened)
         begin = "" if always else next((one for one in opened if is_mark(one)), "")
         return begin or (last[0] if last and is_mark(last[0]) else "")
 
     def _from_opening(self, before: str, opened: list[str], head: str) -> tuple[str, str] | None:
-        """Marks of thoughts that the template writes only where no thought is."""
+        """Marks of thoughts that the template only writes if there is no thought."""
         last = split_marks(head)[-1:]
         if set(opened) == {"", before} and is_mark(before) and last and is_mark(last[0]):
-            return last[0], before  # what a prompt without thoughts has more than one with them
+            return last[0], before  # only prompts without thoughts end with it
         for begin in opened:
             if not is_mark(begin) or len(split_marks(begin)) > 1:
                 continue
@@ -242,7 +242,7 @@ class _Learner:
         return None
 
     def _split_at(self) -> list[str]:
-        """The marks at which a template divides an answer, and drops what stands ahead of them."""
+        """The marks at which the template splits an answer, dropping the text before them."""
         literals = re.findall(r"(?:split\(\s*|[=\s(])(['\"])([^'\"\n]{3,60})\1", self._template)
         found = []
         for mark in dict.fromkeys(mark for _, mark in literals if is_mark(mark.strip())):
@@ -259,7 +259,7 @@ class _Learner:
         return found
 
     def _spoken_of(self, opened: list[str]) -> tuple[tuple[str, str], ...]:
-        """Marks that the template does not write: those that it speaks of, else the usual ones."""
+        """Marks that the template mentions but does not write; without any, the usual ones."""
         pairs = [
             pair for pair in _SPOKEN_OF if pair[0] in self._template and pair[1] in self._template
         ]
@@ -270,7 +270,7 @@ class _Learner:
         return tuple(dict.fromkeys(pairs)) or (_USUAL,)
 
     def _with_calls(self, marks: AnswerMarks, head: str, speech: Speech) -> AnswerMarks:
-        """`marks` with what is learnt of calls."""
+        """`marks` with what can be learnt of calls."""
         if speech == "marks":
             marks = learnt_calls(self._write, head, marks) or marks
         else:
@@ -286,12 +286,12 @@ class _Learner:
         return structs.replace(marks, calls=shapes, explained=self._explains())
 
     def _explains(self) -> bool:
-        """Whether the template tells the model of the tools that there are."""
+        """Whether the template describes the tools to the model."""
         prompt = self._write.prompt(FIRST, tools=True)
         return prompt is not None and FIRST.names[0] in prompt
 
     def _options(self, marks: AnswerMarks) -> ThinkingOptions:
-        """What may be asked for of thoughts, by what changes the prompt."""
+        """The options for thoughts, found by what changes the prompt."""
         found = self._switch()
         on: dict[str, Any] = {found.switch_name: found.switch_values[0]} if found.switch else {}
         for name in _EFFORT_NAMES:
@@ -309,7 +309,7 @@ class _Learner:
         return structs.replace(found, budget=budget)
 
     def _switch(self) -> ThinkingOptions:
-        """What switches thoughts off and on, if anything does."""
+        """The variable that switches thoughts off and on, if there is one."""
         for name, *values in _SWITCHES:
             if not all(isinstance(one, bool) or one in self._template for one in (name, *values)):
                 continue
@@ -321,7 +321,7 @@ class _Learner:
         return ThinkingOptions()
 
     def _opening(self, dialect: Dialect) -> Dialect:
-        """`dialect` with the marks of thoughts that prompts end with, whatever is asked for."""
+        """`dialect` with the marks of thoughts that prompts end with, for all options."""
         thinking = dialect.thinking
         found = []
         for reasoning in ("auto", "on", "off") if thinking.switch else ("auto",):
@@ -335,11 +335,11 @@ class _Learner:
         )
 
     def _thinks(self, marks: AnswerMarks) -> bool:
-        """Whether the model has thoughts at all, as far as the template shows."""
+        """Whether the template shows that the model has thoughts."""
         return any(close in self._template for _, close in marks.thoughts)
 
     def _checked(self, dialect: Dialect, head: str) -> Dialect:
-        """`dialect` without what does not read other values back."""
+        """`dialect` without the parts that do not read other values back correctly."""
         marks = dialect.marks
         if marks.speech != "marks":
             return dialect
@@ -352,7 +352,7 @@ class _Learner:
         plain = self._write.turn(sample, {"content": sample.content})
         if plain and plain.startswith(head):
             said = plain[len(head) :].lstrip()
-            for begin, _ in marks.thoughts:  # one template opens a thought, and says all in it
+            for begin, _ in marks.thoughts:  # one template puts the whole answer in a thought
                 said = said.removeprefix(begin)
             got = Dialect(True, marks).read(said, [], prompt="")
             if got.content != sample.content or got.thought:
@@ -364,7 +364,7 @@ class _Learner:
         return Dialect(True, marks, dialect.thinking)
 
     def _prompt_of(self, marks: AnswerMarks, turn: str, head: str) -> str:
-        """The mark of thoughts with which a prompt has to end, if the turn has none."""
+        """The mark of a thought that the prompt must have ended with; empty if the turn has it."""
         begin = next((begin for begin, _ in marks.thoughts), "")
         return "" if begin in turn[len(head) :] else begin
 
@@ -380,7 +380,7 @@ class _Learner:
 
 
 def _head(turns: list[str | None], thought: str | None) -> str:
-    """What all turns begin with, up to a mark that is whole."""
+    """The common beginning of all turns, up to a complete mark."""
     there = [turn for turn in turns if turn is not None]
     same = there[0]
     for turn in there[1:]:
@@ -388,9 +388,7 @@ def _head(turns: list[str | None], thought: str | None) -> str:
     same = trimmed_end(same)
     begin = (thought or "")[len(same) :].partition(FIRST.thought)[0]
     if begin[:1].isalnum() and same[-1:] and not same[-1].isalnum() and not same[-1].isspace():
-        same = same.removesuffix(
-            split_marks(same)[-1]
-        )  # two marks that have a first part in common
+        same = same.removesuffix(split_marks(same)[-1])  # two marks with a common first part
     return same
 
 
@@ -401,10 +399,10 @@ def _fit(begin: str, close: str) -> bool:
 def _tails(
     tail: str, pair: tuple[str, str] | None, head: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What ends a part, and what ends an answer.
+    """The marks that end a part, and the texts that end an answer.
 
-    The latter is all that the template writes after it, and the first mark of that. The mark that
-    ends thoughts too ends only a part.
+    The latter are everything that the template writes after the answer, and its first mark. A mark
+    that also ends thoughts only ends a part.
     """
     rest = tail.strip()
     if head.strip() and rest.endswith(head.strip()):  # some templates begin the next turn at once
@@ -420,5 +418,5 @@ def _tails(
 
 
 def _only(**variables: bool | str) -> dict[str, Any]:
-    """These variables alone, the usual ones of thoughts left out."""
+    """Only these variables: the usual ones for thoughts become undefined."""
     return {"enable_thinking": None, "thinking": None, **variables}

@@ -1,4 +1,4 @@
-"""What a template writes for an answer whose values are known: what a dialect is learnt from."""
+"""Renders answers with known values, from which a dialect is learnt."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ TurnData = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SampleTurn:
-    """Known values for a turn. Nothing in them occurs in a template, or looks like a mark.
+    """Known values for a turn. None of them occurs in a template, or looks like a mark.
 
     Attributes:
         names: of two tools.
-        arguments: of a call: two texts, a number, an object; their names are its keys.
-        ids: of two calls; nine letters, as some templates ask for.
+        arguments: of a call, by name: two texts, a number, an object.
+        ids: of two calls; nine letters, which some templates require.
     """
 
     thought: str
@@ -36,7 +36,7 @@ class SampleTurn:
 
     @property
     def tools(self) -> list[TurnData]:
-        """The tools, as OpenAI's requests have them."""
+        """The tools in the form of OpenAI's requests."""
         kinds: dict[type, TurnData] = {
             str: {"type": "string"},
             int: {"type": "integer"},
@@ -84,10 +84,10 @@ SECOND = SampleTurn(
 
 @dataclass(slots=True)
 class TurnWriter:
-    """Renders turns, within a budget for all of them.
+    """Renders turns, within one budget for all.
 
     Attributes:
-        on: the variables that switch thoughts on, under their usual names.
+        on: variables with common names that switch thoughts on.
     """
 
     renderer: TemplateRenderer
@@ -97,22 +97,22 @@ class TurnWriter:
     _known: dict[str, str | None] = field(default_factory=dict)
 
     def prompt(self, sample: SampleTurn, *, tools: bool = False, **more: Any) -> str | None:
-        """What the template makes of a question; None where it refuses it."""
+        """The rendered question; None if the template refuses it."""
         return self._rendered(sample, [], tools, True, more)
 
     def turn(
         self, sample: SampleTurn, answer: TurnData, *, tools: bool = False, **more: Any
     ) -> str | None:
-        """What an answer adds to a question, the beginning of its turn included.
+        """The text that an answer adds after a question, including the beginning of its turn.
 
         Args:
             sample: the values.
             answer: the message, without its role.
-            tools: whether the template sees tools.
+            tools: whether the template gets tools.
             more: variables; a value of None leaves its variable undefined.
 
         Returns:
-            None where the template refuses it, or writes something else ahead of it.
+            None if the template refuses the answer, or changes the text before it.
         """
         before = self._rendered(sample, [], tools, False, more)
         after = self._rendered(sample, [answer], tools, False, more)
@@ -124,7 +124,7 @@ class TurnWriter:
         return after[len(prompt) :] if prompt and after.startswith(prompt) else None
 
     def opening(self, sample: SampleTurn, *, tools: bool = False, **more: Any) -> str | None:
-        """What the template puts at the beginning of an answer that is to be written."""
+        """The text that the template puts before a new answer."""
         before = self._rendered(sample, [], tools, False, more)
         prompt = self._rendered(sample, [], tools, True, more)
         if before is None or prompt is None or not prompt.startswith(before):
@@ -132,7 +132,7 @@ class TurnWriter:
         return prompt[len(before) :]
 
     def earlier(self, sample: SampleTurn, answer: TurnData) -> str | None:
-        """What the turn of `answer` is once another question has followed."""
+        """The turn of `answer` as it is rendered once another question follows."""
         before = self._rendered(sample, [], False, False, {})
         after = self._rendered(
             sample, [answer, {"role": "user", "content": "Zq again"}], False, False, {}
@@ -165,7 +165,7 @@ class TurnWriter:
 
 
 def thinking_turn(sample: SampleTurn, content: Any = None) -> TurnData:
-    """An answer with a thought, under all names that templates have for it."""
+    """An answer with a thought, under all names that templates use for it."""
     return {
         "content": sample.content if content is None else content,
         "reasoning_content": sample.thought,
@@ -182,7 +182,7 @@ def calling_turn(
     arguments: Mapping[str, Any] | None = None,
     content: Any = "",
 ) -> TurnData:
-    """An answer of `n` calls."""
+    """An answer with `n` calls."""
     given = sample.arguments if arguments is None else arguments
     return {
         "content": content,

@@ -1,1 +1,1 @@
-"""The notations that calls and headers are written in, one file each."""
+"""The notations of calls and headers, one file each."""

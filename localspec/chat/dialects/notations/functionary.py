@@ -1,4 +1,4 @@
-"""Functionary 3.2: ``all`` or a tool's name, then a line or JSON, ``>>>`` between messages."""
+"""Functionary 3.2: ``all`` or a tool's name, a line break or JSON, and ``>>>`` between messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BEGINS = re.compile(r"(?:>{1,3})?[\w.\-]{0,200}\Z")
 
 
 def matches(template: str) -> bool:
-    """Whether a template speaks so."""
+    """Whether a template uses this notation."""
     return _NEXT in template and "all\\n" in template
 
 

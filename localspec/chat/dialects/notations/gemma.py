@@ -1,4 +1,4 @@
-"""Gemma 4's notation of calls: ``call:name{key:<|"|>text<|"|>,other:3}``, and near it."""
+"""Gemma 4's notation of calls: ``call:name{key:<|"|>text<|"|>,other:3}``, and variants of it."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def read(
 
 
 class _GemmaValues:
-    """Reads values; what the text leaves open counts as closed at the end of an answer.
+    """Reads values; at the end of an answer, everything left open counts as closed.
 
     Attributes:
-        given: the arguments that are complete.
+        given: the complete arguments.
     """
 
     def __init__(self, text: str, *, closed: bool) -> None:
@@ -91,7 +91,7 @@ class _GemmaValues:
         return self._text[at:end], end + len(quote)
 
     def _plainly_quoted(self, at: int) -> tuple[str, int]:
-        """A text between plain quotes, which ends at the quote that a delimiter follows."""
+        """A text between plain quotes; it ends at a quote that is followed by a delimiter."""
         text, quote, end = self._text, self._text[at], at + 1
         while (end := text.find(quote, end)) >= 0:
             follows = skip_blanks(text, end + 1)
@@ -111,7 +111,7 @@ class _GemmaValues:
         raise UnfinishedText
 
     def _container(self, at: int, depth: int) -> tuple[Any, int]:
-        """An object where names stand before the values, else a list."""
+        """An object if names precede the values, else a list."""
         text, close = self._text, _CLOSE[self._text[at]]
         named: dict[str, Any] = {} if depth else self.given
         listed: list[Any] = []
@@ -141,7 +141,7 @@ class _GemmaValues:
         return (named if named or (close == "}" and not listed) else listed), at
 
     def _key(self, at: int) -> tuple[str | None, int]:
-        """A name before a value, and where the value begins; None where there is no name."""
+        """The name before a value, and where the value begins; None for no name."""
         text = self._text
         if may_begin(text, at, _QUOTE):
             raise UnfinishedText

@@ -1,4 +1,4 @@
-"""Granite 3: its template tells the model in words how to mark thoughts, answers and calls."""
+"""Granite 3: its template describes the marks of thoughts, answers and calls in words."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ CALLS = CallShape("json", ("<|tool_call|>",))
 
 
 def matches(template: str) -> bool:
-    """Whether a template speaks so."""
+    """Whether a template uses this notation."""
     return "<response></response>" in template or "Here is my thought process:" in template

@@ -1,7 +1,7 @@
-"""gpt-oss: ``<|channel|>analysis<|message|>…<|end|>``, a call ``to=functions.name`` in its header.
+"""gpt-oss: ``<|channel|>analysis<|message|>…<|end|>``; a call's header has ``to=functions.name``.
 
-The recipient may stand before or after the channel, and on any channel. Marks of a header may be
-missing; what is no header is what it says.
+The recipient may be named before or after the channel, and on any channel. Marks of a header may be
+missing. Text without a header is for the user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from localspec.chat.dialects.reading.known_tools import KnownTools
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _TO = r"to=(?P<{}>[^\s<]+)"
-# A header as far as it goes: role, recipient, channel, recipient, what the body is made of.
+# A header, perhaps incomplete: role, recipient, channel, recipient, content type of the body.
 _WHOLE = re.compile(
     rf"\s*(?:{re.escape(_START)})?\s*(?:assistant)?\s*(?:{_TO.format('before')})?\s*"
     rf"(?:{re.escape(_CHANNEL)}\s*(?P<channel>\w*)|(?P<bare>analysis|commentary|final)(?=\s*<))?"
@@ -26,7 +26,7 @@ _WORDS = ("assistant", "to=", "json", "code", "analysis<", "commentary<", "final
 
 
 def matches(template: str) -> bool:
-    """Whether a template speaks so."""
+    """Whether a template uses this notation."""
     return all(mark in template for mark in (_CHANNEL, _MESSAGE, _START, "analysis"))
 
 
@@ -34,7 +34,7 @@ def _read(
     text: str, tools: KnownTools, begun: bool, final: bool
 ) -> tuple[MessageHeader, int] | None:
     found = _WHOLE.match(text)
-    if found is None:  # never: all of it may be missing
+    if found is None:  # impossible: every part is optional
         return MessageHeader("content"), 0
     rest = text[found.end() :]
     if not found["message"] and not final and len(text) < _LONGEST:
@@ -42,7 +42,7 @@ def _read(
         if not rest or any(mark.startswith(rest) for mark in marks):
             return None
     header = _sorted(found, tools)
-    if header is None:  # no header at all: what it says is for the user
+    if header is None:  # without a header, the text is for the user
         if begun and not rest:
             return None
         blank = len(text) - len(text.lstrip())

@@ -1,4 +1,4 @@
-"""Kimi K3: every mark is three in one, ``<|open|>``, a word, ``<|sep|>``."""
+"""Kimi K3: every mark has three parts, ``<|open|>``, a word, ``<|sep|>``."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ MARKS = AnswerMarks(
 
 
 def matches(template: str) -> bool:
-    """Whether a template speaks so."""
+    """Whether a template uses this notation."""
     return all(mark in template for mark in ("<|open|>", "<|sep|>", "<|close|>"))

@@ -1,4 +1,4 @@
-"""Muse: ``to=self<|message|>…<|eom|>`` is a thought, ``to=user`` for the user, else a call."""
+"""Muse: ``to=self<|message|>…<|eom|>`` is a thought, ``to=user`` an answer, else it is a call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALLS = CallShape(
 
 
 def matches(template: str) -> bool:
-    """Whether a template speaks so."""
+    """Whether a template uses this notation."""
     return all(mark in template for mark in ("to=self", _MESSAGE, "<|eom|>", "<|start|>assistant"))
 
 
@@ -35,7 +35,7 @@ def _read(
     text: str, tools: KnownTools, begun: bool, final: bool
 ) -> tuple[MessageHeader, int] | None:
     found = _WHOLE.match(text)
-    if found is None:  # never: all of it may be missing
+    if found is None:  # impossible: every part is optional
         return MessageHeader("content"), 0
     rest = text[found.end() :]
     if not found["message"] and not final and len(text) < _LONGEST:

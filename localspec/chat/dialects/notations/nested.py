@@ -1,4 +1,4 @@
-"""Calls whose arguments are tags of their own names, objects and lists as tags within tags."""
+"""Calls whose arguments are tags with their names; objects and lists are tags within tags."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def read(
 
 
 class _TagReader:
-    """Reads tags, each of which has one and the same mark in front.
+    """Reads tags, each of which begins with the same mark.
 
     Attributes:
-        given: the arguments that are complete.
+        given: the complete arguments.
     """
 
     def __init__(self, text: str, mark: str, whole: Any) -> None:
@@ -84,7 +84,7 @@ class _TagReader:
         return dict(found), at
 
     def _key(self, at: int) -> tuple[str, int] | None:
-        """The name in the tag that opens at `at`, and where its value begins; None for none."""
+        """The name in the tag at `at`, and where its value begins; None for no tag."""
         text, begun = self._text, self._mark + "<"
         at = skip_blanks(text, at) if not self._mark else at
         if may_begin(text, at, begun):

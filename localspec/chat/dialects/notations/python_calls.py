@@ -1,4 +1,4 @@
-"""Calls as Python writes them: ``[name(key='text', other=3)]``."""
+"""Calls in Python's syntax: ``[name(key='text', other=3)]``."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def read(
     """The calls that begin at `at`, and where they end.
 
     Args:
-        text: what was written so far.
-        at: the place of a ``[``, or of a name.
-        raw: what stands between quotes is not escaped.
+        text: the text so far.
+        at: the position of a ``[``, or of a name.
+        raw: text between quotes is not escaped.
         final: no text will follow.
         tools: which calls are possible.
 
@@ -68,7 +68,7 @@ def read(
 def _parsed(
     text: str, at: int, tools: KnownTools, _begun: list[Call]
 ) -> tuple[tuple[Call, ...], int] | None:
-    """The calls, as Python's own grammar has them."""
+    """The calls, parsed by Python's own grammar."""
     end = balanced(text, at if text[at] == "[" else text.index("(", at), "\"'")
     if end < 0:
         raise UnfinishedText
@@ -83,7 +83,7 @@ def _parsed(
 
 def _call(node: ast.expr, tools: KnownTools) -> Call:
     if not isinstance(node, ast.Call):
-        raise ValueError("no call")  # noqa: TRY004 - of what was written, not of a type
+        raise ValueError("no call")  # noqa: TRY004 - a fault of the text, not of a type
     written = ast.unparse(node.func)
     name = tools.declared(written) or written
     schema = tools.schema(name)
@@ -103,9 +103,9 @@ def _call(node: ast.expr, tools: KnownTools) -> Call:
 def _raw(
     text: str, at: int, tools: KnownTools, calls: list[Call]
 ) -> tuple[tuple[Call, ...], int] | None:
-    """The calls, where a quote ends a text only if an argument or the end follows it.
+    """The calls, if a quote ends a text only before an argument or the end.
 
-    They are put into `calls` as they begin, for those that ask before they are complete.
+    They are added to `calls` as they begin, so that incomplete calls are known.
     """
     listed = text.startswith("[", at)
     at += listed

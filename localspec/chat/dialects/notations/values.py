@@ -1,4 +1,4 @@
-"""What models write as values: JSON with small faults, Python's literals, text of a known type."""
+"""Parses values as models write them: slightly wrong JSON, Python literals, typed text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS: dict[type, str] = {
     dict: "object",
     type(None): "null",
 }
-# Texts between quotes, quotes that are not closed, brackets: by which quotes there are.
+# By the quotes in use: matches quoted texts, unclosed quotes, and brackets.
 _WORDS_OF = {
     quotes: re.compile(
         "|".join(rf"{one}(?>(?:[^{one}\\]|\\.)*){one}" for one in quotes)
@@ -35,11 +35,11 @@ _WORDS_OF = {
 _DEEPEST = 64
 _DATA = ("<![CDATA[", "]]>")
 NOTHING = object()
-"""Stands where no value could be read; None is JSON's null."""
+"""Means that no value could be read; None means JSON's null."""
 
 
 class UnfinishedText(Exception):
-    """More text is needed before this can be told.
+    """More text is needed for a decision.
 
     Attributes:
         underway: the calls that have begun.
@@ -53,16 +53,16 @@ class UnfinishedText(Exception):
 def json_at(text: str, at: int, *, final: bool) -> tuple[Any, int] | None:
     """The JSON value that begins at `at`, and where it ends.
 
-    Control characters in strings, quotes that are not escaped and Python's literals are read as
-    they were meant. At the end of an answer, brackets that were not closed count as closed.
+    Control characters in strings, unescaped quotes and Python literals are accepted. At the end of
+    an answer, unclosed brackets count as closed.
 
     Args:
-        text: what was written so far.
-        at: the place of a ``{`` or ``[``.
+        text: the text so far.
+        at: the position of a ``{`` or ``[``.
         final: no text will follow.
 
     Raises:
-        UnfinishedText: the value is not complete, and more text may follow.
+        UnfinishedText: the value is incomplete, and more text may follow.
     """
     try:
         return _LENIENT.raw_decode(text, at)
@@ -83,7 +83,7 @@ def json_at(text: str, at: int, *, final: bool) -> tuple[Any, int] | None:
 
 
 def repaired(text: str) -> Any:
-    """The JSON value that a text is, or was going to be; None where there is none."""
+    """The JSON value of a text that may be incomplete; None if it is not JSON."""
     at = len(text) - len(text.lstrip())
     if text[at : at + 1] not in ("{", "["):
         return None
@@ -96,11 +96,11 @@ def repaired(text: str) -> Any:
 
 
 def balanced(text: str, at: int, quotes: str = '"') -> int:
-    """Where the brackets that open at `at` are closed, -1 if they are not."""
+    """Where the bracket at `at` is closed; -1 if it is not."""
     expected: list[str] = []
     for found in _WORDS_OF[quotes].finditer(text, at):
         word = found[0]
-        if word in quotes:  # a text that is not closed
+        if word in quotes:  # an unclosed text
             return -1
         if word in _PAIRS:
             expected.append(_PAIRS[word])
@@ -112,7 +112,7 @@ def balanced(text: str, at: int, quotes: str = '"') -> int:
 
 
 def _closed(text: str) -> str:
-    """`text` with the brackets and the quote that it leaves open closed."""
+    """`text` with its open quote and brackets closed."""
     expected: list[str] = []
     quoted = escaped = False
     for char in text:
@@ -129,7 +129,7 @@ def _closed(text: str) -> str:
 
 
 def _requoted(text: str) -> str:
-    """`text` with those quotes escaped that cannot end a string, for what follows them."""
+    """`text` with those quotes escaped that cannot end a string, judging by what follows them."""
     done: list[str] = []
     quoted = escaped = False
     for i, char in enumerate(text):
@@ -144,7 +144,7 @@ def _requoted(text: str) -> str:
 
 
 def literal(text: str) -> Any:
-    """The value of a Python literal, JSON's words included; `NOTHING` if it is none."""
+    """The value of a Python literal, or one of JSON's words; `NOTHING` if the text is neither."""
     try:
         return plain(ast.parse(text.strip(), mode="eval").body)
     except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -179,7 +179,7 @@ def plain(node: ast.expr, depth: int = 0) -> Any:
 
 
 def so_far(text: str, at: int) -> str:
-    """The JSON value that begins at `at`, as far as it has come."""
+    """The JSON value that begins at `at`, as far as it is written."""
     try:
         return text[at : _LENIENT.raw_decode(text, at)[1]]
     except (ValueError, RecursionError):
@@ -187,7 +187,7 @@ def so_far(text: str, at: int) -> str:
 
 
 def strict(text: str) -> str:
-    """A text that is JSON, or nothing."""
+    """The text if it is valid JSON; else an empty text."""
     try:
         _STRICT.decode(text)
     except (ValueError, RecursionError):
@@ -196,12 +196,12 @@ def strict(text: str) -> str:
 
 
 def begun(arguments: Mapping[str, Any]) -> str:
-    """The JSON of arguments to which more may come: without its end."""
+    """The JSON of arguments that may get more members: without its end."""
     return json.dumps(arguments, ensure_ascii=False)[:-1]
 
 
 def arguments_of(value: Any) -> dict[str, Any] | None:
-    """Arguments as they were meant: an object, or the text of one; None for anything else."""
+    """Arguments as an object, also from its JSON text; None for anything else."""
     if value is None or value == "":
         return {}
     if isinstance(value, str):
@@ -213,15 +213,16 @@ def arguments_of(value: Any) -> dict[str, Any] | None:
 
 
 def typed(text: str, schema: Any, whole: Any, *, is_text: bool | None = None) -> Any:
-    """The value that a text between tags stands for.
+    """The value of a text between tags, by its schema.
 
-    A string stays the text that it is. What should be a number, say, and is none, stays text too.
+    A string is taken as it is. So is a text that does not fit its type, such as one that should be
+    a number.
 
     Args:
         text: as it was written.
-        schema: the JSON schema of this value, or anything else where it is not known.
-        whole: the schema that local references of `schema` go into.
-        is_text: what the tag says of it; None if it says nothing.
+        schema: the JSON schema of this value; anything else if it is not known.
+        whole: the schema that local references in `schema` point into.
+        is_text: whether the tag says that this is text; None if it says nothing.
     """
     if text.startswith(_DATA[0]) and text.endswith(_DATA[1]):
         return text[len(_DATA[0]) : -len(_DATA[1])]
@@ -246,7 +247,7 @@ def _parsed(text: str) -> Any:
 
 
 def kinds_of(schema: Any, whole: Any, depth: int = 0) -> set[str]:
-    """The JSON types that a schema allows; empty if it does not say."""
+    """The JSON types that a schema allows; empty if it does not restrict them."""
     if not isinstance(schema, Mapping) or depth > 8:
         return set()
     found: set[str] = set()
@@ -273,7 +274,7 @@ def kinds_of(schema: Any, whole: Any, depth: int = 0) -> set[str]:
 
 
 def referred(reference: str, whole: Any) -> Any:
-    """The part of `whole` that a local reference names; None where there is none."""
+    """The part of `whole` that a local reference names; None if there is no such part."""
     for name in reference.removeprefix("#").strip("/").split("/"):
         whole = (
             whole.get(name.replace("~1", "/").replace("~0", "~"))

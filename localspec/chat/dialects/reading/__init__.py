@@ -1,1 +1,1 @@
-"""How answers are read: thoughts, content and calls told apart as text comes in."""
+"""Readers, which separate thoughts, content and calls while an answer is written."""

@@ -1,4 +1,4 @@
-"""What an answer says, whole or in pieces."""
+"""The parts of an answer, whole or in pieces."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Call:
     """A call of a tool: its name, and its arguments as an object.
 
     Attributes:
-        written: the JSON of the arguments as the model wrote it; empty where it wrote another
-            notation, or no strict JSON.
+        written: the JSON of the arguments as the model wrote it; empty if it was another notation,
+            or not strict JSON.
     """
 
     name: str
@@ -21,7 +21,7 @@ class Call:
 
 
 Underway: TypeAlias = tuple[tuple[str, str], ...]
-"""Calls that are being written: each one's name, and the JSON of its arguments so far."""
+"""Incomplete calls: each one's name, and the JSON of its arguments so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +33,23 @@ class ThoughtPiece:
 
 @dataclass(frozen=True, slots=True)
 class ContentPiece:
-    """A piece of what is said to the user."""
+    """A piece of the text for the user."""
 
     text: str
 
 
 ReadPiece: TypeAlias = ThoughtPiece | ContentPiece | Call
-"""What a reader tells, in the order of the answer."""
+"""What a reader yields, in the order of the answer."""
 
 
 @dataclass(slots=True)
 class AnswerReading:
-    """What an answer says.
+    """The parts of a whole answer.
 
     Attributes:
-        thought: what the model thought, None for nothing.
-        content: what it said, None for nothing.
-        calls: the tools that it called.
+        thought: None for none.
+        content: the text for the user; None for none.
+        calls: in the order in which they were written.
     """
 
     thought: str | None = None

@@ -1,4 +1,4 @@
-"""Calls in an answer: where one may begin, and what it says."""
+"""Finds calls in an answer, and reads them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _CLOSER = re.compile(r"</[^\s<>/]{1,60}>")
 
 
 class CallReader:
-    """Finds calls of some notations in a text that may grow.
+    """Finds calls in some notations in a text that may grow.
 
     Args:
-        shapes: the notations, the likeliest first.
+        shapes: the notations, the most likely first.
         tools: which calls are possible.
 
     Attributes:
-        triggers: the marks with which a call may begin, the longest first.
+        triggers: the marks that may begin a call, the longest first.
         closers: the marks that may follow a call.
     """
 
@@ -49,16 +49,16 @@ class CallReader:
         )
 
     def at(self, text: str, at: int, *, final: bool, cut: bool = False) -> FoundCalls:
-        """The calls that begin at `at`, where one of the triggers stands.
+        """The calls that begin at `at`, the position of a trigger.
 
         Args:
-            text: what was written so far.
-            at: the place of the trigger.
+            text: the text so far.
+            at: the position of the trigger.
             final: no text will follow.
             cut: because a limit was reached.
 
         Raises:
-            UnfinishedText: more text is needed; where there is none, a call was cut off.
+            UnfinishedText: more text is needed; if `final`, a call was cut off.
             NoCall: it is text.
         """
         unfinished: UnfinishedText | None = None
@@ -78,7 +78,7 @@ class CallReader:
         raise NoCall
 
     def bare(self, text: str, at: int, *, final: bool) -> FoundCalls:
-        """The call that is JSON alone, of a tool that was declared.
+        """The call of a declared tool that is JSON without marks.
 
         Raises:
             UnfinishedText: more text is needed.
@@ -112,7 +112,7 @@ class CallReader:
 
 
 def _require_call_keys(text: str, at: int, tools: KnownTools, *, final: bool) -> None:
-    """Raise `NoCall` as soon as a first key is none that a call has."""
+    """Raise `NoCall` as soon as the first key cannot be that of a call."""
     begun = re.compile(r'[\s\[{]*"?').match(text, at)
     start = begun.end() if begun else at
     if '"' not in text[at:start]:
@@ -126,7 +126,7 @@ def _require_call_keys(text: str, at: int, tools: KnownTools, *, final: bool) ->
 
 
 def stray_closers(text: str, at: int) -> Iterator[int]:
-    """The ends of closing tags that stand one after the other at `at`, blanks between them."""
+    """The ends of consecutive closing tags at `at`; white space between them is allowed."""
     while found := _CLOSER.match(text, skip_blanks(text, at)):
         at = found.end()
         yield at

@@ -1,4 +1,4 @@
-"""Reads an answer that is a row of messages, each with a header that says for whom it is."""
+"""Reads an answer that consists of messages, whose headers name their recipients."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ HEADERS: dict[str, HeaderNotation] = {
 
 
 class ChannelReader:
-    """Is fed an answer in pieces, and tells what it says, the same however it was cut.
+    """Reads an answer in pieces; the result does not depend on how it is cut.
 
     Args:
-        marks: how the model divides its answers; their speech says how headers are written.
-        tools: those that it was told of; None where they are not known.
-        prompt: the end of the rendered prompt; an answer goes on in the message that it begins.
-        exact: an answer without any mark is told with the blanks around it.
+        marks: how the model divides its answers; `speech` names the notation of headers.
+        tools: those in the request; None if they are not known.
+        prompt: the end of the rendered prompt; the answer continues the message begun there.
+        exact: keep the surrounding white space of an answer without marks.
     """
 
     def __init__(
@@ -66,25 +66,25 @@ class ChannelReader:
 
     @property
     def thinking(self) -> bool:
-        """Whether the text stands in a thought now."""
+        """Whether the position is inside a thought."""
         return self._header is not None and self._header.kind == "thought"
 
     @property
     def underway(self) -> Underway:
-        """The calls that the text is in the midst of: see `MarkReader`."""
+        """The incomplete calls at the present position; see `MarkReader`."""
         return self._underway
 
     def feed(self, text: str) -> Iterator[ReadPiece]:
-        """What is known of the answer with these characters, and was not before."""
+        """Add text; yield the pieces that are known now."""
         self._text += text
         self._underway = ()
         yield from self._read(final=False, cut=False)
 
     def end(self, *, cut: bool = False) -> Iterator[ReadPiece]:
-        """What was held back, now that the answer has ended.
+        """End the answer; yield what was held back.
 
         Args:
-            cut: a limit has ended it.
+            cut: a limit ended it.
         """
         yield from self._read(final=True, cut=cut)
         yield from self._trimmer.end()
@@ -101,7 +101,7 @@ class ChannelReader:
             yield from self._trimmer.take(piece)
 
     def _head(self, *, final: bool) -> bool:
-        """Read a header; whether there is more to do."""
+        """Read a header; return whether there is more to read."""
         found = self._how.read(self._text, self._tools, begun=self._begun, final=final)
         if found is None:
             if final:
@@ -114,7 +114,7 @@ class ChannelReader:
         return True
 
     def _body(self, header: MessageHeader, *, final: bool, cut: bool) -> bool:
-        """Read what stands under a header; whether there is more to do."""
+        """Read a message's body; return whether there is more to read."""
         if header.kind == "call":
             return self._called(header, final=final, cut=cut)
         kind = ThoughtPiece if header.kind == "thought" else ContentPiece
@@ -137,7 +137,7 @@ class ChannelReader:
             self._text = self._text[n:]
 
     def _called(self, header: MessageHeader, *, final: bool, cut: bool) -> bool:
-        """Read a call's arguments, and what is left before the mark that ends its message."""
+        """Read a call's arguments, and the rest of its message up to the closing mark."""
         try:
             calls, end = self._arguments(header, final=final, cut=cut)
         except UnfinishedText as error:

@@ -1,4 +1,4 @@
-"""What the kinds of messages with headers have in common."""
+"""What the notations of messages with headers share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from localspec.chat.dialects.reading.known_tools import KnownTools
 
 @dataclass(frozen=True, slots=True)
 class MessageHeader:
-    """For whom a message is.
+    """The recipient of a message.
 
     Attributes:
-        kind: whether it is a thought, for the user, or the call of a tool.
+        kind: a thought, text for the user, or the call of a tool.
         recipient: the tool.
-        inward: what turns out to be no call is a thought.
+        inward: if the message turns out not to be a call, it is a thought.
     """
 
     kind: Literal["thought", "content", "call"]
@@ -29,15 +29,16 @@ class HeaderNotation:
     """How headers are written.
 
     Attributes:
-        stops: the marks with which a body may end.
-        read_header: of a text, the tools, whether it is not the first, whether it is whole:
-            the header with which it begins, and where the body does; None where more is needed.
-        stop_at: of a text and a place, whether a body may end there, and with which mark: its
-            length, 0 for none, -1 where more text is needed.
-        open_in: which message the end of a prompt has begun, if any.
+        stops: the marks that may end a body.
+        read_header: takes a text, the tools, whether this is a later message, and whether the text
+            is complete; returns the header at its beginning and where the body begins, or None if
+            more text is needed.
+        stop_at: takes a text, a position, the tools, and whether the text is complete; returns the
+            length of the mark that ends a body there, 0 for none, -1 if more text is needed.
+        open_in: returns the message that the end of a prompt has begun; None for none.
         own: marks that end a body and belong to the next header.
         texts: all marks of headers and bodies.
-        ignores_rest: what follows a call's arguments in its message means nothing.
+        ignores_rest: text after a call's arguments in the same message has no meaning.
     """
 
     stops: tuple[str, ...]
@@ -51,17 +52,20 @@ class HeaderNotation:
     def read(
         self, text: str, tools: KnownTools, *, begun: bool, final: bool
     ) -> tuple[MessageHeader, int] | None:
-        """The header with which `text` begins, and its length; None where more is needed."""
+        """The header at the beginning of `text`, and its length; None if more text is needed."""
         return self.read_header(text, tools, begun, final)
 
     def open(self, prompt: str) -> MessageHeader | None:
-        """The message that the end of a prompt has begun, if any."""
+        """The message that the end of a prompt has begun; None for none."""
         return self.open_in(prompt)
 
     def end_of_body(
         self, text: str, at: int, tools: KnownTools, *, final: bool
     ) -> tuple[int, int] | None:
-        """Where a body ends, and where the mark that ends it does; -1 where that is open."""
+        """Where a body ends, and where its closing mark ends, or -1 if more text is needed.
+
+        None if the text has no such end.
+        """
         while at < len(text):
             places = [place for mark in self.stops if (place := text.find(mark, at)) >= 0]
             if not places:

@@ -1,4 +1,4 @@
-"""The tools that a model was told of, and what looking for a call comes to."""
+"""The tools that a model knows, and the result of a search for calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from localspec.chat.dialects.reading.answer_parts import Call
 
 
 class NoCall(Exception):
-    """What looked like the beginning of a call is text."""
+    """Text that looked like the beginning of a call is not a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class FoundCalls:
 
 
 class KnownTools:
-    """The tools that a model was told of, as OpenAI's requests have them.
+    """The tools that a model knows, in the form of OpenAI's requests.
 
     Attributes:
-        known: None where it is not known which there are.
+        known: None if the tools are not known.
     """
 
     def __init__(self, tools: Sequence[Any] | None) -> None:
@@ -36,7 +36,7 @@ class KnownTools:
             self.known = {one["name"]: one.get("parameters") for one in functions if "name" in one}
 
     def declared(self, name: str) -> str | None:
-        """The declared name that `name` means, perhaps with a prefix or a number; None for none."""
+        """The declared name that `name` means, without an added prefix or number; None for none."""
         if self.known is None or name in self.known:
             return name if self.known else None
         plain = re.sub(r"[:#]\d+\Z", "", name.strip())
@@ -49,7 +49,7 @@ class KnownTools:
         return None
 
     def schema(self, name: str) -> Any:
-        """The schema of a tool's arguments, None if it is not known."""
+        """The schema of a tool's arguments; None if it is not known."""
         return (self.known or {}).get(name)
 
     def has_required(self, name: str, arguments: Mapping[str, Any]) -> bool:

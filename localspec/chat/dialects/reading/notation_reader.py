@@ -39,7 +39,7 @@ _FENCED = re.compile(r"\s*```")
 
 
 def envelope(value: Any, shape: CallShape, tools: KnownTools) -> tuple[Call, ...] | None:
-    """The calls that a JSON value is, None if it is none."""
+    """The calls that a JSON value represents; None if it is not a call."""
     if isinstance(value, list):
         each = [envelope(one, shape, tools) for one in value]
         whole = bool(each) and None not in each
@@ -60,7 +60,7 @@ def envelope(value: Any, shape: CallShape, tools: KnownTools) -> tuple[Call, ...
 
 
 def _keyed(value: dict[str, Any], tools: KnownTools, *, known: bool) -> tuple[str, Any]:
-    """A call whose name is the key of its arguments; these are None where it is no call."""
+    """A call whose name is the key of its arguments; they are None if it is not a call."""
     name, given = next(iter(value.items()), ("", ""))
     if len(value) != 1 or (known and not tools.declared(name)):
         return name, None
@@ -79,7 +79,7 @@ class NotationReader:
         self._head = _head(shape)
 
     def at(self, text: str, at: int, *, final: bool, cut: bool) -> FoundCalls:
-        """As `CallReader.at`."""
+        """As in `CallReader.at`."""
         shape = self.shape
         opened = self._after_marks(text, at, final=final)
         lone = bool(self._alone) and text.startswith(self._alone, at)
@@ -106,7 +106,7 @@ class NotationReader:
         return FoundCalls(*found)
 
     def _after_marks(self, text: str, at: int, *, final: bool) -> int:
-        """Where the marks that lead to a call end, blanks between them included."""
+        """Where the marks before a call end; white space between them is allowed."""
         while True:
             mark = next(
                 (one for one in self.shape.before if one and text.startswith(one, at)), None
@@ -138,7 +138,7 @@ class NotationReader:
         return FoundCalls(calls, found[1])
 
     def underway(self, text: str, at: int) -> Underway:
-        """The calls in JSON that have begun, in a text that may not be complete."""
+        """The incomplete JSON calls in a text."""
         found: list[tuple[str, str]] = []
         while (head := self._head.match(text, at)) and self._tools.declared(head[1]):
             found.append((head[1], so_far(text, head.end())))
@@ -146,7 +146,7 @@ class NotationReader:
         return tuple(found)
 
     def _value_at(self, text: str, at: int, *, final: bool, cut: bool) -> tuple[Any, int] | None:
-        """The JSON at `at`; what is missing of it at the end may be missing before a mark too."""
+        """The JSON at `at`; brackets may be missing at the end of an answer, or before a mark."""
         try:
             return json_at(text, at, final=False)
         except UnfinishedText:
@@ -189,7 +189,7 @@ class NotationReader:
         return (Call(name, arguments, written),), fence.end() if fence else found[1]
 
     def _words(self, header: str, *, whole: bool) -> list[str]:
-        """The words of what stands between the mark of a call and its JSON."""
+        """The words between the mark of a call and its JSON."""
         marks = [*split_marks(self.shape.name_end), *self.triggers]
         for mark in marks:
             header = header.replace(mark, " ")
@@ -239,13 +239,13 @@ class NotationReader:
         return (Call(name, arguments),), at
 
     def _name(self, text: str, at: int) -> str:
-        """The name at `at`, which ends where a mark begins."""
+        """The name at `at`, which ends at the next mark."""
         found = _NAME.match(text, at)
         written = found[0] if found else ""
         parts = (*split_marks(self.shape.name_end), self.shape.key_open, *self.shape.after)
-        marks = [mark for mark in parts if mark and not mark[0].isalnum()]  # others follow a quote
+        marks = [mark for mark in parts if mark and not mark[0].isalnum()]  # words follow a quote
         ends = [end for mark in marks if (end := written.find(mark)) >= 0]
-        if not ends:  # a mark may have begun at its end
+        if not ends:  # the text may end inside a mark
             ends = [len(written) - max((overlap(written, mark) for mark in marks), default=0)]
         return written[: min(ends)]
 
@@ -268,7 +268,7 @@ class NotationReader:
     def _values(
         self, text: str, at: int, name: str, arguments: dict[str, Any], *, final: bool, cut: bool
     ) -> int:
-        """Fill in the arguments as far as they go, and tell where they end."""
+        """Add the arguments so far, and return where they end."""
         shape, schema = self.shape, self._tools.schema(name)
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
         while True:
@@ -283,12 +283,12 @@ class NotationReader:
             arguments[key] = typed(value, of, schema, is_text=is_text)
 
     def _key(self, text: str, at: int, *, final: bool) -> tuple[str, bool | None, int]:
-        """An argument's name, whether its value is said to be text, and where that begins."""
+        """An argument's name, whether its value is declared as text, and where the value begins."""
         found = self._value_open.search(text, at, at + 2 * _LONGEST_HEADER)
         line = text.find("\n", at)
         if found and (line < 0 or found.start() <= line):
             if found.end() == len(text) and not final:
-                raise UnfinishedText  # a blank that belongs to the mark may follow
+                raise UnfinishedText  # white space of the mark may follow
             kind = found.groupdict().get("kind")
             is_text = None if kind is None else kind == self._text_kind()
             return text[at : found.start()].strip(), is_text, found.end()
@@ -306,9 +306,9 @@ class NotationReader:
         return self.shape.value_open[same : len(self.shape.value_open) - ends]
 
     def _value(self, text: str, start: int, *, final: bool, cut: bool) -> tuple[str, int]:
-        """A value as text, without its layout, and where its closing mark ends.
+        """A value as text, without layout, and where its closing mark ends.
 
-        A closing mark counts by what follows it: the next argument, or the end of the call.
+        A closing mark only counts if the next argument or the end of the call follows it.
         """
         shape, mark = self.shape, self.shape.value_close.strip()
         nexts = [shape.key_open, *shape.after]
@@ -328,7 +328,7 @@ class NotationReader:
         return self._laid_out(text[start:]), len(text)
 
     def _laid_out(self, value: str) -> str:
-        """A value without the blanks that only lay it out."""
+        """A value without the white space of the layout."""
         lead = blanks(self.shape.value_open, at_end=True)
         tail = blanks(self.shape.value_close, at_end=False)
         if lead and not value.startswith(lead):
@@ -338,14 +338,14 @@ class NotationReader:
 
 
 def _flexible(mark: str) -> re.Pattern[str]:
-    """A mark in which numbers may differ, and blanks between its parts too."""
+    """A pattern for a mark that accepts other numbers, and white space between its parts."""
     parts = split_marks(mark)
     source = r"\s*".join(re.sub(r"\d+", r"\\d+", re.escape(part)) for part in parts)
     return re.compile(r"\s*" + source)
 
 
 def _head(shape: CallShape) -> re.Pattern[str]:
-    """What stands ahead of a call's arguments in JSON, the end of another call included."""
+    """A pattern for the text before a call's JSON arguments, including the end of another call."""
     name_key, args_key = map(re.escape, shape.keys)
     text = r'"([^"\\]+)"'
     member = r'"[^"\\]*"\s*:\s*"[^"\\]*"'
@@ -356,9 +356,9 @@ def _head(shape: CallShape) -> re.Pattern[str]:
 
 
 def _value_open(shape: CallShape) -> re.Pattern[str]:
-    """What stands between an argument's name and its value; which kind it names, if any.
+    """A pattern for the text between an argument's name and its value; it captures a named type.
 
-    Of several marks those after the first may be missing.
+    If there are several marks, all but the first may be missing.
     """
     text, other = shape.value_open.rstrip(), shape.other_open.rstrip()
     if text != other and other:

@@ -1,4 +1,4 @@
-"""Tells thoughts from what is said in text whose origin is known, piece by piece."""
+"""Separates thoughts from content in text with known origins."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from localspec.chat.events import Origin, Span, joined
 
 
 class OriginReader:
-    """Is fed spans, and tells which of them are thoughts; their origins stay.
+    """Is fed spans, and tells which of them are thoughts; keeps their origins.
 
     Args:
-        reader: tells thoughts from content.
+        reader: separates thoughts from content.
     """
 
     def __init__(self, reader: AnswerReader) -> None:
         self._reader = reader
-        self._waiting: list[Span] = []  # what was fed and not told yet
+        self._waiting: list[Span] = []  # fed, but not returned yet
 
     @property
     def thinking(self) -> bool:
-        """Whether the text stands in a thought now."""
+        """Whether the position is inside a thought."""
         return self._reader.thinking
 
     def feed(self, span: Span) -> Iterator[tuple[bool, tuple[Span, ...]]]:
-        """What is known with this span: whether it is a thought, and its pieces by origin."""
+        """Add a span; yield what is known now: whether it is a thought, and its spans by origin."""
         self._waiting.append(span)
         yield from self._told(self._reader.feed(span.text))
 
     def end(self, *, cut: bool = False) -> Iterator[tuple[bool, tuple[Span, ...]]]:
-        """What was held back, now that the answer has ended."""
+        """End the answer; yield what was held back."""
         yield from self._told(self._reader.end(cut=cut))
 
     def _told(self, pieces: Iterable[ReadPiece]) -> Iterator[tuple[bool, tuple[Span, ...]]]:
@@ -40,10 +40,10 @@ class OriginReader:
                 yield isinstance(piece, ThoughtPiece), self._spans(piece.text)
 
     def _spans(self, text: str) -> tuple[Span, ...]:
-        """`text` by origin: it stands in what is waiting, marks and blanks around it left out."""
+        """`text` by origin, found in the waiting spans; marks and white space around it go."""
         waiting = "".join(span.text for span in self._waiting)
         start = waiting.find(text)
-        if start < 0:  # blanks between two parts were made fewer
+        if start < 0:  # white space between two parts was shortened
             return (Span(text, Origin.TARGET),)
         end = start + len(text)
         found, rest, at = [], [], 0

@@ -1,4 +1,4 @@
-"""Reads an answer that is text with marks: which of it is thought, content, or a call."""
+"""Reads an answer that is text with marks: splits it into thoughts, content and calls."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LEFT_OVER = re.compile(r"[\]})`\s]{0,8}")
 
 
 class MarkReader:
-    """Is fed an answer in pieces, and tells what it says, the same however it was cut.
+    """Reads an answer in pieces; the result does not depend on how it is cut.
 
     Args:
         marks: how the model divides its answers.
-        tools: those that it was told of; None where they are not known.
+        tools: those in the request; None if they are not known.
         prompt: the end of the rendered prompt.
-        exact: an answer without any mark is told with the blanks around it.
+        exact: keep the surrounding white space of an answer without marks.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class MarkReader:
         self._out: list[ReadPiece] = []
         self._underway: Underway = ()
         self._over = False  # an end mark has come
-        self._line = ""  # what stands before the text on its line
-        self._fresh = True  # nothing but blanks has come of this part
-        self._called = False  # the part follows a call
+        self._line = ""  # the text before this position on the same line
+        self._fresh = True  # this part is only white space so far
+        self._called = False  # this part follows a call
         self._depth = 0
         self._thought = next(
             (pair for pair in marks.thoughts if pair[0] and prompt.rstrip().endswith(pair[0])), None
@@ -61,28 +61,28 @@ class MarkReader:
 
     @property
     def thinking(self) -> bool:
-        """Whether the text stands in a thought now."""
+        """Whether the position is inside a thought."""
         return self._thought is not None
 
     @property
     def underway(self) -> Underway:
-        """The calls in the model's own notation that the text is in the midst of.
+        """The incomplete calls in the model's own notation at the present position.
 
-        Where no grammar holds the answer to that notation, they may yet turn out to be text.
+        Unless a grammar enforces that notation, they may still turn out to be text.
         """
         return self._underway
 
     def feed(self, text: str) -> Iterator[ReadPiece]:
-        """What is known of the answer with these characters, and was not before."""
+        """Add text; yield the pieces that are known now."""
         self._text += text
         self._underway = ()
         yield from self._read(final=False, cut=False)
 
     def end(self, *, cut: bool = False) -> Iterator[ReadPiece]:
-        """What was held back, now that the answer has ended.
+        """End the answer; yield what was held back.
 
         Args:
-            cut: a limit has ended it.
+            cut: a limit ended it.
         """
         yield from self._read(final=True, cut=cut)
         yield from self._trimmer.end()
@@ -98,14 +98,14 @@ class MarkReader:
         for piece in pieces:
             yield from self._trimmer.take(piece)
 
-    # What stands in a thought
+    # Inside a thought
 
     def _think(self, *, final: bool, cut: bool) -> bool:
-        """Read on in a thought; whether there is more to do."""
+        """Continue inside a thought; return whether there is more to read."""
         begin, close = self._thought or ("", "")
         if self._fresh:
             self._drop_blanks()
-            if begin and self._text.startswith(begin):  # the prompt has opened it already
+            if begin and self._text.startswith(begin):  # the prompt ended with it too
                 self._take(len(begin))
                 return True
             if begin and not final and may_begin(self._text, 0, begin):
@@ -115,7 +115,7 @@ class MarkReader:
         return mark is not None and self._at_mark(mark, final=final, cut=cut)
 
     def _at_mark(self, mark: str, *, final: bool, cut: bool) -> bool:
-        """The mark with which the text of a thought goes on."""
+        """Handle a mark inside a thought; return whether there is more to read."""
         begin, close = self._thought or ("", "")
         code = self._in_code(mark, final=final)
         if code is None:
@@ -132,7 +132,7 @@ class MarkReader:
         return False
 
     def _close(self, *, final: bool) -> bool:
-        """The mark that closes a thought: it may be an inner one, if one has been opened within."""
+        """Handle a closing mark: it closes an inner thought first, if one is open."""
         _, close = self._thought or ("", "")
         if self._depth:
             if self._text.find(close, len(close)) >= 0:
@@ -146,7 +146,7 @@ class MarkReader:
         return True
 
     def _drafted(self, mark: str, close: str, *, final: bool, cut: bool) -> bool:
-        """A call in a thought ends it, unless the thought is closed and something follows."""
+        """Handle a call in a thought: it ends the thought, unless text follows the closing mark."""
         try:
             calls, at = self._group(final=final, cut=cut)
             closed = self._text.find(close, at)
@@ -175,7 +175,7 @@ class MarkReader:
         return not rest or any(may_begin(rest, 0, end) for end in self._marks.ends)
 
     def _group(self, *, final: bool, cut: bool) -> tuple[list[Call], int]:
-        """The calls at the beginning of the text, one after the other, and where they end."""
+        """The consecutive calls at the beginning of the text, and where they end."""
         calls: list[Call] = []
         at = 0
         while True:
@@ -190,7 +190,7 @@ class MarkReader:
             at = begun
 
     def _closer(self, at: int) -> int | None:
-        """Where a mark ends that closes a call at `at`; None if none stands there."""
+        """Where a mark at `at` ends that closes a call; None if there is none."""
         left = _LEFT_OVER.match(self._text, at)
         for place in (skip_blanks(self._text, at), left.end() if left else at):
             for mark in self._calls.closers:
@@ -202,10 +202,10 @@ class MarkReader:
             return None
         return next(stray_closers(self._text, at), None)
 
-    # What is said
+    # Outside of thoughts
 
     def _content(self, *, final: bool, cut: bool) -> bool:
-        """Read on outside of thoughts; whether there is more to do."""
+        """Continue outside of thoughts; return whether there is more to read."""
         if self._fresh:
             self._drop_blanks()
             if not self._text:
@@ -236,7 +236,7 @@ class MarkReader:
         return [*self._calls.triggers, *marks.closers, *marks.ends, *marks.fillers]
 
     def _first(self, *, final: bool) -> bool | None:
-        """Take a mark or a bare call with which a part begins; None where there is none."""
+        """Handle a mark or a bare call at the beginning of a part; None if there is neither."""
         marks, text = self._marks, self._text
         if self._called:
             after = self._closer(0)
@@ -262,7 +262,7 @@ class MarkReader:
         return self._bare(final=final)
 
     def _may_close(self) -> bool:
-        """Whether the text may become a mark that closes the call before it."""
+        """Whether the text may become a mark that closes the previous call."""
         left = _LEFT_OVER.match(self._text)
         places = (0, left.end() if left else 0)
         return any(
@@ -270,7 +270,7 @@ class MarkReader:
         ) or bool(re.fullmatch(r"<(/[^\s<>]{0,60})?", self._text))
 
     def _bare(self, *, final: bool) -> bool | None:
-        """A call that is JSON alone."""
+        """Handle a call that is JSON without marks."""
         more = re.match(r"[;,]\s*(?=\{|\Z)", self._text) if self._called else None
         if more and more.end() == len(self._text):
             return None if final else False
@@ -292,7 +292,7 @@ class MarkReader:
         except UnfinishedText as error:
             if not final and mark in self._marks.calls[0].before[:1]:
                 self._underway = error.underway
-            if final and cut:  # a call that was cut off: its marks are nothing to show
+            if final and cut:  # do not show the marks of a call that was cut off
                 self._over = True
                 self._out.append(ContentPiece(""))
             elif final:
@@ -323,7 +323,7 @@ class MarkReader:
         *,
         final: bool,
     ) -> str | None:
-        """Let go what stands ahead of the next mark, which is then first; None without a mark."""
+        """Emit the text before the next mark, and return the mark; None if there is none."""
         found = pattern.search(self._text)
         if found is None:
             held = (
@@ -341,7 +341,7 @@ class MarkReader:
         return found[0]
 
     def _in_code(self, mark: str, *, final: bool) -> bool | None:
-        """Whether the mark at the beginning stands in inline code; None if that is open."""
+        """Whether the mark at the beginning is in inline code; None if that is not known yet."""
         if self._line.count("`") % 2 == 0:
             return False
         line, newline, _ = self._text[len(mark) :].partition("\n")
@@ -360,7 +360,7 @@ class MarkReader:
             self._fresh = self._called = False
 
     def _drop_blanks(self) -> None:
-        """Blanks at the beginning of a part: the trimmer knows what to make of them."""
+        """Pass white space at the beginning of a part to the trimmer."""
         blanks = skip_blanks(self._text, 0)
         if blanks:
             self._out.append(

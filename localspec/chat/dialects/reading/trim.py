@@ -1,4 +1,4 @@
-"""The blanks around the parts of an answer, which are layout and belong to none of them."""
+"""Trims the white space around the parts of an answer, which is only layout."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from localspec.chat.dialects.reading.answer_parts import Call, ContentPiece, Rea
 
 
 class Trimmer:
-    """Drops the blanks at the ends of thoughts and content, and keeps those within.
+    """Drops white space at the ends of thoughts and content, and keeps it inside.
 
-    An empty piece begins a new part: two thoughts, or what is said before and after a call, are
-    a line apart.
+    An empty piece begins a new part: two thoughts, or the text before and after a call, are
+    separated by a line break.
 
     Args:
-        exact: an answer that has one part alone is told as it is.
+        exact: an answer of a single part keeps its white space.
     """
 
     def __init__(self, *, exact: bool = False) -> None:
@@ -22,7 +22,7 @@ class Trimmer:
         self._parts = {ThoughtPiece: _AnswerPart(), ContentPiece: _AnswerPart()}
 
     def take(self, piece: ReadPiece) -> Iterator[ReadPiece]:
-        """What is told of `piece`."""
+        """Add a piece; yield what can be shown."""
         if isinstance(piece, Call):
             self._exact = False
             yield piece
@@ -35,7 +35,7 @@ class Trimmer:
             yield type(piece)(text)
 
     def end(self) -> Iterator[ReadPiece]:
-        """What is left at the end: once, however often it is asked for."""
+        """Yield the rest; a second call yields nothing."""
         part = self._parts[ContentPiece]
         held, part.held = part.held, ""
         if self._exact and held:
@@ -48,7 +48,7 @@ class _AnswerPart:
         self.held = ""
 
     def take(self, text: str, *, exact: bool) -> str:
-        """What can be told of the part, with this text."""
+        """Add text to the part; return what can be shown."""
         text = self.held + text
         body = text.strip()
         if not body:
