@@ -192,7 +192,7 @@ _STRAINS: Final = {
     errno.EDQUOT: "Make room on the disk.",
     errno.EMFILE: "Allow more open files (ulimit -n).",
     errno.ENFILE: "Close other programs.",
-    errno.EIO: "Look at the disk, or the terminal: it does not answer.",
+    errno.EIO: "Check the disk or the terminal: it does not respond.",
 }
 _REFUSED: Final = {
     errno.EACCES: "Check its permissions.",

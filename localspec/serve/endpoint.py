@@ -109,9 +109,9 @@ class Endpoint:
     async def _lost(self, request: Request, error: Exception) -> Response:
         async def nothing(_: Request) -> Response:
             if isinstance(error, HTTPException) and error.status_code == 405:
-                said = f"this address takes no {request.method} (docs/serve.md has all)"
+                said = f"this address does not support {request.method} (see docs/serve.md)"
                 raise Refusal(405, said, code="method_not_allowed")
-            raise Refusal(404, "there is no such address (docs/serve.md has all)", code="not_found")
+            raise Refusal(404, "there is no such address (see docs/serve.md)", code="not_found")
 
         return await self._guarded(nothing)(request)
 
@@ -141,7 +141,7 @@ class Endpoint:
             return name or names[0]
         raise Refusal(
             404,
-            f"there is no model of that name here; there is: {', '.join(names)}",
+            f"this server has no model of that name, only {', '.join(names)}",
             param="model",
             code="model_not_found",
         )

@@ -127,7 +127,7 @@ def _bias(given: Mapping[str, float]) -> dict[int, float]:
     try:
         return {int(token): bias for token, bias in given.items()}
     except ValueError:
-        raise Refusal(400, "logit_bias goes by token ids", param="logit_bias") from None
+        raise Refusal(400, "the keys of logit_bias must be token ids", param="logit_bias") from None
 
 
 class ContentPart(Struct):
@@ -407,7 +407,7 @@ def require_sendable(asked: AnswerRequest) -> None:
     try:
         msgspec.msgpack.encode(asked)
     except OverflowError:
-        raise Refusal(400, "a whole number in it has more than 64 bits") from None
+        raise Refusal(400, "an integer in the request has more than 64 bits") from None
 
 
 def _whole(document: Any) -> Any:

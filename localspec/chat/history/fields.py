@@ -157,7 +157,7 @@ def settings_of(document: Mapping[str, Any], base: ChatSettings) -> ChatSettings
 def _sampling(
     document: Mapping[str, Any], base: ChatSettings
 ) -> tuple[SamplingParams, frozenset[str]]:
-    """The sampler chain, and the names of the settings that differ from the defaults as chosen.
+    """The sampler chain, and the names of the chosen settings: those that are not the default.
 
     Newer documents store the chosen names themselves.
     """

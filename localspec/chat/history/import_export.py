@@ -99,7 +99,7 @@ def from_text(text: str) -> StoredConversation:
     try:
         document = _document(text)
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise ConversationError(f"this is no exported conversation: {error}", _REMEDY) from None
+        raise ConversationError(f"this is not an exported conversation: {error}", _REMEDY) from None
     if document.get("version") != VERSION:
         raise ConversationError(
             f"this export is of version {document.get('version')}, not {VERSION}",
@@ -154,7 +154,7 @@ def _document(text: str) -> Mapping[str, Any]:
         return from_markdown(text)
     document = json.loads(text)
     if document.get("format") != FORMAT:
-        raise ValueError("it is some other JSON")
+        raise ValueError("it is other JSON")
     found: Mapping[str, Any] = document
     return found
 

@@ -85,8 +85,8 @@ def require_known(db: sqlite3.Connection, newest: int = len(MIGRATIONS)) -> None
     version = _version(db)
     if version > newest:
         raise ConversationError(
-            f"the stored conversations are of version {version}, this localspec knows {newest}",
-            "Update localspec to see them; what is said now is not kept.",
+            f"the stored conversations have version {version}, newer than {newest}",
+            "Update localspec to see them; new messages are not stored.",
         )
 
 

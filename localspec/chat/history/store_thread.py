@@ -197,7 +197,7 @@ class StoreThread:
         except Exception as error:  # it would always fail, and block all others
             self._trouble(
                 ConversationError(
-                    f"something that was said is not kept ({type(error).__name__}: {error})",
+                    f"a message could not be stored ({type(error).__name__}: {error})",
                     "This is a fault of localspec; the chat goes on.",
                 )
             )

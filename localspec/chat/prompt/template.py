@@ -156,7 +156,7 @@ class ChatTemplate:
                 if not systems and any(m.role is Role.SYSTEM for m in guarded):
                     self._notice(
                         "the model's chat template takes no system prompt:"
-                        " it goes in front of the first message"
+                        " it is put before the first message"
                     )
                 return text
         if lost:

@@ -93,8 +93,8 @@ class Completions:
         there = [*pair.drafts, *([LOOKUP] if pair.lookup else [])]
         if other := next((name for name in named if name not in there), ""):
             raise UsageError(
-                f"nobody here drafts who is called {other[:40]!r}",
-                f"There is: {', '.join(['auto', 'none', *there])}.",
+                f"there is no drafter named {other[:40]!r}",
+                f"Choose from {', '.join(['auto', 'none', *there])}.",
             )
 
     def _scored(self, turn: TurnEvents) -> TurnEvents:
@@ -135,7 +135,7 @@ class Completions:
         else:
             ids = list(prompt)
         if not ids:
-            raise UsageError("the prompt is empty", "Say what is to be continued.")
+            raise UsageError("the prompt is empty", "Give the text to continue.")
         wrong = next((token for token in ids if not 0 <= token < model.n_vocab), None)
         if wrong is not None:
             raise UsageError(

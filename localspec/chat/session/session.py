@@ -264,9 +264,9 @@ class Session:
         return self.engine.recorder.generation
 
     def watch(self, told: Callable[[RoundExplanation], None] | None) -> None:
-        """Have `told` called once, with the next round that has a draft; None cancels this.
+        """Call `told` once, with the explanation of the next round that has a draft.
 
-        From any thread.
+        None cancels this. From any thread.
         """
         self.engine.recorder.watch = told
 

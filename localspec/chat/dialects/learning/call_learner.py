@@ -70,7 +70,7 @@ def usual_calls(template: str, learnt: CallShape | None = None) -> tuple[CallSha
     """Notations that a model may use although its template does not write them.
 
     Args:
-        template: notations that occur anywhere in it are included.
+        template: notations whose last opening mark occurs in it are included.
         learnt: the notation that it writes; its first mark may precede other notations too.
     """
     shapes = [_HERMES, _QWEN, _ATTRIBUTES, _LFM]
