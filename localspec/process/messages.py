@@ -237,7 +237,7 @@ class ExplainRound(Struct, frozen=True, tag=True):
 
 
 class CountTokens(Struct, frozen=True, tag=True):
-    """Count the tokens of `text`; `TokensCounted` answers, if a model is loaded."""
+    """Count the tokens of `text`; `TokensCounted` answers if a model is loaded."""
 
     text: str
 
@@ -275,8 +275,8 @@ class LoadFailed(Struct, frozen=True, tag=True):
 
     Attributes:
         error: None if the load was cancelled.
-        info: the session with the models from before; None if there is none.
-        second: why the models from before could not be loaded again either.
+        info: the session with the previous models; None if there is none.
+        second: why the previous models could not be loaded again; else None.
     """
 
     error: SentError | None

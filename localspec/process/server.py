@@ -215,7 +215,7 @@ class EngineServer:
     def _go_back(
         self, number: int, tell: SendEvent, error: Exception, kept: m.CarriedConversation | None
     ) -> m.LoadFailed:
-        """After a failed load, load the models from before again, if there were any."""
+        """After a failed load, load the previous models again, if there were any."""
         failure = _fault(error)
         if self._session is not None:
             return m.LoadFailed(failure, self._info())

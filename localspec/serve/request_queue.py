@@ -99,7 +99,7 @@ class RequestQueue:
         """Drop the latest job of the client with the most jobs, for a client that has none waiting.
 
         Raises:
-            Refusal: no client has a job to give up.
+            Refusal: the client has a job waiting, or no other client has two.
         """
         wait = max(1, min(60, round(self._usual_s * (1 + self._counters.waiting))))
         full = unavailable(f"{self._counters.waiting} requests are waiting already", wait)

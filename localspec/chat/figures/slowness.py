@@ -13,7 +13,7 @@ from localspec.engine.llama import BUSY, Context
 from localspec.engine.record.stats import LOOKUP
 
 _LOOK_S = 5.0  # between two checks of the machine, since one takes milliseconds
-_GROWN = 1.5  # ratio to the time of a token at the start, at the lower bound of the measurements
+_GROWN = 1.5  # least ratio of a token's time to that at the start, allowing for noise
 _FEW = 4  # tokens in a typical pass over a draft
 _NO_SAVING = 0.8  # share of the time of single passes; above it, drafts gain almost nothing
 _WRONG, _ENOUGH = 0.3, 20  # share of drafted tokens accepted; drafted tokens before it counts

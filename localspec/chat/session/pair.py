@@ -112,9 +112,9 @@ class LoadedPair:
         return (os.cpu_count() or 1) - self.target.threads.now - self.target.threads.others >= BUSY
 
     def hold_threads(self, hold: bool) -> None:
-        """Whether all models keep their number of threads whatever else runs (see `Context`).
+        """Set whether all models keep their number of threads whatever else runs (see `Context`).
 
-        If passes give equal bits for any number of threads, this has no effect.
+        If passes of several sizes give equal bits anyway, the threads are never held.
         """
         hold = hold and (self.loaded.exact or 1) == 1
         for context in (self.target, *self.drafts.values()):

@@ -124,7 +124,7 @@ def _ways(shape: CallShape, tools: Sequence[CallableTool], rules: dict[str, str]
 def _divided(shape: CallShape, rules: dict[str, str], *, several: bool) -> tuple[str, str]:
     """The first mark, and the rest: one or several calls with their marks."""
     begin, *lead = shape.before or ("",)
-    # A mark before and after all calls, and a mark before and after each.
+    # With two marks, the outer pair encloses all calls, and the inner pair each call.
     wrapped = len(shape.before) > 1 and shape.style != "gemma"
     close = [_mark(shape, one) for one in shape.after[: 1 + wrapped]]
     opened = [_mark(shape, one) for one in lead]
