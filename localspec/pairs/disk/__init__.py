@@ -1,1 +1,1 @@
-"""What is on this disk: installed pairs, the starter, other programs' models, our folders."""
+"""What is on this disk: installed pairs, the starter, other programs' models, and our folders."""

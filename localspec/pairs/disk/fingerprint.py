@@ -1,4 +1,4 @@
-"""What tells a model's file from every other: a hash that takes no longer than a look at it."""
+"""A hash that identifies a model's file without reading all of it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-_ENDS: Final = 1 << 20  # bytes at both ends: the metadata, or most of them, and the last weights
-_PLACES: Final = 256  # between them, evenly
+_ENDS: Final = 1 << 20  # bytes hashed at both ends: most of the metadata, and the last weights
+_PLACES: Final = 256  # samples taken evenly in between
 _EACH: Final = 4096
 
 
 def fingerprint(paths: Sequence[Path]) -> str:
-    """A hash of a model's files: of their sizes, their ends, and samples from all over them.
+    """Hash a model's files: their sizes, their ends, and samples from all over them.
 
-    Files of several gigabytes are looked at in milliseconds. Another quantisation, a fine-tune or
-    a newer upload differs in nearly all weights, so that samples tell them apart; a file of which a
-    few bytes were changed on purpose they may miss.
+    Files of several gigabytes take milliseconds. Another quantisation, a fine-tune or a newer
+    upload differs in nearly all weights, so samples tell them apart. A deliberate change of a few
+    bytes may go unnoticed.
 
     Args:
         paths: all parts of the model, in order.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: a file cannot be read.
     """
     digest = hashlib.sha256()
     for path in paths:

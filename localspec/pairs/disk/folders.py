@@ -1,4 +1,4 @@
-"""Where localspec keeps its own files, and where it finds those that it came with."""
+"""The folders of localspec's own files, and of the files that it ships."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from localspec.errors import LocalspecError
 
 
 def data_folder() -> Path:
-    """Give the folder of localspec's own records; ``LOCALSPEC_DATA`` overrides the platform's.
+    """The folder of localspec's own records; ``LOCALSPEC_DATA`` overrides the platform's.
 
     Raises:
-        LocalspecError: there is no home folder; so also the next two.
+        LocalspecError: there is no home folder; the same goes for `config_folder` and
+            `cache_folder`.
     """
     return _folder("LOCALSPEC_DATA", "user_data_path")
 
 
 def config_folder() -> Path:
-    """Give the folder of the user's settings; ``LOCALSPEC_CONFIG`` overrides the platform's."""
+    """The folder of the user's settings; ``LOCALSPEC_CONFIG`` overrides the platform's."""
     return _folder("LOCALSPEC_CONFIG", "user_config_path")
 
 
 def cache_folder() -> Path:
-    """Give the folder of what can be made again; ``LOCALSPEC_CACHE`` overrides the platform's."""
+    """The folder of files that can be recreated; ``LOCALSPEC_CACHE`` overrides the platform's."""
     return _folder("LOCALSPEC_CACHE", "user_cache_path")
 
 
@@ -43,7 +44,7 @@ def _folder(variable: str, usual: str) -> Path:
 
 
 def shipped(name: str) -> Path:
-    """Give the path of the file or folder `name` that localspec ships; it may not exist.
+    """The path of the file or folder `name` that localspec ships; it may not exist.
 
     An installed package has it in ``localspec/data``, a checkout in ``models``.
     """
@@ -53,22 +54,22 @@ def shipped(name: str) -> Path:
 
 
 def user_path(text: str) -> Path:
-    """Make a path of what a user wrote; ``~`` is their home."""
+    """The path that a user wrote, with ``~`` expanded."""
     path = Path(text)
     try:
         return path.expanduser()
-    except RuntimeError:  # ~nobody
+    except RuntimeError:  # an unknown user
         return path
 
 
 def real(path: Path) -> Path:
-    """Give where `path` leads to; of links that lead in a circle, one of them."""
+    """The target of `path`, with links resolved; in a circle of links, one of them."""
     return Path(os.path.realpath(path))  # resolve() raises RuntimeError for a circle
 
 
 def is_file(path: Path) -> bool:
-    """Tell whether `path` is a file; what the system cannot even look at is none."""
+    """Whether `path` is a file; false if the system cannot look at it."""
     try:
         return path.is_file()
-    except (OSError, ValueError):  # too long a name, a closed folder, a NUL
+    except (OSError, ValueError):  # a name too long, a folder without access, a NUL
         return False

@@ -1,7 +1,7 @@
-"""The pairs on this machine: a name, and the files that it stands for; and which was last used.
+"""The pairs on this machine, as names and files; and the pair that was used last.
 
-One JSON file per pair, written aside and moved into place, so that a reader never sees half
-of one and two processes never mix theirs.
+Each pair has a JSON file. It is written under a temporary name and then moved, so that readers
+never see half a file and two processes never mix theirs.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class InstalledModel:
     """One model of an installed pair.
 
     Attributes:
-        paths: its files in order, absolute; the first is what llama.cpp is given.
-        reference: where it came from, as a pinned Hub reference; empty for a local file.
+        paths: absolute paths of its files, in order; llama.cpp opens the first.
+        reference: its pinned Hub reference; empty for a local file.
         repo: ``user/name``, empty for a local file.
-        commit: the snapshot it came from, empty for a local file.
+        commit: of the snapshot; empty for a local file.
         files: the files' names in the repository.
         sha256: the files' hashes in the same order, empty for local files.
         n_bytes: size of all files.
-        licence: as the repository or the file says, empty when neither does.
+        licence: from the repository or the file; empty if neither names one.
     """
 
     paths: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -61,27 +61,27 @@ class InstalledModel:
 
     @property
     def origin(self) -> str:
-        """Where it came from: what `localspec pull` takes."""
+        """Its source, in a form that `localspec pull` takes."""
         return self.reference or self.paths[0]
 
     @property
     def complete(self) -> bool:
-        """Whether all files are still there."""
+        """Whether all files still exist."""
         return not self.first_gone
 
     @property
     def first_gone(self) -> str:
-        """The first file that is not there any more; empty where all are."""
+        """The first missing file; empty if all exist."""
         return next((path for path in self.paths if not folders.is_file(Path(path))), "")
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledPair:
-    """A name, its target and what drafts for it.
+    """A name, its target and its drafters.
 
     Attributes:
-        draft: a model or a head; None for a pair that goes without.
-        besides: what else drafts, such as a head beside a draft model.
+        draft: a model or a head; None for a pair without one.
+        besides: further drafters, such as a head in addition to a draft model.
     """
 
     name: str
@@ -91,30 +91,30 @@ class InstalledPair:
 
     @property
     def drafts(self) -> tuple[InstalledModel, ...]:
-        """All that drafts and has files of its own."""
+        """All drafters with files of their own."""
         return self.besides if self.draft is None else (self.draft, *self.besides)
 
     @property
     def models(self) -> tuple[InstalledModel, ...]:
-        """The target, and all that drafts and has files of its own."""
+        """The target, and all drafters with files of their own."""
         return (self.target, *self.drafts)
 
     @property
     def complete(self) -> bool:
-        """Whether all files are still there."""
+        """Whether all files still exist."""
         return all(model.complete for model in self.models)
 
 
 def folder() -> Path:
-    """Give the folder of the records."""
+    """The folder of the records."""
     return folders.data_folder() / "pairs"
 
 
 def check_name(name: str) -> str:
-    """Return `name` as pairs are filed: in lower case.
+    """Return `name` in lower case, as pairs are stored.
 
     Raises:
-        UsageError: it cannot be a pair's name.
+        UsageError: it is not a valid name for a pair.
     """
     lowered = name.lower()
     if not _NAME.fullmatch(lowered) or lowered in _RESERVED:
@@ -126,10 +126,10 @@ def check_name(name: str) -> str:
 
 
 def find(name: str) -> InstalledPair | None:
-    """Find the installed pair `name`, in whatever case it is written; None if there is none.
+    """Find the installed pair `name`, ignoring case; None if it does not exist.
 
     Raises:
-        LocalspecError: its record is there and damaged.
+        LocalspecError: its record is damaged.
     """
     lowered = name.lower()
     if not _NAME.fullmatch(lowered):
@@ -148,10 +148,10 @@ def find(name: str) -> InstalledPair | None:
 
 
 def all_pairs() -> list[InstalledPair]:
-    """List the installed pairs by name; damaged records are left out.
+    """List the installed pairs by name, without those whose records are damaged.
 
     Raises:
-        LocalspecError: their folder may not be read.
+        LocalspecError: their folder cannot be read.
     """
     return [pair for _, pair in _records() if pair is not None]
 
@@ -162,7 +162,7 @@ def damaged() -> list[str]:
 
 
 def _records() -> Iterator[tuple[str, InstalledPair | None]]:
-    """Give every name with its pair, None where the record is damaged."""
+    """Yield every name with its pair, or None if the record is damaged."""
     try:
         paths = sorted(folder().glob("*.json"))
     except OSError as error:
@@ -178,7 +178,7 @@ def _records() -> Iterator[tuple[str, InstalledPair | None]]:
 
 
 def save(pair: InstalledPair) -> None:
-    """Write the record of `pair`, in place of an older one.
+    """Write the record of `pair`, replacing an older one.
 
     Raises:
         LocalspecError: the folder cannot be written.
@@ -190,7 +190,7 @@ def save(pair: InstalledPair) -> None:
 
 
 def require_recordable(name: str) -> None:
-    """Insist that a record for `name` could be written.
+    """Check that a record for `name` could be written.
 
     Raises:
         LocalspecError: it could not.
@@ -224,7 +224,7 @@ def forget(name: str) -> None:
 
 
 class _PairRecord(msgspec.Struct):
-    """A pair as its file has it; until format 2 no more than a draft stood beside the target."""
+    """A pair as stored; before format 2, a draft was the only other model of a pair."""
 
     format: Literal[1, 2]
     target: InstalledModel
@@ -238,7 +238,7 @@ class LastUsed:
 
     Attributes:
         pair: a name, an absolute path or a reference.
-        draft: the same for a draft that was named besides, ``none``, or None where none was.
+        draft: a draft that was named in addition, ``none``, or None if none was named.
     """
 
     pair: str
@@ -247,7 +247,7 @@ class LastUsed:
 
 
 def recall_last() -> LastUsed | None:
-    """Read what was used last; None where nothing was, or where it cannot be read."""
+    """What was used last; None if nothing was, or if it cannot be read."""
     found = private.read_json(_last_path(), LastUsed)
     if found is None or not found.pair.strip():
         return None
@@ -255,14 +255,14 @@ def recall_last() -> LastUsed | None:
 
 
 def remember_last(pair: str, draft: str | None = None) -> None:
-    """Keep what was used now, a folder that cannot be written costs nothing but the memory."""
+    """Store what is in use; if the folder is read-only, nothing is stored."""
     used = LastUsed(lasting(pair), None if draft is None else lasting_drafts(draft))
     with contextlib.suppress(OSError):
         private.write_json(_last_path(), used)
 
 
 def forget_last(pair: str) -> None:
-    """Let go of `pair`, if it was the last one."""
+    """Forget `pair` if it was used last."""
     used = recall_last()
     if used is not None and used.pair.lower() == pair.lower():
         with contextlib.suppress(OSError):
@@ -274,12 +274,12 @@ def _last_path() -> Path:
 
 
 def lasting_drafts(text: str) -> str:
-    """`lasting` of several names with commas between them."""
+    """Apply `lasting` to each of several names separated by commas."""
     return ",".join(lasting(word) for word in text.split(","))
 
 
 def lasting(text: str) -> str:
-    """`text` as it is kept: a path made absolute, which means the same in another folder."""
+    """The form of `text` to store: paths are made absolute, so they work in any folder."""
     text = text.strip()
     if references.means_local(text):
         return str(folders.user_path(text).absolute())

@@ -1,7 +1,7 @@
 """Models that other programs keep on this disk: Ollama, LM Studio, llama.cpp and the Hub cache.
 
-They are used where they are, and only ever read. Whatever is damaged, foreign or gone is passed
-over, and looking ends after a second: what a name stands for is looked up when it is needed.
+They are used where they are, and only read. Damaged, foreign or missing files are skipped, and a
+search ends after a second: it runs whenever a name needs it.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from localspec.pairs.names.reserved_names import FORMER_STARTER
 from localspec.safe_text import decoded, one_line
 
 WITHIN_S: Final = 0.8
-"""Seconds after which looking ends, wherever it is."""
+"""Seconds after which a search ends, wherever it is."""
 
 MOST_BESIDE: Final = 40
-"""So many models of a target's folder are looked at."""
+"""The most models of a target's folder to look at."""
 
-_DEEPEST: Final = 6  # folders below a store's own: the Hub cache has four, and repositories theirs
+_DEEPEST: Final = 6  # levels below a store: four in the Hub cache, plus the repository's
 _NEVER_WALKED: Final = ("blobs", "refs")  # the same bytes under their hashes, in a Hub cache
-_HEAD: Final = 16_384  # bytes that hold what a model says of itself, before its vocabulary
-_EXPERTS: Final = b".expert_used_count"  # a key of mixtures
+_HEAD: Final = 16_384  # bytes that hold the metadata before the vocabulary
+_EXPERTS: Final = b".expert_used_count"  # a metadata key that only mixtures have
 _STRING: Final = 8  # GGUF's type of a text
 _KEY: Final = b"tokenizer.chat_template"
 _TEMPLATE: Final = struct.pack(f"<Q{len(_KEY)}sI", len(_KEY), _KEY, _STRING)
-_STEP: Final = 1 << 20  # bytes that are searched for it at a time
+_STEP: Final = 1 << 20  # bytes searched at a time
 _LARGEST_JSON: Final = 1 << 20
 _LONGEST_TEXT: Final = 200
-# Words that mean something else where a model is named.
+# Words with another meaning where a model is named.
 _TAKEN: Final = (FORMER_STARTER, "none", "auto", "lookup", "mtp")
 _ODD: Final = re.compile(r"[^A-Za-z0-9._+-]+")
 _DIGEST: Final = re.compile(r"sha256[:-]([0-9a-f]{64})")
@@ -67,12 +67,12 @@ class FoundModel:
     """A model of another program.
 
     Attributes:
-        name: what it is called here: no pair and no other found model has the same.
-        store: whose it is.
+        name: its name here, different from all pairs and other found models.
+        store: the program that keeps it.
         path: its first file.
         n_bytes: size of all its files.
-        quant: such as ``Q4_K_M``; empty where nothing says it.
-        licence: as the file or its store says, empty where neither does.
+        quant: such as ``Q4_K_M``; empty if unknown.
+        licence: from the file or its store; empty if neither names one.
     """
 
     name: str
@@ -85,13 +85,13 @@ class FoundModel:
 
 @dataclass(frozen=True, slots=True)
 class FoundModels:
-    """What was found, and whether there was time to look everywhere."""
+    """The models that were found, and whether the search was complete."""
 
     models: tuple[FoundModel, ...]
     complete: bool = True
 
     def named(self, text: str) -> FoundModel | None:
-        """The model that `text` names, in whatever case; of Ollama also without ``:latest``."""
+        """The model that `text` names, ignoring case; Ollama's also without ``:latest``."""
         wanted = text.strip().lower()
         for model in self.models:
             if model.name.lower() in (wanted, f"{wanted}:latest"):
@@ -126,7 +126,7 @@ def _notes(model: FoundModel) -> str:
 
 
 def has_template(path: Path) -> bool:
-    """Whether the file says how to chat; that stands behind the vocabulary, some MB into it."""
+    """Whether the file has a chat template, which comes after the vocabulary, some MB into it."""
     before = b""
     with contextlib.suppress(OSError), path.open("rb") as file:
         while file.tell() < MAX_HEADER_BYTES and (read := file.read(_STEP)):
@@ -137,7 +137,7 @@ def has_template(path: Path) -> bool:
 
 
 def _active(path: Path) -> float:
-    """Share of the weights that a token reads; of mixtures alone the whole header is read."""
+    """Share of the weights that a token reads; only for mixtures is the whole header read."""
     with contextlib.suppress(OSError, LocalspecError):
         if _EXPERTS in _beginning(path):
             return active_share(read_model(path).header)
@@ -145,21 +145,21 @@ def _active(path: Path) -> float:
 
 
 def remedy(path: Path) -> str:
-    """What to do about a model that llama.cpp refuses; empty where only llama.cpp can say."""
+    """What to do about a model that llama.cpp refuses; empty if only llama.cpp can say."""
     if not path.name.startswith("sha256-"):
         return ""
     return "Ollama keeps some models in a layout that only it reads: pull this one from the Hub."
 
 
 class _TimeUp(Exception):
-    """Looking has taken long enough."""
+    """The search has taken long enough."""
 
 
 def scan(within_s: float = WITHIN_S) -> FoundModels:
-    """Look for models of other programs that belong to no installed pair.
+    """Find models of other programs that do not belong to an installed pair.
 
     Args:
-        within_s: seconds after which it ends with what it has.
+        within_s: seconds after which the search ends with what it has found.
     """
     end = time.monotonic() + within_s
 
@@ -184,7 +184,7 @@ def scan(within_s: float = WITHIN_S) -> FoundModels:
 
 
 class _UniqueNames:
-    """Gives every model a name of its own: ``x``, then ``x-2``."""
+    """Gives every model a unique name: ``x``, then ``x-2``."""
 
     def __init__(self) -> None:
         pairs = (pair.name for pair in installed.all_pairs())
@@ -204,7 +204,7 @@ _Identity = tuple[int, int]
 
 
 def _own_files() -> set[_Identity]:
-    """The first files of the pairs that are listed anyhow."""
+    """The first files of pairs that are listed anyway."""
     found = set()
     for pair in (*starter.pairs_here(), *installed.all_pairs()):
         for model in pair.models:
@@ -215,11 +215,11 @@ def _own_files() -> set[_Identity]:
 
 
 def _look(candidate: FoundModel) -> tuple[FoundModel, _Identity] | None:
-    """Complete `candidate` from its files; None where nobody can chat with them."""
+    """Complete `candidate` from its files; None if it cannot chat."""
     path = candidate.path
     try:
         parts = [path.with_name(name).stat() for name in split_names(path.name)]
-        if not all(stat.S_ISREG(part.st_mode) for part in parts):  # a pipe would never end
+        if not all(stat.S_ISREG(part.st_mode) for part in parts):  # reading a pipe would never end
             return None
         head = _beginning(path)
     except (OSError, ValueError):
@@ -238,7 +238,7 @@ def _beginning(path: Path) -> bytes:
 
 
 def _early(head: bytes, key: str) -> str:
-    """The text under `key` in the first bytes of a GGUF file; empty where they do not hold it."""
+    """The text under `key` in the first bytes of a GGUF file; empty if it is not there."""
     mark = struct.pack(f"<Q{len(key)}sI", len(key), key.encode(), _STRING)
     start = head.find(mark) + len(mark)
     if start < len(mark) or start + 8 > len(head):
@@ -248,7 +248,7 @@ def _early(head: bytes, key: str) -> str:
 
 
 def _candidates(tick: _Tick) -> Iterator[FoundModel]:
-    """Whatever lies where a model would, store by store, in the order of names."""
+    """All files that look like models, store by store, in the order of names."""
     for folder in _ollama_folders():
         yield from _of_ollama(folder, tick)
     for store, folder in _plain_folders():
@@ -262,12 +262,12 @@ def _candidates(tick: _Tick) -> Iterator[FoundModel]:
 def _ollama_folders() -> Iterator[Path]:
     chosen = os.environ.get("OLLAMA_MODELS")
     yield folders.user_path(chosen or "~/.ollama/models")
-    if sys.platform == "linux":  # where its service runs as a user of its own
+    if sys.platform == "linux":  # Ollama's service has its own user there
         yield Path("/usr/share/ollama/.ollama/models")
 
 
 def _plain_folders() -> Iterator[tuple[str, Path]]:
-    """Where GGUF files lie under their own names, and whose they are."""
+    """Folders with GGUF files under their own names, each with its program."""
     for folder in ("~/.lmstudio/models", "~/.cache/lm-studio/models"):
         yield "LM Studio", folders.user_path(folder)
     settings = _read_json(folders.user_path("~/.lmstudio/settings.json"), _StudioSettings)
@@ -276,12 +276,12 @@ def _plain_folders() -> Iterator[tuple[str, Path]]:
     if chosen := os.environ.get("LLAMA_CACHE"):
         yield "llama.cpp", folders.user_path(chosen)
     yield "llama.cpp", _llama_cpp_folder()
-    with contextlib.suppress(LocalspecError):  # settings of the Hub's that make no sense
+    with contextlib.suppress(LocalspecError):  # invalid Hub settings
         yield "Hub cache", hub_cache.cache_folder()
 
 
 def _llama_cpp_folder() -> Path:
-    """Where llama.cpp put what it downloaded, before it used the Hub cache."""
+    """The folder of llama.cpp's downloads, before it used the Hub cache."""
     if sys.platform == "win32":
         return folders.user_path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local") / "llama.cpp"
     if sys.platform == "darwin":
@@ -290,21 +290,21 @@ def _llama_cpp_folder() -> Path:
 
 
 def beside(target: Path) -> list[Path]:
-    """The models in the folder of `target`, but for itself; of one in several files the first."""
+    """The other models in the folder of `target`; the first part of split ones."""
     own = folders.real(target)
     here = (path for path in _files(target.parent, lambda: None, 0) if is_model(path.name))
     return [path for path in islice(here, MOST_BESIDE) if folders.real(path) != own]
 
 
 def _files(folder: Path, tick: _Tick, deepest: int = _DEEPEST) -> Iterator[Path]:
-    """All that is no folder in `folder` and below, links followed, in the order of names."""
+    """All non-folders in `folder` and below, following links, in the order of names."""
     entries = []
     try:
         with os.scandir(folder) as found:
             for entry in found:
                 tick()
                 entries.append(entry)
-    except (OSError, ValueError):  # not there, closed to us, or a name that nothing can have
+    except (OSError, ValueError):  # missing, without access, or an impossible name
         return
     for entry in sorted(entries, key=lambda each: each.name):
         tick()
@@ -322,33 +322,33 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _as_name(text: str) -> str:
-    """What can be typed as a name, and means no path and no reference."""
+    """Turn `text` into a name that can be typed, and is neither a path nor a reference."""
     return re.sub(r"(\.gguf)+$", "", _ODD.sub("-", text), flags=re.I).strip("-.") or "model"
 
 
 class _Layer(msgspec.Struct, rename="camel"):
-    """A part of one of Ollama's models; its bytes are the blob with this digest."""
+    """One layer of an Ollama model; its bytes are in the blob with this digest."""
 
     media_type: str = ""
     digest: str = ""
 
 
 class _Manifest(msgspec.Struct):
-    """What one of Ollama's models is made of."""
+    """The layers of an Ollama model."""
 
     layers: list[_Layer]
     config: _Layer | None = None
 
 
 class _Config(msgspec.Struct):
-    """What Ollama says of a model."""
+    """Ollama's metadata of a model."""
 
     model_format: str = "gguf"
     file_type: str = ""
 
 
 class _StudioSettings(msgspec.Struct, rename="camel"):
-    """What LM Studio says of its folders."""
+    """LM Studio's settings of its folders."""
 
     downloads_folder: str = ""
 
@@ -373,13 +373,13 @@ def _of_ollama(folder: Path, tick: _Tick) -> Iterator[FoundModel]:
 
 
 def _blob(folder: Path, layer: _Layer | None) -> Path | None:
-    """The file of a layer; None where its digest is none."""
+    """The file of a layer; None if its digest is malformed."""
     digest = _DIGEST.fullmatch(layer.digest) if layer is not None else None
     return folder / "blobs" / f"sha256-{digest[1]}" if digest else None
 
 
 def _first_line(path: Path | None) -> str:
-    """How a licence begins: with its name."""
+    """The first line of a licence, which is its name."""
     if path is None or not folders.is_file(path):
         return ""
     with contextlib.suppress(OSError), path.open("rb") as file:
@@ -389,7 +389,7 @@ def _first_line(path: Path | None) -> str:
 
 
 def _read_json(path: Path | None, kind: type[_T]) -> _T | None:
-    """Read a small file of another program; None where it is missing, damaged or foreign."""
+    """Read a small file of another program; None if it is missing, damaged or foreign."""
     if path is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Removing a pair: its name, and those of its files that no other pair uses."""
+"""Removes a pair: its name, and the files that no other pair uses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Removal:
     """What was removed.
 
     Attributes:
-        freed: bytes that the disk has back.
+        freed: bytes of disk space regained.
         kept: files that stay, each with the reason.
     """
 
@@ -34,13 +34,13 @@ class Removal:
 
 
 def remove(name: str, retries: RetryPolicy) -> Removal:
-    """Remove the installed pair `name` and what only it uses.
+    """Remove the installed pair `name` and everything that only it uses.
 
-    A partial download of one of its files, or of a catalogue entry's, goes as well.
+    Partial downloads of its files, or of a catalogue entry's, are removed too.
 
     Raises:
-        LocalspecError: there is no such pair, or a file cannot be deleted.
-        Cancelled: the user wants to stop while another process holds a file.
+        LocalspecError: the pair does not exist, or a file cannot be deleted.
+        Cancelled: the user stopped it while another process held a file.
     """
     if starter.is_meant(name):
         return _remove_starter(retries)
@@ -48,7 +48,7 @@ def remove(name: str, retries: RetryPolicy) -> Removal:
 
 
 def _remove_starter(retries: RetryPolicy) -> Removal:
-    """Remove the starter's converted copy, and its file where that was pulled."""
+    """Remove the starter's converted copy, and its file if it was pulled."""
     others = (pair for pair in installed.all_pairs() if pair.name != STARTER)
     freed = starter.clear({path for pair in others for path in _paths(pair)})
     packaged = starter.packaged()
@@ -71,17 +71,17 @@ def _remove_pair(name: str, retries: RetryPolicy) -> Removal:
     if pair is None:
         return _remove_partial(name, retries)
     installed.forget_last(name)
-    installed.forget(name)  # first: a pair without all its files would be worse than none
+    installed.forget(name)  # first: a pair without all its files would be worse
     try:
         freed, kept = _delete_models(pair, retries)
     except BaseException:
-        installed.save(pair)  # the rest of it can be removed another time
+        installed.save(pair)  # the rest can be removed another time
         raise
     return Removal(pair.name, freed, tuple(kept))
 
 
 def _delete_models(pair: InstalledPair, retries: RetryPolicy) -> tuple[int, list[str]]:
-    """Delete the files that nothing else uses; the bytes freed, and what is kept, and why."""
+    """Delete files that nothing else uses; return the bytes freed, and what is kept and why."""
     freed, kept = 0, []
     for model in pair.models:
         names = model.files if model.repo else model.paths
@@ -98,10 +98,10 @@ def _delete_models(pair: InstalledPair, retries: RetryPolicy) -> tuple[int, list
 
 
 def used_bytes() -> int:
-    """Give the bytes on disk of all installed pairs and the starter, each file counted once.
+    """Bytes on disk of all installed pairs and the starter, counting each file once.
 
     Raises:
-        LocalspecError: the records may not be read.
+        LocalspecError: the records cannot be read.
     """
     pairs = [*installed.all_pairs(), *starter.pairs_here()]
     paths = {path for pair in pairs for path in _paths(pair)}
@@ -119,13 +119,13 @@ def _paths(pair: InstalledPair) -> list[Path]:
 def _reason_to_keep(model: InstalledModel, path: Path) -> str:
     if not model.repo:
         return _reason_to_keep_local(path)
-    # However either is spelled: the cache may have been reached through a link.
+    # Compare resolved paths: the cache may have been reached through a link.
     if not folders.real(path.parent).is_relative_to(folders.real(hub_cache.cache_folder())):
         return "it lies outside the present Hub cache"
     snapshots = folders.real(hub_cache.repo_folder(model.repo)) / "snapshots"
     for pair in installed.all_pairs():
         for other in (Path(other) for one in pair.models for other in one.paths):
-            # The same bytes under another of the repository's names stay by that name.
+            # The repository may have the same bytes under another name, which keeps them.
             own_name = _place(other) != _place(path) and snapshots in _place(other).parents
             if folders.real(path) == folders.real(other) and not own_name:
                 return f"the pair {pair.name} uses it"
@@ -133,7 +133,7 @@ def _reason_to_keep(model: InstalledModel, path: Path) -> str:
 
 
 def _reason_to_keep_local(path: Path) -> str:
-    """A file that came from nowhere is the user's, unless it is a head that was trained here."""
+    """Why to keep a local file: it is the user's own, unless it is a head trained here."""
     if not trained_heads.is_ours(path):
         return "it is your own file"
     users = (pair for pair in installed.all_pairs() if path in _paths(pair))
@@ -141,7 +141,7 @@ def _reason_to_keep_local(path: Path) -> str:
 
 
 def _delete_head(path: Path) -> int:
-    """Delete a head that was trained here; return the bytes that are free."""
+    """Delete a head that was trained here; return the bytes freed."""
     try:
         size = path.stat().st_size if path.exists() else 0
         path.unlink(missing_ok=True)
@@ -153,12 +153,12 @@ def _delete_head(path: Path) -> int:
 
 
 def _place(path: Path) -> Path:
-    """Give where a name is, however its folder is spelled; it may be a link itself."""
+    """The path with its folder resolved, but not the last part, which may be a link itself."""
     return folders.real(path.parent) / path.name
 
 
 def _delete(file: RemoteFile, retries: RetryPolicy) -> int:
-    """Delete a file's name and, when no other name leads to them, its bytes; return the gain."""
+    """Delete a file's name, and its bytes if no other name links to them; return bytes freed."""
     hub.require_safe(file)
     pointer, blob = hub_cache.snapshot_path(file), hub_cache.blob_path(file)
     try:
@@ -188,7 +188,7 @@ def _delete_part(file: RemoteFile) -> int:
 
 
 def _tidy(file: RemoteFile) -> None:
-    """Remove the folders that have become empty, and the repository's when nothing is left."""
+    """Remove folders that have become empty, and the repository's if nothing is left."""
     folder = hub_cache.repo_folder(file.repo)
     for parent in hub_cache.snapshot_path(file).parents:
         if parent == folder / "snapshots" or parent == folder:
@@ -202,7 +202,7 @@ def _tidy(file: RemoteFile) -> None:
 
 
 def _remove_partial(name: str, retries: RetryPolicy) -> Removal:
-    """Remove what an unfinished pull of a catalogue entry has left."""
+    """Remove what an unfinished pull of a catalogue entry left."""
     entry = catalogue.pairs().get(name.lower())
     freed = 0
     if entry is not None:

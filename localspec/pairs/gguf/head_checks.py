@@ -1,7 +1,7 @@
-"""Draft heads by their headers: what llama.cpp ends the process over, or gets wrong in silence.
+"""Checks of draft heads by their headers, before llama.cpp crashes or gives wrong results.
 
-An EAGLE-3 or DFlash head or a Gemma 4 assistant is a file of its own; MTP is a layer after the
-target's last one. llama.cpp takes for granted that a head was made for the target that it is given
+An EAGLE-3 or DFlash head or a Gemma 4 assistant is a separate file; MTP is a layer after the
+target's last one. llama.cpp assumes without a check that a head was made for its target
 (src/models/eagle3.cpp, dflash.cpp, gemma4-assistant.cpp, those with a `graph_mtp`,
 src/llama-graph.cpp, src/llama-kv-cache.cpp).
 """
@@ -20,17 +20,17 @@ from localspec.pairs.report import vocabulary
 EAGLE3: Final = "eagle3"
 DFLASH: Final = "dflash"
 ASSISTANT: Final = "gemma4-assistant"
-MTP: Final = "mtp"  # the head inside a target, by its name
+MTP: Final = "mtp"  # the name of the head inside a target
 FILES: Final = (EAGLE3, DFLASH, ASSISTANT)
-"""Architectures of heads that are files of their own."""
+"""Architectures of heads that are separate files."""
 
 _TAPS: Final = 3  # of EAGLE-3
 _LEAST_PLACES: Final = 2  # the newest token, and one to guess
-_SHARED: Final = "gemma4"  # whose cache an assistant reads
-_LAST_TWO: Final = 2  # of its layers: one with a sliding window, then one without
-_EXACT_TYPES: Final = ("layer_output_scale.weight", "rope_freqs.weight")  # of what is multiplied
+_SHARED: Final = "gemma4"  # the target whose cache an assistant reads
+_LAST_TWO: Final = 2  # of the target's layers: one with a sliding window, then one without
+_EXACT_TYPES: Final = ("layer_output_scale.weight", "rope_freqs.weight")  # factors that must be F32
 _MASK: Final = "tokenizer.ggml.mask_token_id"
-_READ: Final = 1 << 22  # bytes of a table of tokens: half a million
+_READ: Final = 1 << 22  # bytes of a table of token ids: half a million
 
 TAPPED: Final = frozenset(
     {
@@ -39,9 +39,10 @@ TAPPED: Final = frozenset(
         *("bailingmoe3", "hunyuan_vl", "muse-glimmer", "nanbeige"),
     }
 )
-"""Architectures whose graphs give out what enters a layer (`t_layer_inp`): such heads read that."""
+"""Architectures whose graphs expose the inputs of layers (`t_layer_inp`), which heads read."""
 
-# Architectures with a graph for one layer of MTP, and what it asserts besides (`graph_mtp`).
+# Architectures with a graph for one MTP layer, and the further tensors that it asserts
+# (`graph_mtp`).
 _NEXTN: Final = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
 _EXPERTS: Final = "ffn_gate_inp"
 _MTP: Final = {
@@ -56,24 +57,24 @@ _MTP: Final = {
     "hy_v3": (),
 }
 
-_CHAINS: Final = ("step35", "hy_v3")  # of these it takes several layers of MTP, one for each token
+_CHAINS: Final = ("step35", "hy_v3")  # llama.cpp uses several MTP layers of these, one per token
 
 
 def is_head(header: GgufHeader) -> bool:
-    """Whether the file is a head that can draft beside a target."""
+    """Whether the file is a draft head."""
     return header.architecture in FILES
 
 
 def has_usable_mtp(target: GgufHeader) -> bool:
-    """Whether a target has a layer that predicts more tokens, and llama.cpp drafts with it."""
+    """Whether a target has a multi-token prediction layer that llama.cpp can draft with."""
     return next(_mtp_problems(target), None) is None
 
 
 def require_mtp(target: GgufHeader, label: str) -> None:
-    """Insist that llama.cpp can draft with the layer that predicts more tokens.
+    """Check that llama.cpp can draft with the target's multi-token prediction layer.
 
     Raises:
-        UnsupportedModel: it has none, or one that llama.cpp would end the process over.
+        UnsupportedModel: it has none, or one that would make llama.cpp end the process.
     """
     _refuse(_mtp_problems(target), f"{label} cannot draft for itself (mtp)")
 
@@ -96,12 +97,12 @@ def _mtp_problems(target: GgufHeader) -> Iterator[str]:
 
 
 def require_fit(head: GgufHeader, target: GgufHeader, label: str) -> None:
-    """Insist that llama.cpp can be given the head's file beside this target, as headers tell.
+    """Check by the headers that llama.cpp can use the head's file with this target.
 
     Raises:
         ModelFileError: the file is damaged.
         UnsupportedModel: it was made for another target.
-        VocabularyMismatch: it knows other tokens.
+        VocabularyMismatch: its tokens differ.
     """
     usable.require_whole(head, label)
     _refuse(_own_problems(head), f"the head {label} cannot be used")
@@ -110,7 +111,7 @@ def require_fit(head: GgufHeader, target: GgufHeader, label: str) -> None:
 
 
 def require_head(head: ModelFiles, target: GgufHeader) -> None:
-    """Insist that llama.cpp can be given the head's file beside this target.
+    """Check that llama.cpp can use the head's file with this target.
 
     Raises:
         LocalspecError: as `require_fit`; its table of tokens is damaged.
@@ -154,7 +155,7 @@ def _eagle3_problems(head: GgufHeader) -> Iterator[str]:
 
 
 def _dflash_problems(head: GgufHeader) -> Iterator[str]:
-    """What is said of a block twice, by tensors and by numbers, has to be the same."""
+    """Check that tensors and metadata of a block head agree where both state the same fact."""
     names, places = {tensor.name for tensor in head.tensors}, head.setting("block_size")
     if not head.settings("target_layers"):
         yield "it names no layers to read"
@@ -203,7 +204,7 @@ def _slides(header: GgufHeader, layer: int) -> bool:
 
 
 def _attention(header: GgufHeader, layer: int) -> tuple[int, int, int]:
-    """Heads of queries and of keys in a layer, and how wide each is."""
+    """Query heads and key heads of a layer, and the width of each."""
     heads = header.settings("attention.head_count")
     shared = header.settings("attention.head_count_kv") or heads
     usual = header.setting("embedding_length") // max(1, *heads[:1], 1)
@@ -213,7 +214,7 @@ def _attention(header: GgufHeader, layer: int) -> tuple[int, int, int]:
 
 
 def _of(found: list[int], layer: int) -> int:
-    """What was found for a layer, given as one for all or for each."""
+    """The value for a layer, from one value for all layers or one for each."""
     at = 0 if len(found) == 1 else layer
     return found[at] if at < len(found) else 0
 
@@ -229,7 +230,7 @@ def _fit_problems(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
 
 
 def _tapping(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
-    """What does not fit of a head that reads what enters some of the target's layers."""
+    """Problems of a head that reads the inputs of some of the target's layers."""
     layers = target.setting("block_count") - target.setting("nextn_predict_layers")
     if target.architecture not in TAPPED:
         yield f"llama.cpp shows no layers of {target.architecture} models"
@@ -249,7 +250,7 @@ def _tapping(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
 
 
 def _sharing(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
-    """What does not fit of a head that reads what the target's last two layers cached."""
+    """Problems of a head that reads the cache of the target's last two layers."""
     if target.architecture != _SHARED:
         yield f"it reads what a {_SHARED} model caches, the target is a {target.architecture}"
         return
@@ -272,14 +273,14 @@ def _sharing(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
 
 
 def _cached(target: GgufHeader, *, slides: bool) -> int:
-    """The layer whose cache the last of its kind reads: its own, or that of an earlier one."""
+    """The layer whose cache the last layer of its kind reads: its own, or an earlier one's."""
     behind, own = 1 + slides, target.setting("attention.shared_kv_layers")
     last = target.setting("block_count")
     return last - behind if own < behind else last - own - behind
 
 
 def _require_table(head: ModelFiles, n_vocab: int) -> None:
-    """Insist that the ids of a reduced vocabulary are the target's."""
+    """Check that the ids of a reduced vocabulary exist in the target."""
     table = next((each for each in head.header.tensors if each.name == "d2t"), None)
     if table is None:
         return

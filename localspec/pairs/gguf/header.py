@@ -1,9 +1,9 @@
 """GGUF headers: metadata, vocabulary and tensor shapes, from a file or from byte ranges.
 
-The layout is that of ggml's ``gguf.cpp``, and what it refuses is refused here, with a reason.
-A header comes from strangers, so everything in it is bounded: a hostile one costs at most
-`MAX_HEADER_BYTES` of reading and a small multiple of that in memory. Strings (a vocabulary
-has 150,000) stay in the bytes that were read until somebody looks.
+The layout follows ggml's ``gguf.cpp``; what that refuses is refused here too, with a reason. A
+header comes from strangers, so everything in it is bounded: a hostile one costs at most
+`MAX_HEADER_BYTES` of reading and a small multiple of that in memory. Strings (a vocabulary has
+150,000) stay as raw bytes until they are needed.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ MAX_TENSORS: Final = 32_768
 MAX_KEY_LENGTH: Final = 4096
 MAX_NAME_LENGTH: Final = 63  # GGML_MAX_NAME - 1
 MAX_DIMS: Final = 4  # GGML_MAX_DIMS
-LEAST_ALIGNMENT: Final = 32  # of what llama.cpp takes (TENSOR_ALIGNMENT), and the usual one
+LEAST_ALIGNMENT: Final = 32  # the least that llama.cpp takes (TENSOR_ALIGNMENT), and the default
 SPLIT_NAME: Final = re.compile(r"^(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$", re.I)
-"""NAME-00001-of-00003.gguf and so on: files of a model that is split."""
+"""File names of a split model: NAME-00001-of-00003.gguf and so on."""
 _INT64_MAX: Final = 2**63 - 1
 
 # GGUF value types: id -> struct format.
@@ -50,9 +50,8 @@ _UINT32: Final = 4
 _STRING: Final = 8
 _ARRAY: Final = 9
 
-# How many bytes a tensor of each ggml type takes (ggml.h, `enum ggml_type`):
-# id -> (name, elements per block, bytes per block). Ids that are missing were removed from
-# the format; llama.cpp refuses them, and so do we.
+# Size of each ggml type (ggml.h, `enum ggml_type`): id -> (name, elements per block, bytes per
+# block). Missing ids were removed from the format; llama.cpp refuses them too.
 GGML_TYPES: Final[dict[int, tuple[str, int, int]]] = {
     0: ("F32", 1, 4),
     1: ("F16", 1, 2),
@@ -102,10 +101,10 @@ class TensorInfo:
     """One tensor of the file.
 
     Attributes:
-        shape: elements per dimension, the row length first, as ggml counts.
+        shape: elements per dimension, row length first, as in ggml.
         type: ggml's name of the element type, such as ``Q4_K``.
         offset: bytes from the start of the data section.
-        n_bytes: size without the padding that follows.
+        n_bytes: size without the padding after it.
     """
 
     name: str
@@ -117,7 +116,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """Everything a GGUF file says before its weights.
+    """Everything in a GGUF file before its weights.
 
     Attributes:
         metadata: key to number, text or array.
@@ -133,19 +132,19 @@ class GgufHeader:
     expected_size: int
 
     def text(self, key: str, default: str = "") -> str:
-        """Give the text under `key`, or `default` where it is missing or no text."""
+        """The text under `key`, or `default` if it is missing or not text."""
         value = self.metadata.get(key)
         return value if isinstance(value, str) else default
 
     def integer(self, key: str, default: int = 0) -> int:
-        """Give the whole number under `key`, or `default` where it is missing or something else."""
+        """The integer under `key`, or `default` if it is missing or something else."""
         value = self.metadata.get(key)
         return value if isinstance(value, int) else default
 
     def integers(self, key: str) -> list[int]:
-        """Give the whole numbers under `key`: one for a number, all for an array, none if missing.
+        """The integers under `key`: one for a number, all of an array, empty if missing.
 
-        Some architectures give one value per layer where others give one for all.
+        Some architectures have one value per layer where others have one for all.
         """
         value = self.metadata.get(key)
         if isinstance(value, int):
@@ -155,15 +154,15 @@ class GgufHeader:
         return []
 
     def setting(self, name: str, default: int = 0) -> int:
-        """Give the architecture's own whole number `name`, or `default`."""
+        """The architecture's own integer setting `name`, or `default`."""
         return self.integer(self.arch_key(name), default)
 
     def settings(self, name: str) -> list[int]:
-        """Give the architecture's own whole numbers `name`: one, or one per layer."""
+        """The architecture's own integer settings `name`: one, or one per layer."""
         return self.integers(self.arch_key(name))
 
     def arch_key(self, name: str) -> str:
-        """Give the full key of the architecture's own setting `name`."""
+        """The full key of the architecture's own setting `name`."""
         return f"{self.architecture}.{name}"
 
     @property
@@ -173,12 +172,12 @@ class GgufHeader:
 
     @property
     def name(self) -> str:
-        """The model's own name; empty when it has none."""
+        """The model's own name; empty if it has none."""
         return self.text("general.name")
 
     @property
     def tokens(self) -> StringArray | None:
-        """The vocabulary in the order of its ids, or None for a file without one."""
+        """The vocabulary in the order of its ids; None for a file without one."""
         value = self.metadata.get(TOKENS_KEY)
         return value if isinstance(value, StringArray) else None
 
@@ -189,7 +188,7 @@ class GgufHeader:
 
     @property
     def bits(self) -> float:
-        """Bits of a weight, on average; 0 where there are none."""
+        """Mean bits per weight; 0 without weights."""
         weights = sum(math.prod(tensor.shape) for tensor in self.tensors)
         return 8 * self.tensor_bytes / weights if weights else 0.0
 
@@ -199,8 +198,8 @@ class ModelFiles:
     """A model on disk: one file, or all parts of a split one.
 
     Attributes:
-        header: the first part's, which holds all metadata, with the tensors of all parts.
-        paths: every part in order; llama.cpp is given the first.
+        header: the first part's, with the tensors of all parts.
+        paths: every part in order; llama.cpp opens the first.
         file_bytes: size of all parts on disk.
     """
 
@@ -213,8 +212,8 @@ def read_header(path: Path) -> GgufHeader:
     """Read the header of the GGUF file at `path`.
 
     Raises:
-        ModelFileError: missing, a folder, unreadable, no GGUF, of an unsupported version,
-            damaged, or shorter than its header promises.
+        ModelFileError: missing, a folder, unreadable, not GGUF, of an unsupported version, damaged,
+            or shorter than its header promises.
     """
     require_file(path)
     try:
@@ -229,7 +228,7 @@ def read_header(path: Path) -> GgufHeader:
 
 
 def require_file(path: Path) -> None:
-    """Insist that `path` is a file, neither a folder nor something that never ends.
+    """Check that `path` is a regular file: not a folder, and not a pipe or an endless device.
 
     Raises:
         ModelFileError: it is not.
@@ -250,10 +249,10 @@ def require_file(path: Path) -> None:
 
 
 def read_model(path: Path) -> ModelFiles:
-    """Read the model that begins at `path`, with all parts when it is split.
+    """Read the model that begins at `path`, with all parts if it is split.
 
     Raises:
-        ModelFileError: as `read_header`, for any part; a missing part; `path` is a later part.
+        ModelFileError: as `read_header`, for any part; a part is missing; `path` is a later part.
     """
     header = read_header(path)
     count = header.integer("split.count", 1)
@@ -275,22 +274,22 @@ def _file_reader(file: BinaryIO) -> ReadRange:
 
 
 SeesKey = Callable[[str, Mapping[str, Value]], None]
-"""Sees each new key with the metadata so far; raises to stop the reading there."""
+"""Sees each new key with the metadata so far; raises to stop reading."""
 
 
 def parse_header(
     read: ReadRange, total: int | None, label: str, accept: SeesKey | None = None
 ) -> GgufHeader:
-    """Parse a header through `read`, asking for no more than it takes.
+    """Parse a header through `read`, fetching no more than needed.
 
     Args:
-        read: gives byte ranges; what it raises passes through.
-        total: the whole file's size in bytes, None when unknown.
-        label: how messages name the file.
-        accept: may look at the metadata as it comes, and raise to spare the rest.
+        read: returns byte ranges; its errors pass through.
+        total: size of the whole file in bytes, None if unknown.
+        label: the file's name in messages.
+        accept: sees the metadata as it arrives, and may raise to skip the rest.
 
     Raises:
-        ModelFileError: no GGUF, an unsupported version, damaged, or shorter than it promises.
+        ModelFileError: not GGUF, an unsupported version, damaged, or shorter than it promises.
     """
     cursor = HeaderCursor(read, total, label)
     version = _read_version(cursor)
@@ -323,7 +322,7 @@ def parse_header(
 
 
 def raw_metadata(file: BinaryIO) -> dict[str, bytes]:
-    """Each key's bytes with its value's, as they stand in a file.
+    """The bytes of each key and its value, as stored in a file.
 
     Raises:
         ModelFileError: its header is damaged.
@@ -375,7 +374,7 @@ def _read_array(cursor: HeaderCursor) -> StringArray | array[Any]:
     count = cursor.number("Q")
     if kind == _STRING:
         return _read_strings(cursor, count)
-    if kind not in _SCALARS:  # arrays of arrays among them: ggml refuses those as well
+    if kind not in _SCALARS:  # including nested arrays, which ggml refuses as well
         raise cursor.damaged(f"it has an array of unknown type {kind}")
     code = _SCALARS[kind]
     numbers = array("B" if code == "?" else code)
@@ -392,7 +391,7 @@ def _read_strings(cursor: HeaderCursor, count: int) -> StringArray:
     starts = array("I")
     length_of = struct.Struct("<Q").unpack_from
     buffer, position = cursor.buffer, cursor.position
-    for _ in range(count):  # the hot loop: 150,000 turns for a usual vocabulary
+    for _ in range(count):  # the hot loop: 150,000 iterations for a usual vocabulary
         position += 8
         if position > len(buffer):
             cursor.fill(position)
@@ -419,7 +418,7 @@ def _checked_alignment(cursor: HeaderCursor, kind: int, value: Value) -> int:
 def _read_tensors(
     cursor: HeaderCursor, count: int, alignment: int
 ) -> tuple[tuple[TensorInfo, ...], int]:
-    """Read the tensor table, and how many bytes of weights must follow it."""
+    """Read the tensor table; return it with the number of bytes of weights that must follow."""
     tensors: list[TensorInfo] = []
     names: set[str] = set()
     expected = end = 0
@@ -463,7 +462,7 @@ def padded(n: int, step: int) -> int:
 
 
 def split_names(name: str) -> list[str]:
-    """All parts that belong to the split file `name`; `name` alone when it is not split."""
+    """All parts of the split file `name`; only `name` if it is not split."""
     match = SPLIT_NAME.match(name)
     if match is None:
         return [name]

@@ -1,8 +1,8 @@
-"""What llama.cpp cannot chat with, or ends the process over: found in a header before it is loaded.
+"""Finds models that llama.cpp cannot chat with or would crash on, by their headers.
 
-Of most damage llama.cpp says what is wrong. Where it asserts instead (src/llama-model.cpp,
-src/llama-vocab.cpp, ggml's operators), or reads where nothing is, the header is held here to what
-it takes for granted. A file that llama.cpp can use passes.
+llama.cpp reports most damage itself. Where it asserts instead (src/llama-model.cpp,
+src/llama-vocab.cpp, ggml's operators) or reads out of bounds, this module checks the header against
+llama.cpp's assumptions. Every file that llama.cpp can use passes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from localspec.pairs.report.vocabulary import printable, texts, vocabulary
 
 _PARTS: Final = frozenset({"clip", "mmproj", "imatrix", "adapter"})
 _HEADS: Final = frozenset({"eagle3", "dflash", "dspark", "mtp", "gemma4-assistant"})
-# Architectures that turn text into vectors, or into sound.
+# Architectures that produce vectors or sound.
 _ENCODERS: Final = ("bert", "t5encoder", "gemma-embedding", "wavtokenizer-dec")
 _MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
 _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
-_LARGEST: Final = 2**30  # far above any size; llama.cpp rounds up in 32 bits
-_FREE_EXPERTS: Final = ("hunyuan-dense", "hunyuan-vl")  # one expert or none counts as none
-# Architectures that always turn heads.
+_LARGEST: Final = 2**30  # far above any real size; llama.cpp rounds up in 32 bits
+_FREE_EXPERTS: Final = ("hunyuan-dense", "hunyuan-vl")  # for these, one expert counts as none
+# Architectures that always use rotary positions.
 _TURNING: Final = ("llama", "qwen", "gemma", "phi", "lfm2", "eagle3", "dflash")
-# Those that turn all of a head, as far as they are known to insist.
+# Architectures known to insist that rotary positions cover the whole head.
 _TURNED_WHOLE: Final = frozenset(
     {
         *("qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "llama4"),
@@ -35,10 +35,11 @@ _TURNED_WHOLE: Final = frozenset(
         *("exaone", "exaone4", "seed_oss", "ernie4_5", "ernie4_5-moe", "cohere2moe", "arcee"),
     }
 )
-# Types that no matrix product is made with.
+# Types without a matrix product.
 _NO_WEIGHTS: Final = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
-_TABLES: Final = ("tid2eid", "d2t")  # of numbers, not of weights
-# What is added, multiplied or scanned element by element has to be as exact as the activations.
+_TABLES: Final = ("tid2eid", "d2t")  # of integers, not weights
+# Tensors that are added, multiplied or scanned element by element must be as exact as the
+# activations.
 _EXACT: Final = (
     "norm.weight",
     ".bias",
@@ -50,14 +51,14 @@ _EXACT: Final = (
 
 
 def require_usable(header: GgufHeader, label: str) -> None:
-    """Insist that llama.cpp can be given the model to chat with, or as a draft.
+    """Check that llama.cpp can chat with the model, or use it as a draft.
 
     Args:
         header: of the model, with the tensors of all its parts.
-        label: how messages name it.
+        label: its name in messages.
 
     Raises:
-        UnsupportedModel: it is whole, and writes no text: a part of a model, a head, an encoder.
+        UnsupportedModel: it is complete but writes no text: a part of a model, a head, an encoder.
         ModelFileError: llama.cpp would end the process over it.
     """
     _require_writer(header, label)
@@ -65,7 +66,7 @@ def require_usable(header: GgufHeader, label: str) -> None:
 
 
 def require_whole(header: GgufHeader, label: str) -> None:
-    """Insist that nothing in the header of a model, or of a head, makes llama.cpp end the process.
+    """Check that nothing in the header of a model or a head makes llama.cpp end the process.
 
     Raises:
         ModelFileError: something does.
@@ -76,11 +77,11 @@ def require_whole(header: GgufHeader, label: str) -> None:
 
 
 def may_write(architecture: str, kind: str) -> bool:
-    """Whether a model may be one that writes text, as far as two keys of its header say.
+    """Whether a model may write text, judged by two keys of its header.
 
     Args:
-        architecture: its ``general.architecture``, empty where that is not known.
-        kind: its ``general.type``, the same.
+        architecture: its ``general.architecture``, empty if unknown.
+        kind: its ``general.type``, empty if unknown.
     """
     other = architecture in _PARTS or architecture in _HEADS or architecture.endswith(_ENCODERS)
     return kind in ("", "model") and not other
@@ -108,7 +109,7 @@ def _require_writer(header: GgufHeader, label: str) -> None:
 
 
 def _layers(header: GgufHeader) -> Iterator[str]:
-    """The number of layers."""
+    """Problems with the number of layers."""
     layers, more = header.setting("block_count", 1), header.setting("nextn_predict_layers")
     if not 1 <= layers <= _MAX_LAYERS:
         yield f"it has {layers:,} layers, not 1 to {_MAX_LAYERS}"
@@ -117,7 +118,7 @@ def _layers(header: GgufHeader) -> Iterator[str]:
 
 
 def _experts(header: GgufHeader) -> Iterator[str]:
-    """How many experts there are, and how many of them are used."""
+    """Problems with the numbers of experts, present and used."""
     count, groups = header.setting("expert_count"), header.setting("expert_group_count")
     if header.architecture in _FREE_EXPERTS and count <= 1:
         return
@@ -132,7 +133,7 @@ def _experts(header: GgufHeader) -> Iterator[str]:
 
 
 def _numbers(header: GgufHeader) -> Iterator[str]:
-    """What is computed with in every layer."""
+    """Problems with the sizes that every layer computes with."""
     for name in ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"):
         value = header.metadata.get(header.arch_key(name), 0.0)
         if isinstance(value, float) and not 0 <= value < math.inf:
@@ -156,14 +157,14 @@ def _numbers(header: GgufHeader) -> Iterator[str]:
 
 
 def _head_width(header: GgufHeader) -> int:
-    """Elements of a key head, 0 where there is none."""
+    """Elements of a key head, 0 without one."""
     heads = next(iter(header.settings("attention.head_count")), 0)
     usual = header.setting("embedding_length") // heads if heads > 0 else 0
     return header.setting("attention.key_length", usual) if heads > 0 else 0
 
 
 def _tensors(header: GgufHeader) -> Iterator[str]:
-    """The types of weights, and the sizes that nothing else is held against."""
+    """Problems with the types of weights, and with sizes that nothing else checks."""
     inner = header.metadata.get(header.arch_key("ssm.inner_size"))
     names = {tensor.name for tensor in header.tensors}
     for tensor in header.tensors:
@@ -181,7 +182,7 @@ def _tensors(header: GgufHeader) -> Iterator[str]:
 
 
 def _vocabulary(header: GgufHeader) -> Iterator[str]:
-    """Tokens that there are twice, and those that are put around every text."""
+    """Problems with the vocabulary: duplicate tokens, and tokens put around every text."""
     found = vocabulary(header)
     if found.tokens is None:
         return

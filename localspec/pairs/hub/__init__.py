@@ -1,1 +1,1 @@
-"""The Hub: repositories, their bytes, the cache. The only room that touches huggingface_hub."""
+"""The Hub: repositories, their bytes, the cache. The only package that uses huggingface_hub."""

@@ -1,6 +1,7 @@
 """The Hub cache, ``models--user--repo/{blobs,refs,snapshots}``: finding files and adding them.
 
-Layout, links and locks are the library's own, so that its tools and llama.cpp share the files.
+Layout, links and locks follow the huggingface_hub library, so that its tools and llama.cpp share
+the files.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from localspec.pairs.names.references import Reference
 from localspec.private import write_whole
 from localspec.safe_text import reason
 
-# ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
+# ruff: noqa: PLC0415 - importing huggingface_hub takes a second; many commands do not need it
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,8 @@ class RemoteFile:
 
     Attributes:
         size: in bytes.
-        etag: the name of its blob in the cache: the sha256 of a large file, the git blob id
-            (a sha1 over a header and the bytes) of one that is kept in git itself.
+        etag: name of its blob in the cache: the sha256 of a large file, or the git blob id (a sha1
+            over a header and the bytes) of a file kept in git itself.
     """
 
     repo: str
@@ -44,12 +45,12 @@ class RemoteFile:
 
     @property
     def sha256(self) -> str:
-        """The file's sha256, empty if the Hub does not tell it."""
+        """The file's sha256; empty if the Hub does not publish it."""
         return self.etag if re.fullmatch(r"[0-9a-f]{64}", self.etag) else ""
 
 
 def constants() -> Any:
-    """Give the library's settings; `UsageError` if it cannot use one of the HF_* variables."""
+    """The library's settings; `UsageError` if it cannot use one of the HF_* variables."""
     try:
         from huggingface_hub import constants as found
     except ValueError as error:
@@ -59,27 +60,27 @@ def constants() -> Any:
 
 
 def cache_folder() -> Path:
-    """Give the Hub cache's folder, as ``HF_HUB_CACHE`` and ``HF_HOME`` say."""
-    return Path(constants().HF_HUB_CACHE).absolute()  # as the records of pairs have it
+    """The Hub cache's folder, as set by ``HF_HUB_CACHE`` and ``HF_HOME``."""
+    return Path(constants().HF_HUB_CACHE).absolute()  # absolute, as in the records of pairs
 
 
 def repo_folder(repo: str) -> Path:
-    """Give the cache's folder of `repo`; it may not exist."""
+    """The cache's folder of `repo`; it may not exist."""
     return cache_folder() / ("models--" + repo.replace("/", "--"))
 
 
 def blob_path(file: RemoteFile) -> Path:
-    """Give the place of the file's bytes in the cache."""
+    """The path of the file's bytes in the cache."""
     return repo_folder(file.repo) / "blobs" / file.etag
 
 
 def snapshot_path(file: RemoteFile) -> Path:
-    """Give the place of the file's name in the cache, a link to its bytes."""
+    """The path of the file's name in the cache, a link to its bytes."""
     return repo_folder(file.repo) / "snapshots" / file.commit / file.name
 
 
 def regular_size(path: Path) -> int | None:
-    """Give the bytes of a regular file, None if `path` is anything else."""
+    """Size in bytes of a regular file; None if `path` is anything else."""
     try:
         found = path.stat()
     except OSError:
@@ -88,12 +89,12 @@ def regular_size(path: Path) -> int | None:
 
 
 def has_blob(file: RemoteFile) -> bool:
-    """Tell whether the cache has the file's bytes in full."""
+    """Whether the cache has all bytes of the file."""
     return regular_size(blob_path(file)) == file.size
 
 
 def is_here(file: RemoteFile) -> bool:
-    """Tell whether the cache has the file in full; without links, its name holds the bytes."""
+    """Whether the cache has the complete file; without links, its name holds the bytes."""
     pointer = snapshot_path(file)
     return has_blob(file) or (not pointer.is_symlink() and regular_size(pointer) == file.size)
 
@@ -102,7 +103,7 @@ def is_here(file: RemoteFile) -> bool:
 def locked(
     file: RemoteFile, retries: RetryPolicy, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Hold the library's own lock on the file's blob; `Cancelled` if the user stops the waiting.
+    """Hold the library's own lock on the file's blob; `Cancelled` if the user stops the wait.
 
     `on_wait` is called a few times a second while another process holds the lock.
     """
@@ -146,7 +147,7 @@ def publish(file: RemoteFile, complete: Path | None, revision: str) -> None:
 
 
 def note_revision(file: RemoteFile, revision: str) -> None:
-    """Record that `revision`, a branch or a tag, is the file's commit."""
+    """Record that `revision`, a branch or a tag, points to the file's commit."""
     if revision != file.commit:
         ref = repo_folder(file.repo) / "refs" / revision
         ref.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +162,7 @@ def _link(pointer: Path, blob: Path, *, alone: bool) -> None:
         if constants().HF_HUB_DISABLE_SYMLINKS:
             raise OSError
         aside.symlink_to(os.path.relpath(blob, pointer.parent))
-    except (OSError, NotImplementedError):  # Windows grants links to few users
+    except (OSError, NotImplementedError):  # Windows allows links to few users
         if alone:
             aside = blob
         else:
@@ -170,17 +171,17 @@ def _link(pointer: Path, blob: Path, *, alone: bool) -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Give the free bytes of the disk where `folder` is, or where it would be made."""
+    """Free bytes on the disk of `folder`, which may not exist yet."""
     for place in (folder, *folder.parents):
-        with contextlib.suppress(OSError):  # not there yet, or in a folder that is closed to us
+        with contextlib.suppress(OSError):  # missing, or in a folder without access
             return shutil.disk_usage(place).free
     return 0
 
 
 def find(reference: Reference) -> list[Path]:
-    """Find all parts of the model that `reference` means; empty if the cache lacks any."""
+    """Find all parts of the model that `reference` means; empty if any is missing in the cache."""
     for snapshot in _snapshots(repo_folder(reference.repo), reference.revision):
-        with contextlib.suppress(NotOnHub, OSError):  # the model is not there, or closed to us
+        with contextlib.suppress(NotOnHub, OSError):  # the model is missing, or unreadable
             paths = [path for path in sorted(snapshot.rglob("*.gguf")) if folders.is_file(path)]
             files = {path.relative_to(snapshot).as_posix(): path for path in paths}
             return [files[name] for name in references.choose(files, reference)]
@@ -188,14 +189,14 @@ def find(reference: Reference) -> list[Path]:
 
 
 def _snapshots(folder: Path, revision: str) -> list[Path]:
-    """List a repository's snapshots at `revision`; if that is empty, main's, then the newest."""
+    """List a repository's snapshots: those of `revision`; without any, main's, then the newest."""
     commit = revision
     with contextlib.suppress(OSError, ValueError):
         commit = (folder / "refs" / (revision or "main")).read_text(encoding="ascii").strip()
     known = re.fullmatch(r"[0-9a-f]{7,40}", commit) is not None
     try:
         found = sorted((folder / "snapshots").glob("*"), key=lambda path: -path.lstat().st_mtime)
-    except OSError:  # the cache may not be read
+    except OSError:  # the cache cannot be read
         return []
     named = [path for path in found if known and path.name.startswith(commit)]
     return named if revision else named + [path for path in found if path not in named]

@@ -1,7 +1,7 @@
-"""Repositories and their bytes, by the library's HTTP session, addresses and errors.
+"""Repositories and their bytes, through the library's HTTP session, addresses and errors.
 
-The library's own requests for metadata accept answers of any size, and its own downloads start
-from zero in every new process, so both are made here.
+Metadata and downloads are requested here, not by the library: its metadata requests accept answers
+of any size, and its downloads start from zero in every new process.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from localspec.pairs.names import references
 from localspec.pairs.names.references import Reference
 from localspec.safe_text import one_line, reason
 
-# ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
+# ruff: noqa: PLC0415 - importing huggingface_hub takes a second; many commands do not need it
 
 LOGIN: Final = "set HF_TOKEN or run `hf auth login`"
 MOST_TOLD: Final = 16_000_000  # bytes about one repository; the largest have two million
-_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that pass
+_PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # temporary failures
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteRepo:
-    """A repository at one commit; `gated`: its owner wants terms to be accepted first."""
+    """A repository at one commit; `gated` if its owner requires terms to be accepted."""
 
     commit: str
     gated: bool
@@ -68,18 +68,18 @@ class _Sibling(msgspec.Struct):
 
 
 class _Info(msgspec.Struct):
-    """The fields that are used of what the Hub tells of a repository."""
+    """The fields that are used of the Hub's answer about a repository."""
 
     id: str
     sha: str
     gated: bool | str = False
-    tags: list[str] = []  # msgspec copies it
+    tags: list[str] = []  # msgspec copies the default
     card: dict[str, Any] | None = msgspec.field(default=None, name="cardData")
     siblings: list[_Sibling] = []
 
 
 def look_up(reference: Reference, retries: RetryPolicy) -> RemoteRepo:
-    """Ask the Hub about a repository at a revision; `HubError` if it cannot tell, `Cancelled`."""
+    """Ask the Hub about a repository at a revision. Raises `HubError` or `Cancelled`."""
     repo, revision = reference.repo, quote(reference.revision or "main", safe="")
     url = f"{endpoint()}/api/models/{repo}/revision/{revision}?blobs=true"
 
@@ -122,7 +122,7 @@ def _licence(info: _Info) -> str:
 
 
 def require_safe(file: RemoteFile) -> None:
-    """Raise `HubError` if the file's name would leave the folder that it is put into."""
+    """Raise `HubError` if the file's name would leave its folder."""
     if not references.safe_file(file.name):
         what = f"{file.repo} has a file named {one_line(file.name, 80)!r}: such a name is refused"
         raise HubError(what, "Do not use this repository.")
@@ -144,7 +144,7 @@ def open_body(
 
 
 def read_range(file: RemoteFile, offset: int, size: int, retries: RetryPolicy) -> bytes:
-    """Read `size` bytes of `file` from `offset` on, fewer at its end; raises as `open_body`."""
+    """Read `size` bytes of `file` from `offset`, fewer at its end; raises as `open_body`."""
     stop = min(offset + size, file.size)
 
     def read() -> bytes:
@@ -161,7 +161,7 @@ def read_range(file: RemoteFile, offset: int, size: int, retries: RetryPolicy) -
 
 @contextlib.contextmanager
 def translated(reference: Reference) -> Iterator[None]:
-    """Turn what the library and its HTTP client raise into errors of localspec."""
+    """Convert errors of the library and its HTTP client to errors of localspec."""
     from huggingface_hub import errors
     from huggingface_hub.utils import HFValidationError, httpx  # type: ignore[attr-defined]
 
@@ -196,7 +196,7 @@ def translated(reference: Reference) -> Iterator[None]:
 
 
 def _way_out(error: Exception, usual: str) -> str:
-    """Name the environment variable to look at where a connection fails, else what is `usual`."""
+    """Name the environment variable to check if a connection fails; otherwise `usual`."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         named = certificates()
         return f"Check {named}: certificates are looked for there." if named else usual

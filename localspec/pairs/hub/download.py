@@ -1,8 +1,8 @@
-"""Fetching one file so that nothing is lost: continued, verified, and published whole.
+"""Downloads one file without losing data: resumed, verified, and published as a whole.
 
 The bytes go to ``<blob>.part.incomplete`` next to their final place. Every new attempt, in this
-process or in a later one, hashes what is there and asks for the rest. The file is moved to where
-it can be taken for a model only when its size and its hash are right.
+process or a later one, hashes the bytes on disk and requests the rest. Only when size and hash are
+right is the file moved to where it counts as a model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from localspec.pairs.hub.retries import (
     retried,
 )
 
-PART_ENDING: Final = ".part.incomplete"  # the library's tools clean up what ends in .incomplete
+PART_ENDING: Final = ".part.incomplete"  # the library's tools clean up names ending in .incomplete
 _HASH_BLOCK: Final = 1 << 20
 _PUSH_EVERY: Final = 8 << 20
 _REPORT_EVERY_S: Final = 0.1
@@ -39,13 +39,13 @@ _REPORT_EVERY_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class FileProgress:
-    """How far one file has come; `etag` tells apart files of one name in two repositories.
+    """Progress of one file; `etag` distinguishes files of the same name in two repositories.
 
     Attributes:
-        phase: ``waiting`` (for another process), ``checking`` (hashing what was there),
+        phase: ``waiting`` (for another process), ``checking`` (hashing bytes on disk),
             ``fetching``, ``pausing`` (before another attempt, for the reason in `note`), ``done``.
         done: bytes on disk; while checking, those that were checked.
-        fetched: bytes that came over the network in this process.
+        fetched: bytes received over the network in this process.
     """
 
     name: str
@@ -58,24 +58,24 @@ class FileProgress:
 
 
 def part_path(file: RemoteFile) -> Path:
-    """Give the place of the file's bytes while they are not complete."""
+    """The path of the file's bytes while they are incomplete."""
     blob = hub_cache.blob_path(file)
     return blob.with_name(blob.name + PART_ENDING)
 
 
 def part_size(file: RemoteFile) -> int:
-    """Give the bytes that an earlier attempt has left, at most the file's size."""
+    """Bytes left by an earlier attempt, at most the file's size."""
     return min(hub_cache.regular_size(part_path(file)) or 0, file.size)
 
 
 def have(file: RemoteFile) -> int:
-    """Give the bytes of the file that are on this disk."""
+    """Bytes of the file on this disk."""
     return file.size if hub_cache.is_here(file) else part_size(file)
 
 
 def read_part(file: RemoteFile, offset: int, size: int) -> bytes:
-    """Read bytes that an earlier attempt has left; they are not verified, and may be fewer."""
-    if part_size(file):  # a named pipe has none, and would never be read to its end
+    """Read bytes left by an earlier attempt; they are not verified, and may be fewer."""
+    if part_size(file):  # 0 for a named pipe, whose reading would never end
         with contextlib.suppress(OSError), part_path(file).open("rb") as part:
             part.seek(offset)
             return part.read(size)
@@ -85,23 +85,23 @@ def read_part(file: RemoteFile, offset: int, size: int) -> bytes:
 def fetch(
     file: RemoteFile, revision: str, retries: RetryPolicy, report: Callable[[FileProgress], None]
 ) -> Path:
-    """Bring `file` into the Hub cache, and return its path there.
+    """Download `file` into the Hub cache; return its path there.
 
-    Two processes that fetch the same file take turns: the second finds it done.
+    If two processes fetch the same file, the second waits and finds it done.
 
     Raises:
         DownloadCorrupt: the bytes are not those promised; they were deleted.
-        NotEnoughDisk: the disk is full; what came so far is kept.
+        NotEnoughDisk: the disk is full; received bytes are kept.
         HubError: the Hub or the network fails for longer than `retries`.
-        Cancelled: the user wants to stop; what came so far is kept.
+        Cancelled: the user stopped it; received bytes are kept.
     """
     hub.require_safe(file)
     fetching = _Fetching(file, retries, report)
     pointer = hub_cache.snapshot_path(file)
     try:
-        # Files that are found are hashed too: a name may lead elsewhere, and a disk may err.
+        # Existing files are hashed too: a name may link elsewhere, and a disk may err.
         if fetching.holds(pointer):
-            with contextlib.suppress(OSError):  # a cache of other users may be read only
+            with contextlib.suppress(OSError):  # a cache of another user may be read-only
                 hub_cache.note_revision(file, revision)
         else:
             hub_cache.prepare(file)
@@ -115,7 +115,7 @@ def fetch(
 
 
 def _disk_error(file: RemoteFile, error: OSError) -> HubError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # disk, quota, largest file
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # disk, quota, file size
         kept = f"{formats.size(part_size(file))} of {file.name} ({formats.size(file.size)})"
         return NotEnoughDisk(f"the disk is full: {kept} are kept", f"Make room. {CONTINUES}")
     where = f"{file.name} cannot be written to {hub_cache.cache_folder()}"
@@ -124,7 +124,7 @@ def _disk_error(file: RemoteFile, error: OSError) -> HubError:
 
 
 class _Fetching:
-    """One file on its way: what is on disk, its running hash, and reports of progress."""
+    """One file in transfer: what is on disk, its running hash, and progress reports."""
 
     def __init__(
         self, file: RemoteFile, retries: RetryPolicy, report: Callable[[FileProgress], None]
@@ -146,14 +146,14 @@ class _Fetching:
             self._report(one)
 
     def holds(self, path: Path) -> bool:
-        """Tell whether `path` is the whole file: its size and its hash are right."""
+        """Whether `path` is the complete file, by its size and hash."""
         if hub_cache.regular_size(path) == self._file.size:
             with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
                 return bool(self._hash(file).hexdigest() == self._file.etag)
         return False
 
     def run(self) -> Path:
-        """Fetch what is missing; return the complete, verified part file."""
+        """Fetch the missing bytes; return the complete, verified part file."""
         path = part_path(self._file)
         with open(path, "a+b", buffering=0, opener=_open_safely) as part:
             if not stat.S_ISREG(os.fstat(part.fileno()).st_mode):
@@ -182,8 +182,8 @@ class _Fetching:
 
     def _hash(self, file: Any) -> Any:
         """Read an open file from its start to its end; return the running hash."""
-        # Git's own hash, of a file that git keeps, is no protection against malice; the Hub tells
-        # no other.
+        # Git's own hash, used for files kept in git, does not protect against malice, but the Hub
+        # publishes no other.
         git = b"" if self._file.sha256 else b"blob %d\0" % self._file.size
         digest = hashlib.sha1(git, usedforsecurity=False) if git else hashlib.sha256()
         self.tell("checking", 0)
@@ -198,7 +198,7 @@ class _Fetching:
         if self._done == self._file.size:
             return
         with hub.open_body(self._file, self._retries, self._done) as body:
-            known = self._done - body.start  # a server that knows no ranges begins at 0
+            known = self._done - body.start  # a server without ranges begins at 0
             for piece in body:
                 new = memoryview(piece)[known : known + self._file.size - self._done]
                 known = max(0, known - len(piece))
@@ -225,11 +225,11 @@ def _open_safely(path: str, flags: int) -> int:
 
 
 def _push_out(handle: int, begin: int, end: int) -> None:
-    """Have Linux write to the disk now and then, so that the last fsync is short.
+    """Make Linux write to the disk now and then, so that the last fsync is short.
 
-    It does when told that the bytes will not be needed; from memory it drops only what is on disk.
+    Declaring the bytes unneeded starts the write; only bytes already on disk leave the memory.
     """
     if begin // _PUSH_EVERY < end // _PUSH_EVERY and hasattr(os, "posix_fadvise"):
         begin -= begin % _PUSH_EVERY
-        with contextlib.suppress(OSError):  # some file systems take no advice
+        with contextlib.suppress(OSError):  # some file systems do not support it
             os.posix_fadvise(handle, begin, end - begin, os.POSIX_FADV_DONTNEED)

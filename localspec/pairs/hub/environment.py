@@ -1,4 +1,4 @@
-"""Environment variables by which the Hub's client finds proxies and certificates, for messages."""
+"""Environment variables for proxies and certificates of the Hub's client, for messages."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
 
 
 def proxies() -> str:
-    """Name the variables that set a proxy; empty where none does.
+    """Names of the variables that set a proxy; empty if none does.
 
-    Their values are not told: a proxy's address may hold a password.
+    Their values are left out: a proxy's address may contain a password.
     """
     return _named(
         name for each in _PROXIES for name in (each, each.lower()) if os.environ.get(name)
@@ -22,7 +22,7 @@ def proxies() -> str:
 
 
 def certificates() -> str:
-    """Name the variables that bear on secure connections: those that are wrong, else all set."""
+    """Names of the variables for secure connections: the wrong ones, or else all that are set."""
     given = [name for name in _CERTIFICATES if os.environ.get(name)]
     return _named([name for name in given if not _usable(name)] or given)
 
@@ -30,7 +30,7 @@ def certificates() -> str:
 def _usable(name: str) -> bool:
     path = Path(os.environ[name])
     try:
-        if name == "SSLKEYLOGFILE":  # written, and made where it is missing
+        if name == "SSLKEYLOGFILE":  # a file to write, created if missing
             return path.parent.is_dir() and os.access(
                 path if path.exists() else path.parent, os.W_OK
             )

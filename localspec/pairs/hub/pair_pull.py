@@ -1,4 +1,4 @@
-"""Pulling a pair: plan it, refuse what cannot work, fetch, verify, and give it a name."""
+"""Pulls a pair: plan it, refuse what cannot work, fetch, verify, and name it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from localspec.pairs.report import vocabulary
 from localspec.pairs.report.examine import PairReport, examine
 from localspec.pairs.report.model_source import ModelSource
 
-# Room that a download leaves on the disk, in bytes.
+# Bytes that a download leaves free on the disk.
 DISK_MARGIN: Final = 256 * 1000 * 1000
 _RATE_WINDOW_S: Final = 10.0
 _RATE_FIRST_S: Final = 0.5
@@ -39,14 +39,14 @@ _COMMAND: Final = ["localspec", "pull"]
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """How far a pull has come.
+    """Progress of a pull.
 
     Attributes:
-        file: the file that is being worked on.
-        files: all of them, in order; of one that was not begun the phase is ``waits``.
-        done, total: bytes of all files, on disk and in all.
-        bytes_per_second: over the last seconds; 0 while nothing comes.
-        seconds_left: None while it cannot be told.
+        file: the file being worked on.
+        files: all files in order; the phase of one not yet begun is ``waits``.
+        done, total: bytes of all files, on disk and overall.
+        bytes_per_second: over the last seconds; 0 while nothing arrives.
+        seconds_left: None while unknown.
     """
 
     file: FileProgress
@@ -62,8 +62,8 @@ class PullPlan:
     """A pull that can work.
 
     Attributes:
-        report: what is known about the pair; its name is the one it will have.
-        free: free bytes where the files go.
+        report: what is known about the pair, under its future name.
+        free: free bytes on the destination disk.
     """
 
     report: PairReport
@@ -71,27 +71,27 @@ class PullPlan:
 
     @property
     def name(self) -> str:
-        """The name that the pair will have."""
+        """The future name of the pair."""
         return self.report.name
 
 
 def plan(
     pair: str, draft: str | None, name: str | None, retries: RetryPolicy, *, scan: bool = True
 ) -> PullPlan:
-    """Look at a pair and insist that pulling it makes sense; no weight is fetched.
+    """Look at a pair and check that pulling it makes sense; no weights are fetched.
 
     Args:
         pair: a short name, a file or a Hub reference.
-        draft: what drafts, as `examine` takes it; None leaves it to the pair.
+        draft: what drafts, as in `examine`; None leaves it to the pair.
         name: the pair's new name; None derives one.
-        retries: of whoever waits for it.
-        scan: whether models of other programs on this disk count.
+        retries: the caller's.
+        scan: whether to consider models of other programs on this disk.
 
     Raises:
         VocabularyMismatch: the draft cannot serve the target.
         UsageError: the name cannot be used, or there is nothing to pull.
         HubError, ModelError: a model cannot be found or read.
-        Cancelled: the user wants to stop.
+        Cancelled: the user stopped it.
     """
     ours = starter.is_meant(pair) and draft is None and name is None
     if ours and (path := starter.source()) is not None:
@@ -106,10 +106,10 @@ def plan(
 
 
 def require_room(plan: PullPlan) -> None:
-    """Insist that what is missing fits on the disk.
+    """Check that the missing bytes fit on the disk.
 
     Raises:
-        NotEnoughDisk: it does not.
+        NotEnoughDisk: they do not.
     """
     needed = plan.report.missing + DISK_MARGIN
     if plan.report.missing and needed > plan.free:
@@ -124,14 +124,14 @@ def require_room(plan: PullPlan) -> None:
 def execute(
     plan: PullPlan, retries: RetryPolicy, report: Callable[[PullProgress], None]
 ) -> InstalledPair:
-    """Fetch what is missing and record the pair under its name.
+    """Fetch the missing files and record the pair under its name.
 
-    Whatever stops it, what came so far stays, and the next pull continues there.
+    If it stops for any reason, received bytes stay, and the next pull continues there.
 
     Raises:
         NotEnoughDisk, DownloadCorrupt, HubError: see `download.fetch`.
         LocalspecError: the pair could not be recorded afterwards.
-        Cancelled: the user wants to stop.
+        Cancelled: the user stopped it.
     """
     require_room(plan)
     installed.require_recordable(plan.name)
@@ -140,15 +140,15 @@ def execute(
         (file, model.revision)
         for model in pair.models
         for file, path in zip(model.files, model.paths, strict=False)
-        # An installed pair may have them, complete, in another HF_HOME's cache.
+        # An installed pair may have complete files in the cache of another HF_HOME.
         if path.absolute() == hub_cache.snapshot_path(file)
     ]
-    wanted = list(dict.fromkeys(wanted))  # once each: a model may be its own draft
+    wanted = list(dict.fromkeys(wanted))  # each once: a model may be its own draft
     meter = _PullMeter([file for file, _ in wanted], report)
     for file, revision in wanted:
         download.fetch(file, revision, retries, meter.tell)
     record = InstalledPair(
-        # Another program may have given the name to another pair meanwhile.
+        # Another process may have given the name to another pair meanwhile.
         name=plan.name if _free_for(plan.name, pair) else _choose_name(None, pair),
         target=pair.target.record(),
         draft=None if pair.draft is None else pair.draft.record(),
@@ -164,7 +164,7 @@ def execute(
 
 
 class _PullMeter:
-    """Adds up the files' progress and knows the speed."""
+    """Adds up the progress of all files and computes the speed."""
 
     def __init__(
         self, wanted: Iterable[RemoteFile], report: Callable[[PullProgress], None]
@@ -179,7 +179,7 @@ class _PullMeter:
         self._points: deque[tuple[float, int]] = deque()
 
     def tell(self, progress: FileProgress) -> None:
-        """Take one file's progress and pass on the sum."""
+        """Take one file's progress and report the sum."""
         now = time.monotonic()
         self._files[progress.etag] = progress
         files, points = tuple(self._files.values()), self._points
@@ -194,7 +194,7 @@ class _PullMeter:
 
 
 def _choose_name(wanted: str | None, report: PairReport) -> str:
-    """Check the wanted name, or derive one that is free."""
+    """Check the requested name, or derive a free one."""
     if wanted is not None:
         name = installed.check_name(wanted)
         if not _free_for(name, report):
@@ -205,14 +205,14 @@ def _choose_name(wanted: str | None, report: PairReport) -> str:
                 f"there is another pair named {name}{where}", f"Choose another --name{instead}."
             )
         return name
-    # The name of another program's model may have marks that no pair's has.
+    # The name of another program's model may contain characters that are not allowed here.
     base = _derive(report.target, report.name)
     candidates = [base, *(f"{base}-{number}" for number in range(2, 1000))]
     return next(name for name in candidates if _free_for(name, report))
 
 
 def _derive(target: ModelSource, known: str) -> str:
-    """Make a name of the one that is `known`, else from the repository's, or from the file's."""
+    """Derive a name from `known`, or from the repository or the file."""
     text = known or target.repo.rpartition("/")[2] or target.paths[0].stem
     text = re.sub(r"[-_.]gguf$", "", text.lower())
     text = re.sub(r"[^a-z0-9._-]+", "-", text).strip("-._")[: 64 if known else 48]
@@ -220,7 +220,7 @@ def _derive(target: ModelSource, known: str) -> str:
 
 
 def _free_for(name: str, report: PairReport) -> bool:
-    """Tell whether `name` is unused, or used for these very models."""
+    """Whether `name` is free, or belongs to the same models."""
     try:
         existing = installed.find(name)
     except LocalspecError:
@@ -233,7 +233,7 @@ def _free_for(name: str, report: PairReport) -> bool:
 
 
 def _same(model: InstalledModel, source: ModelSource) -> bool:
-    """Tell whether both are the same model, at whatever commit."""
+    """Whether both are the same model, at any commit."""
     ours = source.record()
     if model.repo or ours.repo:
         return (model.repo, model.files) == (ours.repo, ours.files)
@@ -249,7 +249,7 @@ def _is_curated(entry: catalogue.CuratedPair, report: PairReport) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """What is to be pulled; the meaning is that of `pull.plan`."""
+    """What to pull; the fields are those of `plan`."""
 
     pair: str
     draft: str | None = None
@@ -259,7 +259,7 @@ class PullRequest:
         return self.pair if self.draft is None else f"{self.pair} --draft {self.draft}"
 
     def means(self, name: str, reference: tuple[str, str | None]) -> bool:
-        """Whether it stands for the pair `name`, opened as `reference`: PAIR, and a named draft."""
+        """Whether this means the pair `name`, opened as `reference`: PAIR and a named draft."""
         if self.name is not None:
             return name == self.name
         pair, draft = reference
@@ -268,12 +268,12 @@ class PullRequest:
 
 
 def recall_wanted() -> PullRequest | None:
-    """What was to be fetched and changed to when the program ended; None where nothing was."""
+    """The pull that was pending when the program ended; None without one."""
     return private.read_json(_wanted_path(), PullRequest)
 
 
 def remember_wanted(wanted: PullRequest | None) -> None:
-    """Keep what is to be fetched, None for nothing more; a closed folder costs the memory alone."""
+    """Store the pending pull, None for none; if the folder is read-only, nothing is stored."""
     with contextlib.suppress(OSError):
         if wanted is None:
             _wanted_path().unlink(missing_ok=True)
@@ -282,7 +282,7 @@ def remember_wanted(wanted: PullRequest | None) -> None:
 
 
 def forget_wanted(wanted: PullRequest) -> None:
-    """Let go of `wanted`, if it is what was to be fetched."""
+    """Forget `wanted` if it is the pending pull."""
     if recall_wanted() == wanted:
         remember_wanted(None)
 
@@ -292,10 +292,10 @@ def _wanted_path() -> Path:
 
 
 def parse_request(text: str) -> PullRequest:
-    """Read ``user/repo --draft other/repo --name NAME``, also with the command's name before it.
+    """Parse ``user/repo --draft other/repo --name NAME``, with or without the command's name.
 
     Raises:
-        UsageError: there is nothing to pull in it, or something unknown.
+        UsageError: it names nothing to pull, or has an unknown part.
     """
     words = _words(text)
     words = words[len(_COMMAND) :] if words[: len(_COMMAND)] == _COMMAND else words

@@ -1,8 +1,8 @@
-"""One answer of the Hub, read so that it can be stopped and cannot last forever.
+"""One answer of the Hub, read so that it can be cancelled and cannot last forever.
 
-httpx limits each read alone: an answer that drips never ends. A thread of its own therefore opens
-and reads it, while the caller looks at a clock and at the user's wish to stop. An abandoned thread
-ends with its next piece, or when httpx has waited long enough for one.
+httpx limits each read separately, so a slowly dripping answer never ends. A thread therefore opens
+and reads the answer, while the caller watches the clock and the user's wish to stop. An abandoned
+thread ends with its next piece, or at httpx's timeout.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from localspec.pairs.hub.environment import certificates
 from localspec.pairs.hub.retries import NO_HUB, RetryPolicy, TransferInterrupted
 from localspec.safe_text import reason
 
-# ruff: noqa: PLC0415 - loading the library takes a second, and many commands do without it
+# ruff: noqa: PLC0415 - importing huggingface_hub takes a second; many commands do not need it
 
 STEP_S: Final = 0.25
-HEAD_S: Final = 60.0  # for addresses, redirects, certificates and the head of an answer
+HEAD_S: Final = 60.0  # for name lookup, redirects, certificates and the head of an answer
 MOST_REDIRECTS: Final = 10
-SLOW_S: Final = 60.0  # a connection that brings less than SLOW_BYTES in it counts as broken
+SLOW_S: Final = 60.0  # a connection counts as broken below SLOW_BYTES in this time
 SLOW_BYTES: Final = 64_000
-_PIECES: Final = 16  # of 64 KiB, that may wait to be taken
+_PIECES: Final = 16  # pieces of 64 KiB that may queue up
 _FOR_ERRORS: Final = (b"x-error-code", b"x-error-message", b"retry-after", b"x-request-id")
 
 
 def endpoint() -> str:
-    """Give the Hub's address, as ``HF_ENDPOINT`` says."""
+    """The Hub's address, as set by ``HF_ENDPOINT``."""
     return str(constants().ENDPOINT)
 
 
 class ResponseBody:
     """The bytes of one answer, for a `with`, from `start` to `stop`, or to the end if it is None.
 
-    Within the `with`, `start` is the offset of the first byte that comes: 0 from a server that
-    knows no ranges.
+    Within the `with`, `start` is the offset of the first byte that arrives: 0 if the server does
+    not support ranges.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ResponseBody:
         self._retries = retries
         asked = f"bytes={start}-{'' if stop is None else stop - 1}"
         ranged = {"Range": asked} if start or stop is not None else {}
-        # Two simple queues pass 64 KiB on in a third of the time that one with a bound takes.
+        # Two simple queues transfer 64 KiB in a third of the time that one bounded queue takes.
         self._come: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
         for _ in range(_PIECES):
@@ -61,7 +61,7 @@ class ResponseBody:
         self._thread = threading.Thread(target=self._receive, args=(url, ranged), daemon=True)
 
     def __enter__(self) -> ResponseBody:
-        """Wait for the answer's head, at most `HEAD_S`; raise what the client or library raised."""
+        """Wait at most `HEAD_S` for the answer's head; raise what the client or library raised."""
         self._thread.start()
         deadline = time.monotonic() + HEAD_S
         try:
@@ -86,7 +86,7 @@ class ResponseBody:
         self._thread.join(STEP_S)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Give the pieces as they come, and an empty one when none comes for `STEP_S`."""
+        """Yield the pieces as they arrive, and an empty one whenever none arrives for `STEP_S`."""
         since, count = time.monotonic(), 0
         while (piece := self._next()) != b"":
             count += len(piece or b"")
@@ -98,7 +98,7 @@ class ResponseBody:
             yield piece or b""
 
     def _next(self) -> Any:
-        """Give what comes next: the response, pieces, at the end an empty one; None if nothing."""
+        """The next item: the response, then pieces, at last an empty one; None if none came yet."""
         self._retries.check()
         try:
             found = self._come.get(timeout=STEP_S)
@@ -125,7 +125,7 @@ class ResponseBody:
 
 
 def _open(url: str, ranged: dict[str, str]) -> Any:
-    """Send the request and follow redirects, whose bodies may have no end and are not read."""
+    """Send the request and follow redirects, whose bodies may be endless and are not read."""
     from huggingface_hub.utils import (  # type: ignore[attr-defined]
         build_hf_headers,
         get_session,
@@ -141,7 +141,7 @@ def _open(url: str, ranged: dict[str, str]) -> Any:
         ) from None
     try:
         session = get_session()
-    except OSError as error:  # no such file, or none with certificates in it
+    except OSError as error:  # missing, or without certificates
         named = certificates()
         raise HubUnavailable(
             f"secure connections cannot be set up: {reason(error)}",
@@ -161,7 +161,7 @@ def _open(url: str, ranged: dict[str, str]) -> Any:
 def _require_good(response: Any) -> None:
     from huggingface_hub.utils import hf_raise_for_status, httpx  # type: ignore[attr-defined]
 
-    # The library would read an error's body, which is not shown and may have no end.
+    # The library would read the body of an error, which is not shown and may be endless.
     known = [header for header in response.headers.raw if header[0].lower() in _FOR_ERRORS]
     hf_raise_for_status(
         httpx.Response(response.status_code, headers=known, request=response.request)

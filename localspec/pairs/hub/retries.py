@@ -1,4 +1,4 @@
-"""Retries: which failures pass by themselves, how long to wait, and the user's wish to stop."""
+"""Retries: which failures are temporary, how long to wait, and the user's wish to stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localspec.errors import Cancelled, HubOffline, HubUnavailable
 T = TypeVar("T")
 
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-LONGEST_PAUSE: Final = 60.0  # seconds; a server that asks for more gets no other attempt
+LONGEST_PAUSE: Final = 60.0  # seconds; if a server asks for more, there is no other attempt
 _MUCH: Final = 16 << 20
 _LITTLE: Final = 1 << 16
 
@@ -21,7 +21,7 @@ NO_HUB: Final = "Check HF_ENDPOINT, and any proxy or firewall between here and t
 
 
 class TransferInterrupted(HubUnavailable):
-    """A failure that may pass; `retry_after` are the seconds that the server asked to wait."""
+    """A temporary failure; `retry_after` is the number of seconds that the server asked for."""
 
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
         super().__init__(message, CONTINUES)
@@ -43,9 +43,9 @@ class RetryPolicy:
     """How often to retry, with which pauses, and whether the user wants to stop.
 
     Attributes:
-        pauses: seconds before each new attempt; there is one attempt more than pauses.
-        cancel: another thread sets it to stop.
-        note: is told which model is looked at.
+        pauses: seconds before each new attempt; there is one more attempt than pauses.
+        cancel: set by another thread to stop.
+        note: receives the name of the model being looked at.
     """
 
     pauses: tuple[float, ...] = PAUSES
@@ -70,10 +70,11 @@ def retried(
     done: Callable[[], int] = lambda: 0,
     tell: Callable[[str], None] = silent,
 ) -> T:
-    """Run `action` again after errors that pass, with growing pauses, as often as there are pauses.
+    """Run `action`; after temporary errors run it again, once per pause, with growing pauses.
 
-    An attempt that brought more than `_LITTLE` of the bytes that `done` gives is not counted, and
-    after more than `_MUCH` the pauses start small again. `tell` hears why there is a pause.
+    An attempt that gained more than `_LITTLE` bytes, as counted by `done`, does not use up a pause,
+    and one that gained more than `_MUCH` starts the pauses again from the smallest. `tell` receives
+    the reason for each pause.
     """
     failures = in_vain = 0
     while True:

@@ -1,1 +1,1 @@
-"""What a pair takes of the memory, by its headers alone, and how it is made to fit."""
+"""The memory that a pair needs, from its headers alone, and how to make it fit."""

@@ -1,8 +1,8 @@
-"""Which accelerator gets how many of a model's layers, where several share them.
+"""Divides a model's layers among several accelerators.
 
-Devices share the layers in proportion to what is free on each, as in llama.cpp, if each has room
-for its own; or in the proportions of --tensor-split. A token passes through all of them one after
-the other, and layers are counted from the last, which the last device has.
+As in llama.cpp, devices share the layers in proportion to their free memory, if each has room for
+its share; or in the proportions of --tensor-split. A token passes through all of them in turn.
+Layers are counted from the last, which is on the last device.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def by_shares(
     """`setup` with its layers divided in these proportions; devices without one get none.
 
     Args:
-        setup: how a target runs, with as many layers on devices as all of these hold together.
+        setup: of a target, with as many layers on devices as all of these hold together.
         model: its sizes.
         free: the memory that it may take.
         parts: the proportions, in the order of its devices.
-        asked: how many layers the user wants on devices, -1 for all; None for as many as leave
-            every device room for its own.
+        asked: the requested number of layers on devices, -1 for all; None for as many as leave
+            every device room for its share.
 
     Raises:
-        UsageError: there are more than the target has devices, and it has some.
+        UsageError: there are more proportions than devices of the target, which has some.
     """
     devices = [each for each in free.devices if each.target]
     if devices and len(parts) > len(devices):
@@ -66,18 +66,18 @@ def by_memory(
     asked: int | None,
     draft: bool = False,
 ) -> ModelSetup:
-    """`setup` with its layers divided by what is free on each device.
+    """`setup` with its layers divided in proportion to each device's free memory.
 
-    Where a device lacks room for its share, each gets all that it holds, from the last one on.
+    If a device lacks room for its share, all devices are filled instead, starting with the last.
 
     Args:
-        setup: how a model runs, with as many layers on devices as all of these hold together; it
-            stays as it is where there is one device.
+        setup: of a model, with as many layers on devices as all of these hold together; returned
+            unchanged if there is one device.
         model: its sizes.
         free: the memory that it may take.
-        asked: how many layers the user wants on devices, -1 for all; None for as many as fit. Where
-            those asked for do not fit, they are divided by what is free all the same.
-        draft: whether it is the draft, which has devices of its own.
+        asked: the requested number of layers on devices, -1 for all; None for as many as fit.
+            Requested layers that do not fit are divided by free memory all the same.
+        draft: whether this is the draft, which has its own devices.
     """
     devices = [each for each in free.devices if each.serves(draft=draft)]
     if len(devices) < 2 or not setup.gpu_layers:
@@ -95,7 +95,7 @@ def by_memory(
 def crowded(setup: ModelSetup, model: ModelFacts, free: FreeMemory) -> tuple[str, int, int] | None:
     """A device without room for its share: its name, and the bytes it needs and has; else None.
 
-    Without shares there is one device, or no layer on any.
+    Always None without shares: there is one device, or none has layers.
     """
     counts = tuple(layers for _, layers in setup.split)
     if not any(counts):
@@ -133,11 +133,11 @@ def _proportional(parts: Sequence[float], layers: int) -> _Counts:
 
 @dataclass(frozen=True, slots=True)
 class _Ladder:
-    """What a model's layers take on devices.
+    """The memory of a model's layers on devices.
 
     Attributes:
         memory: bytes by the number of layers, counted from the last, without buffers.
-        buffers: bytes besides, on every device that has layers.
+        buffers: further bytes on every device that has layers.
     """
 
     memory: list[int]
@@ -145,7 +145,7 @@ class _Ladder:
 
     @staticmethod
     def of(model: ModelFacts, setup: ModelSetup, devices: int) -> _Ladder:
-        """Count for a model set up so, if this many devices share the layers."""
+        """Compute it for a model with `setup` whose layers are on this many devices."""
         alone = replace(setup, split=())
         needs = [need(model, replace(alone, gpu_layers=n)) for n in range(model.layers + 2)]
         split = tuple((str(number), 1) for number in range(devices))
@@ -156,7 +156,7 @@ class _Ladder:
         )
 
     def sizes(self, counts: _Counts) -> list[int]:
-        """Bytes on each device, by the layers of each; buffers included."""
+        """Bytes on each device for these numbers of layers; buffers included."""
         ends = [*accumulate(reversed(counts), initial=0)][::-1]
         memory = [self.memory[first] - self.memory[last] for first, last in pairwise(ends)]
         return [n + self.buffers if layers else 0 for n, layers in zip(memory, counts, strict=True)]
@@ -167,7 +167,7 @@ class _Ladder:
         return all(not size or size <= each.free - DEVICE_RESERVE for size, each in sizes)
 
     def filled(self, devices: Sequence[Device], most: int) -> _Counts:
-        """As many layers as there is room for, `most` at most; the last device is filled first."""
+        """As many layers as fit, at most `most`; the last device is filled first."""
         counts: list[int] = []
         first = 0
         for each in reversed(devices):

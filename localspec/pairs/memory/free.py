@@ -25,7 +25,7 @@ class Device:
         shared: whether it uses the main memory.
         target, draft: whether that model may use it.
         label: llama.cpp's name of it.
-        worker: the address of the machine that lends it, HOST:PORT; empty for this machine's own.
+        worker: HOST:PORT of the machine that lends it; empty for this machine's own.
     """
 
     free: int
@@ -47,7 +47,7 @@ class FreeMemory:
     Attributes:
         ram: main memory, within the machine's and the container's limit.
         address_space: what a limit on the address space leaves, None without one. Mapped weights
-            count as well, so nothing can be left on disk under it.
+            count towards it, so no weights can stay on disk.
     """
 
     ram: int
@@ -95,16 +95,16 @@ def read_speed(
 ) -> float | None:
     """Measure the bytes per second at which uncached parts of `path` are read.
 
-    Parts from all over the file are dropped from the page cache first. Those that stay there (other
-    programs use them, or they are still to be written) are left out.
+    Parts from all over the file are dropped from the page cache first. Parts that stay there,
+    because other programs use them or they are not written yet, are left out.
 
     Args:
         path: the file.
-        budget: seconds; no part is begun after them.
-        clock: counts seconds.
+        budget: seconds after which no further part is read.
+        clock: returns seconds.
 
     Returns:
-        None if it cannot be measured: not on Linux, or all of the file stays in memory.
+        None if it cannot be measured: not on Linux, or the whole file stays in memory.
     """
     if sys.platform != "linux":
         return None

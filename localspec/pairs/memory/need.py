@@ -44,23 +44,23 @@ _MAX_LAYERS: Final = 512  # llama.cpp's limit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The sizes that a header tells.
+    """The sizes in a header.
 
     Attributes:
-        trained: tokens of context that the model was trained for, 0 if unknown.
+        trained: trained context length in tokens, 0 if unknown.
         layer_weights: bytes of each layer; 0 for one that is not loaded.
         other_weights: bytes of embeddings and output.
-        output_weights: those of them that an accelerator holds.
-        tied: whether these are a copy, as the output is the embedding.
+        output_weights: the part of them that an accelerator holds.
+        tied: whether that part is a copy, as the output is the embedding.
         kv_widths: (key, value) elements per token, for each layer; zeros without attention.
         head_widths: the greatest common divisor of the heads' widths, of keys and of values.
-        state: elements of a recurrent layer's state, and in how many layers.
+        state: elements of a recurrent layer's state, and number of such layers.
         widest: the most floats per token of a batch that a layer holds at once.
         batch, outputs: the most tokens of one decode, and the most rows of logits.
-        shown: floats per token that the target's decodes give to this head.
+        shown: floats per token that the target outputs for this head.
         held: how many copies of these llama.cpp holds for a batch.
-        table: bytes of llama.cpp's vocabulary; 0 for a target, whose one is part of `PROGRAM`.
-        borrows: whether it reads the target's cache instead of one of its own.
+        table: bytes of llama.cpp's vocabulary; 0 for a target, as `PROGRAM` includes its own.
+        borrows: whether it reads the target's cache and has none of its own.
     """
 
     architecture: str
@@ -91,13 +91,13 @@ class ModelFacts:
 
     @property
     def layers(self) -> int:
-        """How many there are, without the output layer."""
+        """Number of layers, without the output layer."""
         return len(self.layer_weights)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSetup:
-    """How a model is run.
+    """How to run a model.
 
     Attributes:
         n_ctx: tokens of context.
@@ -105,8 +105,7 @@ class ModelSetup:
         gpu_layers: layers on accelerators, the output layer counted as the first; -1 for all.
         flash: whether flash attention is on.
         snapshots: of a recurrent state.
-        split: devices' names with the number of these layers on each, in their order; empty for one
-            device or none.
+        split: device names with their numbers of layers, in order; empty for one device or none.
     """
 
     n_ctx: int
@@ -190,15 +189,15 @@ def draft_facts(draft: GgufHeader, more_bytes: int = 0) -> ModelFacts:
         return found
     if draft.architecture == ASSISTANT:
         return _assistant_facts(found, draft, more_bytes)
-    # It reads the inputs of several of the target's layers. llama.cpp also reserves the place where
-    # they are computed, so that they are held twice.
+    # The head reads the inputs of several target layers. llama.cpp also reserves the buffer in
+    # which they are computed, so they are held twice.
     shown = len(draft.settings("target_layers")) * _number(draft, "target_hidden_size", found.width)
     batch = min(HEAD_BATCH, _number(draft, "block_size", HEAD_BATCH))
     return replace(found, batch=batch, outputs=batch, shown=shown, held=2)
 
 
 def _assistant_facts(found: ModelFacts, head: GgufHeader, more_bytes: int) -> ModelFacts:
-    """The sizes of a head all of whose layers count as layers that predict further tokens."""
+    """The sizes of a head whose layers all count as multi-token prediction layers."""
     layers = found.layers
     widths = _head_widths(head, layers, found.width)
     return replace(

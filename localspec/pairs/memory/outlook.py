@@ -25,13 +25,13 @@ COUNTED_CTX: Final = 4096  # tokens of context that lists assume
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """Needed and existing memory, in bytes.
+    """Needed and available memory, in bytes.
 
     Attributes:
         needed: by the models, their caches and buffers, and the program.
-        available: free now, with that of accelerators with memory of their own.
+        available: free now, including accelerators with their own memory.
         total: free if nothing else ran.
-        verdict: ``fits``, ``tight`` (only when other programs make room) or ``too large``.
+        verdict: ``fits``, ``tight`` (fits if other programs make room) or ``too large``.
     """
 
     needed: int
@@ -40,7 +40,7 @@ class MemoryFit:
     verdict: str
 
     def beside(self, room: int) -> MemoryFit:
-        """The same with accelerators that were not counted and have `room` bytes of their own."""
+        """The same with `room` more bytes, of accelerators with their own memory."""
         available, total = self.available + room, self.total + room
         verdict = (
             self.verdict if self.verdict == "fits" else _verdict(self.needed, available, total)
@@ -74,14 +74,14 @@ def outlook_for(
     besides: Sequence[ModelFacts] = (),
     snapshots: int = SNAPSHOTS,
 ) -> MemoryOutlook:
-    """Plan the memory of a pair, and tell whether it fits.
+    """Plan the memory of a pair, and judge whether it fits.
 
     Args:
         target: the target's sizes.
         draft: the draft's, None without one.
         free: the memory that it may take, None for this machine's main memory alone.
         n_ctx: tokens of context, None to choose.
-        disk: measures the disk's speed; called if the weights find no room.
+        disk: measures the disk's speed; called if the weights do not fit.
         besides: sizes of further drafters, which take main memory first.
         snapshots: of a recurrent target's state, 0 if nothing drafts.
     """
@@ -121,10 +121,10 @@ def _fits(
 def counted(
     target: ModelFacts, draft: ModelFacts | None, besides: Sequence[ModelFacts] = ()
 ) -> MemoryFit:
-    """The fit that lists show: with `COUNTED_CTX` tokens, or what the target was trained for.
+    """The fit that lists show: with `COUNTED_CTX` tokens, or the trained context if shorter.
 
-    It counts main memory alone, as a list loads no driver to ask about accelerators;
-    `MemoryFit.beside` adds what is known of them.
+    It counts main memory alone, since a list loads no driver to ask about accelerators;
+    `MemoryFit.beside` adds them.
     """
     n_ctx = min(target.trained or COUNTED_CTX, COUNTED_CTX)
     return outlook_for(target, draft, n_ctx=n_ctx, besides=besides).fit

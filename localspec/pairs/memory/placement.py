@@ -2,7 +2,7 @@
 
 The plan gives up, in this order: layers of the target on the accelerator, a large context, the
 cache's precision, a small context. If only the weights are too large for main memory, they are read
-from disk again for every pass. If nothing helps, the pair is refused before anything is loaded.
+from disk in every pass. If nothing helps, the pair is refused before anything is loaded.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class UserLimits:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """How a target and its draft will be loaded.
+    """How to load a target and its draft.
 
     Attributes:
         target, draft: their setups; the draft's is None without one.
@@ -67,7 +67,7 @@ class MemoryPlan:
         free, left: free memory before and after.
         gave_up: what is smaller than usual, for people.
         advice: what the user could do about it.
-        from_disk: bytes of weights that find no room and are read again for every pass.
+        from_disk: bytes of weights that do not fit and are read again in every pass.
         crowded: a model, a device without room for its share of it, and the bytes it needs and has.
     """
 
@@ -109,7 +109,7 @@ class MemoryPlan:
 
     @property
     def too_large(self) -> tuple[str, str, int, int] | None:
-        """A model whose layers find no room: its name, where, the bytes it needs and has there."""
+        """A model whose layers do not fit: its name, the place, bytes needed and available there."""
         free = self.free
         for name, taken in (("draft", self.draft_need), ("target", self.target_need)):
             if taken is not None:
@@ -129,7 +129,7 @@ class MemoryPlan:
 
     @property
     def caches_fit(self) -> bool:
-        """Whether caches and buffers have room, and a tenth more for weights to pass through."""
+        """Whether caches and buffers fit, with a tenth more for weights to pass through."""
         must = sum(each.host_cache + each.host_buffers for each in self.needs)
         return must + must // 10 + PROGRAM <= self.free.ram and self.too_large is None
 
@@ -178,7 +178,7 @@ class _Planner:
     def plan(self) -> MemoryPlan:
         tried = [self.placed(candidate) for candidate in self.candidates()]
         if self.limits.snapshots and not tried[0].fits:
-            # Without snapshots, a rejection only costs a second reading.
+            # Without snapshots, a rejection only costs decoding again.
             bare = replace(self, limits=replace(self.limits, snapshots=0))
             tried = [tried[0], *(bare.placed(candidate) for candidate in self.candidates())]
         chosen = next((each for each in tried if each.fits), None)
@@ -222,7 +222,7 @@ class _Planner:
         yield from (replace(kind, n_ctx=n) for n in sizes[len(large) :] for kind in kinds)
 
     def placed(self, setup: ModelSetup) -> MemoryPlan:
-        """The plan for this setup, with as many layers on accelerators as have room.
+        """The plan for this setup, with as many layers on accelerators as fit.
 
         The draft comes first: it is small, and reads all its weights for every drafted token.
         """
@@ -326,10 +326,10 @@ class _Planner:
             )
 
     def streaming(self, chosen: MemoryPlan) -> str:
-        """The sentence on a pair whose weights are read from disk for every pass.
+        """The sentence about a pair whose weights are read from disk in every pass.
 
-        The system drops the pages that were used longest ago, which are needed next, so every pass
-        reads all of the target. A draft is used all the time and stays in memory.
+        The system drops the least recently used pages, which are needed next, so every pass reads
+        all of the target. A draft is used all the time and stays in memory.
         """
         measured = self.disk()
         speed = measured or USUAL_DISK

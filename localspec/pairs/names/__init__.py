@@ -1,1 +1,1 @@
-"""What a name stands for: references, curated pairs, names with a meaning of their own."""
+"""The meaning of names: references, curated pairs, and reserved names."""

@@ -27,8 +27,8 @@ class CuratedFile:
     """One side of a curated pair.
 
     Attributes:
-        gb: size in GB, rounded; 0 where `bytes` says it.
-        bytes, revision, sha256: known once the entry has been verified.
+        gb: size in GB, rounded; 0 if `bytes` is set.
+        bytes, revision, sha256: set once the entry has been verified.
     """
 
     repo: str
@@ -45,7 +45,7 @@ class CuratedFile:
 
     @property
     def reference(self) -> Reference:
-        """Where the file is on the Hub, pinned to the revision that was verified."""
+        """The file on the Hub, pinned to the revision that was verified."""
         return Reference(self.repo, file=self.file, revision=self.revision)
 
 
@@ -54,17 +54,17 @@ class CuratedPair:
     """One entry of the catalogue.
 
     Attributes:
-        kind: what it is for: ``chat``, ``code`` or ``reasoning``, or ``starter``.
+        kind: its purpose: ``chat``, ``code`` or ``reasoning``, or ``starter``.
         memory_gb: the memory class it is meant for, in GB.
         licence: the target's licence.
         architecture: llama.cpp's name of the target's.
-        template: the chat template with which its thoughts and calls were tried, by its file in
-            llama.cpp's source; empty where none was seen.
-        draft: None where nothing but lookup, or a head inside the target, drafts.
-        head: ``mtp`` where the target's file has that head; empty without one.
-        active: share of the weights that a token reads: of a mixture's experts those used.
-        evidence: why drafting is believed to help, and where that was published.
-        sampling: what the target's makers advise, by llama.cpp's names of the settings.
+        template: the chat template with which its thoughts and calls were tested, as a file name in
+            llama.cpp's source; empty if none was.
+        draft: None if only lookup or a head inside the target drafts.
+        head: ``mtp`` if the target's file has that head; otherwise empty.
+        active: share of the weights that a token reads; less than 1 for a mixture of experts.
+        evidence: why drafting should help, and where that was published.
+        sampling: the advice of the target's makers, by llama.cpp's names of the settings.
     """
 
     name: str
@@ -88,7 +88,7 @@ class CuratedPair:
 
     @property
     def dialect(self) -> str:
-        """Whether its thoughts and calls are known to be read, in a sentence."""
+        """A sentence on whether its thoughts and calls are known to be read correctly."""
         if self.template:
             return f"thoughts and calls were tried with the chat template {self.template}"
         return "its chat template was not seen; how it marks thoughts and calls is learnt here"
@@ -126,15 +126,15 @@ def pairs() -> dict[str, CuratedPair]:
 
 
 def sampling_for(name: str, file: str) -> Mapping[str, int | float]:
-    """The sampling settings that a model's makers advise, as far as the catalogue knows the model.
+    """The sampling settings that a model's makers advise, if the catalogue knows the model.
 
     Args:
         name: of its pair.
-        file: its first file's name; another quant of a curated target counts as the same model.
+        file: name of its first file; another quant of a curated target counts as the same model.
     """
     try:
         known = pairs()
-    except LocalspecError:  # told where somebody asks for a curated pair
+    except LocalspecError:  # reported when a curated pair is requested
         return {}
     same = (pair for pair in known.values() if _model(pair.target.file) == _model(file))
     found = next(same, None) or known.get(name)
@@ -148,19 +148,19 @@ def _model(file: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedPair:
-    """One pair.
+    """One pair in a list.
 
     Attributes:
         kind: ``starter``, ``chat``, ``code``, ``reasoning``, or ``own`` for pairs by reference.
-        memory_gb: the memory class, 0 where there is none.
+        memory_gb: the memory class, 0 without one.
         n_bytes: size of all its files.
         target_bytes, draft_bytes: of each model's.
         active: share of the target's weights that a token reads.
-        bits: of one of its weights, about; 0 where nobody knows.
-        drafter: what model drafts: ``draft``, ``mtp`` (inside the target), or none.
-        state: ``installed``, ``incomplete`` (files are gone), ``available``, or ``found`` (of
+        bits: approximate bits per target weight; 0 if unknown.
+        drafter: the model that drafts: ``draft``, ``mtp`` (inside the target), or empty.
+        state: ``installed``, ``incomplete`` (files are missing), ``available``, or ``found`` (of
             another program).
-        evidence: why drafting is believed to help it, as the catalogue says.
+        evidence: why drafting should help, from the catalogue.
         verified: whether it is pinned to revisions and hashes.
     """
 
@@ -207,7 +207,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         fit = counted(facts(target), sizes[0] if sizes else None, besides)
         active, bits = active_share(target), target.bits
         drafter = drafter or (head_checks.MTP if head_checks.has_usable_mtp(target) else "")
-    except LocalspecError:  # files are gone or damaged
+    except LocalspecError:  # files are missing or damaged
         fit = unread(n_bytes)
     return ListedPair(
         name=pair.name,

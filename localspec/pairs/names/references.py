@@ -1,4 +1,4 @@
-"""Hub references as people write them, and which of a repository's files they mean.
+"""Hub references as people write them, and the files of a repository that they mean.
 
 ``user/repo[:QUANT|:file.gguf][@revision]``, and URLs.
 """
@@ -22,11 +22,11 @@ _QUANT: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,39}", re.ASCII)
 _REVISION: Final = re.compile(r"[A-Za-z0-9][\w./+-]{0,127}", re.ASCII)
 _HUB_HOSTS: Final = ("hf.co", "www.hf.co", "huggingface.co", "www.huggingface.co")
 _IN_URLS: Final = ("blob", "resolve", "raw", "tree")
-_LONGEST_NAME: Final = 255  # bytes that file systems take
+_LONGEST_NAME: Final = 255  # bytes that file systems allow
 _FORMS: Final = (
     "Write user/repo, user/repo:QUANT or user/repo:file.gguf, with @revision after it if need be."
 )
-# What llama.cpp's -hf falls back to, in this order, before it takes the first file.
+# The fallbacks of llama.cpp's -hf, in this order, before it takes the first file.
 DEFAULTS: Final = ("Q4_K_M", "Q8_0")
 _BITS: Final = {name: 8 * size / n for name, n, size in GGML_TYPES.values() if "K" not in name}
 _NOT_A_MODEL: Final = re.compile(r"mmproj|imatrix|(^|/)(mtp|eagle3|dflash|dspark)-", re.I)
@@ -50,7 +50,7 @@ class Reference:
 
 
 def looks_like_path(text: str) -> bool:
-    """Tell whether `text` is meant as a local file: it starts or ends as one does."""
+    """Whether `text` starts or ends like a local file's path."""
     if "://" in text:
         return False
     if text.startswith(("/", "./", "../", "~", ".\\", "..\\")) or re.match(r"[A-Za-z]:[\\/]", text):
@@ -60,9 +60,9 @@ def looks_like_path(text: str) -> bool:
 
 
 def means_local(text: str) -> bool:
-    """Tell whether `text` means a file on this disk, there or not.
+    """Whether `text` means a file on this disk, existing or not.
 
-    ``user/repo/file.gguf`` does only where that file is, or at least its folder.
+    ``user/repo/file.gguf`` only does if that file, or at least its folder, exists.
     """
     if not looks_like_path(text):
         return False
@@ -75,10 +75,10 @@ def means_local(text: str) -> bool:
 
 
 def parse(text: str) -> Reference:
-    """Parse a Hub reference in any of the forms that users know.
+    """Parse a Hub reference in any of the usual forms.
 
     Raises:
-        BadReference: it names no repository, or something unsafe in it.
+        BadReference: it names no repository, or contains something unsafe.
     """
     text = text.strip()
     host = text.split("/", 1)[0].lower()
@@ -96,7 +96,7 @@ def parse(text: str) -> Reference:
 
 
 def safe_file(name: str) -> bool:
-    """Tell whether `name`, a file's path in a repository, stays inside a folder it is put into."""
+    """Whether `name`, a file's path in a repository, stays inside its folder."""
     if not name or name != name.strip() or "\\" in name or ":" in name or not name.isprintable():
         return False
     path = PurePosixPath(name)
@@ -106,7 +106,7 @@ def safe_file(name: str) -> bool:
 
 
 def _cut_revision(text: str) -> tuple[str, str]:
-    """Take ``@revision`` off, wherever it stands: at the end, or before ``:QUANT``."""
+    """Split off ``@revision``, which may be at the end or before ``:QUANT``."""
     body, at, revision = text.partition("@")
     if not at:
         return body, ""
@@ -123,7 +123,7 @@ def _parse_url(text: str) -> Reference:
     scheme, _, rest = text.rpartition("://")
     try:
         url = urlsplit(text if scheme else f"https://{text}")
-    except ValueError:  # brackets, as around an address of IPv6, that do not close
+    except ValueError:  # unbalanced brackets, as around an IPv6 address
         raise BadReference(f"{text!r} is no Hub address", _FORMS) from None
     path = f"{url.netloc}{url.path}" if scheme == "hf" else url.path
     if scheme not in ("", "http", "https", "hf") or not rest:
@@ -131,10 +131,10 @@ def _parse_url(text: str) -> Reference:
     own = urlsplit(os.environ.get("HF_ENDPOINT", ""))
     if scheme.startswith("http") and url.netloc.lower() not in (*_HUB_HOSTS, own.netloc.lower()):
         raise BadReference(f"{url.netloc} is not the Hub", "Set HF_ENDPOINT to use another Hub.")
-    if url.netloc.lower() == own.netloc.lower():  # a mirror may be a folder of its server
+    if url.netloc.lower() == own.netloc.lower():  # a mirror may be a folder on its server
         path = path.removeprefix(own.path.rstrip("/"))
     path = path.strip("/").removeprefix("models/")
-    parts = [unquote(part) for part in path.split("/")]  # a branch may have a %2F in its name
+    parts = [unquote(part) for part in path.split("/")]  # a branch may contain %2F
     if len(parts) >= 4 and parts[2] in _IN_URLS:
         revision, file = parts[3], "/".join(parts[4:])
         if parts[3] == "refs" and len(parts) >= 6:  # refs/pr/3
@@ -158,10 +158,11 @@ def _checked(text: str, reference: Reference) -> Reference:
 
 
 def choose(files: Iterable[str], reference: Reference) -> list[str]:
-    """Choose the file that `reference` means among `files`, with all parts if it is split.
+    """Choose the file among `files` that `reference` means, with all parts if it is split.
 
     Raises:
-        NotOnHub: there is no such file or quant, or no model at all; those there are listed.
+        NotOnHub: the file or quant does not exist, or the repository has no model; the message
+            lists what exists.
     """
     names = sorted(files)
     models = [name for name in names if is_model(name)]
@@ -184,7 +185,7 @@ def choose(files: Iterable[str], reference: Reference) -> list[str]:
 
 
 def is_model(name: str) -> bool:
-    """Tell whether `name` is a model's file: not a projector, not a head, not a later part."""
+    """Whether `name` is a model's file: not a projector, a head or a later part."""
     split = SPLIT_NAME.match(name)
     return (
         name.lower().endswith(".gguf")
@@ -194,7 +195,7 @@ def is_model(name: str) -> bool:
 
 
 def quant_of(name: str) -> str:
-    """Read the quant from a file name, such as ``Q4_K_M``; empty when it names none."""
+    """The quant in a file name, such as ``Q4_K_M``; empty if there is none."""
     split = SPLIT_NAME.match(name)
     stem = split["stem"] if split else re.sub(r"\.gguf$", "", name, flags=re.I)
     found = _QUANT_IN_NAME.findall(stem)
@@ -202,10 +203,10 @@ def quant_of(name: str) -> str:
 
 
 def quant_bits(quant: str) -> float:
-    """About how many bits a weight of this quant takes, such as ``Q4_K_M``; 0 where nobody knows.
+    """Approximate bits per weight of a quant such as ``Q4_K_M``; 0 if unknown.
 
-    A name with a K stands for a mixture: mostly of the type with that digit, whose scales take half
-    a bit more, and some of finer ones.
+    A name with a K means a mixture: mostly the type with that digit, plus half a bit for scales,
+    and some finer types.
     """
     exact = _BITS.get(quant.upper())
     digit = re.search(r"(?:Q|FP)(\d)", quant, re.I)

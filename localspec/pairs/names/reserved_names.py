@@ -1,7 +1,7 @@
-"""Names of pairs that have a meaning of their own; nothing is imported for them."""
+"""Names of pairs with a meaning of their own; this module imports nothing for them."""
 
 from typing import Final
 
 STARTER: Final = "starter"
 FORMER_STARTER: Final = "demo"
-"""The pair that came before: wherever a pair is named, this name means the starter."""
+"""The former starter: wherever a pair is named, this name now means the starter."""

@@ -1,4 +1,4 @@
-"""What people mean when they write a pair's name, and the files on this disk that it stands for."""
+"""What people mean when they name a pair, and the files on this disk that it stands for."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ NO_DRAFT: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPair:
-    """Files that are on this disk.
+    """Files on this disk.
 
     Attributes:
-        name: how to show the pair.
+        name: the pair's name for display.
         target: the target's first file.
-        draft: the draft's first file, None where nothing drafts.
-        draft_reason: where the draft comes from, or why there is none.
-        besides: the first files of what else drafts.
+        draft: the draft's first file, None if nothing drafts.
+        draft_reason: the source of the draft, or why there is none.
+        besides: the first files of further drafters.
     """
 
     name: str
@@ -41,24 +41,24 @@ class ResolvedPair:
 
     @property
     def drafts(self) -> tuple[Path, ...]:
-        """The first files of all that drafts."""
+        """The first files of all drafters."""
         return self.besides if self.draft is None else (self.draft, *self.besides)
 
 
 def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) -> ResolvedPair:
-    """Find the files that `pair` and `draft` stand for; nothing is fetched.
+    """Find the files that `pair` and `draft` mean; nothing is fetched.
 
     Args:
-        pair: a short name, a GGUF file or a Hub reference; None is the starter.
-        draft: a file, a reference, an installed pair's name or ``none``; None leaves the
-            choice to the pair.
-        scan: whether a name may stand for a model of another program.
+        pair: a short name, a GGUF file or a Hub reference; None means the starter.
+        draft: a file, a reference, an installed pair's name or ``none``; None leaves the choice to
+            the pair.
+        scan: whether a name may mean a model of another program.
 
     Raises:
         ModelFileError: a file is missing.
         NotOnHub: a name is unknown, or the pair is not on this disk; the remedy pulls it.
-        BadReference: the text names no model.
-        UsageError: there is no text.
+        BadReference: the text does not name a model.
+        UsageError: the text is empty.
     """
     target = _on_disk(STARTER if pair is None else pair, scan, pull_draft=draft)
     if draft is None:
@@ -66,7 +66,7 @@ def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) ->
     if draft.lower() == NO_DRAFT:
         return replace(target, draft=None, draft_reason="none was wanted", besides=())
     named = _on_disk(draft, scan)
-    # A pair's name stands for what drafts in it here.
+    # Here the name of a pair means its drafter.
     is_pair = isinstance(meaning(draft, scan=scan), InstalledPair | CuratedPair)
     first, *others = (named.drafts if is_pair else ()) or (named.target,)
     return replace(target, draft=first, draft_reason="named", besides=tuple(others))
@@ -76,15 +76,15 @@ Meaning = InstalledPair | CuratedPair | Reference | FoundModel | Path
 
 
 def meaning(text: str, *, scan: bool = True) -> Meaning:
-    """Tell what `text` means: a pair by its name, a model on the Hub, or a file on this disk.
+    """The meaning of `text`: a pair's name, a model on the Hub, or a file on this disk.
 
-    Only what is written like a path may mean a file that is not there. Where nothing else has the
-    name, it may be a model of another program; they are looked for only then, and with `scan`.
+    Only text written like a path may mean a missing file. With `scan`, models of other programs are
+    searched for if nothing else has the name.
 
     Raises:
-        NotOnHub: it is written like a name, and nothing has it.
-        BadReference: it is written like a Hub reference and names no model.
-        UsageError: there is no text.
+        NotOnHub: it is written like a name, but nothing has that name.
+        BadReference: it is written like a Hub reference but does not name a model.
+        UsageError: the text is empty.
         LocalspecError: the pair's record is damaged.
     """
     text = text.strip()
@@ -95,7 +95,7 @@ def meaning(text: str, *, scan: bool = True) -> Meaning:
     path = folders.user_path(text)
     if references.means_local(text):
         return path
-    if any(mark in text for mark in "/@"):  # a user's file may be a/b without an ending
+    if any(mark in text for mark in "/@"):  # a file may be named a/b without an ending
         return path if folders.is_file(path) else references.parse(text)
     name = STARTER if starter.is_meant(text) else text.lower()
     pair = starter.pair() if name == STARTER else installed.find(text)
@@ -144,7 +144,7 @@ def _from_record(pair: InstalledPair) -> ResolvedPair:
                 f"a file of the pair {pair.name} is gone: {model.first_gone}",
                 f"Run `localspec pull {target.origin} --draft {named} --name {pair.name}`.",
             )
-    if draft is None and pair.name == STARTER:  # there may be a head that was trained for it
+    if draft is None and pair.name == STARTER:  # a head may have been trained for it
         return _with_known_draft(pair.name, target.path)
     if draft is None:
         return ResolvedPair(pair.name, target.path, None, "the pair was pulled without one")
@@ -152,7 +152,7 @@ def _from_record(pair: InstalledPair) -> ResolvedPair:
 
 
 def _with_known_draft(name: str, target: Path) -> ResolvedPair:
-    """Give `target` the draft of an installed pair that has the same target, if there is one."""
+    """Give `target` the draft of an installed pair with the same target, if any."""
     pair = pair_with(target)
     if pair is None:
         return ResolvedPair(name, target, None, "none was named, and none is known for this target")
@@ -165,7 +165,7 @@ def _with_drafts_of(pair: InstalledPair, name: str, target: Path, reason: str) -
 
 
 def pair_with(target: Path) -> InstalledPair | None:
-    """Find an installed pair with this target and drafts that are there; None if there is none."""
+    """Find an installed pair with this target whose drafters are on this disk; None without one."""
     real = folders.real(target)
     for pair in installed.all_pairs():
         here = pair.drafts and all(each.complete for each in pair.drafts)
@@ -175,7 +175,7 @@ def pair_with(target: Path) -> InstalledPair | None:
 
 
 def suggestion(name: str, others: FoundModels | None = None) -> str:
-    """Say what may have been meant by `name`, which is no pair, nor one of the `others`."""
+    """Suggest a known pair, or one of the `others`, with a name similar to `name`."""
     known = [*(pair.name for pair in installed.all_pairs()), *catalogue.pairs()]
     known += [model.name for model in others.models] if others else []
     close = difflib.get_close_matches(name.lower(), known, n=1)

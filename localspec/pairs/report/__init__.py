@@ -1,1 +1,1 @@
-"""What is known of a pair before it is fetched or loaded."""
+"""What is known about a pair before it is fetched or loaded."""

@@ -40,12 +40,12 @@ def lines(report: PairReport) -> list[str]:
 
 
 def draft_lines(report: PairReport, used: str | None, *, lookup: bool) -> list[str]:
-    """Say what drafts for a target now, and which others would fit it, or why not.
+    """Say what drafts for a target now, and which other drafts would fit, or why not.
 
     Args:
         report: of the target.
         used: the models that draft.
-        lookup: whether what repeats is copied as well.
+        lookup: whether repeated text is copied as well.
     """
     found, own = [drafting_line(used, lookup=lookup)], report.draft
     if own is not None:
@@ -73,7 +73,7 @@ def _role(source: ModelSource) -> str:
 
 
 def _vocabulary(compared: VocabularyReport) -> str:
-    """Say whether the draft can serve, and how."""
+    """Say whether and how the draft can serve."""
     if compared.alike is None:
         return f"{'matches' if compared.compatible else 'does not match'}: {compared.reason}"
     share = formats.percent(compared.alike)
@@ -81,7 +81,7 @@ def _vocabulary(compared: VocabularyReport) -> str:
 
 
 def memory_line(outlook: MemoryOutlook) -> str:
-    """Say how much memory a pair needs and whether it is there."""
+    """Say how much memory a pair needs and whether it is available."""
     need = outlook.fit
     sentence = {
         "fits": "it fits",
@@ -95,7 +95,7 @@ def memory_line(outlook: MemoryOutlook) -> str:
 
 
 def _plan_lines(outlook: MemoryOutlook) -> list[str]:
-    """Sizes first, then what was given up and what one could do."""
+    """Sizes first, then what was given up and what the user could do."""
     found = outlook.plan
     if found is None:
         return [f"plan        {outlook.refusal}"]
@@ -117,7 +117,7 @@ def _sizes(need: MemoryNeed) -> str:
 
 
 def licence_line(report: PairReport) -> str:
-    """Name the licences, and what a gated repository wants."""
+    """Name the licences, and what a gated repository requires."""
     names = (one_line(model.licence, 80) or "not stated" for model in report.models)
     gated = [model.repo for model in report.models if model.gated]
     tail = f"; gated: {', '.join(dict.fromkeys(gated))}" if gated else ""

@@ -1,6 +1,6 @@
-"""Looking at a pair before anything is fetched or loaded: sizes, vocabulary, memory, licence.
+"""Examines a pair before anything is fetched or loaded: sizes, vocabulary, memory, licence.
 
-Of a target that came without a draft, the known models are tried that might serve as one.
+For a target without a draft, known models are tried as drafts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WITHOUT_A_MODEL: Final = {
     "lookup": "what repeats is copied (lookup)",
     head_checks.MTP: "the head inside the target was named",
 }
-# Of other programs' models so many are tried, the smallest first: each has its header read.
+# At most this many models of other programs are tried, smallest first, as each header is read.
 MOST_OTHERS: Final = 40
 
 
@@ -50,9 +50,8 @@ class DraftCandidate:
     """A model that may be tried as a draft, or was.
 
     Attributes:
-        draft: what to give as ``--draft``.
-        bytes: its size.
-        on_disk: whether it is here already.
+        draft: the value for ``--draft``.
+        on_disk: whether it is on this disk.
         fits: whether it can serve the target.
         reason: why it does or does not.
     """
@@ -66,15 +65,15 @@ class DraftCandidate:
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """Everything that is known about a pair before it is loaded.
+    """Everything known about a pair before it is loaded.
 
     Attributes:
-        name: the short name, empty where the pair has none yet.
-        draft_reason: where the draft comes from, or why there is none.
+        name: the short name, empty if the pair has none yet.
+        draft_reason: the source of the draft, or why there is none.
         vocabulary: the comparison, None without a draft.
-        candidates: drafts that were tried for a target without one, or besides it.
+        candidates: drafts that were tried in addition to the pair's own, if any.
         outlook: whether it fits, and how it would be loaded now.
-        besides: what else drafts, such as a head beside a draft model.
+        besides: further drafters, such as a head in addition to a draft model.
     """
 
     name: str
@@ -88,28 +87,28 @@ class PairReport:
 
     @property
     def drafts(self) -> tuple[ModelSource, ...]:
-        """All that drafts and has files of its own."""
+        """All drafters with files of their own."""
         return self.besides if self.draft is None else (self.draft, *self.besides)
 
     @property
     def models(self) -> tuple[ModelSource, ...]:
-        """The target, and all that drafts and has files of its own."""
+        """The target, and all drafters with files of their own."""
         return (self.target, *self.drafts)
 
     @property
     def missing(self) -> int:
-        """Bytes that are still to be fetched; what serves as two is fetched once."""
+        """Bytes still to be fetched; a file with two roles counts once."""
         once = {model.files or model.paths: model.missing for model in self.models}
         return sum(once.values())
 
     @property
     def n_bytes(self) -> int:
-        """Size of all files, those of all that drafts included."""
+        """Size of all files, including those of all drafters."""
         return sum(model.n_bytes for model in self.models)
 
     @property
     def listed(self) -> ListedPair:
-        """The pair as the list of all pairs would show it, though it is not installed yet."""
+        """The pair as the list of pairs would show it, although it is not installed."""
         target, draft = self.target, self.draft
         own_head = head_checks.MTP if head_checks.has_usable_mtp(target.header) else ""
         return ListedPair(
@@ -139,21 +138,22 @@ def examine(
     scan: bool = True,
     further: bool = False,
 ) -> PairReport:
-    """Look at a pair, wherever its files are; an unfit draft is reported, not refused.
+    """Examine a pair wherever its files are; a draft that does not fit is reported, not refused.
 
     Args:
         pair: a short name, a file or a Hub reference.
-        draft: with commas files, references, pairs' names and the words ``auto`` (what the pair
-            has), ``lookup``, ``mtp`` (the head inside the target) and ``none``; None is ``auto``.
-        retries: of whoever waits for it.
+        draft: separated by commas: files, references, pairs' names and the words ``auto`` (the
+            pair's own), ``lookup``, ``mtp`` (the head inside the target) and ``none``; None means
+            ``auto``.
+        retries: the caller's.
         n_ctx: tokens of context to count memory for, None to choose.
-        free: tells what the machine has free, None for its main memory alone.
-        scan: whether models of other programs on this disk count.
-        further: whether drafts are tried as well for a pair that was given something that drafts.
+        free: returns the free memory, None for the machine's main memory alone.
+        scan: whether to consider models of other programs on this disk.
+        further: whether to try more drafts for a pair that has a drafter already.
 
     Raises:
         HubError, ModelError, UsageError: a model cannot be found or read.
-        Cancelled: the user wants to stop.
+        Cancelled: the user stopped it.
     """
     name, target, own = _find(pair, retries, scan)
     usable.require_usable(target.header, target.label)
@@ -189,11 +189,11 @@ def examine(
 
 
 _DraftsFound = tuple[Sequence[ModelSource], str, tuple[DraftCandidate, ...]]
-"""What drafts, where it comes from or why there is none, and what was tried."""
+"""The drafters, their source or why there are none, and the candidates that were tried."""
 
 
 def _asked(text: str) -> list[str]:
-    """Take what drafts apart; words that have a meaning of their own come back in lower case."""
+    """Split a value of ``--draft``; words with a special meaning are returned in lower case."""
     asked = [word.strip() for word in text.split(",")]
     known = [low if (low := word.lower()) in (AUTO, *_WITHOUT_A_MODEL) else word for word in asked]
     if NO_DRAFT in known and len(known) > 1:
@@ -215,7 +215,7 @@ def _require_different(drafts: Sequence[ModelSource]) -> None:
 
 
 def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
-    """The sizes of a draft model, or of a head, which has to fit the target."""
+    """The sizes of a draft model, or of a head, which must fit the target."""
     if head_checks.is_head(draft.header):
         head_checks.require_fit(draft.header, target.header, draft.label)
     return draft_facts(draft.header, draft.more_bytes)
@@ -225,7 +225,7 @@ Finder = Callable[[], tuple[ModelSource, ...]]
 
 
 def _find(text: str, retries: RetryPolicy, scan: bool) -> tuple[str, ModelSource, Finder | None]:
-    """Find the pair's name (empty if none), its target, and how to find what drafts in it."""
+    """Find the pair's name (empty if none), its target, and a function that finds its drafters."""
     found = resolver.meaning(text, scan=scan)
     if isinstance(found, InstalledPair):
         target, drafts = model_source.from_record(found.target, retries), found.drafts
@@ -247,7 +247,7 @@ def _find(text: str, retries: RetryPolicy, scan: bool) -> tuple[str, ModelSource
 
 
 def _curated(entry: CuratedPair, file: CuratedFile, retries: RetryPolicy) -> ModelSource:
-    """Look at one side of a curated pair; it must be the very file that was verified."""
+    """Look at one side of a curated pair; it must be exactly the file that was verified."""
     target, *drafts = (Reference(side.repo, file=side.file) for side in entry.files)
     draft = drafts[0] if drafts else NO_DRAFT
     newest = f"If you trust its owner: `localspec pull {target} --draft {draft}`."
@@ -267,12 +267,12 @@ def _curated(entry: CuratedPair, file: CuratedFile, retries: RetryPolicy) -> Mod
 
 def _find_drafts(text: str, retries: RetryPolicy, scan: bool) -> tuple[ModelSource, ...]:
     _, found, own = _find(text, retries, scan)
-    # A pair's name stands for what drafts in it here.
+    # Here the name of a pair means its drafters.
     return (own() if own is not None else ()) or (found,)
 
 
 def _search(target: ModelSource, retries: RetryPolicy, scan: bool) -> _DraftsFound:
-    """Find a draft for a target that came without one."""
+    """Find a draft for a target that has none."""
     paired = _paired_before(target)
     if paired:
         return _find_drafts(paired, retries, scan), f"as in the pair {paired}", ()
@@ -283,7 +283,7 @@ def _search(target: ModelSource, retries: RetryPolicy, scan: bool) -> _DraftsFou
 
 
 def _paired_before(target: ModelSource) -> str:
-    """Find a known pair with the same target, an installed one or a curated one; else ""."""
+    """The name of an installed or curated pair with the same target; empty without one."""
     known = resolver.pair_with(target.paths[0])
     if known is not None:
         return known.name
@@ -299,13 +299,12 @@ def _try_all(
 ) -> tuple[DraftCandidate, ...]:
     """Try the starter, the models on this disk and the catalogue's drafts on a target.
 
-    `own` are that target, and what drafts for it already.
-    Of what is not on this disk only the start of the header is read, and all of it where that
-    agrees. Without a network, the rest of the catalogue is left out. The fitting ones come
-    first, those on this disk before the others, the smallest first.
+    `own` holds the target and its present drafters. Of models that are not on this disk, only the
+    start of the header is read, and the rest if that fits. Without a network, the rest of the
+    catalogue is left out. Fitting drafts come first, then those on this disk, then the smallest.
 
     Raises:
-        Cancelled: the user wants to stop.
+        Cancelled: the user stopped it.
     """
     target = own[0]
     found: dict[str, DraftCandidate] = {}
@@ -325,12 +324,11 @@ def _try_all(
 def _untried(
     own: Sequence[ModelSource], scan: bool
 ) -> Iterator[tuple[DraftCandidate, Path | Reference]]:
-    """What is on this disk, but for `own` models, then what the catalogue knows besides."""
+    """The models on this disk except `own`, then the other models of the catalogue."""
     target = own[0]
     taken = {folders.real(model.paths[0]) for model in own}
     named = [
-        # A pair's only draft has the pair's name, and so has the starter; other models are named by
-        # where they came from.
+        # The starter and a pair's only draft go by the pair's name; other models by their source.
         (pair.name if pair.drafts == (model,) or pair.name == STARTER else model.origin, model)
         for pair in starter.pairs_here()
         for model in reversed(pair.models)

@@ -1,4 +1,4 @@
-"""One model, wherever it is: a file on this disk, or a repository that is only looked at."""
+"""One model, wherever it is: a file on this disk, or a repository that is only examined."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class ModelSource:
         header: the first file's header.
         n_bytes: size of all files.
         paths: its files where they are, or will be once fetched.
-        files: the files on the Hub that still belong to it; empty for local ones.
-        missing: bytes that are still to come.
-        revision: the branch or tag that was asked for.
-        licence: as the repository says; empty when unknown.
+        files: its files on the Hub; empty for local models.
+        missing: bytes still to be fetched.
+        revision: the requested branch or tag.
+        licence: from the repository; empty if unknown.
         gated: whether the repository is.
     """
 
@@ -50,7 +50,7 @@ class ModelSource:
 
     @property
     def label(self) -> str:
-        """How to name it to people."""
+        """Its name for people."""
         if not self.files:
             return str(self.paths[0])
         more = f" and {len(self.files) - 1} more parts" if len(self.files) > 1 else ""
@@ -75,7 +75,7 @@ class ModelSource:
         return max(0, self.n_bytes - self.header.data_offset - self.header.tensor_bytes)
 
     def record(self) -> InstalledModel:
-        """Describe it for an installed pair's record."""
+        """Its entry for an installed pair's record."""
         return InstalledModel(
             paths=tuple(str(path.absolute()) for path in self.paths),
             reference=self.reference,
@@ -89,7 +89,7 @@ class ModelSource:
 
 
 def _require_usable(header: GgufHeader, label: str) -> None:
-    """Of a head no more can be said without its target than that it is whole."""
+    """Check that the model is usable; of a head, without its target, only that it is whole."""
     if head_checks.is_head(header):
         usable.require_whole(header, label)
     else:
@@ -101,7 +101,7 @@ def local(path: Path) -> ModelSource:
 
     Raises:
         ModelFileError: it is missing or damaged.
-        UnsupportedModel: nobody can chat with it.
+        UnsupportedModel: it cannot chat.
     """
     model = gguf.read_model(path)
     _require_usable(model.header, str(path))
@@ -112,21 +112,21 @@ def local(path: Path) -> ModelSource:
 def from_hub(
     reference: Reference, retries: RetryPolicy, like: GgufHeader | None = None
 ) -> ModelSource:
-    """Look at a model on the Hub; a few MB at most are read of what is not on this disk.
+    """Look at a model on the Hub, reading a few MB at most of what is not on this disk.
 
-    Without a connection, a model that is in the cache in full will do.
+    Without a connection, a complete model in the cache is used.
 
     Args:
         reference: which model.
-        retries: of whoever waits for it.
-        like: a target; reading stops as soon as the model cannot be a draft for it.
+        retries: the caller's.
+        like: a target; reading stops once the model cannot be a draft for it.
 
     Raises:
         VocabularyMismatch: it cannot be a draft for `like`.
-        HubError: it is not there, not ours to see, or the Hub cannot be asked.
+        HubError: it does not exist, needs access rights, or the Hub cannot be asked.
         ModelFileError: its header is damaged.
-        UnsupportedModel: nobody can chat with it.
-        Cancelled: the user wants to stop.
+        UnsupportedModel: it cannot chat.
+        Cancelled: the user stopped it.
     """
     retries.note(f"looking at {reference}")
     try:
@@ -155,7 +155,7 @@ def from_hub(
 
 
 def _from_cache(reference: Reference, paths: list[Path]) -> ModelSource:
-    """Take a cached model as it is; its commit is the snapshot it lies in."""
+    """Take a cached model as it is; its commit is that of its snapshot."""
     snapshots = hub_cache.repo_folder(reference.repo) / "snapshots"
     commit = paths[0].relative_to(snapshots).parts[0]
     files = tuple(
@@ -173,10 +173,10 @@ def _from_cache(reference: Reference, paths: list[Path]) -> ModelSource:
 
 
 def from_record(model: InstalledModel, retries: RetryPolicy) -> ModelSource:
-    """Look at an installed model where it is, or on the Hub where files of it are gone.
+    """Look at an installed model where it is, or on the Hub if files are missing.
 
     Raises:
-        DownloadCorrupt: the Hub has another file in its place now.
+        DownloadCorrupt: the Hub now has another file in its place.
         LocalspecError: as `local` and `from_hub`.
     """
     if not model.complete and model.reference:
@@ -190,7 +190,7 @@ def from_record(model: InstalledModel, retries: RetryPolicy) -> ModelSource:
     found = local(model.path)
     found = replace(found, licence=model.licence or found.licence)
     files = tuple(
-        # A file kept in git itself has no sha256 in the record; its blob has its name.
+        # A file kept in git itself has no sha256 in the record; the name of its blob identifies it.
         RemoteFile(
             model.repo, model.commit, name, path.stat().st_size, digest or path.resolve().name
         )
@@ -202,9 +202,9 @@ def from_record(model: InstalledModel, retries: RetryPolicy) -> ModelSource:
 
 
 def sha256(source: ModelSource) -> str:
-    """Give the hash of the first file; empty when neither the Hub nor this disk knows it.
+    """The hash of the first file; empty if neither the Hub nor this disk knows it.
 
-    In a cache without links the file's own bytes say it.
+    In a cache without links, the file itself is hashed.
     """
     known = source.files[0].sha256
     if known or source.missing or not folders.is_file(source.paths[0]):
@@ -233,8 +233,8 @@ def _header_of(file: RemoteFile, retries: RetryPolicy, like: GgufHeader | None) 
         return gguf.parse_header(read, file.size, label, accept)
 
     if download.part_size(file):
-        # What an earlier pull has left need not come again just to be looked at; but it is not
-        # verified, so that no refusal rests on it.
+        # Bytes left by an earlier pull save a request, but they are not verified, so no refusal may
+        # rely on them.
         with contextlib.suppress(ModelFileError, VocabularyMismatch):
             return parsed(here_first)
     return parsed(remote)

@@ -1,7 +1,7 @@
 """How much of a text two vocabularies spell alike, from the headers alone.
 
-Tokens are cut by byte-pair merging, the pair whose token has the lowest id first: ids mostly stand
-in the order in which a vocabulary was learned. That is close to what the tokenizers do, and
+Words are cut by byte-pair merging, joining first the pair whose token has the lowest id: ids mostly
+follow the order in which a vocabulary was learned. This is close to what the tokenizers do, and
 needs neither their merges nor a file.
 """
 
@@ -34,13 +34,13 @@ _SPACES: Final = {
     "llama": {" ": "\u2581"},
     "gemma4": {" ": "\u2581"},
 }
-"""How a file writes what is no letter, by the kind of its tokenizer."""
+"""How a file writes blanks and line breaks, by the kind of its tokenizer."""
 
 
 def alike(target: GgufHeader, draft: GgufHeader) -> float | None:
-    """The share (0 to 1) of a text's tokens in the target's spelling that the draft has, too.
+    """The share (0 to 1) of the target's tokens of a sample text that the draft also has.
 
-    None where one of them cannot write the text.
+    None if one of them cannot write the text.
     """
     ours, theirs = _ranks(target), _ranks(draft)
     same = total = 0
@@ -54,7 +54,7 @@ def alike(target: GgufHeader, draft: GgufHeader) -> float | None:
 
 
 def _ranks(header: GgufHeader) -> dict[str, int]:
-    """The ids of all tokens that may be part of the text; none of an unknown kind."""
+    """The ids of all tokens that may occur in the text; empty for an unknown kind of tokenizer."""
     written = _SPACES.get(header.text("tokenizer.ggml.model"))
     if written is None or header.tokens is None:
         return {}
@@ -69,12 +69,12 @@ def _ranks(header: GgufHeader) -> dict[str, int]:
 
 
 def _parts(word: str) -> Iterator[str]:
-    """All that a token of a word could be."""
+    """All substrings of a word, as possible tokens."""
     return (word[start:end] for start, end in combinations(range(len(word) + 1), 2))
 
 
 def _cut(word: str, ranks: dict[str, int]) -> set[tuple[int, int]] | None:
-    """Where the tokens of a word begin and end; None where it cannot be said."""
+    """Begin and end of each token of a word; None if the vocabulary cannot write it."""
     edges = list(range(len(word) + 1))
     while True:
         pairs = enumerate(zip(edges, edges[2:], strict=False), 1)

@@ -1,11 +1,11 @@
-"""Whether a draft speaks the target's vocabulary: llama.cpp's five rules, on two headers.
+"""Whether a draft has the target's vocabulary: llama.cpp's five rules, on two headers.
 
-A draft that does not can still serve, through the text: what counts then is how much of it both
-spell alike (see `spelling`).
+A draft with another vocabulary can still serve by way of the text; then it counts how much of a
+text both spell alike (see `spelling`).
 
-The rules are those of `common_speculative_are_compatible` (llama.cpp, common/speculative.cpp),
-and the values that a file leaves out are those that llama.cpp would use (llama-vocab.cpp).
-llama.cpp only says *that* a rule failed; here it is said which, and where.
+The rules are those of `common_speculative_are_compatible` (llama.cpp, common/speculative.cpp), and
+missing values are replaced by llama.cpp's defaults (llama-vocab.cpp). llama.cpp only reports *that*
+a rule failed; this module names the rule and the first difference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_SIZE_DIFFERENCE: Final = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 _MODEL_KEY: Final = "tokenizer.ggml.model"
 FIRST_CHECKED_ID: Final = 5  # SPEC_VOCAB_CHECK_START_TOKEN_ID
 
-# tokenizer.ggml.model -> (type, BOS id, EOS id, BOS is added, EOS is added) by default.
+# tokenizer.ggml.model -> defaults: (type, BOS id, EOS id, add BOS, add EOS).
 _KINDS: Final = {
     "no_vocab": ("none", None, None, False, False),
     "none": ("none", None, None, False, False),
@@ -50,12 +50,12 @@ _NO_BOS_ID_PRE: Final = frozenset({"chatglm-bpe", "glm4", "glm5"})
 
 
 _Failure = tuple[str, str, int | None]
-"""The first rule that fails, the reason and the token; ``("", "", None)`` if none does."""
+"""The first rule that fails, its reason, and the token; ``("", "", None)`` if all pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderVocabulary:
-    """A model's vocabulary as llama.cpp would see it; ids are None where there is none."""
+    """A model's vocabulary as llama.cpp would see it; missing ids are None."""
 
     kind: str
     size: int
@@ -68,17 +68,17 @@ class HeaderVocabulary:
 
 @dataclass(frozen=True, slots=True)
 class VocabularyReport:
-    """The outcome of comparing a target's vocabulary with a draft's.
+    """The comparison of a target's vocabulary with a draft's.
 
     Attributes:
-        compatible: whether the tokens are the same, as llama.cpp asks of a draft.
+        compatible: whether the tokens are the same, as llama.cpp requires of a draft.
         rule: the rule that failed (``type``, ``bos``, ``eos``, ``size`` or ``text``), else empty.
         reason: one line for people: what differs, or that nothing does.
-        token: the first id whose texts differ, where that is what failed.
+        token: the first id whose texts differ, if that rule failed.
         target_size: number of tokens of the target.
         draft_size: number of tokens of the draft.
-        alike: where they are others, the share of a text's tokens that both spell alike, 0 to 1;
-            None where one of them cannot write a text or none is needed.
+        alike: for different vocabularies, the share of a text's tokens that both spell alike, 0 to
+            1; None if it is not needed or one of them cannot write the text.
     """
 
     compatible: bool
@@ -91,20 +91,20 @@ class VocabularyReport:
 
     @property
     def usable(self) -> bool:
-        """Whether the draft can serve the target, if need be through the text."""
+        """Whether the draft can serve the target, if need be by way of the text."""
         return self.compatible or self.alike is not None
 
 
 def check(target: GgufHeader, draft: GgufHeader, *, same: bool = False) -> VocabularyReport:
-    """Compare both vocabularies and insist that the draft can serve the target.
+    """Compare both vocabularies and check that the draft can serve the target.
 
     Args:
-        target: the header of the model that decides.
-        draft: the header of the one that guesses.
-        same: only the same tokens will do, as for a head, which shares the target's.
+        target: the target's header.
+        draft: the draft's header.
+        same: require the same tokens, as for a head, which shares the target's.
 
     Raises:
-        VocabularyMismatch: it cannot, not even through the text; the message names the rule and
+        VocabularyMismatch: it cannot, not even by way of the text; the message names the rule and
             the first difference.
     """
     report = compare(target, draft)
@@ -130,9 +130,9 @@ def compare(target: GgufHeader, draft: GgufHeader) -> VocabularyReport:
 
 
 def require_like(target: GgufHeader) -> SeesKey:
-    """Make a check that stops the reading of a draft's header once it cannot fit `target`.
+    """Make a check that stops reading a draft's header once it cannot fit `target`.
 
-    What it lets through still has to pass `check`: the settings behind the tokens count too.
+    A header that passes must still go through `check`: settings after the tokens count too.
     """
     ours = vocabulary(target)
 
@@ -149,7 +149,7 @@ def require_like(target: GgufHeader) -> SeesKey:
 
 
 def vocabulary(header: GgufHeader) -> HeaderVocabulary:
-    """Work out the vocabulary settings of `header`, with llama.cpp's defaults."""
+    """The vocabulary settings of `header`, with llama.cpp's defaults."""
     model = header.text(_MODEL_KEY)
     pre = "gemma4" if model == "gemma4" else header.text("tokenizer.ggml.pre")
     kind, bos, eos, add_bos, add_eos = _KINDS.get(
@@ -175,7 +175,7 @@ def vocabulary(header: GgufHeader) -> HeaderVocabulary:
 
 
 def texts(tokens: StringArray) -> list[bytes]:
-    """Every token's text as llama.cpp has it: up to the first NUL, never empty."""
+    """Every token's text as in llama.cpp: up to the first NUL, never empty."""
     found = list(tokens)
     if b"\0" in b"".join(found) or b"" in found:
         return [_text(tokens, token) for token in range(len(found))]
@@ -183,7 +183,7 @@ def texts(tokens: StringArray) -> list[bytes]:
 
 
 def printable(text: bytes) -> str:
-    """Render a token's text so that it fits into a message: quoted, escaped, not too long."""
+    """A token's text for a message: quoted, escaped, and shortened."""
     shown = repr(text.decode("utf-8", "backslashreplace"))
     return shown if len(shown) <= 60 else shown[:56] + "...'"
 
@@ -194,7 +194,7 @@ def _flag(header: GgufHeader, key: str, default: bool) -> bool:
 
 
 def _special(header: GgufHeader, key: str, default: int | None, size: int) -> int | None:
-    """Find a special token's id: the file's if it is in range, else the default if that is."""
+    """A special token's id: the file's if in range, else the default if in range."""
     value = header.metadata.get(key)
     if isinstance(value, int) and 0 <= value < size:
         return value
@@ -204,9 +204,9 @@ def _special(header: GgufHeader, key: str, default: int | None, size: int) -> in
 def _first_failure(
     target: HeaderVocabulary, draft: HeaderVocabulary, *, special: bool = True
 ) -> _Failure:
-    """Apply the rules in llama.cpp's order, but for those of special tokens if they do not count.
+    """Apply the rules in llama.cpp's order; skip those of special tokens unless `special`.
 
-    Where another rule fails, the first text that differs is told besides.
+    If another rule fails, the first text that differs is reported as well.
     """
     rules = [*_different_settings(target, draft, special=special)]
     text, token = "", None
@@ -227,7 +227,7 @@ def _first_failure(
 def _different_settings(
     target: HeaderVocabulary, draft: HeaderVocabulary, *, special: bool
 ) -> Iterator[tuple[str, str]]:
-    """The rules that fail of the first three, each with the reason."""
+    """The rules that fail among the first three, each with the reason."""
     if target.kind != draft.kind:
         yield "type", f"its tokenizer is of type {draft.kind}, the target's {target.kind}"
     for rule, where, ours, theirs in (
@@ -250,7 +250,7 @@ def _habit(model: HeaderVocabulary, special: tuple[bool, int | None]) -> str:
 
 
 def _different_text(target: StringArray, draft: StringArray) -> tuple[str, int | None]:
-    """Say which of the checked texts is the first to differ; nothing where none does."""
+    """The first of the checked texts that differs, if any."""
     end = min(len(target), len(draft))
     if not target.same(draft, FIRST_CHECKED_ID, end):
         for token in range(FIRST_CHECKED_ID, end):
@@ -262,5 +262,5 @@ def _different_text(target: StringArray, draft: StringArray) -> tuple[str, int |
 
 
 def _text(tokens: StringArray, token: int) -> bytes:
-    """Give a token's text as llama.cpp compares it: up to the first NUL, never empty."""
+    """A token's text as llama.cpp compares it: up to the first NUL, never empty."""
     return (tokens[token] or b"[EMPTY_%d]" % token).split(b"\0", 1)[0]
