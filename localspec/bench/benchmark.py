@@ -31,10 +31,10 @@ from localspec.loading.measurements.tuning import CALM_S, wait_for_calm
 from localspec.loading.model_loader import Progress
 from localspec.safe_text import one_line
 
-# A larger file is identified by its size and its first mebibyte: hashing it takes minutes.
+# Larger files are identified by their size and first mebibyte, as hashing all would take minutes.
 _WHOLE, _FIRST = 4 << 30, 1 << 20
 _TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
-_WAITING = 0.2  # share of the time that is spent on waiting for other programs
+_WAITING = 0.2  # share of the time spent waiting for other programs
 ON = "on"
 
 
@@ -52,10 +52,10 @@ def bench_pair(
     Args:
         options: the target, and the first draft.
         request: what to measure.
-        cancel: stops the bench; what was measured by then is reported.
+        cancel: stops the bench; the measurements so far are reported.
         progress: called with every step that takes time.
         asking: called before every question.
-        warn: called with what the user should know about the models.
+        warn: called with notices about the models.
 
     Raises:
         LocalspecError: as `load_session`.
@@ -63,7 +63,7 @@ def bench_pair(
     """
     others = [replace(options, draft=drafters_of(name)) for name in request.drafts[1:]]
     for each in (options, *others):
-        check(each)  # an error comes before the wait
+        check(each)  # errors come before the wait
     left = math.inf if request.deadline is None else request.deadline - perf_counter()
     wait_for_calm(progress, cancel, min(CALM_S, _WAITING * left))
     with ExitStack() as stack:
@@ -106,7 +106,7 @@ def bench(
     common = request.settings(sessions[0].pair.target.model.end_tokens)
     runner = Runner(arms, common, cancel, deadline=request.deadline, asking=asking)
     progress("Warming up", None)
-    # What it leaves in the caches is the context in which costs are measured.
+    # The warm-up leaves a prompt of median length in the caches, as context for the costs.
     by_length = sorted(request.prompts.prompts, key=lambda prompt: len(prompt.text))
     runner.warm_up(by_length[len(by_length) // 2])
     progress("Measuring what decodes cost", None)
@@ -142,7 +142,7 @@ def arms_of(sessions: Sequence[Session], request: BenchRequest) -> list[Arm]:
 
 
 def _names(names: Sequence[str]) -> list[str]:
-    """Make names unique: a name that was used before gets a number."""
+    """Make names unique: repeated names get a number."""
     return [
         name if name not in (*names[:i], OFF) else f"{name} ({names[:i].count(name) + 1})"
         for i, name in enumerate(names)
@@ -150,7 +150,7 @@ def _names(names: Sequence[str]) -> list[str]:
 
 
 def _lesser(a: Points, b: Points) -> Points:
-    """The smaller of two measurements of each size: disturbances only make a decode longer."""
+    """The lesser time for each size: disturbances only make a decode longer."""
     return {n: min(points[n] for points in (a, b) if n in points) for n in sorted({*a, *b})}
 
 
@@ -256,8 +256,8 @@ def _sweep(
     if 1 not in target or 1 not in draft or not runs or len(arms) < 2:
         return ()
     first = [arm for arm in arms if arm.gamma != 0 and arm.session is arms[1].session]
-    # Outcomes come from the longest fixed length: `auto` drafts where that is easy, a fixed length
-    # everywhere, and a long one has the fewest bonus tokens, whose outcome is not known.
+    # Outcomes come from the longest fixed length: `auto` only drafts where it is easy, and a long
+    # draft has the fewest bonus tokens, whose outcomes are unknown.
     fixed = {arm.gamma: arm.name for arm in first if arm.gamma != "auto"}
     drafting = _rounds(runs, set(fixed.values()) or {arm.name for arm in first})
     seen = _rounds(runs, {fixed[max(fixed)]}) if fixed else drafting

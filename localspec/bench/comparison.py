@@ -1,4 +1,4 @@
-"""The changes between two reports, and whether they are more than noise."""
+"""The changes between two reports, and whether they exceed noise."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ReportChange:
         arm: the name of the setting.
         kind: of text; `ALL` for all kinds.
         speed: of tokens per second.
-        speedup: of the speed-up over no drafting; None for no drafting itself. A machine that was
-            slower as a whole shows in `speed` and not here.
+        speedup: of the speed-ups over no drafting; None for the setting without drafting. If the
+            whole machine was slower, only `speed` shows it.
     """
 
     arm: str

@@ -28,8 +28,8 @@ Series = tuple[list[Point], str]
 class Drawing:
     """Shapes on white, as SVG and as PNG; later ones cover earlier ones.
 
-    Lengths are in pixels from the top left; colours are ``#rrggbb``. `height` is the end of what
-    was drawn so far, where the next part begins.
+    Lengths are in pixels from the top left; colours are ``#rrggbb``. `height` is the end of the
+    drawing so far, where the next part begins.
     """
 
     def __init__(self, width: float, height: float = 0.0) -> None:

@@ -37,8 +37,8 @@ class BenchPrompt:
     """One question.
 
     Attributes:
-        name: its name in the report, which tells nothing of the text.
-        kind: the sort of text that it asks for.
+        name: its name in the report, which reveals nothing of the text.
+        kind: the kind of text that it asks for.
     """
 
     name: str
@@ -48,11 +48,11 @@ class BenchPrompt:
 
 @dataclass(frozen=True, slots=True)
 class PromptSet:
-    """Questions that belong together.
+    """A set of questions.
 
     Attributes:
-        prompts: in the order in which they are asked: one of each kind, then the next of each.
-        ignore_end: whether answers run on past their end, as they would be too short to time.
+        prompts: in the order of asking: one of each kind, then the next of each.
+        ignore_end: whether answers continue past their end, as they would be too short to time.
     """
 
     name: str
@@ -87,7 +87,7 @@ class PromptSet:
 
 
 def drafters_of(name: str) -> str:
-    """One of ``--drafts`` as ``--draft`` takes it: there a comma joins several, here a +."""
+    """Convert one of ``--drafts`` to ``--draft``: its + becomes a comma between drafters."""
     return name if folders.is_file(Path(name)) else name.replace("+", ",")
 
 
@@ -156,7 +156,7 @@ def shipped(name: str) -> PromptSet:
 
 
 def _text(entry: str | dict[str, Any], texts: dict[str, str]) -> str:
-    """A question, followed by the texts that it is about."""
+    """A question, followed by the texts that it refers to."""
     if isinstance(entry, str):
         return entry.strip()
     about = "\n\n".join(texts[name].strip() for name in entry["about"])

@@ -1,4 +1,4 @@
-"""Reports in files; the ending chooses the format. Paths are tried before anything is measured."""
+"""Writes reports to files; the ending chooses the format. Paths are checked before measuring."""
 
 from __future__ import annotations
 

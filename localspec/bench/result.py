@@ -159,9 +159,8 @@ class CurvePoint:
     """T(n): one decode of `n` tokens by the target.
 
     Attributes:
-        n: tokens.
         seconds: measured before the runs; None if only the runs have it.
-        in_runs: median in the timed runs; None if none was of that size.
+        in_runs: median in the timed runs; None if none had this size.
     """
 
     n: int
@@ -171,11 +170,11 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What is expected of one draft length.
+    """The prediction for one draft length.
 
     Attributes:
         speedup: over the prediction for no drafting.
-        roofline: the same with a draft that is free and always right, and no time in Python.
+        roofline: the same for a draft that is free and always right, with no time in Python.
     """
 
     gamma: int
@@ -207,9 +206,9 @@ class AnswerDifference:
     Attributes:
         prompt: the question.
         arm: the setting that drafts.
-        at: tokens that both have in common.
-        margin: what the target's best logit there is above its second; None where nobody looked
-            (above temperature 0 the choice is not made by the best alone).
+        at: length of the common beginning, in tokens.
+        margin: the target's best logit there minus its second best; None if not computed (above
+            temperature 0 the best logit alone does not decide).
     """
 
     prompt: str

@@ -48,9 +48,9 @@ class Arm:
 
 
 def in_turn(arms: Sequence[T], turn: int) -> list[T]:
-    """The order of the arms for question `turn`: forwards and backwards, from changing starts.
+    """The order of the arms for question `turn`: forwards and backwards, with changing starts.
 
-    A machine whose speed drifts then favours no setting. Two arms take turns as off-on, on-off,
+    This way a drifting machine speed favours no setting. Two arms take turns as off-on, on-off,
     on-off, off-on, ...; with more, every arm comes first, and before and after every other.
     """
     start = turn // 2 % len(arms)
@@ -149,7 +149,7 @@ class Runner:
             outcome.too_long.append(prompt.name)
             return
         outcome.runs += found.values()
-        if repeat == 0:  # later repeats answer alike
+        if repeat == 0:  # later repeats give the same answers
             self._compare(found, outcome)
 
     def _answer(

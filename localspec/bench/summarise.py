@@ -122,7 +122,7 @@ def shares(runs: Sequence[BenchRun]) -> TimeShares | None:
 
 
 def ratio(above: float, below: float) -> float | None:
-    """`above / below`, None for a `below` of 0."""
+    """`above / below`; None if `below` is 0."""
     return above / below if below else None
 
 

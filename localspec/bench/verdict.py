@@ -9,7 +9,7 @@ from localspec.engine.record.stats import LOOKUP
 from localspec.formats import percent, times
 
 _SMALL = 0.03  # a difference up to this does not matter
-_NARROW = 0.10  # more measurements would not narrow an interval below this by much
+_NARROW = 0.10  # more measurements hardly narrow an interval below this
 _BUSY_PYTHON = 0.10
 _COSTLY_DRAFT = 0.25  # of T(1)
 _RARELY = 0.35
@@ -106,7 +106,7 @@ def _forced(report: BenchReport, best: ArmReport, found: MeanInterval) -> Iterat
 
 
 def _verification(report: BenchReport) -> Iterator[str]:
-    """Whether checking several tokens at once is cheap enough here."""
+    """Whether verifying several tokens at once is cheap enough here."""
     drafted = [point.predicted for point in report.sweep if point.predicted.gamma > 0]
     top = max(drafted, key=lambda p: p.roofline, default=None)
     if top is None:

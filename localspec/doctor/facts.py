@@ -41,12 +41,12 @@ _MOST_CARDS = 16
 _MOST_READ = 1 << 28
 _LEAST_READ = 1 << 24
 _WANTED = {"avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512"}
-"""Instruction sets that matter to llama.cpp, by Linux's names, and llama.cpp's names of them."""
+"""Instruction sets that matter to llama.cpp: Linux's names to llama.cpp's names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFacts:
-    """Another machine that lends its devices.
+    """A worker, another machine that lends its devices.
 
     Attributes:
         endpoint: its address as the user gave it, HOST:PORT.
@@ -133,9 +133,10 @@ def machine_facts(
     """Gather facts about this machine; takes two seconds, most of them for the bandwidth.
 
     Args:
-        threads_asked: what the settings file asks for.
+        threads_asked: the setting in the settings file.
         workers: other machines to ask, HOST:PORT.
-        measure: whether to measure the bandwidth and other programs; without, both are 0.
+        measure: whether to measure the bandwidth and the load of other programs; otherwise both are
+            0.
 
     Raises:
         UsageError: a worker's address is malformed, or outside of private networks.
@@ -144,7 +145,7 @@ def machine_facts(
     others = busy_cores(LOOK_S) if measure else 0.0
     logical, flags = psutil.cpu_count() or 1, machine.cpuinfo("flags").split()
     one, many = (read_bandwidth(n, free) if measure else 0.0 for n in (1, threads))
-    clock, clock_most = machine.clock()  # straight after work
+    clock, clock_most = machine.clock()  # right after work, while the clock is high
     version, _, system_info = build().partition(" ")
     return MachineFacts(
         localspec=__version__,
@@ -224,7 +225,7 @@ def _built_for(system_info: str) -> tuple[str, ...]:
 
 
 def _cards() -> tuple[str, ...]:
-    """Makers of the graphics cards, even if llama.cpp cannot use them."""
+    """Makers of the graphics cards, including cards that llama.cpp cannot use."""
     found = {
         _VENDORS.get(machine.text_of(path), "") for path in _DRM.glob("card[0-9]*/device/vendor")
     }
@@ -264,13 +265,13 @@ def read_bandwidth(
 ) -> float:
     """Bytes per second at which `threads` threads read an array; the best of several passes.
 
-    It bounds the speed of decoding on a CPU.
+    This bounds the speed of decoding on a CPU.
 
     Args:
         threads: how many read at once.
         available: bytes of free memory, of which at most an eighth is used.
-        seconds: how long new passes are begun.
-        clock: counts seconds.
+        seconds: no new pass begins after this time.
+        clock: returns seconds.
     """
     size = max(_LEAST_READ, min(_MOST_READ, available // 8))
     data = np.ones(size // 8)

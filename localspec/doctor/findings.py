@@ -51,7 +51,7 @@ def findings(facts: MachineFacts) -> list[Finding]:
 
 
 def rebuild(facts: MachineFacts, flag: str) -> str:
-    """The command that compiles llama.cpp anew with a CMake flag, for this platform's shell."""
+    """The command that recompiles llama.cpp with a CMake flag, in this platform's shell."""
     build = "uv sync --no-cache --reinstall-package llama-cpp-python"
     if not facts.project:
         build = (
@@ -66,7 +66,7 @@ def rebuild(facts: MachineFacts, flag: str) -> str:
 def unused_card() -> tuple[str, str] | None:
     """A graphics card that llama.cpp was not built for, in a sentence, and the command; or None.
 
-    This measures nothing and takes some milliseconds.
+    This measures nothing and takes a few milliseconds.
     """
     facts = machine_facts(measure=False)
     return next((said for said in (*_graphics(facts), *_of_makers(facts))), None)
@@ -118,7 +118,7 @@ def _instructions(facts: MachineFacts) -> Remarks:
 
 
 def _compiled(facts: MachineFacts) -> Remarks:
-    """Clang's kernels check drafts faster: measured with GCC 12 against Clang 16 and 22."""
+    """Suggest Clang, whose kernels verify drafts faster: measured with GCC 12, Clang 16 and 22."""
     if facts.compiler.startswith("GCC") and not facts.devices:
         yield (
             f"llama.cpp was compiled by {facts.compiler}: compiled by Clang it checks four tokens"

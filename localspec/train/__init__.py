@@ -1,4 +1,4 @@
-"""A head for one's own target: prompts, the target's answers, states of it, a head that learns.
+"""Trains a head for the user's own target: prompts, the target's answers, its states, learning.
 
-Only `network`, `optim` and `learning` know torch; nothing here imports it before it is needed.
+Only `network`, `optim` and `learning` use torch; nothing here imports it before it is needed.
 """

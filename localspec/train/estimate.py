@@ -1,4 +1,4 @@
-"""What a training takes, and what its head can be expected to bring, before it begins."""
+"""Estimates the cost of a training and the gain of its head, before it begins."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from localspec.train.texts.answers import LONGEST
 from localspec.train.texts.lessons import ROWS
 
 TEXTS: Final = 8
-"""Answers that are written at a time."""
+"""Answers written at a time."""
 
-_LENGTHS: Final = 16  # tokens of a pass, up to which its time is looked at
-_ANSWER: Final = 0.6  # of a text is the answer, about
-_EFFICIENCY: Final = 0.5  # of a large product's speed is left in all of a step
-_COPIES: Final = 4  # of the weights that learn: they, their gradients, two moments
-_LIVE: Final = 12  # numbers kept of each row and inner number for the way back, about
-_SAMPLE_BYTES: Final = 12  # of a token on disk, about
+_LENGTHS: Final = 16  # tokens of a pass, up to which T(n) is needed
+_ANSWER: Final = 0.6  # approximate share of a text that is the answer
+_EFFICIENCY: Final = 0.5  # share of a large product's speed that whole steps reach
+_COPIES: Final = 4  # of the trained weights: themselves, gradients, two moments
+_LIVE: Final = 12  # floats kept per row and inner width for the backward pass, about
+_SAMPLE_BYTES: Final = 12  # per token on disk, about
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCosts:
-    """What was measured.
+    """The measured costs.
 
     Attributes:
         target: T(n).
-        step_s: seconds of one step of the head.
-        read_s: seconds in which the target reads one token and gives out all rows.
+        step_s: seconds per step of the head.
+        read_s: seconds per token for the target to read a text and output all rows.
         flops: of matrix products in torch, per second.
         target_bytes: of the target's weights and its contexts.
-        reading_bytes: of the context that gives out all rows.
+        reading_bytes: of the context that outputs all rows.
     """
 
     target: Curve
@@ -46,17 +46,17 @@ class TrainingCosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What is told before a training begins.
+    """The figures that are shown before a training begins.
 
     Attributes:
         tokens: of answers.
-        answering_s, learning_s: how long both parts take.
+        answering_s, learning_s: seconds of the two parts.
         disk, memory: bytes.
-        more: bytes of memory that are not taken yet once the target is loaded.
+        more: bytes of memory in addition to the loaded target.
         acceptance: of each drafted token, given those before it.
-        speedup: what that comes to here; 1 where it is best not to draft.
-        best: what a well trained head would come to here.
-        share: one step of the head over T(1).
+        speedup: expected here with that acceptance; 1 if it is best not to draft.
+        best: the speed-up here with a well trained head.
+        share: time of one step of the head over T(1).
     """
 
     tokens: int
@@ -72,7 +72,7 @@ class Estimate:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Seconds of the whole training."""
         return self.answering_s + self.learning_s
 
     @property
@@ -81,7 +81,7 @@ class Estimate:
         return self.best >= PAYS
 
     def sentence(self) -> str:
-        """All of it in words."""
+        """The estimate in words."""
         return (
             f"about {formats.duration(self.seconds)}, {formats.size(self.disk)} of disk and"
             f" {formats.size(self.memory)} of memory, for {self.tokens:,} tokens of answers;"
@@ -100,18 +100,18 @@ class Estimate:
 
 
 def answer_seconds(costs: TrainingCosts) -> float:
-    """Seconds for a token of an answer, many being written at a time."""
+    """Seconds per token of an answer, with several written at a time."""
     return costs.target.seconds(TEXTS) / TEXTS + costs.read_s
 
 
 def learn_seconds(shape: HeadShape, costs: TrainingCosts) -> float:
-    """Seconds for a token of an answer in one pass: it is read again, and learnt from."""
+    """Seconds per answer token of one pass: reading it again, and learning from it."""
     work = 6 * shape.learnt * 3 + 4 * shape.drafted * shape.width * 3
     return (costs.read_s + work / (costs.flops * _EFFICIENCY)) / _ANSWER
 
 
 def estimate(shape: HeadShape, costs: TrainingCosts, tokens: int, passes: int) -> Estimate:
-    """What a training on so many tokens comes to."""
+    """Estimate a training on this many tokens."""
     acceptance, times = expected(tokens), costs.target.times(_LENGTHS)
     inner = 6 * shape.width + 3 * shape.feed_forward + shape.drafted / 4
     learning = 4 * (_COPIES * shape.learnt + shape.drafted * shape.width)
@@ -132,6 +132,6 @@ def estimate(shape: HeadShape, costs: TrainingCosts, tokens: int, passes: int) -
 
 
 def tokens_within(hours: float, shape: HeadShape, costs: TrainingCosts, passes: int) -> int:
-    """How many tokens of answers fit into so many hours."""
+    """How many tokens of answers fit into `hours`."""
     each = answer_seconds(costs) + passes * learn_seconds(shape, costs)
     return max(LONGEST, int(hours * 3600 / each))

@@ -1,4 +1,4 @@
-"""The end of a training: how much is accepted of what the head drafts, and what that brings."""
+"""The verdict after a training: the acceptance of the head's drafts, and the speed-up."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from localspec.train.texts import token_ids
 from localspec.train.texts.prompts import gather
 
 BETTER: Final = 0.02
-"""By so much more of first tokens a head must have accepted than the control."""
+"""The share of accepted first tokens must exceed the control's by this much."""
 
 _SAMPLED: Final = 0.8
 _TOKENS: Final = 64
-_PROMPTS: Final = 12  # that are timed, twice each
+_PROMPTS: Final = 12  # prompts to time, twice each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadVerdict:
-    """How good a head is.
+    """The quality of a head.
 
     Attributes:
-        greedy, sampled: what was accepted at temperature 0 and 0.8 of the held-out prompts.
-        reference: the same at temperature 0 of localspec's own held-out prompts.
-        speedup: over the baseline, in pairs; None where there was nothing to time.
+        greedy, sampled: acceptance on the held-out prompts at temperature 0 and 0.8.
+        reference: acceptance at temperature 0 on localspec's own held-out prompts.
+        speedup: over the baseline, in pairs; None if nothing could be timed.
     """
 
     greedy: AcceptedDrafts
@@ -45,11 +45,11 @@ class HeadVerdict:
 
     @property
     def better(self) -> bool:
-        """Whether it is better than always guessing the commonest token."""
+        """Whether it beats always guessing the most common token."""
         return self.greedy.first > self.greedy.control + BETTER
 
     def lines(self) -> list[str]:
-        """All of it, for a person."""
+        """The verdict for people."""
         lines = [
             f"accepted    temperature {name}: {its.first:.0%} of first tokens, {its.all:.0%} of all"
             f" ({' '.join(f'{each:.2f}' for each in its.positions)} by position)"
@@ -70,13 +70,13 @@ def look(
     progress: Progress,
     cancel: Cancel,
 ) -> HeadVerdict:
-    """Judge a head on prompts that it never saw.
+    """Judge a head on prompts that were never trained on.
 
     Args:
         options: the target, with the head as its draft.
         held_out: the prompts.
         common: the id that the control always guesses.
-        progress: told what is being done.
+        progress: receives every step.
         cancel: stops it.
 
     Raises:
@@ -96,7 +96,7 @@ def look(
 
 
 def accepted_of(session: Session, common: int, cancel: Cancel) -> AcceptedDrafts:
-    """What localspec's own held-out prompts accept of a loaded head's drafts, greedily."""
+    """The greedy acceptance of a loaded head on localspec's own held-out prompts."""
     own = token_ids.prompt_ids(session.template, gather((), ()).held_out)
     asked = [ids for ids in own if ids]
     return judge(session, asked, temperature=0.0, common=common, cancel=cancel)
@@ -105,7 +105,7 @@ def accepted_of(session: Session, common: int, cancel: Cancel) -> AcceptedDrafts
 def _timed(
     session: Session, held_out: Sequence[Sequence[Message]], progress: Progress, cancel: Cancel
 ) -> MeanInterval | None:
-    """The speed-up of automatic drafting over the baseline, asked in turns."""
+    """The speed-up of automatic drafting over the baseline, asking each in turns."""
     texts = [each[0].content for each in held_out if len(each) == 1][:_PROMPTS]
     if not texts:
         return None

@@ -1,4 +1,4 @@
-"""How good a head is: acceptance by position through the engine, and the speed it brings."""
+"""Judges a head through the engine: acceptance by position."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from localspec.engine.round.params import Accept, SamplingParams
 from localspec.train.texts.answers import loop
 
 GAMMA: Final = 4
-TOKENS: Final = 64  # of an answer
-REPEATS: Final = 3  # above temperature 0
+TOKENS: Final = 64  # per answer
+REPEATS: Final = 3  # answers per prompt above temperature 0
 
 
 @dataclass(slots=True)
 class AcceptedDrafts:
-    """What was accepted of drafts of `GAMMA` tokens.
+    """The acceptance of drafts of `GAMMA` tokens.
 
     Attributes:
-        drafts: how many there were.
-        firsts: by position, how many drafts were accepted up to there.
-        drafted: tokens.
-        common: how often the commonest token would have been right in the first place.
+        drafts: number of drafts.
+        firsts: by position, the number of drafts accepted up to there.
+        drafted: number of drafted tokens.
+        common: how often the most common token would have been right at the first position.
     """
 
     drafts: int = 0
@@ -37,7 +37,7 @@ class AcceptedDrafts:
     common: int = 0
 
     def add(self, done: Round, common: int) -> None:
-        """Count a round; one that drafted nothing counts for nothing."""
+        """Count a round; a round without a draft is ignored."""
         if not done.drafted:
             return
         self.drafts += 1
@@ -48,22 +48,22 @@ class AcceptedDrafts:
 
     @property
     def first(self) -> float:
-        """The share of first tokens that was accepted."""
+        """The share of accepted first tokens."""
         return self.firsts[0] / max(1, self.drafts)
 
     @property
     def all(self) -> float:
-        """The share of all drafted tokens that was accepted."""
+        """The share of accepted tokens."""
         return sum(self.firsts) / max(1, self.drafted)
 
     @property
     def positions(self) -> tuple[float, ...]:
-        """The share of drafts that was accepted up to each position."""
+        """The share of drafts accepted up to each position."""
         return tuple(each / max(1, self.drafts) for each in self.firsts)
 
     @property
     def control(self) -> float:
-        """What always guessing the commonest token would have come to in the first place."""
+        """The share of accepted first tokens if they were always the most common token."""
         return self.common / max(1, self.drafts)
 
 
@@ -77,10 +77,10 @@ def judge(
     tokens: int = TOKENS,
     said: Counter[int] | None = None,
 ) -> AcceptedDrafts:
-    """Have a loaded pair answer, with drafts of a fixed length, and count what is accepted.
+    """Let a loaded pair answer with drafts of a fixed length, and count what is accepted.
 
-    An answer counts up to where it begins to repeat itself. Above temperature 0 each prompt is
-    answered several times, with the seeds 0, 1, ..., under the token rule.
+    An answer counts until it begins to repeat itself. Above temperature 0 each prompt is answered
+    several times, with the seeds 0, 1, ..., under the token rule.
 
     Args:
         session: a target with one head.
@@ -88,8 +88,8 @@ def judge(
         temperature: of the answers.
         common: the id that the control always guesses.
         cancel: stops it.
-        tokens: of an answer at most.
-        said: counts what was answered.
+        tokens: the most tokens of an answer.
+        said: counts the ids of the answers.
 
     Raises:
         Cancelled: `cancel` was set.
@@ -120,7 +120,7 @@ def judge(
 def _answered(
     session: Session, prompt: Sequence[int], settings: GenerateSettings, cancel: Cancel
 ) -> list[Round]:
-    """All rounds of an answer that begins with empty caches."""
+    """All rounds of an answer that starts with empty caches."""
     for context in (session.pair.target, *session.pair.drafts.values()):
         context.clear()
     policy = FixedGamma(GAMMA)

@@ -1,4 +1,4 @@
-"""Keeping the machine awake while it trains, where the system has a program for that."""
+"""Keeps the machine awake during training, if the system has a program for that."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def kept_awake() -> Iterator[bool]:
-    """Keep the machine from sleeping by itself; give whether the system took the wish.
+    """Keep the machine from going to sleep; yield whether the system agreed.
 
-    What keeps it awake ends with this process, however that ends.
+    The helper program ends together with this process, however that ends.
     """
     keeper = _keeper(_command(os.getpid()))
     try:
@@ -26,7 +26,7 @@ def kept_awake() -> Iterator[bool]:
 
 
 def _keeper(command: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Start what keeps the machine awake; None where there is no such program."""
+    """Start the helper program; None if the system has none."""
     if not command or shutil.which(command[0]) is None:
         return None
     quiet = subprocess.DEVNULL
@@ -35,13 +35,13 @@ def _keeper(command: Sequence[str]) -> subprocess.Popen[bytes] | None:
             command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
         )
         with suppress(subprocess.TimeoutExpired):
-            keeper.wait(0.2)  # one that is refused ends at once
+            keeper.wait(0.2)  # if the system refuses, it ends at once
         return keeper
     return None
 
 
 def _command(process: int) -> Sequence[str]:
-    """What keeps this system awake until a process ends; empty where nothing is known."""
+    """The command that keeps this system awake until a process ends; empty if unknown."""
     why = ("--who=localspec", "--why=training a head", "--what=idle:sleep")
     commands = {
         "darwin": ("caffeinate", "-i", "-w", str(process)),

@@ -1,4 +1,4 @@
-"""A whole training: find the target, say what it takes, answer, learn, judge, record."""
+"""A whole training: find the target, estimate, write answers, learn, judge, record."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ _STORE: Final = "conversations.db"
 
 @dataclass(frozen=True, slots=True)
 class TrainingListener:
-    """Who is told, and who may stop it.
+    """Receives reports of a training, and can stop it.
 
     Attributes:
-        tell: takes what a person should know.
-        progress: takes what is being done, and how much of it is.
-        cancel: stops it; it can go on later.
+        tell: receives sentences for the user.
+        progress: receives each step and its share done.
+        cancel: stops the training, which can be resumed later.
         between: called before every step of the training.
     """
 
@@ -83,15 +83,16 @@ class TrainingListener:
 
 
 def train(request: TrainRequest, listener: TrainingListener) -> TrainingResult:
-    """Train a head for a target, on this machine, with what llama.cpp computes of it.
+    """Train a head for a target on this machine, using llama.cpp's states of the target.
 
     Raises:
-        UnsupportedModel: llama.cpp shows no layers of this target.
-        UsageError: there is a training to go on with, none, or another one.
+        UnsupportedModel: llama.cpp does not output the layers of this target.
+        UsageError: an unfinished training exists, does not exist, or was started with other terms,
+            contrary to the request.
         LocalspecError: torch is missing, another training runs, the disk or the memory is too
             small, no head can pay, or the head is no better than the control.
         OSError: a file cannot be written.
-        Cancelled: it was stopped; `--resume` goes on.
+        Cancelled: it was stopped; `--resume` continues.
     """
     target = find(request.pair, scan=request.scan)
     _require_torch()
@@ -108,10 +109,10 @@ def find(pair: str, *, scan: bool) -> tuple[str, ModelFiles]:
     """Find a target, and check by its header that a head can be trained for it.
 
     Returns:
-        How it is called, and its files.
+        Its name and its files.
 
     Raises:
-        LocalspecError: there is no such model, or it is none to train for.
+        LocalspecError: the model does not exist, or no head can be trained for it.
     """
     resolved = resolver.resolve(pair, resolver.NO_DRAFT, scan=scan)
     files = read_model(resolved.target)
@@ -133,7 +134,7 @@ def _history() -> list[list[Message]]:
 
 
 def target_options(files: ModelFiles, draft: str, threads: int | None = None) -> LoadRequest:
-    """How a target is loaded to be measured and judged."""
+    """The request to load a target for measuring and judging."""
     path = str(files.paths[0])
     return LoadRequest(
         pair=path, draft=draft, ctx_size=CONTEXT, gamma=0, threads=threads, past=False
@@ -158,7 +159,7 @@ class _TrainingRun:
         self.threads = request.threads or default_threads()
 
     def whole(self) -> TrainingResult:
-        """Do all of it."""
+        """Run all steps."""
         request, listener = self.request, self.listener
         before = self.work.enter(self._terms(), resume=request.resume, anew=request.anew)
         options = target_options(self.target, "lookup", request.threads)
@@ -188,7 +189,7 @@ class _TrainingRun:
         )
 
     def _begin(self, session: Session) -> TrainingChoices:
-        """Choose the head's sizes, say what it all takes, and insist on room for it."""
+        """Choose the head's sizes, report the estimate, and check that it fits."""
         request, listener = self.request, self.listener
         listener.progress("Measuring this machine", None)
         options = target_options(self.target, "lookup", request.threads)
@@ -215,7 +216,7 @@ class _TrainingRun:
         return begun
 
     def _allowed(self) -> list[HeadShape]:
-        """The sizes to choose from: all that a head for this target may have, or a given head's."""
+        """The sizes to choose from: all for this target, or those of a given head."""
         every = list(candidates(self.target.header))
         if self.request.init is None:
             return every
@@ -234,7 +235,7 @@ class _TrainingRun:
         return USUAL_TOKENS
 
     def _require_sense(self, told: Estimate) -> None:
-        """Say what it takes; refuse what cannot be done, or would be of no use."""
+        """Report the estimate; refuse a training that does not fit or would be useless."""
         self.listener.tell(f"{self.name}: {told.sentence()}")
         if not told.pays:
             if not self.request.force:
@@ -251,14 +252,14 @@ class _TrainingRun:
             )
 
     def _shape(self, begun: TrainingChoices) -> HeadShape:
-        """The sizes that were chosen; those of a head to begin with, where one is named."""
+        """The chosen sizes, or those of the head to start from."""
         sizes = begun.feed_forward, begun.drafted
         shapes = candidates(self.target.header)
         return next(each for each in shapes if (each.feed_forward, each.drafted) == sizes)
 
     @contextmanager
     def _taps(self, session: Session, *, outputs: int = ROWS) -> Iterator[Taps]:
-        """A context that gives out what a head is trained on; or one that writes many answers."""
+        """A context that outputs training data, or one that writes many answers at a time."""
         shape = next(candidates(self.target.header))
         texts, reads = (ROWS, ROWS) if outputs == ROWS else (TEXTS, TEXTS * LONGEST)
         with Taps(
@@ -275,7 +276,7 @@ class _TrainingRun:
     def _answers(
         self, session: Session, begun: TrainingChoices
     ) -> tuple[list[AnsweredText], list[AnsweredText]]:
-        """What is learnt from, and what the head is judged by: as far as missing, written now."""
+        """The answers to train on and the held-out ones; missing ones are written now."""
         template, listener = session.template, self.listener
         held, learnt = AnswerFile(self.work.held), AnswerFile(self.work.answers)
         given = [
@@ -314,7 +315,7 @@ class _TrainingRun:
         samples: Sequence[AnsweredText],
         held: Sequence[AnsweredText],
     ) -> None:
-        """Train; the best head is in the work folder then."""
+        """Train; afterwards the best head is in the work folder."""
         from localspec.train.head.learning import learner  # noqa: PLC0415 - torch
         from localspec.train.training import Training  # noqa: PLC0415
 
@@ -349,7 +350,7 @@ class _TrainingRun:
     def _about(
         self, samples: Sequence[AnsweredText], begun: TrainingChoices
     ) -> dict[str, MetaValue]:
-        """What a head's file says of how it was made."""
+        """Metadata of a head's file on how it was made."""
         return {
             "general.name": f"head for {self.name}",
             trained_heads.TARGET: self.target.paths[0].name,
@@ -359,7 +360,7 @@ class _TrainingRun:
         }
 
     def _end(self, samples: Sequence[AnsweredText]) -> TrainingResult:
-        """Judge the head, put it where it belongs, and have the target draft with it."""
+        """Judge the head, move it to its place, and let the target draft with it."""
         listener, request = self.listener, self.request
         options = target_options(self.target, str(self.work.head), request.threads)
         found = head_verdict.look(
@@ -380,7 +381,7 @@ class _TrainingRun:
 
 
 def commonest(samples: Sequence[AnsweredText]) -> int:
-    """The id that answers have most often: what a control always guesses."""
+    """The most common id in the answers, which the control always guesses."""
     seen = Counter(token for one in samples for token in one.ids[one.start :])
     return seen.most_common(1)[0][0]
 
@@ -388,10 +389,10 @@ def commonest(samples: Sequence[AnsweredText]) -> int:
 def check(
     pair: str, path: Path, listener: TrainingListener, *, scan: bool, threads: int | None = None
 ) -> list[str]:
-    """Measure what a head is worth for a target, and what that differs from where it was made.
+    """Measure a head with a target, and compare with the file it was made for.
 
     Raises:
-        LocalspecError: they do not belong together.
+        LocalspecError: they do not fit together.
         Cancelled: it was stopped.
     """
     _, target = find(pair, scan=scan)

@@ -1,4 +1,4 @@
-"""Where a trained head goes, and the pair that it is recorded in."""
+"""The place of a trained head, and the pair that records it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ODD: Final = re.compile(r"[^a-z0-9._-]+")
 
 
 def place(target: Path, out: Path | None) -> Path:
-    """Where the head of a target is written.
+    """The path to write the head of a target to.
 
     Raises:
         OSError: localspec's folder for heads cannot be made.
@@ -30,9 +30,10 @@ def place(target: Path, out: Path | None) -> Path:
 
 
 def record(target: tuple[Path, ...], head: Path) -> str:
-    """Have the target draft with the head from now on; give the name of the pair that says so.
+    """Let the target draft with the head from now on; return the name of the pair.
 
-    A pair that has this target gets the head besides what it has; without one there is a new pair.
+    A pair with this target gets the head in addition to its drafters; without one, a new pair is
+    made.
 
     Raises:
         LocalspecError: the record cannot be written.
@@ -55,7 +56,7 @@ def record(target: tuple[Path, ...], head: Path) -> str:
 
 
 def _free_name(stem: str) -> str:
-    """A name for a new pair, such as no other has."""
+    """A name for a new pair that is not in use."""
     wanted = _ODD.sub("-", stem.lower()).strip("-._")[:_LONGEST] or "trained"
     taken = {pair.name for pair in installed.all_pairs()} | set(catalogue.pairs())
     taken |= {STARTER, FORMER_STARTER, "none"}

@@ -1,4 +1,4 @@
-"""What a target, and heads of several sizes for it, cost on this machine."""
+"""Measures the costs of a target, and of heads of several sizes for it, on this machine."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from localspec.train.head.head_files import ModelWeights, beginning, write_head
 from localspec.train.head.shape import HeadShape
 
 CONTEXT: Final = 1024
-"""Tokens of the context in which a target is timed, and its head judged."""
+"""Context length in tokens for timing a target and judging its head."""
 
 _BUDGET_S: Final = 3.0
-_ONES: Final = (1,) * 12  # passes over one token; the quickest counts
-_READ: Final = 64  # rows by which reading is timed
+_ONES: Final = (1,) * 12  # single-token passes; the fastest counts
+_READ: Final = 64  # rows to time reading with
 _TURNS: Final = 3
 
 
 def costs(session: Session, taps: Taps, threads: int) -> TrainingCosts:
-    """Measure what the target and torch take here; of a head's step nothing is known yet.
+    """Measure the target and torch here; the time of a head's step is still unknown.
 
     Raises:
-        UnsupportedModel: the target cannot take back tokens, so that nothing can be drafted.
+        UnsupportedModel: the target cannot remove tokens again, so nothing can be drafted.
     """
     from localspec.train.head.learning import speed  # noqa: PLC0415 - torch
 
@@ -56,7 +56,7 @@ def costs(session: Session, taps: Taps, threads: int) -> TrainingCosts:
 
 
 def _reading(taps: Taps) -> float:
-    """Seconds in which one token of many is read and its logits given out."""
+    """Seconds per token to read many tokens and output all logits."""
     rows = [TextRow(token, 0, token) for token in range(_READ)]
     times = []
     for _ in range(_TURNS):
@@ -78,16 +78,16 @@ def chosen_shape(
     most: float,
     cancel: Cancel,
 ) -> tuple[HeadShape, float]:
-    """The largest head of which a step takes at most so long, and the seconds it takes.
+    """The largest head whose step takes at most `most` seconds, and the seconds it takes.
 
-    Where even the smallest takes longer it is that one.
+    If even the smallest takes longer, it is chosen.
 
     Args:
-        session: the target, loaded.
-        options: how it was.
+        session: the loaded target.
+        options: how it was loaded.
         target: its files.
         shapes: to choose from, the largest first; at least one.
-        probe: a file that heads are written to, to be timed; it is deleted.
+        probe: a path for the heads that are timed; the file is deleted.
         most: seconds that a step may take.
         cancel: stops it.
     """
@@ -114,7 +114,7 @@ def _write_untrained(
 
 
 def _timed(session: Session, options: LoadRequest, cancel: Cancel) -> float:
-    """Seconds of one step of a head that is loaded beside the target."""
+    """Seconds per step of a head that is loaded with the target."""
     beside = load_beside(session, options, progress=lambda *_: None, cancel=cancel)
     try:
         (head,) = beside.pair.drafts.values()

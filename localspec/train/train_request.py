@@ -1,4 +1,4 @@
-"""What a training is asked for."""
+"""The request for a training."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ USUAL_PASSES: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """What the command line, or a program, asked for; plain values.
+    """The request from the command line or a program, as plain values.
 
     Attributes:
         pair: the target: a pair's name, a file or a reference.
-        scan: whether a name may stand for a model of another program.
+        scan: whether a name may mean a model of another program.
         prompts: files of prompts; empty for the built-in ones.
-        answers: files of conversations that this target has written already.
-        history: whether one's own conversations are used.
+        answers: files of conversations that this target has already written.
+        history: whether to use the user's own conversations.
         tokens: of answers; None for `USUAL_TOKENS`, or as many as `hours` allow.
         passes: how often all answers are read.
-        hours: that it may take, as far as can be told before; None for as many as it takes.
-        init: a head to begin with.
-        resume: go on with a training that was stopped.
-        anew: forget a training that was stopped.
-        force: train where no head can pay, and keep one that is no better than the control.
-        out: where the head is written; None for localspec's own folder.
-        threads: CPU threads; None for those that the target decodes with.
+        hours: estimated limit of the duration; None for no limit.
+        init: a head to start from.
+        resume: continue an unfinished training.
+        anew: discard an unfinished training.
+        force: train even if no head can pay, and keep a head that is no better than the control.
+        out: path for the head; None for localspec's own folder.
+        threads: CPU threads; None for the target's decode threads.
     """
 
     pair: str

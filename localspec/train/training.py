@@ -1,4 +1,4 @@
-"""The steps of a training, the checkpoints between them, and the best head so far."""
+"""The steps of a training, its checkpoints, and the best head so far."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from localspec.train.texts.lessons import Lessons, batches
 from localspec.train.training_folder import TrainingFolder
 
 _SAVE_S: Final = 30.0
-_JUDGED: Final = 20  # times in a training
+_JUDGED: Final = 20  # evaluations per training
 _SMOOTH: Final = 0.05
-_PAUSE_S: Final = 60.0  # a step that took longer: the machine slept
+_PAUSE_S: Final = 60.0  # a longer step means that the machine slept
 
 
 @dataclass(slots=True)
 class TrainingState:
-    """Where a training stands.
+    """Progress of a training.
 
     Attributes:
-        step: how many steps are done.
-        seconds: that they took.
-        loss, first: of the last steps, on average.
-        best: of the best head so far, how many tokens of a draft are accepted on average.
-        shares: of that head, how many drafts are accepted up to each place.
-        control: what the commonest token would come to.
+        step: number of steps done.
+        seconds: their total time.
+        loss, first: averages over the last steps.
+        best: mean number of accepted tokens per draft of the best head so far.
+        shares: for that head, the share of drafts accepted up to each position.
+        control: first-token acceptance of the most common token.
     """
 
     step: int = 0
@@ -45,7 +45,7 @@ class TrainingState:
 
 
 class Training:
-    """Steps over all batches of all passes, from wherever it stands."""
+    """Steps over all batches of all passes, resumed from the last checkpoint."""
 
     def __init__(
         self,
@@ -58,16 +58,16 @@ class Training:
         passes: int,
         common: int,
     ) -> None:
-        """Take up what the work folder holds.
+        """Load what the work folder holds.
 
         Args:
-            work: where checkpoints and the best head go.
+            work: the folder for checkpoints and the best head.
             learner: a head.
             lessons: of its target.
-            samples: what is learnt from.
-            held: greedy answers by which it is judged.
+            samples: answers to train on.
+            held: greedy answers to judge by.
             passes: over all samples.
-            common: the commonest id of answers.
+            common: the most common id of the answers.
         """
         self._work, self._learner, self._lessons = work, learner, lessons
         self._held, self._common = held, common
@@ -78,7 +78,7 @@ class Training:
 
     @property
     def steps(self) -> int:
-        """How many there are in all."""
+        """Total number of steps."""
         return len(self._batches)
 
     def run(
@@ -88,16 +88,16 @@ class Training:
         write: Callable[[], None],
         between: Callable[[], None],
     ) -> None:
-        """Learn until all is done; the end and every interruption leave a checkpoint.
+        """Train to the end; the end and every interruption write a checkpoint.
 
         Args:
-            cancel: stops it, after the step that is running.
-            progress: told after every step.
-            write: writes the head as it is now; called when it is the best so far.
+            cancel: stops it after the current step.
+            progress: called after every step.
+            write: writes the head in its present state; called when it is the best so far.
             between: called before every step.
 
         Raises:
-            Cancelled: `cancel` was set; a checkpoint is there.
+            Cancelled: `cancel` was set; a checkpoint was written.
             OSError: a checkpoint or the head cannot be written.
         """
         now, saved = self.standing, time.monotonic()
@@ -119,7 +119,7 @@ class Training:
             self.save()
 
     def save(self) -> None:
-        """Write a checkpoint: all or nothing."""
+        """Write a checkpoint, whole or not at all."""
         its = self.standing
         more: dict[str, Any] = {name: getattr(its, name) for name in TrainingState.__slots__}
         with private.whole_file(self._work.checkpoint) as file:
@@ -135,7 +135,7 @@ class Training:
         now.step += 1
 
     def _judge(self, write: Callable[[], None]) -> None:
-        """Look at the held-out answers; keep the head if it is the best so far."""
+        """Evaluate on the held-out answers; keep the head if it is the best so far."""
         found = self.judged()
         now, score = self.standing, sum(found.shares)
         if score > now.best:
@@ -149,7 +149,7 @@ class Training:
             file.write(json.dumps(line | rounded | {"held_out": shares}) + "\n")
 
     def judged(self) -> Acceptance:
-        """How much of what the head drafts now the held-out answers would accept."""
+        """The acceptance of the head's present drafts on the held-out answers."""
         lessons = (self._lessons.of(batch) for batch in batches(self._held, 0))
         found: Acceptance = self._learner.judge(lessons, self._common)
         return found

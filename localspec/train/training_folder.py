@@ -1,4 +1,4 @@
-"""The folder of a training: what was asked for, the answers so far, and where it stands."""
+"""The folder of a training: its terms, its answers so far, and its state."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _FORMAT: Final = 1
 
 
 class TrainingTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a training was asked for: with anything else it cannot go on.
+    """The terms of a training; it can only be resumed with the same terms.
 
     Attributes:
         target: the fingerprint of the target's files.
-        prompts, answers: hashes of the files that were named.
+        prompts, answers: hashes of the given files.
         history, passes, hours: as in `TrainRequest`.
-        tokens: as given; None where none were.
-        init: the fingerprint of the head that it began with; empty for none.
+        tokens: as given; None if not given.
+        init: fingerprint of the head it started from; empty for none.
     """
 
     target: str
@@ -42,13 +42,12 @@ class TrainingTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainingChoices(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided at the beginning.
+    """Decisions from the beginning of a training.
 
     Attributes:
-        terms: what was asked for.
         tokens: of answers.
         feed_forward, drafted: the head's sizes.
-        step_s: seconds of one step of it; 0 where that was not measured.
+        step_s: seconds per step of the head; 0 if not measured.
     """
 
     terms: TrainingTerms
@@ -62,12 +61,12 @@ class TrainingFolder:
     """The folder of one target's training.
 
     Attributes:
-        folder: made where it is missing.
+        folder: created if missing.
         answers, held, checkpoint, head, log, probe: files in it.
     """
 
     def __init__(self, target: str) -> None:
-        """Name the files of a target, given its fingerprint."""
+        """Name the files for a target with this fingerprint."""
         self.folder = root() / target[:16]
         self.answers = self.folder / "answers.jsonl"
         self.held = self.folder / "held-out.jsonl"
@@ -78,19 +77,19 @@ class TrainingFolder:
         self._begun = self.folder / "begun.json"
 
     def begun(self) -> TrainingChoices | None:
-        """What was decided when it began; None where nothing is there."""
+        """The decisions of an unfinished training; None without one."""
         return private.read_json(self._begun, TrainingChoices)
 
     def begin(self, begun: TrainingChoices) -> None:
-        """Keep what was decided."""
+        """Store the decisions."""
         private.write_json(self._begun, begun)
 
     def enter(self, terms: TrainingTerms, *, resume: bool, anew: bool) -> TrainingChoices | None:
-        """Begin, or go on as was asked for; give what was decided where it goes on.
+        """Begin or resume as requested; return the earlier decisions when resuming.
 
         Raises:
-            UsageError: there is a training to go on with and nothing said about it, none to go on
-                with, or one that was asked for differently.
+            UsageError: a training is unfinished but the request says neither to resume nor to
+                discard it; there is none to resume; or its terms differ.
         """
         before = None if anew else self.begun()
         if before is None:
@@ -114,7 +113,7 @@ class TrainingFolder:
         return before
 
     def leave(self) -> None:
-        """Delete all of it: the head is elsewhere."""
+        """Delete the folder; the head has been moved out."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -130,7 +129,7 @@ def root() -> Path:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Be the only training on this machine.
+    """Make sure that no other training runs on this machine.
 
     Raises:
         LocalspecError: another one is running.
@@ -151,10 +150,10 @@ def alone() -> Iterator[None]:
 
 
 def require_disk(folder: Path, n_bytes: int) -> None:
-    """Insist on room for so many bytes.
+    """Check that `n_bytes` fit on the disk of `folder`.
 
     Raises:
-        LocalspecError: there is less.
+        LocalspecError: they do not.
     """
     free = shutil.disk_usage(folder).free
     if free < n_bytes:

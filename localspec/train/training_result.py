@@ -1,4 +1,4 @@
-"""What a training tells while it runs, and in the end."""
+"""What a training reports, while it runs and at its end."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from localspec import formats
 from localspec.train.head_verdict import HeadVerdict
 
 Say: TypeAlias = Callable[[str], None]
-"""Takes a sentence that stays."""
+"""Receives a sentence that stays on the screen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
-    """What came of it.
+    """The result of a training.
 
     Attributes:
         head: its file.
-        name: of the pair that it is recorded in.
-        found: how good it is.
+        name: of the pair that records it.
+        found: its quality.
     """
 
     head: Path
@@ -29,7 +29,7 @@ class TrainingResult:
     found: HeadVerdict
 
     def lines(self) -> list[str]:
-        """All of it, for a person."""
+        """The result for people."""
         found = self.found
         return [
             f"head        {self.head} ({formats.size(self.head.stat().st_size)})",

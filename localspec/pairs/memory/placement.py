@@ -109,7 +109,7 @@ class MemoryPlan:
 
     @property
     def too_large(self) -> tuple[str, str, int, int] | None:
-        """A model whose layers do not fit: its name, the place, bytes needed and available there."""
+        """A model whose layers do not fit: its name, the place, bytes needed, bytes available."""
         free = self.free
         for name, taken in (("draft", self.draft_need), ("target", self.target_need)):
             if taken is not None:

@@ -1,4 +1,4 @@
-"""Heads as files, and the target's own weights, of which a head begins."""
+"""Files of heads, and the target's weights that a new head starts from."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _TYPE_IDS: Final = {name: number for number, (name, _, _) in GGML_TYPES.items()}
 _Q8_0: Final = 7  # `general.file_type`
 _VOCABULARY: Final = "tokenizer.ggml."
 _FROM_LAST: Final = ("attn_output", "ffn_gate", "ffn_up", "ffn_down")
-_TURNED: Final = ("attn_q", "attn_k")  # whose rows stand as the target's rotary positions want them
-_NORM_ROPE: Final = ("llama",)  # architectures with the same order of these rows as a head's
+_TURNED: Final = ("attn_q", "attn_k")  # rows in the target's order of rotary pairs
+_NORM_ROPE: Final = ("llama",)  # architectures with the same order of these rows as a head
 
 
 class ModelWeights:
-    """Weights of a model file, unpacked as they are asked for."""
+    """The weights of a model file, dequantised on demand."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Look at all parts of a model."""
+        """Read the headers of all parts of a model."""
         self._found: dict[str, tuple[Path, int, TensorInfo]] = {}
         for path in paths:
             header = read_header(path)
@@ -46,12 +46,12 @@ class ModelWeights:
                 self._found[tensor.name] = path, header.data_offset, tensor
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Rows, and what each reads; of a vector its length; empty where there is none."""
+        """The shape `(rows, reads)` of a matrix or `(length,)` of a vector; empty if missing."""
         found = self._found.get(f"{name}.weight")
         return found[2].shape[::-1] if found else ()
 
     def whole(self, name: str) -> NDArray[np.float32]:
-        """All of a tensor, by its name without `.weight`."""
+        """A whole tensor, by its name without `.weight`."""
         path, start, tensor = self._found[f"{name}.weight"]
         with path.open("rb") as file:
             file.seek(start + tensor.offset)
@@ -69,27 +69,27 @@ class ModelWeights:
 
     @property
     def output(self) -> str:
-        """The matrix that makes logits: its own, or the embeddings."""
+        """The name of the output matrix: the model's own, or the embeddings."""
         return OUTPUT if self.shape(OUTPUT) else "token_embd"
 
 
 def beginning(
     shape: HeadShape, target: ModelWeights, architecture: str, layers: int, drafted: Sequence[int]
 ) -> dict[str, NDArray[np.float32]]:
-    """What a head begins with: as far as shapes allow, a copy of the target's last layer.
+    """The weights that training starts from: the target's last layer, as far as shapes allow.
 
-    That layer writes what the target's output reads; a head that reads its input and computes the
-    same is right already about what the target says next, and has to learn one token more.
+    That layer writes what the target's output reads. A head that reads the same input and computes
+    the same is already right about the target's next token, and only has to learn the one after.
 
     Args:
         shape: the head's.
         target: its weights.
         architecture: llama.cpp's name of it.
-        layers: how many it has.
+        layers: number of the target's layers.
         drafted: the ids that the head can draft.
 
     Returns:
-        All of the head's tensors, `output` with the target's rows among them.
+        All of the head's tensors; `output` has the target's rows.
     """
     random, width = np.random.default_rng(0), shape.width
     found: dict[str, NDArray[np.float32]] = {
@@ -126,15 +126,15 @@ def write_head(
     target: Path,
     about: Mapping[str, MetaValue],
 ) -> None:
-    """Write a head as llama.cpp loads it, in Q8_0.
+    """Write a head in Q8_0, as llama.cpp loads it.
 
     Args:
-        path: where; the file appears whole or not at all.
+        path: the file; it appears whole or not at all.
         shape: the head's sizes.
         tensors: its weights.
         drafted: the ids that it can draft, in the order of `output`'s rows.
-        target: the first file of its target, whose vocabulary it gets.
-        about: what else its metadata say.
+        target: the first file of its target, whose vocabulary is copied.
+        about: further metadata.
 
     Raises:
         OSError: it cannot be written.
@@ -175,10 +175,10 @@ def _sizes(shape: HeadShape) -> dict[str, MetaValue]:
 
 
 def sizes_of(path: Path) -> tuple[int, int]:
-    """The inner width of a head's feed-forward part, and how many tokens it can draft.
+    """A head's inner feed-forward width, and how many tokens it can draft.
 
     Raises:
-        ModelFileError: there is no such file, or it is damaged.
+        ModelFileError: the file does not exist or is damaged.
     """
     weights = ModelWeights([path])
     wide, output = weights.shape("blk.0.ffn_gate"), weights.shape(OUTPUT)
@@ -186,7 +186,7 @@ def sizes_of(path: Path) -> tuple[int, int]:
 
 
 def refuse(path: Path) -> NoReturn:
-    """Say that this is no head to begin with.
+    """Refuse a file as a head to start from.
 
     Raises:
         UnsupportedModel: always.
@@ -198,7 +198,7 @@ def refuse(path: Path) -> NoReturn:
 
 
 def read_head(path: Path, shape: HeadShape) -> tuple[dict[str, NDArray[np.float32]], list[int]]:
-    """Read a head's weights, and the ids that it can draft, to go on training it.
+    """Read a head's weights, and the ids that it can draft, to continue its training.
 
     Raises:
         ModelFileError: it is damaged.

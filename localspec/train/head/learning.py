@@ -1,4 +1,4 @@
-"""How a head learns: one step over a lesson, and how much of what it drafts would be accepted."""
+"""How a head learns: a training step on a lesson, and the acceptance of its drafts."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from localspec.train.head.shape import HeadShape
 from localspec.train.texts.lessons import Lesson
 
 STEPS: Final = 3
-"""Tokens of a draft that are trained in the end."""
+"""Tokens per draft that the training reaches in the end."""
 SCORED: Final = 4
-"""Tokens of a draft by which a head is judged."""
+"""Tokens per draft that are scored."""
 
-_LATER: Final = 0.8  # what each step counts of the one before
-_NEXT_AFTER: Final = 0.15  # of the training, after which one step more is trained
-_HARD: Final = 0.5  # the likeliest token's share of what is learnt, which greedy verification wants
+_LATER: Final = 0.8  # weight of each step's loss, relative to the step before
+_NEXT_AFTER: Final = 0.15  # share of the training after which each further step joins
+_HARD: Final = 0.5  # share of the likeliest token in the goal, as greedy verification wants
 _WARM_UP: Final = 30  # steps
-_FALLS_FROM: Final = 0.3  # of the training, from where on the learning rate falls
+_FALLS_FROM: Final = 0.3  # share of the training from which on the learning rate falls
 _RATE: Final = 3e-3
 _TURNS: Final = 5
-_TRIED: Final = 512  # rows and columns of the matrices that tell which numbers are faster
+_TRIED: Final = 512  # rows and columns of the matrices in the speed test
 
 
 @dataclass(slots=True)
@@ -39,9 +39,9 @@ class Acceptance:
     """How often the head's likeliest token was the target's.
 
     Attributes:
-        drafts: how many drafts were looked at.
-        accepted: of these, how many had their first token accepted, their first two, ...
-        common: how often the commonest token would have been right as a first token.
+        drafts: number of drafts.
+        accepted: how many of them had at least their first token accepted, their first two, ...
+        common: how often the most common token would have been right as a first token.
     """
 
     drafts: int = 0
@@ -50,25 +50,24 @@ class Acceptance:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """The share of drafts that were accepted up to each place."""
+        """The share of drafts accepted up to each position."""
         return tuple(each / max(1, self.drafts) for each in self.accepted)
 
     @property
     def control(self) -> float:
-        """What always guessing the commonest token would come to at the first place."""
+        """The acceptance of the first token if it were always the most common token."""
         return self.common / max(1, self.drafts)
 
 
 class HeadLearner:
-    """A head that learns.
+    """A head in training.
 
     Attributes:
-        network: the head.
-        drafted: the ids that it can draft, the commonest first.
+        drafted: the ids that it can draft, the most common first.
     """
 
     def __init__(self, network: HeadNetwork, drafted: Sequence[int], device: torch.device) -> None:
-        """Begin with what the network holds, on this device."""
+        """Start from the network's present weights, on `device`."""
         self.device = device
         self.network = network.to(device)
         self.drafted = torch.tensor(drafted, device=device)
@@ -78,12 +77,12 @@ class HeadLearner:
         self._halves = halves_pay(device)
 
     def learn(self, lesson: Lesson, done: float, step: int) -> tuple[float, float]:
-        """Change the weights a little.
+        """Run one training step.
 
         Args:
-            lesson: what to learn from.
+            lesson: the texts to learn from.
             done: the share of the training that is done.
-            step: how many steps are.
+            step: the number of steps that are done.
 
         Returns:
             The loss, and how often the first token was the target's likeliest.
@@ -114,11 +113,11 @@ class HeadLearner:
 
     @torch.no_grad()
     def judge(self, lessons: Iterable[Lesson], common: int) -> Acceptance:
-        """Draft from every place of greedy answers, without learning.
+        """Measure the acceptance of drafts from every position of greedy answers.
 
         Args:
             lessons: texts that the target wrote greedily.
-            common: the id that a control always guesses.
+            common: the id that the control always guesses.
         """
         found = Acceptance()
         for lesson in lessons:
@@ -143,9 +142,9 @@ class HeadLearner:
 
     @torch.no_grad()
     def hits(self, lesson: Lesson, steps: int) -> list[Tensor]:
-        """Whether each step's likeliest token is the target's, at each of the lesson's places.
+        """Whether each step's likeliest token is the target's, at each of the lesson's positions.
 
-        Step j at a place belongs to the draft that began j places before it.
+        Step j at a position belongs to the draft that began j positions before it.
         """
         texts, places, _ = self._at(lesson)
         likeliest = torch.from_numpy(lesson.logits.argmax(-1)).to(self.device)
@@ -159,17 +158,17 @@ class HeadLearner:
         return self.network.unroll(states, torch.from_numpy(lesson.embedded).to(self.device), steps)
 
     def _at(self, lesson: Lesson) -> tuple[Tensor, Tensor, Tensor]:
-        """Texts and places where the target's logits are, and where the answer there begins."""
+        """Text and position of each row of the target's logits, and the start of its answer."""
         texts = torch.from_numpy(lesson.texts).to(self.device)
         starts = torch.from_numpy(lesson.starts).to(self.device)
         return texts, torch.from_numpy(lesson.places).to(self.device), starts[texts]
 
     @torch.no_grad()
     def _wanted(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
-        """What is learnt at each place, `(n, drafted)`, and the target's likeliest id, `(n,)`.
+        """The goal at each position, `(n, drafted)`, and the target's likeliest id, `(n,)`.
 
-        In part the target's whole distribution, in part its likeliest id; of what the head cannot
-        draft nothing is learnt.
+        The goal mixes the target's distribution with its likeliest id; tokens that the head cannot
+        draft are left out.
         """
         logits = torch.from_numpy(lesson.logits).to(self.device).float()
         likeliest = logits.argmax(-1)
@@ -187,7 +186,7 @@ class HeadLearner:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self._halves)
 
     def saved(self, more: dict[str, Any]) -> bytes:
-        """All that is needed to go on, with `more` beside it."""
+        """The state needed to continue the training, together with `more`."""
         buffer = io.BytesIO()
         states = [each.state_dict() for each in self._optimisers]
         its = self.network.its.state_dict()
@@ -195,7 +194,7 @@ class HeadLearner:
         return buffer.getvalue()
 
     def restore(self, saved: bytes) -> dict[str, Any]:
-        """Go on where another one was saved; return what was saved beside it."""
+        """Continue from `saved`; return the `more` that was saved with it."""
         found = torch.load(io.BytesIO(saved), map_location=self.device, weights_only=True)
         self.network.its.load_state_dict(found["head"])
         for each, state in zip(self._optimisers, found["optimisers"], strict=True):
@@ -205,7 +204,7 @@ class HeadLearner:
 
 
 def device() -> torch.device:
-    """Where to learn: a card, Apple's graphics, or the processor."""
+    """The device to train on: a graphics card, Apple's GPU, or the CPU."""
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
@@ -214,14 +213,14 @@ def device() -> torch.device:
 def learner(
     shape: HeadShape, tensors: Tensors, drafted: Sequence[int], threads: int
 ) -> HeadLearner:
-    """A head that learns where this machine is quickest, with so many threads on the processor."""
+    """A head on this machine's fastest device, with `threads` threads on the CPU."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     return HeadLearner(HeadNetwork(shape, tensors), drafted, device())
 
 
 def speed(threads: int) -> float:
-    """Operations a second in a matrix product, in the numbers in which a head learns here."""
+    """Floating-point operations per second of a matrix product, in the training's format."""
     torch.set_num_threads(threads)
     where = device()
     kind = torch.bfloat16 if halves_pay(where) else torch.float32
@@ -238,11 +237,11 @@ def halves_pay(where: torch.device) -> bool:
 
 
 def _seconds(where: torch.device, kind: torch.dtype) -> float:
-    """Seconds of a product of two matrices, the quickest of a few."""
+    """Seconds of a product of two matrices, the fastest of a few."""
     a, b = torch.randn(2, _TRIED, _TRIED, device=where).to(kind)
     times = []
     for _ in range(_TURNS):
         started = perf_counter()
-        float(functional.linear(a, b)[0, 0])  # waits for a card
+        float(functional.linear(a, b)[0, 0])  # waits for the device
         times.append(perf_counter() - started)
     return min(times)

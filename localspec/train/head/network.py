@@ -1,10 +1,9 @@
-"""An EAGLE-3 head in torch, computing what llama.cpp computes (src/models/eagle3.cpp).
+"""An EAGLE-3 head in torch that computes what llama.cpp computes (src/models/eagle3.cpp).
 
-Row r pairs the target's state at token r with token r + 1 and predicts token r + 2. In a later step
-of the same draft the row gets the head's own state in place of the target's (2503.01840, section
-3). Step j at row r belongs to the draft that began at row r - j, and the token is the true one:
-only a draft that was right so far goes on. So a token keeps its row, and its rotary position, in
-every step.
+Row r pairs the target's state at token r with token r + 1 and predicts token r + 2. In later steps
+of a draft, the head's own state replaces the target's (2503.01840, section 3). Step j at row r
+belongs to the draft that began at row r - j. Its token is the true one, since a draft only
+continues after accepted tokens. So a token keeps its row and its rotary position in every step.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ _PROJECTIONS = ("attn_q", "attn_k", "attn_v")
 
 
 class HeadNetwork(nn.Module):
-    """The head; its output matrix, which has the target's rows, does not learn."""
+    """The head. Its output matrix is copied from the target and is not trained."""
 
     output: Tensor
 
     def __init__(self, shape: HeadShape, tensors: Tensors) -> None:
-        """Begin with these weights.
+        """Start from these weights.
 
         Args:
             shape: the sizes.
-            tensors: by their names in a file (see `files.Tensors`).
+            tensors: by their names in a file (see `head_files.Tensors`).
         """
         super().__init__()
         self.shape = shape
@@ -52,16 +51,16 @@ class HeadNetwork(nn.Module):
         Args:
             states: `(texts, rows, taps * width)`, the target's at token r in row r.
             embedded: `(texts, rows, width)`, the target's embedding of token r + 1 in row r.
-            steps: tokens of a draft.
+            steps: tokens per draft.
 
         Returns:
-            For every step `(texts, rows, width)`, what `scores` reads. The first j rows of step j
+            For every step `(texts, rows, width)`, the input of `scores`. The first j rows of step j
             belong to no draft.
         """
         length = embedded.shape[1]
         turns = self._turns(length, embedded.device)
         early = self._norm(embedded, "blk.0.attn_norm")
-        # The same in every step, for a row keeps its token.
+        # A row keeps its token, so this part is the same in every step.
         known = [self._part(early, name, first=True) for name in _PROJECTIONS]
         kept: list[tuple[Tensor, Tensor]] = []
         state = functional.linear(states, self.its[_key("fc")])
@@ -109,7 +108,7 @@ class HeadNetwork(nn.Module):
         return x + functional.linear(gate * up, self.its[_key("blk.0.ffn_down")])
 
     def _part(self, rows: Tensor, name: str, *, first: bool) -> Tensor:
-        """What a projection makes of the token (the first columns) or of the state."""
+        """Apply a projection to the token (its first columns) or to the state."""
         matrix, width = self.its[_key(f"blk.0.{name}")], self.shape.width
         return functional.linear(rows, matrix[:, :width] if first else matrix[:, width:])
 
@@ -119,7 +118,7 @@ class HeadNetwork(nn.Module):
         return scaled * self.its[_key(name)]
 
     def _heads(self, rows: Tensor) -> Tensor:
-        """`(texts, heads, rows, head width)`."""
+        """Split rows into heads: `(texts, heads, rows, head width)`."""
         return rows.unflatten(-1, (-1, self.shape.head_width)).transpose(1, 2)
 
     def _turns(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -131,12 +130,12 @@ class HeadNetwork(nn.Module):
 
 
 def _key(name: str) -> str:
-    """A name that torch takes: one without dots."""
+    """The name without dots, as torch requires."""
     return name.replace(".", "-")
 
 
 def _turned(rows: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn neighbours by their position's angle: what ggml calls the NORM type of RoPE."""
+    """Rotate neighbouring elements by their position's angle: ggml's NORM type of RoPE."""
     cos, sin = turns
     a, b = rows.float().unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack((a * cos - b * sin, a * sin + b * cos), dim=-1)
@@ -144,10 +143,10 @@ def _turned(rows: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def seen(step: int, length: int, device: torch.device) -> Tensor:
-    """Say what the rows of a step attend to: `(length, (step + 1) * length)`.
+    """Which rows a step attends to: `(length, (step + 1) * length)`.
 
-    The row at r in step j belongs to the draft that began at row r - j: it sees the first step up
-    to there, and of every later step the one row of its own draft.
+    The row at r in step j belongs to the draft that began at row r - j. It sees the first step up
+    to that row, and the row of its own draft in each later step.
     """
     parts = [torch.ones(length, length, dtype=torch.bool, device=device).tril(-step)]
     for later in range(1, step + 1):
@@ -156,5 +155,5 @@ def seen(step: int, length: int, device: torch.device) -> Tensor:
             own.diagonal(later - step).fill_(value=True)
         parts.append(own)
     mask = torch.cat(parts, dim=1)
-    mask[:step, 0] = True  # of no draft, but a row that sees nothing would be no number
+    mask[:step, 0] = True  # rows without a draft: a row that sees nothing would become NaN
     return mask

@@ -1,7 +1,7 @@
 """Muon for a head's matrices, AdamW for its norms.
 
 Muon (Jordan et al., 2024) replaces the momentum of a matrix by the nearest orthogonal matrix, found
-with a few Newton-Schulz steps; the scale that lets it share AdamW's learning rate is from Liu et
+with a few Newton-Schulz steps. The scale that lets it share AdamW's learning rate is from Liu et
 al., 2025 (2502.16982).
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-_QUINTIC: Final = (3.4445, -4.7750, 2.0315)  # chosen by Muon's author for a steep slope at zero
+_QUINTIC: Final = (3.4445, -4.7750, 2.0315)  # from Muon's author, for a steep slope at zero
 _ROUNDS: Final = 5
 _MOMENTUM: Final = 0.95
 _DECAY: Final = 0.01
@@ -36,7 +36,7 @@ class Muon(Optimizer):
     """Momentum, orthogonalised, with decoupled weight decay."""
 
     def __init__(self, matrices: Iterable[Tensor], *, lr: float) -> None:
-        """Look after these matrices."""
+        """Optimise these matrices."""
         super().__init__(matrices, {"lr": lr})
 
     @torch.no_grad()
@@ -54,7 +54,7 @@ class Muon(Optimizer):
 
 
 def optimisers(parameters: Iterable[Tensor], *, lr: float) -> list[Optimizer]:
-    """Make both; `lr` is AdamW's, and Muon's by its scale."""
+    """Make both optimisers; `lr` is AdamW's, and Muon's after scaling."""
     every = list(parameters)
     matrices = [each for each in every if each.dim() == 2]
     rest = [each for each in every if each.dim() < 2]
@@ -65,7 +65,7 @@ def optimisers(parameters: Iterable[Tensor], *, lr: float) -> list[Optimizer]:
 
 
 def set_rate(optimisers_: Sequence[Optimizer], lr: float) -> None:
-    """Give every group the learning rate of this step."""
+    """Set the learning rate of every group for this step."""
     for optimiser in optimisers_:
         for group in optimiser.param_groups:
             group["lr"] = lr

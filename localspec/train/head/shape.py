@@ -11,10 +11,10 @@ from localspec.pairs.gguf.head_checks import TAPPED
 from localspec.pairs.gguf.header import GgufHeader
 from localspec.pairs.report import vocabulary
 
-_EPSILON, _ROPE = 1e-5, 10_000.0  # where the target does not say
+_EPSILON, _ROPE = 1e-5, 10_000.0  # defaults if the target's header has none
 _LEAST_LAYERS: Final = 2
-_USUAL_HEAD: Final = 64  # numbers that a head of attention is wide, where the target's does not fit
-# What a head may be, the largest first: the share of the target's feed-forward width, and how many
+_USUAL_HEAD: Final = 64  # head width if the target's does not fit
+# Possible sizes of a head, largest first: share of the target's feed-forward width, and number of
 # tokens it can draft.
 _SIZES: Final = (
     *((1.0, 32_768), (1.0, 16_384), (1.0, 8_192), (0.5, 8_192)),
@@ -28,15 +28,14 @@ class HeadShape:
     """The sizes of a head.
 
     Attributes:
-        width: floats of a state; the target's.
+        width: floats per state, as in the target.
         taps: the layers of the target whose inputs it reads.
-        heads, kv_heads, head_width: of its attention.
         feed_forward: inner width of its feed-forward part.
         vocab: tokens of the target.
         drafted: tokens that it can draft.
-        epsilon: what its norms add to a mean square.
+        epsilon: added to the mean square in its norms.
         rope_base: of its rotary positions.
-        context: positions that the target was trained for.
+        context: trained context length of the target, in tokens.
     """
 
     width: int
@@ -53,17 +52,17 @@ class HeadShape:
 
     @property
     def inner(self) -> int:
-        """Width of all queries together."""
+        """Total width of all queries."""
         return self.heads * self.head_width
 
     @property
     def inner_kv(self) -> int:
-        """Width of all keys together."""
+        """Total width of all keys."""
         return self.kv_heads * self.head_width
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """The matrices that learn, by their names in a file: rows, and what each row reads."""
+        """The trained matrices by their names in a file: rows, and inputs per row."""
         return {
             "fc": (self.width, len(self.taps) * self.width),
             "blk.0.attn_q": (self.inner, 2 * self.width),
@@ -77,17 +76,17 @@ class HeadShape:
 
     @property
     def learnt(self) -> int:
-        """Weights that learn, those of norms left out."""
+        """Number of trained weights, without norms."""
         return sum(rows * reads for rows, reads in self.matrices.values())
 
     @property
     def weights(self) -> int:
-        """Weights of the file's matrices."""
+        """Number of weights in the file's matrices."""
         return self.learnt + self.drafted * self.width
 
 
 def require_trainable(target: GgufHeader, label: str) -> None:
-    """Insist that a head can be trained for this target, as its header tells.
+    """Check by the target's header that a head can be trained for it.
 
     Raises:
         UnsupportedModel: it cannot.
@@ -110,16 +109,16 @@ def _layers(target: GgufHeader) -> int:
 
 
 def taps_of(layers: int) -> tuple[int, int, int]:
-    """The layers that a head reads: an early one, the middle and the input of the last.
+    """The layers whose inputs a head reads: an early one, the middle one and the last.
 
-    EAGLE-3's own choice ends two layers before that (2, n/2, n-3); the input of the last layer lets
-    a head begin as a copy of that layer, and so needs less to learn from.
+    EAGLE-3's own choice ends two layers earlier (2, n/2, n-3). With the input of the last layer, a
+    head can start as a copy of that layer, and needs less training data.
     """
     return (min(2, max(0, layers // 2 - 1)), layers // 2, layers - 1)
 
 
 def candidates(target: GgufHeader) -> Iterator[HeadShape]:
-    """The shapes that a head for this target may have, the largest first."""
+    """The possible shapes of a head for this target, largest first."""
     whole = _whole(target)
     seen = set()
     for share, drafted in _SIZES:
@@ -150,7 +149,7 @@ def _whole(target: GgufHeader) -> HeadShape:
 
 
 def _attention(target: GgufHeader, width: int) -> tuple[int, int, int]:
-    """The target's own heads, if those of its last layer are of the usual kind."""
+    """The target's own attention heads, if those of its last layer are of the usual kind."""
     heads = (target.settings("attention.head_count") or [0])[-1]
     kv_heads = (target.settings("attention.head_count_kv") or [heads])[-1]
     if heads > 0 and kv_heads > 0 and heads % kv_heads == 0:

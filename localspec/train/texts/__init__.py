@@ -1,1 +1,1 @@
-"""What a head learns from: prompts, answers of the target, lessons."""
+"""The training data of a head: prompts, answers of the target, lessons."""

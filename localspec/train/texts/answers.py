@@ -1,4 +1,4 @@
-"""The target's own answers: how they are written, many at a time, and where they are kept."""
+"""The target's own answers: written several at a time, and stored."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from localspec.engine.round.params import SamplingParams
 from localspec.engine.round.sampling import Logits, Sampler
 
 LONGEST: Final = 512
-"""Tokens of a text, prompt and answer together."""
+"""The most tokens of a text, prompt and answer together."""
 LONGEST_PROMPT: Final = 320
 TEMPERATURES: Final = (0.0, 0.8)
 
-_LONGEST_LOOP: Final = 64  # tokens after which a loop begins anew, at most
-_REPEATED: Final = 24  # tokens that said nothing new, from which on an answer is in a loop
+_LONGEST_LOOP: Final = 64  # the longest period of a loop, in tokens
+_REPEATED: Final = 24  # repeated tokens that count as a loop
 _LOOK_EVERY: Final = 16
-_LEAST: Final = 4  # tokens of an answer that is kept
+_LEAST: Final = 4  # tokens of the shortest answer that is kept
 
 
 class AnsweredText(msgspec.Struct, frozen=True):
-    """A text that the target finished.
+    """A text completed by the target.
 
     Attributes:
-        prompt: which prompt it answers.
-        ids: prompt and answer; the token that ends the answer is among them.
-        start: where the answer begins.
-        temperature: at which it was written.
+        prompt: number of the prompt.
+        ids: prompt and answer, including the token that ends the answer.
+        start: index of the answer in `ids`.
+        temperature: of the answer.
     """
 
     prompt: int
@@ -50,11 +50,11 @@ class AnsweredText(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TargetPrompt:
-    """A question to the target.
+    """A prompt for the target.
 
     Attributes:
         prompt: its number.
-        ids: what the target reads.
+        ids: the target's input.
         temperature: of the answer.
     """
 
@@ -64,9 +64,9 @@ class TargetPrompt:
 
 
 def temperature_of(prompt: int, turn: int) -> float:
-    """At which temperature a prompt is answered the first, second, ... time.
+    """The temperature of the first, second, ... answer to a prompt.
 
-    Two of five answers are greedy; nothing is answered greedily twice.
+    Two of five answers are greedy; no prompt is answered greedily twice.
     """
     greedy = (turn == 0 and prompt % 5 < 2) or (turn == 1 and 2 <= prompt % 5 < 4)
     return TEMPERATURES[not greedy]
@@ -74,7 +74,7 @@ def temperature_of(prompt: int, turn: int) -> float:
 
 @dataclass(slots=True)
 class _TextInProgress:
-    """A text that is being written: what is read of it, and where chance stands."""
+    """A text being written: how much of it was read, and its random state."""
 
     asked: TargetPrompt
     ids: list[int]
@@ -86,15 +86,15 @@ class _TextInProgress:
 def write_answers(
     taps: Taps, texts: int, asked: Iterator[TargetPrompt], cancel: Cancel
 ) -> Iterator[AnsweredText]:
-    """Have the target answer; give each answer as it is finished.
+    """Let the target answer; yield each answer when it is finished.
 
-    Loops are cut out, and what is left of an answer of which nothing else is there. Each answer has
-    a seed of its own, so that they do not depend on each other.
+    Loops are cut off, and answers with nothing else are dropped. Each answer has its own seed, so
+    they do not depend on each other.
 
     Args:
         taps: a context of the target; its cache is emptied.
         texts: how many are written at a time.
-        asked: what to answer.
+        asked: the prompts.
         cancel: stops it, between two tokens.
 
     Raises:
@@ -127,7 +127,7 @@ def write_answers(
 
 
 def _rows(running: dict[int, _TextInProgress], room: int) -> list[TextRow]:
-    """What is decoded next: of every text what is not read yet, as far as there is room."""
+    """The next rows to decode: the unread tokens of every text, as far as they fit."""
     rows: list[TextRow] = []
     for slot, writing in running.items():
         end = min(len(writing.ids), writing.read + room - len(rows))
@@ -142,7 +142,7 @@ def _rows(running: dict[int, _TextInProgress], room: int) -> list[TextRow]:
 def _go_on(
     writing: _TextInProgress, row: Logits, sampler: Sampler, is_end: Callable[[int], bool]
 ) -> None:
-    """Add a token; note whether the text is finished."""
+    """Sample the next token, and set whether the text is finished."""
     dist = sampler.row(row, writing.ids)
     token = int(writing.random.choice(dist.ids, p=dist.probs))
     writing.ids.append(token)
@@ -152,14 +152,14 @@ def _go_on(
 
 
 def finished(asked: TargetPrompt, ids: Sequence[int]) -> AnsweredText:
-    """A text whose answer has no loop at its end."""
+    """A finished text, without a loop at its end."""
     start = len(asked.ids)
     kept = len(ids) - loop(ids[start:])
     return AnsweredText(asked.prompt, tuple(ids[:kept]), start, asked.temperature)
 
 
 def loop(ids: Sequence[int]) -> int:
-    """How many tokens at the end only say again what stands before them; 0 where they do not."""
+    """How many tokens at the end only repeat the tokens before them; 0 without a loop."""
     best = 0
     for period in range(1, min(_LONGEST_LOOP, len(ids) // 2) + 1):
         same = 0
@@ -171,27 +171,27 @@ def loop(ids: Sequence[int]) -> int:
 
 
 class AnswerFile:
-    """Samples on disk, a line of JSON each; a line that a kill cut off counts for nothing."""
+    """Samples on disk, one JSON document per line; a line cut off by a crash is dropped."""
 
     def __init__(self, path: Path) -> None:
-        """Read what is there.
+        """Read the stored samples.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file cannot be read.
         """
         self.path = path
         self.samples: list[AnsweredText] = []
         if path.exists():
             whole = path.read_bytes()
             end = whole.rfind(b"\n") + 1
-            if end < len(whole):  # what is added must begin a line
+            if end < len(whole):  # new samples must start on a new line
                 with path.open("rb+") as file:
                     file.truncate(end)
             decode = msgspec.json.Decoder(AnsweredText).decode
             self.samples = [decode(line) for line in whole[:end].splitlines()]
 
     def add(self, sample: AnsweredText) -> None:
-        """Add one.
+        """Append a sample.
 
         Raises:
             OSError: it cannot be written.

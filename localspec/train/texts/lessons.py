@@ -1,4 +1,4 @@
-"""What a head learns from in one step: the target's states and logits for a few texts."""
+"""The data of one training step: the target's states and logits for a few texts."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from localspec.train.head.head_files import ModelWeights
 from localspec.train.texts.answers import AnsweredText
 
 ROWS: Final = 1024
-"""Tokens that the target reads for one step."""
-_POOL: Final = 64  # texts that are sorted by length together: less is filled up then
+"""Tokens that the target reads per step."""
+_POOL: Final = 64  # texts sorted by length together, to need less padding
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A few texts as the target sees them. TextRow r of a text belongs to its token r.
+    """A few texts as the target sees them. Row r of a text belongs to its token r.
 
     Attributes:
-        states: `(texts, rows, taps * width)`, what entered the tapped layers.
+        states: `(texts, rows, taps * width)`, the inputs of the tapped layers.
         embedded: `(texts, rows, width)`, the embedding of token r + 1.
-        texts, places: `(n,)` each: where an answer's tokens stand, the last prompt token left out.
+        texts, places: `(n,)` each: text and row of every token before an answer token.
         starts: `(texts,)`, where the answers begin.
-        logits: `(n, n_vocab)`, the target's there: a view that its next decode overwrites.
+        logits: `(n, n_vocab)`, the target's at these rows: a view that its next decode overwrites.
     """
 
     states: NDArray[np.float32]
@@ -41,9 +41,9 @@ class Lesson:
 
 
 def batches(samples: Sequence[AnsweredText], turn: int) -> list[list[AnsweredText]]:
-    """Put all samples into batches, by a chance that depends on `turn` alone.
+    """Divide all samples into batches, at random but depending on `turn` alone.
 
-    Texts of a batch are of about one length.
+    Texts of a batch have similar lengths.
     """
     chance = random.Random(turn)  # noqa: S311 - an order, no secret
     order = list(samples)
@@ -56,7 +56,7 @@ def batches(samples: Sequence[AnsweredText], turn: int) -> list[list[AnsweredTex
 
 
 def _packed(samples: Sequence[AnsweredText]) -> Iterator[list[AnsweredText]]:
-    """As many at a time as fit, all filled up to the longest."""
+    """Fill batches with as many texts as fit, each padded to the longest."""
     batch: list[AnsweredText] = []
     for one in samples:
         if batch and (len(batch) + 1) * len(one.ids) > ROWS:
@@ -80,7 +80,7 @@ class Lessons:
     weights: ModelWeights
 
     def of(self, batch: Sequence[AnsweredText]) -> Lesson:
-        """Have the target read a batch.
+        """Let the target read a batch.
 
         Raises:
             EngineError: llama.cpp could not decode.

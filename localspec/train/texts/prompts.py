@@ -1,4 +1,4 @@
-"""What the target is asked: a set that comes with localspec, files, one's own conversations."""
+"""The prompts for the target: a set that ships with localspec, files, or own conversations."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from localspec.errors import UsageError
 BUILT_IN: Final = Path(__file__).parent / "prompts.jsonl.gz"
 _SEED: Final = 0
 _HELD_OUT: Final = 24
-_SHARE: Final = 20  # of few prompts one in so many is held out
-_LEAST: Final = 8  # prompts that are worth training on
+_SHARE: Final = 20  # of few prompts, one in this many is held out
+_LEAST: Final = 8  # the least number of prompts that is worth training on
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPrompts:
-    """Questions for the target.
+    """Prompts for the target.
 
     Attributes:
-        learnt: to be answered and trained on, in an order that chance chose.
-        held_out: never trained on: the head is judged by them.
-        private: whether one's own conversations are among them.
+        learnt: to be answered and trained on, in random order.
+        held_out: never trained on; the head is judged by them.
+        private: whether they include the user's own conversations.
     """
 
     learnt: tuple[tuple[Message, ...], ...]
@@ -38,14 +38,14 @@ class TrainingPrompts:
 
 
 def gather(files: Sequence[Path], history: Sequence[Sequence[Message]]) -> TrainingPrompts:
-    """Take the prompts of these files and conversations, or the built-in ones where none are named.
+    """Collect the prompts of these files and conversations, or the built-in ones without any.
 
     Args:
-        files: JSON lines, as `localspec bench --prompts` takes them.
-        history: conversations, of each the messages before an answer.
+        files: JSON lines, in the format of `localspec bench --prompts`.
+        history: conversations; each holds the messages before an answer.
 
     Raises:
-        LocalspecError: a file is no file of prompts.
+        LocalspecError: a file does not contain prompts.
         UsageError: there are too few.
     """
     asked: list[tuple[Message, ...]] = [tuple(each) for each in history]
@@ -69,6 +69,6 @@ class _PromptLine(msgspec.Struct):
 
 
 def built_in() -> list[str]:
-    """The prompts that come with localspec; `docs/train.md` names their sources and licences."""
+    """The prompts that ship with localspec; `docs/train.md` names their sources and licences."""
     with gzip.open(BUILT_IN) as file:
         return [msgspec.json.decode(line, type=_PromptLine).prompt for line in file]

@@ -1,4 +1,4 @@
-"""From questions and answers as text to the ids that the target reads and writes."""
+"""From prompts and answers as text to the ids that the target reads and writes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from localspec.train.texts.answers import (
     temperature_of,
 )
 
-_TURNS: Final = 20  # times that all prompts are asked at most
-_GIVEN: Final = -1  # stands for the prompt of an answer that was given
+_TURNS: Final = 20  # the most times that all prompts are asked
+_GIVEN: Final = -1  # prompt number of an answer from a file
 
 
 class _SaidMessage(msgspec.Struct):
@@ -45,7 +45,7 @@ class _Conversation(msgspec.Struct):
 def prompt_ids(
     template: ChatTemplate, prompts: Sequence[Sequence[Message]]
 ) -> list[tuple[int, ...]]:
-    """The ids of prompts as the target reads them; of those that are too long none."""
+    """The ids of prompts as the target reads them; prompts that are too long are left out."""
     found = []
     for messages in prompts:
         ids = template.tokenize(template.render(messages))
@@ -56,7 +56,7 @@ def prompt_ids(
 def questions(
     prompts: Sequence[tuple[int, ...]], done: Sequence[AnsweredText]
 ) -> Iterator[TargetPrompt]:
-    """All prompts in turn, again and again, but for what was answered already."""
+    """All prompts in turn, again and again, without those already answered."""
     answered = Counter(each.prompt for each in done)
     for turn in range(_TURNS):
         for number, ids in enumerate(prompts):
@@ -72,17 +72,17 @@ def greedy(prompts: Sequence[tuple[int, ...]]) -> Iterator[TargetPrompt]:
 
 
 def given(path: Path, template: ChatTemplate, model: Model) -> Iterator[AnsweredText]:
-    """Answers that the target wrote before.
+    """Read answers that the target wrote before.
 
     Args:
         path: JSON lines, ``{"messages": [{"role": ..., "content": ...}, ...]}``, the last message
-            the target's; with ``"finish": "length"`` where it was cut off, ``"temperature"``, and
-            ``"loop": true`` for one to be left out.
+            by the target; with ``"finish": "length"`` if it was cut off, ``"temperature"``, and
+            ``"loop": true`` for one to leave out.
         template: the target's.
         model: the target.
 
     Raises:
-        LocalspecError: the file cannot be read, or has a line that is no conversation.
+        LocalspecError: the file cannot be read, or a line is not a conversation.
     """
     decode = msgspec.json.Decoder(_Conversation).decode
     try:
@@ -98,7 +98,7 @@ def given(path: Path, template: ChatTemplate, model: Model) -> Iterator[Answered
 
 
 def _sample(one: _Conversation, template: ChatTemplate, model: Model) -> Iterator[AnsweredText]:
-    """The last answer of a conversation, where it fits."""
+    """The last answer of a conversation, if it fits."""
     *before, answer = [Message(Role(each.role), each.content) for each in one.messages]
     if one.loop or answer.role is not Role.ASSISTANT or not before:
         return
@@ -112,10 +112,10 @@ def _sample(one: _Conversation, template: ChatTemplate, model: Model) -> Iterato
 
 
 def conversations(path: Path) -> list[list[Message]]:
-    """Of every stored conversation what was said before each answer, as far as prompts go.
+    """The messages up to each user message, for every stored conversation.
 
     Args:
-        path: of the store; one that is not there holds none.
+        path: of the store; a missing one has no conversations.
     """
     if not path.exists():
         return []
@@ -132,12 +132,12 @@ def conversations(path: Path) -> list[list[Message]]:
 
 
 def by_frequency(samples: Sequence[AnsweredText], vocab: int, drafted: int) -> list[int]:
-    """The ids that a head can draft: the commonest of answers, and others in their order.
+    """The ids that a head can draft: the most common in answers, then others in order of id.
 
     Args:
-        samples: what was answered.
-        vocab: how many ids there are.
-        drafted: how many are wanted.
+        samples: the answers.
+        vocab: the number of ids.
+        drafted: how many are needed.
     """
     seen = Counter(token for one in samples for token in one.ids[one.start :])
     known = [token for token, _ in sorted(seen.items(), key=lambda it: (-it[1], it[0]))]
