@@ -335,7 +335,7 @@ def _costs(pair: LoadedPair, settings: ChatSettings, progress: Progress) -> Meas
 
 
 def _models(pair: LoadedPair) -> list[str]:
-    """The drafters that are separate models; a head costs little memory and cannot step alone."""
+    """The drafters that are separate models; a head costs little memory and is not timed alone."""
     return [name for name in pair.drafts if name.split()[0] in (DRAFT, CROSS_VOCABULARY)]
 
 
@@ -345,7 +345,7 @@ def _too_dear(pair: LoadedPair, names: Sequence[str]) -> str:
 
 
 def _note_stored(pair: LoadedPair) -> None:
-    """Update the stored costs with measurements since the load; earlier ones may be far off."""
+    """Pass costs measured since the load on to the lists, whose values may be far off."""
     now = measured(pair, repeatable=False, measure=False, announce=lambda: None)
     if now:
         note(pair, now.auto.costs, doubtful=now.doubtful)

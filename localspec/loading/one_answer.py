@@ -69,7 +69,7 @@ def answer(
                     return _answered(session, event, asked)
                 for shown in spoken.take(event):
                     hear(shown)
-    raise AssertionError("the turn ended without an end")
+    raise AssertionError("the turn ended without a TurnEnd")
 
 
 class _WithoutThoughts:

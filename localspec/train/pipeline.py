@@ -303,7 +303,7 @@ class _TrainingRun:
                 )
         if not learnt.samples and not given:
             raise LocalspecError(
-                f"{self.name} answers these prompts with nothing", "Name others with --prompts."
+                f"{self.name} gives empty answers to these prompts", "Name others with --prompts."
             )
         return [*given, *learnt.samples], held.samples
 

@@ -483,7 +483,7 @@ def _creation_failure(model: Model, options: ContextOptions, section: LogSection
             f"no memory for a context of {options.n_ctx} tokens of {model.name} ({reason})",
             "Lower --ctx-size, close other programs, or choose a smaller pair.",
         )
-    return EngineError(f"llama.cpp made no context for {model.name}: {reason}")
+    return EngineError(f"llama.cpp could not make a context for {model.name}: {reason}")
 
 
 def _address(function: Any) -> int:

@@ -92,7 +92,7 @@ class Taps:
                     f"no memory to read {n_batch} tokens of {model.name} at once ({reason})",
                     "Close other programs, or train for a smaller target.",
                 )
-            raise EngineError(f"llama.cpp made no context for {model.name}: {reason}")
+            raise EngineError(f"llama.cpp could not make a context for {model.name}: {reason}")
         self.bytes = section.allocated("KV", "RS", "compute", "output")
         self._memory = lib.llama_get_memory(self._handle)
         for layer in self.layers:

@@ -97,7 +97,7 @@ def _require_writer(header: GgufHeader, label: str) -> None:
     if architecture in _HEADS:
         raise UnsupportedModel(
             f"{label} is a {architecture} head, which reads the target's hidden states",
-            "Name the model that it was made for; a head of its own goes with --draft.",
+            "Name the model that it was made for; a head in a file of its own goes with --draft.",
         )
     pooled = header.setting("pooling_type") > 0
     causal = header.metadata.get(header.arch_key("attention.causal"), True)

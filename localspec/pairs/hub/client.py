@@ -224,7 +224,7 @@ def _from_status(error: Any, reference: Reference) -> HubError:
         what, kind = f"the Hub refuses this access token for {repo} (status {status})", AccessDenied
         remedy = f"Check the token: {LOGIN}; unset HF_TOKEN to go without one."
     elif status in _PASSING:
-        fault = "asks for fewer requests" if status == 429 else "has a fault of its own"
+        fault = "asks for fewer requests" if status == 429 else "has an internal error"
         pause = re.fullmatch(r"\d{1,6}", error.response.headers.get("Retry-After", ""))
         what = f"{endpoint()} {fault} (status {status})"
         return TransferInterrupted(what, float(pause[0]) if pause else 0.0)

@@ -72,8 +72,8 @@ def retried(
 ) -> T:
     """Run `action`; after temporary errors run it again, once per pause, with growing pauses.
 
-    An attempt that gained more than `_LITTLE` bytes, as counted by `done`, does not use up a pause,
-    and one that gained more than `_MUCH` starts the pauses again from the smallest. `tell` receives
+    After an attempt that gained more than `_LITTLE` of the bytes that `done` counts, all attempts
+    are available again; after more than `_MUCH`, the pauses also start small again. `tell` receives
     the reason for each pause.
     """
     failures = in_vain = 0

@@ -124,10 +124,10 @@ def _parse_url(text: str) -> Reference:
     try:
         url = urlsplit(text if scheme else f"https://{text}")
     except ValueError:  # unbalanced brackets, as around an IPv6 address
-        raise BadReference(f"{text!r} is no Hub address", _FORMS) from None
+        raise BadReference(f"{text!r} is not a Hub address", _FORMS) from None
     path = f"{url.netloc}{url.path}" if scheme == "hf" else url.path
     if scheme not in ("", "http", "https", "hf") or not rest:
-        raise BadReference(f"{text!r} is no Hub address", _FORMS)
+        raise BadReference(f"{text!r} is not a Hub address", _FORMS)
     own = urlsplit(os.environ.get("HF_ENDPOINT", ""))
     if scheme.startswith("http") and url.netloc.lower() not in (*_HUB_HOSTS, own.netloc.lower()):
         raise BadReference(f"{url.netloc} is not the Hub", "Set HF_ENDPOINT to use another Hub.")
@@ -148,12 +148,12 @@ def _checked(text: str, reference: Reference) -> Reference:
     if not _REPO.fullmatch(reference.repo) or "--" in reference.repo or ".." in reference.repo:
         raise BadReference(f"{text!r} names no repository", _FORMS)
     if reference.file and not safe_file(reference.file):
-        raise BadReference(f"{reference.file!r} is no file name that can be trusted", _FORMS)
+        raise BadReference(f"{reference.file!r} is not a safe file name", _FORMS)
     if reference.quant and not _QUANT.fullmatch(reference.quant):
-        raise BadReference(f"{reference.quant!r} in {text!r} is no quant", _FORMS)
+        raise BadReference(f"{reference.quant!r} in {text!r} is not a quant", _FORMS)
     revision = reference.revision
     if revision and (not _REVISION.fullmatch(revision) or ".." in revision):
-        raise BadReference(f"{revision!r} in {text!r} is no revision", _FORMS)
+        raise BadReference(f"{revision!r} in {text!r} is not a revision", _FORMS)
     return reference
 
 

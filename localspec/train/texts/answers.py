@@ -88,8 +88,8 @@ def write_answers(
 ) -> Iterator[AnsweredText]:
     """Let the target answer; yield each answer when it is finished.
 
-    Loops are cut off, and answers with nothing else are dropped. Each answer has its own seed, so
-    they do not depend on each other.
+    Loops are cut off, and answers with hardly anything else are dropped. Each answer has its own
+    seed, so they do not depend on each other.
 
     Args:
         taps: a context of the target; its cache is emptied.

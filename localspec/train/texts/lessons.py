@@ -27,7 +27,8 @@ class Lesson:
     Attributes:
         states: `(texts, rows, taps * width)`, the inputs of the tapped layers.
         embedded: `(texts, rows, width)`, the embedding of token r + 1.
-        texts, places: `(n,)` each: text and row of every token before an answer token.
+        texts, places: `(n,)` each: text and row of every answer token, without the last prompt
+            token.
         starts: `(texts,)`, where the answers begin.
         logits: `(n, n_vocab)`, the target's at these rows: a view that its next decode overwrites.
     """

@@ -103,7 +103,7 @@ def _symbol(name: str, result: Any, *arguments: Any) -> Any:
     found = next((each for each in its if each is not None), None)
     if found is None:
         raise UnsupportedModel(
-            f"this build of llama.cpp can draft with no head: it does not export {name}",
+            f"this build of llama.cpp cannot draft with heads: it does not export {name}",
             "Draft with a small model, or go without one (`--draft none`).",
         )
     found.restype, found.argtypes = result, (ctypes.c_void_p, *arguments)
@@ -202,7 +202,7 @@ class Head(Context):
         if self.kind == MTP and not model.mtp:  # llama.cpp would end the process
             raise UnsupportedModel(
                 f"{model.name} was loaded without the head inside it",
-                "Load the pair anew.",
+                "Load the pair again.",
             )
         self.target = target
         self.first = 0
@@ -398,7 +398,7 @@ class Head(Context):
             and lib.llama_batch_ext_set_output_logits(self._rows, index, output)
         )
         if not done:
-            raise EngineError(f"llama.cpp takes no such row for the head {self.model.name}")
+            raise EngineError(f"llama.cpp refuses this row for the head {self.model.name}")
 
     def _process(self, kind: int = _DECODE) -> None:
         self.threads.make_way()
@@ -482,6 +482,6 @@ def _require_room(params: Any, rows: int, name: str) -> None:
 def view(address: int | None, rows: int, width: int) -> Rows:
     """A view of llama.cpp's floats at `address`, which its next decode overwrites."""
     if not address:
-        raise EngineError("llama.cpp gave out no states")
+        raise EngineError("llama.cpp returned no states")
     first = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
     return np.ctypeslib.as_array(first, shape=(rows, width))

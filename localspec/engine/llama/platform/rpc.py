@@ -107,7 +107,7 @@ def add_workers(endpoints: Sequence[str]) -> tuple[Greeted, ...]:
         if not greeted.problem:
             added = add(endpoint.encode())
             if not added:
-                raise EngineError(f"the worker at {endpoint} has no devices", "Start it anew.")
+                raise EngineError(f"the worker at {endpoint} has no devices", "Restart it.")
             ggml().register(added)
         found.append(greeted)
     return tuple(found)
@@ -267,7 +267,7 @@ def _require_same_version(endpoint: str, reply: bytes) -> None:
     if size != _REPLY.size - 8:
         raise EngineError(
             f"what answers at {endpoint} is no worker, or one of another version",
-            "Start `localspec worker` there, of the version that is here.",
+            "Start `localspec worker` there, of the same version as here.",
         )
     # `PROTOCOL` is exact for `_BUILD` only; for another build, only the major version is known.
     known = len(PROTOCOL) if build().split()[0] == _BUILD else 1
@@ -291,7 +291,7 @@ def _require_private(host: str, remedy: str) -> str:
     kind = ipaddress.ip_address(address)
     if kind.is_global or kind.is_unspecified:
         raise UsageError(
-            f"{host} can be reached from other networks, and what workers are told is neither"
+            f"{host} can be reached from other networks, and llama.cpp's protocol is neither"
             " encrypted nor signed",
             remedy,
         )
