@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ from localspec.engine.grammars import lark
 from localspec.engine.grammars.guidance import Guidance, Guided
 from localspec.engine.length.beside import Beside
 from localspec.engine.length.calibration import Calibration
-from localspec.engine.length.copying import Copying
+from localspec.engine.length.copying import Copying, Survival
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation, StoppingPlan
@@ -1092,10 +1092,13 @@ def test_a_generation_under_the_default_policy_is_lossless(
 # ---------------------------------------------------------------- copied tokens
 
 
-def tried(calibration: Calibration) -> Calibration:
+Learner = TypeVar("Learner", Calibration, Survival)
+
+
+def tried(learner: Learner) -> Learner:
     """The same when it has seen a few copies come true."""
-    calibration.learn((0.75, 0.75), (0.7, 0.7))
-    return calibration
+    learner.learn((0.75, 0.75), (0.7, 0.7))
+    return learner
 
 
 def copying(*, length: int = 0, rate: float = 1.05) -> GammaPolicy:
@@ -1105,8 +1108,7 @@ def copying(*, length: int = 0, rate: float = 1.05) -> GammaPolicy:
         def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
             if length:
                 return Plan(min(length, len(situation.copies)), LOOKUP)
-            its = tried(Calibration())
-            prices = Copying(its, its, self._times, 0.5, 0.5)
+            prices = Copying(tried(Survival()), self._times, 0.5, 0.5)
             return StoppingPlan(Calibration(), self._times, 0.05, self._rate, copying=prices)
 
     return Policy(rate)
@@ -1150,8 +1152,7 @@ class Reading(Stopping):
         reads = len(situation.copies)
         if not self._rate:
             return Plan(3, DRAFT, reads=reads)
-        its = tried(Calibration())
-        prices = Copying(its, its, self._times, 0.5, 0.5)
+        prices = Copying(tried(Survival()), self._times, 0.5, 0.5)
         return StoppingPlan(
             Calibration(), self._times, 0.05, self._rate, copying=prices, reads=reads
         )
@@ -1420,8 +1421,7 @@ class Knowing(AutoGamma):
 
     def begin(self, *, follow_clock: bool) -> None:
         super().begin(follow_clock=follow_clock)
-        tried(self._tracks[LOOKUP].calibration)
-        tried(self._begins)
+        tried(self._copies)
         tried(self._tail)
         for track in self._tracks.values():
             tried(track.agreement)
@@ -1438,8 +1438,8 @@ def choosing_to_read() -> AutoGamma:
     class Reads(Knowing):
         def begin(self, *, follow_clock: bool) -> None:
             super().begin(follow_clock=follow_clock)
-            for known in (self._begins, self._tracks[LOOKUP].calibration):
-                known.learn((0.75,) * 12, (0.01,) * 12)
+            for _ in range(12):
+                self._copies.learn((0.75,), (0.01,))
 
     target = {0: {n: 1.0 + 0.25 * (n - 1) for n in range(1, 6)}}
     return Reads(Costs(target, {DRAFT: {0: {1: 0.02}}}))
