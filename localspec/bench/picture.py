@@ -151,7 +151,7 @@ def _bars(
 ) -> float:
     """Draw a bar for every row; returns pixels per unit.
 
-    `least` is the value that has to fit into the width in any case: 1, if bars are speed-ups.
+    `least` is a value that the width must include in any case: 1 for speed-ups.
     """
     drawing.text(20, drawing.height + 12, title, _BIG)
     y = drawing.height + 24

@@ -93,7 +93,7 @@ class ModelLoader:
         return target
 
     def load_drafts(self, plan: DraftingPlan, target: Context) -> LoadedDrafts:
-        """Load the drafters; leave out a draft model that cannot remove tokens again."""
+        """Load the drafters; leave out a draft model that cannot roll back tokens."""
         if not target.can_truncate:
             return LoadedDrafts(note=_cannot_go_back(target.model))
         found: dict[str, Context] = {}

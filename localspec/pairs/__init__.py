@@ -1,1 +1,1 @@
-"""What can be loaded: GGUF headers, the catalogue of pairs, the Hub, and what fits in memory."""
+"""What can be loaded: GGUF headers, the catalogue of pairs, the Hub, and the memory plan."""

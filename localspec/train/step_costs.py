@@ -34,7 +34,7 @@ def costs(session: Session, taps: Taps, threads: int) -> TrainingCosts:
     """Measure the target and torch here; the time of a head's step is still unknown.
 
     Raises:
-        UnsupportedModel: the target cannot remove tokens again, so nothing can be drafted.
+        UnsupportedModel: the target cannot roll back tokens, so nothing can be drafted.
     """
     from localspec.train.head.learning import speed  # noqa: PLC0415 - torch
 

@@ -1,4 +1,4 @@
-"""How decoded tokens leave the cache again, and copies of states that cannot be shortened.
+"""How decoded tokens are rolled back, and copies of states that cannot be shortened.
 
 Attention keeps a row per token, and rows can be removed. A recurrent layer keeps one state that
 every token changes. To go back, an earlier state is needed: one that llama.cpp keeps of the last
@@ -20,7 +20,7 @@ _SEQUENCE = 0
 
 
 class Rollback(Enum):
-    """How decoded tokens are taken back."""
+    """How decoded tokens are rolled back."""
 
     REMOVAL = "removal"
     """Any number of tokens, by removing their rows."""

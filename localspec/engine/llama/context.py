@@ -45,7 +45,7 @@ class Context:
     Attributes:
         n_ctx, n_batch: tokens that fit in the cache, and in one decode.
         tokens: the ids in the cache, in order. Read it, never write it.
-        rollback: how tokens can be removed again, as tried at the start.
+        rollback: how tokens are rolled back, as tried at the start.
         cache_bytes, buffer_bytes: what llama.cpp allocated for the cache and for computing.
         readers: receive every decode while llama.cpp's buffers hold its results: prompts batch by
             batch, rounds, and tokens that are decoded again after a rollback.
@@ -246,12 +246,12 @@ class Context:
 
     @property
     def can_truncate(self) -> bool:
-        """Whether decoded tokens can be removed again; otherwise drafting is not possible."""
+        """Whether decoded tokens can be rolled back; otherwise drafting is not possible."""
         return self.rollback is not Rollback.NONE
 
     @property
     def max_rollback(self) -> int | None:
-        """How many tokens of the last batch can be removed at once; None for all of them.
+        """How many tokens of the last batch can be rolled back at once; None for all of them.
 
         To remove more, the tokens that stay are decoded again from the last `mark` on.
         """

@@ -133,7 +133,7 @@ def choose(
         announce: called before measuring.
 
     Returns:
-        None if the machine is too slow or too busy to measure, or no token can be removed again. A
+        None if the machine is too slow or too busy to measure, or tokens cannot be rolled back. A
         busy machine is measured all the same if `seconds` is `THOROUGH` and nothing is stored.
 
     Raises:

@@ -64,7 +64,7 @@ def choices(
     Args:
         target: seconds by number of tokens.
         draft: seconds by number of tokens.
-        max_rollback: drafted tokens that the target can remove at once (see `Costs`).
+        max_rollback: drafted tokens that the target can roll back at once (see `Costs`).
     """
     costs = Costs(target, {DRAFT: draft}, max_rollback)
     times = costs.target.at(BEHIND).times(costs.longest(LONGEST) + 1)

@@ -190,7 +190,7 @@ def translated(reference: Reference) -> Iterator[None]:
             raise TransferInterrupted(f"{host} did not answer in time") from None
         raise TransferInterrupted(f"the connection to {host} broke off: {reason(error)}") from None
     except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError) as error:
-        # The last two: a proxy of an unknown kind, or of one that needs another package.
+        # ValueError: a proxy of an unknown kind. ImportError: one that needs another package.
         what = f"{endpoint()} cannot be used: {reason(error)}"
         raise HubUnavailable(what, _way_out(error, NO_HUB)) from None
 

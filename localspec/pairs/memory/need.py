@@ -1,6 +1,6 @@
 """The bytes that one model takes, from its header alone: weights, caches, states, buffers.
 
-`ModelFacts` are the sizes that a header tells, by llama.cpp's rules (src/llama-hparams.cpp,
+`ModelFacts` are the sizes in a header, by llama.cpp's rules (src/llama-hparams.cpp,
 src/llama-model.cpp, src/models); of a split model, the first part does not list the tensors of the
 others. `need` computes bytes from them. Weights, caches and states are exact. The compute buffer is
 estimated as the most that llama.cpp holds during a batch: in the feed-forward part, in attention,

@@ -283,7 +283,7 @@ class _Planner:
         return f"Lower --ctx-size, choose a smaller pair, or close other programs{raised}."
 
     def largest(self) -> int:
-        """The largest context that fits, of the wanted one and its halvings; else 0."""
+        """The largest context that fits, of the requested one and its halvings; else 0."""
         for n in _halvings(self.limits.n_ctx or usual_context(self.target)):
             tried = replace(self, limits=replace(self.limits, n_ctx=n))
             if any(each.fits for each in map(tried.placed, tried.candidates())):
@@ -389,7 +389,7 @@ def _target_on_device(
 def _draft_on_device(
     model: ModelFacts, setup: ModelSetup, free: FreeMemory, asked: int | None
 ) -> ModelSetup:
-    """`setup` with all layers on accelerators if these have room, or with those asked for."""
+    """`setup` with all layers on accelerators if these have room, or with the requested ones."""
     room, layers = free.room(draft=True), -1 if asked is None else asked
     tried = replace(setup, gpu_layers=layers if room else 0)
     tried = division.by_memory(tried, model, free, asked=layers, draft=True)

@@ -83,7 +83,7 @@ class CuratedPair:
 
     @property
     def drafter(self) -> str:
-        """What model drafts: ``draft``, ``mtp``, or none."""
+        """The model that drafts: ``draft`` or ``mtp``; empty for none."""
         return DRAFT if self.draft is not None else self.head
 
     @property
@@ -95,7 +95,7 @@ class CuratedPair:
 
     @property
     def files(self) -> tuple[CuratedFile, ...]:
-        """The target, and the draft where there is one."""
+        """The target, and the draft if there is one."""
         return (self.target,) if self.draft is None else (self.target, self.draft)
 
     @property

@@ -37,7 +37,7 @@ _QUANT_IN_NAME: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A model on the Hub: a repository and, if said, a file or a quant and a revision."""
+    """A model on the Hub: a repository with, optionally, a file or a quant, and a revision."""
 
     repo: str
     file: str = ""

@@ -73,7 +73,7 @@ class HeadNetwork(nn.Module):
         return found
 
     def scores(self, rows: Tensor) -> Tensor:
-        """Logits of the ids that can be drafted, `(n, drafted)`, from `(n, width)`."""
+        """Logits of the ids that the head can draft, `(n, drafted)`, from `(n, width)`."""
         return functional.linear(rows, self.output)
 
     def _step(

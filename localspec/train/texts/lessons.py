@@ -70,7 +70,7 @@ def _packed(samples: Sequence[AnsweredText]) -> Iterator[list[AnsweredText]]:
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """Makes lessons of batches.
+    """Makes a lesson of each batch.
 
     Attributes:
         taps: a context of the target.
