@@ -6,28 +6,28 @@ import gc
 import os
 import sys
 
-TYPE_CHECKING = False  # the real one would cost an import before Ctrl+C is looked after
+TYPE_CHECKING = False  # typing's would cost an import before Ctrl+C is handled
 if TYPE_CHECKING:
     import signal
     from typing import NoReturn
 else:
-    # What `signal` wraps: built in, where `signal` itself imports `enum` and takes milliseconds.
+    # The built-in module: `signal` itself imports `enum`, which takes milliseconds.
     import _signal as signal
 
 
 def main() -> NoReturn:
     """Run the `localspec` command and leave with its exit code.
 
-    Ctrl+C ends the process at once, from here to the end, except where a command has something
-    to keep or to undo and says so (`localspec.cli.interrupt`): a KeyboardInterrupt out of an
-    import or out of Python's own end would be a traceback.
+    Ctrl+C ends the process at once, from here to the end, because a KeyboardInterrupt from an
+    import or from Python's own shutdown would be a traceback. A command that has something to keep
+    or to undo says so (`localspec.cli.interrupt`).
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored: nohup
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from localspec.process import spawning  # noqa: PLC0415 - under the guard
 
     if sys.argv[1:2] == ["chat"]:
-        gc.disable()  # until the first frame (`ui.launch`): all that is made now stays
+        gc.disable()  # until the first frame (`ui.launch`): everything made before it stays
     if _needs_engine(sys.argv[1:]):
         spawning.begin_ahead()
     try:
@@ -39,9 +39,9 @@ def main() -> NoReturn:
 
 
 def _needs_engine(words: list[str]) -> bool:
-    """Whether a command line will ask for an engine, as far as can be told at once.
+    """Whether a command line will need an engine, as far as a quick look tells.
 
-    Not under a limit on memory: whether there is room is looked at first.
+    False under a limit on memory: whether there is room has to be checked first.
     """
     from localspec.cli.questions import is_question  # noqa: PLC0415 - under the guard
 

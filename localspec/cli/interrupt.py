@@ -1,4 +1,4 @@
-"""Ctrl+C while the engine works: a wish to stop at first, the end where nothing comes of it."""
+"""Ctrl+C while the engine works: the first asks it to stop, the second ends the process."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from localspec.signals import acting
 
 T = TypeVar("T")
 
-# How long work may take to notice the wish to stop before the process ends without it.
+# How long work may take to stop before the process ends without it.
 GRACE_S = 3.0
 
 
 def interruptible(work: Callable[[], T], stop: Callable[[], object]) -> T:
-    """Run `work`, which Ctrl+C asks to stop; return its result or raise its error.
+    """Run `work`, which Ctrl+C asks to stop; return its result, or raise its error.
 
     A second Ctrl+C, or work that does not end within `GRACE_S` of the first, ends the process
     with exit code 130.
 
     Args:
-        work: waits for an engine, in steps: it leaves room for signals.
+        work: waits for an engine in short steps, so that signals are handled.
         stop: asks it to end; called in a signal handler.
 
     Raises:
-        Ended: another signal than Ctrl+C asked for the end, and the work is over.
+        Ended: a signal other than Ctrl+C asked for the end, and the work is over.
     """
     came: list[int] = []
     over = threading.Event()
@@ -57,10 +57,10 @@ def interruptible(work: Callable[[], T], stop: Callable[[], object]) -> T:
 
 @contextmanager
 def raising() -> Iterator[None]:
-    """Let Ctrl+C raise KeyboardInterrupt, where something is to be kept, undone or said.
+    """Let Ctrl+C raise KeyboardInterrupt in the block, to keep, undo or say something.
 
-    Another signal that asks for the end raises `Ended`, which is one as well. Not for imports: some
-    packages turn a KeyboardInterrupt in the middle of one into another error.
+    Another signal that asks for the end raises `Ended`, a KeyboardInterrupt too. Do not import in
+    the block: some packages turn a KeyboardInterrupt during an import into another error.
     """
 
     def stop(number: int, _frame: FrameType | None) -> None:

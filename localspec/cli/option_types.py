@@ -1,4 +1,4 @@
-"""What the options' values are made of: each a function from text that says what is wrong."""
+"""Types of the options' values: functions from text, whose errors say what is wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from localspec import formats
 from localspec.limits import MAX_GAMMA
 from localspec.safe_text import decoded, unbroken
 
-# Of a grammar or a schema, in bytes; a device or a pipe may never end.
+# The largest grammar or schema, in bytes; a device or a pipe may never end.
 LARGEST_TEXT = 16_000_000
 
 
@@ -65,7 +65,7 @@ def whole(least: int, most: int = 2**31 - 1) -> Callable[[Any], int]:
 
 
 def seed(value: Any) -> int | None:
-    """A seed, None for what is below 0."""
+    """A seed; None for a number below 0."""
     number = whole(-1, 2**63 - 1)(value)
     return number if number >= 0 else None
 
@@ -81,7 +81,7 @@ def plain_text(value: Any) -> str:
 
 
 def plain_path(_ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path | None:
-    """A path that another process can be told of."""
+    """A path that can be sent to another process."""
     return None if value is None else Path(plain_text(value))
 
 
@@ -159,12 +159,12 @@ def shares(value: Any) -> tuple[float, ...]:
 
 
 def above_zero(_ctx: click.Context, _param: click.Parameter, value: int | None) -> int | None:
-    """None for what is below 1."""
+    """A number; None for one below 1."""
     return None if value is None or value < 1 else value
 
 
 def no_nan(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
-    """A range lets it through."""
+    """Refuse nan, which click's ranges let through."""
     if value is not None and math.isnan(value):
         raise click.BadParameter("nan is no number.")
     return value

@@ -6,9 +6,9 @@ import os
 
 
 def is_question(text: str) -> bool:
-    """Whether `text` asks something, in place of naming a command, a pair or a file.
+    """Whether `text` is a question, and not the name of a command, a pair or a file.
 
-    It has white space in it, as no pair has, and is no file, nor written like a model's.
+    A question has white space in it, which no pair has. It is not a file, nor spelled like a model.
     """
     spaced = any(character.isspace() for character in text)
     option, file = text.startswith("-"), text.lower().endswith(".gguf")

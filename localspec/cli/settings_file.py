@@ -12,7 +12,7 @@
     theme = "nord"
     panel = "compact"
 
-What is wrong in it is told with its line and what is allowed instead, and left out.
+A wrong entry is reported with its line and the allowed values, and left out.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ LARGEST = 1 << 20
 _QUOTED = 60
 _KEYS, _SCREEN = "keys", "screen"
 PANELS = ("full", "compact", "off")
-# What the command line gives and a file cannot: it would stand for a question, or act each time.
+# Parameters that a file cannot set: they would stand for a question, or act at each start.
 _NEVER = {"help", "target", "prompt", "output", "compare"}
 _PAIR_FOR = {"chat", "run", "serve"}
 _SAMPLER = {one.name for one in fields(SamplingParams)} - {"logit_bias"}
 ALLOWED = 'keys with Ctrl or Alt, or F1 to F24, such as "f5" or ["f5", "ctrl+r"]'
-# Whatever else there is without Ctrl, Alt or F is for typing and moving about.
+# All other keys without Ctrl, Alt or F are for typing and moving about.
 _KEY = re.compile(
     r"((ctrl|shift|alt|super|meta)\+)*(f([1-9]|1\d|2[0-4])"
     r"|(?<=ctrl\+)[a-z0-9_]+|(?<=alt\+)[a-z0-9_]+|(?<=super\+)[a-z0-9_]+|(?<=meta\+)[a-z0-9_]+)"
 )
-# What the terminal sends for Enter, Tab, Backspace and Esc among them.
+# These include what the terminal sends for Enter, Tab, Backspace and Esc.
 TAKEN = {
     "ctrl+c": "stopping and quitting have",
     "ctrl+p": "the palette has",
@@ -64,7 +64,7 @@ class SettingsFile:
     Attributes:
         path: where it is.
         values: by table; options outside of any table under ``""``.
-        problems: what was wrong so far, a line each.
+        problems: the faults found so far, a line each.
         lines: of the file.
     """
 
@@ -80,7 +80,7 @@ class SettingsFile:
 
         Args:
             command: named as its table is.
-            others: the settings that any other command knows.
+            others: the names of settings that other commands know.
         """
         name = command.name or ""
         known = settings_of(command)
@@ -98,7 +98,7 @@ class SettingsFile:
         """The keys that were chosen, by command: names as Textual spells them, with commas.
 
         Args:
-            usual: the same for every command, while nobody chooses.
+            usual: the default keys of every command.
         """
         found = {}
         chosen = self.values.get(_KEYS, {})
@@ -126,7 +126,7 @@ class SettingsFile:
         return None
 
     def check_tables(self, commands: Iterable[str]) -> None:
-        """Note the tables, and the names in ``screen``, that nobody reads."""
+        """Note unknown tables, and unknown names in ``screen``."""
         known = [*commands, _KEYS, _SCREEN]
         for table in self.values:
             if table and table not in known:
@@ -166,7 +166,7 @@ class SettingsFile:
             self.problems.append(note)
 
     def _line(self, table: str, setting: str | None) -> int | None:
-        """Where something stands; the parser does not say."""
+        """The line of a name; the parser does not tell it."""
         at = ""
         for number, line in enumerate(self.lines, 1):
             if match := re.match(r"\s*\[\s*[\"']?([^\]\"']+?)[\"']?\s*\]", line):
@@ -229,7 +229,7 @@ def _checked(parameter: click.Parameter, value: Any) -> Any:
     if isinstance(value, Mapping) or (isinstance(value, list) and not parameter.multiple):
         raise TypeError("a single value is wanted")
     context = click.Context(click.Command("settings"))
-    # As the command line has it: 5.7 is no whole number there, and nothing is rounded.
+    # As on the command line, 5.7 is not a whole number, and nothing is rounded.
     given = [_written(one) for one in value] if isinstance(value, list) else _written(value)
     taken = parameter.process_value(context, given)
     name = "temperature" if parameter.name == "temp" else parameter.name
@@ -239,7 +239,7 @@ def _checked(parameter: click.Parameter, value: Any) -> Any:
 
 
 def _written(value: Any) -> Any:
-    """A number as somebody would type it."""
+    """A number as a user would type it."""
     return value if isinstance(value, bool) or not isinstance(value, int | float) else str(value)
 
 
@@ -253,7 +253,7 @@ def _instead(wrong: str, known: Iterable[str]) -> str:
 
 
 def _as_toml(value: Any) -> str:
-    """As it stands in the file, or how it begins."""
+    """A value as the file has it, or its beginning."""
     shown = str(value).lower() if isinstance(value, bool) else repr(value)
     return shown if len(shown) <= _QUOTED else shown[:_QUOTED] + "…"
 
@@ -262,12 +262,12 @@ def _shown(path: Path) -> str:
     """`path`, the home folder as ``~``: it stands before every problem."""
     try:
         return f"~{os.sep}{path.relative_to(Path.home())}"
-    except (ValueError, RuntimeError):  # elsewhere, or nobody's home
+    except (ValueError, RuntimeError):  # another place, or no home folder
         return str(path)
 
 
 def wrong_keys(keys: Any) -> str:
-    """Why a value cannot be the keys of a command; empty where it can."""
+    """Why a value cannot be the keys of a command; empty if it can."""
     if not isinstance(keys, list) or not keys:
         return ALLOWED
     if not all(isinstance(key, str) and _KEY.fullmatch(key) for key in keys):
@@ -277,13 +277,13 @@ def wrong_keys(keys: Any) -> str:
 
 
 def clash(chosen: Mapping[str, str], usual: Mapping[str, str]) -> tuple[str, str] | None:
-    """A choice that takes the key of another command, and how that one is called.
+    """A choice that takes the key of another command, and the name of that command.
 
     Args:
         chosen: keys with commas, by command.
-        usual: the same for all commands, while nobody chooses.
+        usual: the default keys of all commands.
     """
-    for name in reversed(list(chosen)):  # the later of two stands back
+    for name in reversed(list(chosen)):  # of two choices the later one yields
         mine = set(chosen[name].split(","))
         for other, default in usual.items():
             theirs = chosen.get(other, default)

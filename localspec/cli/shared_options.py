@@ -32,7 +32,7 @@ def option(names: str, kind: Any, text: str, metavar: str | None = "N", **how: A
         names: with spaces between.
         kind: what click makes a value with.
         text: for the help.
-        metavar: what stands for a value there; None for what `kind` says.
+        metavar: the name of the value there; None for the name of `kind`.
         how: further arguments of `click.option`.
     """
     return click.option(
@@ -47,7 +47,7 @@ def _set(names: str, kind: Any, text: str, metavar: str | None = "N") -> Option:
 
 
 def _advised(names: str, kind: Any, text: str, metavar: str = "N") -> Option:
-    """An option of the sampler chain: unset, it is as advised for the model, if at all."""
+    """An option of the sampler chain; unset, it takes the value advised for the model, if any."""
     name = names.split(maxsplit=1)[0].lstrip("-").replace("-", "_")
     usual = getattr(_CHAIN, "temperature" if name == "temp" else name)
     return option(names, kind, f"{text}  [default: as advised, else {usual}]", metavar)
@@ -158,7 +158,7 @@ BUT_THREADS: tuple[Option, ...] = (
     click.option("--mlock", is_flag=True, help="Keep the weights in memory, never in swap."),
     EXACT,
 )
-"""Where the models lie and how they run, all but `THREADS`."""
+"""Where the models are and how they run, without `THREADS`."""
 
 _ANSWER: tuple[Option, ...] = (
     option(
@@ -367,7 +367,7 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if target is not None and source("pair") is ParameterSource.DEFAULT_MAP:
             pair = None
         if any(source(name) is ParameterSource.COMMANDLINE for name in CONSTRAINTS):
-            for name in CONSTRAINTS:  # one of the command line comes before one of the file
+            for name in CONSTRAINTS:  # the command line comes before the file
                 if source(name) is ParameterSource.DEFAULT_MAP:
                     given[name] = None
         if pair is not None and target is not None:

@@ -1,4 +1,4 @@
-"""`localspec --install-completion`: has a shell complete commands and options (click's scripts)."""
+"""`localspec --install-completion`: commands and options complete in the shell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from localspec.pairs.disk.folders import config_folder
 
 _PROGRAM, _VARIABLE = "localspec", "_LOCALSPEC_COMPLETE"
 _STARTS = {"bash": ".bashrc", "zsh": ".zshrc"}
-# zsh knows `compdef` once its completion is switched on, which many have in this file anyway.
+# zsh knows `compdef` once its completion is on, which this file often has anyway.
 _BEFORE = {
     "bash": "",
     "zsh": "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }\n",
@@ -26,13 +26,13 @@ def install(shell: str, command: Command) -> str:
 
     Args:
         shell: its name; empty for the one in use.
-        command: what is completed.
+        command: the command to complete.
 
     Returns:
         What was done, for a person.
 
     Raises:
-        UsageError: there is no completion for that shell.
+        UsageError: the shell is not known.
         LocalspecError: a file cannot be written.
     """
     shell = shell or Path(os.environ.get("SHELL", "")).name
@@ -54,7 +54,7 @@ def install(shell: str, command: Command) -> str:
 
 
 def _fish(source: str) -> Path:
-    """Fish reads every file of a folder of its own, when it needs it."""
+    """Write the script into fish's own folder, which fish reads on demand."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     script = Path(base) / "fish" / "completions" / f"{_PROGRAM}.fish"
     script.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def _fish(source: str) -> Path:
 
 
 def _started(shell: str, source: str) -> Path:
-    """Bash and zsh read a file when they start: a line there, which is written once."""
+    """Write a line, once, into the file that bash or zsh reads at its start."""
     folder = config_folder()
     private.make_folder(folder)
     script = folder / f"completion.{shell}"

@@ -16,13 +16,13 @@ from localspec import formats
 from localspec.errors import LocalspecError
 from localspec.safe_text import decoded, one_line, safe, unbroken
 
-_EVERY_S = 10.0  # between two lines of progress where there is no terminal
-_SILENCE_S = 5.0  # of a pipe beside a prompt, until it is said that it is waited for
+_EVERY_S = 10.0  # between two lines of progress without a terminal
+_SILENCE_S = 5.0  # of a pipe given with a prompt, before a notice says that it is awaited
 LARGEST = 64_000_000  # bytes of a prompt: more than any model reads
 
 
 def with_input(prompt: str) -> str:
-    """`prompt`, and below it what is piped in, waited for to its end, or comes from a file.
+    """`prompt`, followed by all of standard input if it is a pipe or a file.
 
     Raises:
         LocalspecError: as `read_prompt`.
@@ -35,12 +35,12 @@ def with_input(prompt: str) -> str:
 def _is_given() -> bool:
     """Whether standard input is a file or a pipe.
 
-    What writes into it may take its time (a test run, a build), and an answer without that would
-    be a wrong one. A pipe that was inherited may be silent for ever: what helps is said.
+    The program that writes into it may take long (a test run, a build), and an answer without its
+    output would be wrong. An inherited pipe may be silent for ever, so a notice says what helps.
     """
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # there is none, or it is closed
+    except (AttributeError, OSError, ValueError):  # missing or closed
         return False
     if os.name == "nt" or not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
@@ -54,7 +54,7 @@ def read_prompt() -> str:
     """The prompt from standard input.
 
     Raises:
-        LocalspecError: there is no standard input, it is too large, or not UTF-8.
+        LocalspecError: standard input is missing, too large, or not UTF-8.
     """
     if sys.stdin is None:
         raise LocalspecError("there is no prompt", "Say what to answer: -p TEXT.")
@@ -96,11 +96,11 @@ def write_said(text: str) -> None:
 
 
 def write(text: str) -> None:
-    """Write to standard output now; what its encoding lacks is replaced.
+    """Write to standard output now; characters that its encoding lacks are replaced.
 
     Raises:
         BrokenPipeError: the reader has gone.
-        LocalspecError: it cannot be written to, the disk being full for example.
+        LocalspecError: it cannot be written, for example because the disk is full.
     """
     out = sys.stdout
     if out is None:
@@ -109,7 +109,7 @@ def write(text: str) -> None:
         out.write(text.encode(out.encoding, "replace").decode(out.encoding))
         out.flush()
     except OSError as error:
-        # What Python still holds must go somewhere, or it tries again when it ends.
+        # Python's buffer must go somewhere, or Python tries again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         if isinstance(error, BrokenPipeError):
             raise
@@ -117,7 +117,7 @@ def write(text: str) -> None:
 
 
 def warn(notice: str) -> None:
-    """Tell on standard error what the user should know."""
+    """Write a notice to standard error."""
     click.echo(f"warning: {one_line(notice, 400)}", err=True)
 
 
@@ -132,13 +132,13 @@ class ProgressLine:
         self._next = 0.0
 
     def step(self, step: str) -> None:
-        """What is being done from now on; said once."""
+        """Name the work that begins; printed once."""
         if step != self._said:
             self._said = step
             self.show(f"{one_line(step, 80)} ...")
 
     def update(self, text: str, state: object = None) -> None:
-        """What changes all the time: without a terminal said now and then, and in a new `state`."""
+        """Show a changing text; without a terminal now and then, and when `state` changes."""
         now = time.monotonic()
         if self._is_terminal or state != self._state or now >= self._next:
             self._state, self._next = state, now + _EVERY_S
@@ -155,7 +155,7 @@ class ProgressLine:
             click.echo(text, err=True)
 
     def clear(self) -> None:
-        """Take the drawn line away."""
+        """Erase the drawn line."""
         if self._drawn:
             click.echo("\r\x1b[K", nl=False, err=True)
             self._drawn = False

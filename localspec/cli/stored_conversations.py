@@ -1,4 +1,4 @@
-"""The store of conversations, as commands use it: they wait, and tell what is wrong with it."""
+"""The store of conversations for commands, which wait for it and report its faults."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def archive() -> Path:
 
 @contextmanager
 def _kept() -> Iterator[StoreThread]:
-    """A store thread while it is used; what is wrong with the store is told at the end."""
+    """A store thread for the block; faults of the store are reported at the end."""
     told: list[LocalspecError] = []
     store_thread = StoreThread(archive(), told.append)
     store_thread.start()
@@ -46,10 +46,10 @@ def _kept() -> Iterator[StoreThread]:
 
 
 def ask(job: Callable[[Store], Found]) -> Found:
-    """What the store says.
+    """Run a job in the store thread, and return its result.
 
     Raises:
-        ConversationError: it cannot be read.
+        ConversationError: the store cannot be read.
     """
     with _kept() as store_thread:
         return store_thread.ask(job).result()
@@ -59,7 +59,7 @@ def latest(words: str = "") -> ConversationHeader:
     """The latest conversation, or the latest in which all these words occur.
 
     Raises:
-        ConversationError: there is none, or the store cannot be read.
+        ConversationError: none exists, or the store cannot be read.
     """
     found = ask(lambda store: store.listed(words))
     if not found:
@@ -72,9 +72,9 @@ def keep(question: str, found: AnswerResult, before: StoredConversation | None) 
     """Store a question of `run` and its answer: a new conversation, or the next turn of one.
 
     Args:
-        question: what was asked.
-        found: what came of it.
-        before: the conversation that it belongs to; None for a new one.
+        question: the prompt as the user wrote it.
+        found: the result of the job that answered it.
+        before: the conversation that it continues; None for a new one.
     """
     with _kept() as store_thread:
         record = ConversationRecord(

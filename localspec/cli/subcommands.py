@@ -55,14 +55,14 @@ COMMANDS = {
     ),
     "rm": ("localspec.cli.models.rm", "Remove a pair and what only it uses."),
 }
-# What other programs call them.
+# Other programs' names for them.
 ALSO = {"ls": "list", "models": "list"}
 
 
 _LONGEST = 450  # characters of a message; the line has more around it
 
 LEAST = 200_000_000
-"""Bytes for numpy and llama.cpp's libraries, one thread, and what it takes to say what is wrong."""
+"""Bytes for numpy, llama.cpp's libraries, one thread, and an error message."""
 
 # Those that need llama.cpp.
 _WITH_ENGINE = {"chat", "run", "serve", "show", "tune", "bench", "doctor", "worker", "train"}
@@ -85,7 +85,7 @@ class LateGroup(click.Group):
         ctx.obj = read(config_folder() / FILE)
         try:
             result: object = super().invoke(ctx)
-            if sys.stdout is not None:  # it is closed where somebody says so (>&-)
+            if sys.stdout is not None:  # None if it was closed (>&-)
                 sys.stdout.flush()
         except BrokenPipeError:
             return 0
@@ -94,19 +94,19 @@ class LateGroup(click.Group):
         return result
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """The command names in the order in which people meet them."""
+        """The command names, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import the module behind `cmd_name` and return its command."""
+        """Import the module of `cmd_name` and return its command."""
         return _command(cmd_name) if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is about to run, and what the settings file says for it.
+        """Find the command that is about to run, and take its defaults from the settings file.
 
-        It must have the room that its imports take. A question alone is one for `run`.
+        Checks that memory suffices for its imports. A question alone goes to `run`.
         """
         if args and is_question(args[0]):
             args = ["run", *args]
@@ -117,13 +117,13 @@ class LateGroup(click.Group):
         if args and args[0] not in COMMANDS and not ctx.resilient_parsing:
             _refuse(ctx, args)
         name, command, rest = super().resolve_command(ctx, args)
-        # Not for the shell's completion: it never calls `invoke`, and has no use for values.
+        # Not for the shell's completion, which never calls `invoke` and needs no values.
         if name is not None and command is not None and not ctx.resilient_parsing:
             ctx.default_map = {name: self._defaults(ctx, command)}
         return name, command, rest
 
     def _defaults(self, ctx: click.Context, command: click.Command) -> dict[str, Any]:
-        """What the settings file says for `command`; what is wrong in the file is told."""
+        """The defaults for `command` from the settings file, whose faults are reported."""
         settings: SettingsFile = ctx.obj
         found = settings.defaults(command, _all_settings)
         settings.check_tables(COMMANDS)
@@ -138,7 +138,7 @@ class LateGroup(click.Group):
 
 
 def _refuse(ctx: click.Context, words: list[str]) -> None:
-    """Fail for want of a command, and say which one may have been meant."""
+    """Fail because the command does not exist, and name the one that may have been meant."""
     import difflib  # noqa: PLC0415 - not for `--help`
 
     near = difflib.get_close_matches(words[0].lower(), [*COMMANDS, *ALSO], n=1)
@@ -183,7 +183,7 @@ def cli() -> None:
 
 
 def require_memory() -> None:
-    """Refuse to go on where numpy or llama.cpp could only abort while they are imported.
+    """Refuse to go on if importing numpy or llama.cpp would abort for lack of memory.
 
     Raises:
         OutOfMemory: the limit leaves too little.
@@ -204,7 +204,7 @@ def require_memory() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line and leave with the exit code that the errors table gives."""
+    """Run the command line, and exit with the code of its error."""
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -224,7 +224,7 @@ def main() -> NoReturn:
 
 
 def _let_go(stream: TextIO | None) -> None:
-    """Flush a stream, or have it flushed to nowhere: Python does so at exit, and must not fail."""
+    """Flush a stream, or discard its rest: Python flushes it at exit, which must not fail."""
     if stream is None:
         return
     try:
@@ -254,7 +254,7 @@ def report(error: BaseException) -> int:
 
 
 def _say(message: str, remedy: str) -> None:
-    with suppress(OSError):  # nobody can be told where that is full as well
+    with suppress(OSError):  # if standard error is full as well, the message is lost
         click.echo(f"error: {message}", err=True)
         if remedy:
             click.echo(f"  {remedy}", err=True)

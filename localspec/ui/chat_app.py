@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from localspec.ui.pairs.pair_manager import PairManager
 
 _AGAIN_WITHIN_S = 2.0
-_SENTENCE = 20  # characters in which a sentence can be told
+_SENTENCE = 20  # characters that a sentence needs at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self._connect(archive, resume)
 
     def _bind_keys(self) -> None:
-        # What the user chose comes first: it takes a key away from another command.
+        # The user's choice comes first: it takes a key away from another command.
         for one in sorted(self.commands, key=lambda one: one.name not in self._appearance.keys):
             if one.keys:
                 action = f"command('{one.name}')"
@@ -143,7 +143,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self.title_line = TitleLine("", markup=False, id="title")
 
     def _connect(self, archive: Path | None, resume: str | None) -> None:
-        """Make what works behind the widgets, each with what it needs."""
+        """Make the controllers, each with the parts that it works on."""
         engine_state, engine, transcript = self._engine_state, self.engine, self.transcript
         prompt, dashboard = self.prompt, self.dashboard
         store_thread = None
@@ -204,14 +204,14 @@ class ChatApp(App[None], inherit_bindings=False):
         self.engine.listen(self._hear)
 
     def chosen(self) -> dict[str, str]:
-        """What of its appearance differs from the start, by name."""
+        """The choices about the screen that have changed since the start, by name."""
         now = {"theme": self.theme, "panel": self.dashboard.chosen}
         begun = {"theme": self._appearance.theme or DEFAULT_THEME, "panel": self._appearance.panel}
         return {name: value for name, value in now.items() if value and value != begun[name]}
 
     @property
     def pairs(self) -> PairManager:
-        """Made when it is first asked for: what it imports can wait for the first frame."""
+        """The manager of pairs, made on first use: its imports can wait for the first frame."""
         if self._pairs is None:
             from localspec.ui.pairs.pair_manager import PairManager  # noqa: PLC0415
             from localspec.ui.screens.pairs import PairsScreen  # noqa: PLC0415
@@ -225,17 +225,17 @@ class ChatApp(App[None], inherit_bindings=False):
 
     @cached_property
     def measuring(self) -> MeasuringJobs:
-        """Made when it is first asked for."""
+        """The jobs that measure the pair, made on first use."""
         from localspec.ui.pairs.measuring_jobs import MeasuringJobs  # noqa: PLC0415
 
         return MeasuringJobs(self.pair_loader, self.transcript, self._status)
 
     def on_unmount(self) -> None:
-        """However the app ends, what works in the background is told."""
+        """Stop the background work, however the app ends."""
         self.shut_down()
 
     def shut_down(self) -> None:
-        """Have the engine end, and a download leave its files in order."""
+        """End the engine, and have a download leave its files in order."""
         self.engine.shut_down()
         if self._pairs is not None:
             self._pairs.shut_down()
@@ -258,13 +258,13 @@ class ChatApp(App[None], inherit_bindings=False):
 
     @property
     def session(self) -> SessionInfo | None:
-        """What is loaded, None while nothing is."""
+        """The loaded pair; None while none is loaded."""
         return self.engine.info
 
     # From other threads
 
     def _hear(self, envelope: messages.Envelope[messages.Event]) -> None:
-        """Take what the engine says, in the thread that hears it."""
+        """Receive an event of the engine, in the thread that delivers it."""
         if isinstance(envelope.body, messages.TurnReported) and envelope.body.speculation is None:
             self.library.record.hear(envelope.body.event)
             self.turns.stream.inbox.put(envelope.body.event)
@@ -272,11 +272,11 @@ class ChatApp(App[None], inherit_bindings=False):
             self.soon(self._from_engine, envelope)
 
     def soon(self, call: Callable[..., None], *arguments: object) -> None:
-        """Have it called in the screen's thread; from any thread."""
+        """Call a function in the screen's thread; may be called from any thread."""
         try:
             self.call_later(call, *arguments)
         except RuntimeError:
-            # The event loop has just been closed: nobody is left to be told.
+            # The event loop has just been closed: no screen is left to tell.
             self.engine.stop()
 
     def _from_engine(self, envelope: messages.Envelope[messages.Event]) -> None:
@@ -294,7 +294,7 @@ class ChatApp(App[None], inherit_bindings=False):
                 self._to_asker(envelope.body)
             case messages.TurnOver(error, said):
                 self.turns.over(_raised(error), said)
-                self.show_phase()  # by now the figures are those of all the answer
+                self.show_phase()  # the figures now cover the whole answer
                 self._sender.answered(go_on=error is None)
             case messages.ChangeDone(error):
                 self._changed(error)
@@ -322,24 +322,24 @@ class ChatApp(App[None], inherit_bindings=False):
                 self._show_size()
 
     def _changed(self, error: SentError | None) -> None:
-        """A change was made, or refused."""
+        """The engine made or refused a change."""
         if error is not None:
             self._leave_comparison()
         self.turns.changed(_raised(error))
         self._sender.answered()
 
     def _leave_comparison(self) -> None:
-        """Close a screen that waits for the engine: in vain, and it hides what is said."""
+        """Close a screen that waits for the lost engine: it would hide the message about that."""
         while self._asking_screen() is not None:
             self.pop_screen()
 
     def _asking_screen(self) -> CompareScreen | RoundScreen | None:
-        """The screen that has asked the engine for something; another may lie above it."""
+        """The screen that has asked the engine for something; another screen may cover it."""
         asks = (each for each in self.screen_stack if isinstance(each, CompareScreen | RoundScreen))
         return next(asks, None)
 
     def _seat(self, info: SessionInfo) -> None:
-        """Another pair answers: whoever shows its name or keeps it is told."""
+        """Tell every part that shows or keeps the pair's name that another pair answers."""
         self.dashboard.seat(info)
         self.title_line.show(info)
         self.library.loaded(info)
@@ -348,7 +348,7 @@ class ChatApp(App[None], inherit_bindings=False):
             self._later(lambda pairs: pairs.propose())
 
     def _later(self, call: Callable[[PairManager], None]) -> None:
-        """Have something done with the pairs once what they need is imported, elsewhere."""
+        """Call `action` with the pairs once a thread has imported what they need."""
 
         def wait() -> None:
             import_module("localspec.ui.pairs.pair_manager")
@@ -381,9 +381,9 @@ class ChatApp(App[None], inherit_bindings=False):
         self.transcript.page(pages)
 
     def action_stop(self) -> None:
-        """Stop loading, answering or editing; else close the list, or empty the input if twice.
+        """Stop loading, answering or editing; else close the list; pressed twice, empty the input.
 
-        What waits for the answer's end stands in the input again.
+        Messages that waited for the answer's end go back into the input.
         """
         if self.turns.phase is EnginePhase.LOADING:
             self.engine.stop_loading()
@@ -417,7 +417,7 @@ class ChatApp(App[None], inherit_bindings=False):
             self.leave()
 
     def _again(self, key: str, what: str) -> bool:
-        """Whether `key` was pressed a moment ago already; says otherwise that it has to be."""
+        """Whether `key` was pressed a moment ago; otherwise asks the user to press it again."""
         now, (before, at) = time.monotonic(), self._pressed
         if key == before and now - at < _AGAIN_WITHIN_S:
             self._pressed = ("", now)
@@ -430,7 +430,7 @@ class ChatApp(App[None], inherit_bindings=False):
         return False
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """What stands behind a dialogue does not answer to keys, but for the way out."""
+        """Whether an action may run: under a dialogue only the keys that lead out of it may."""
         if action == "command" and isinstance(self.screen, ModalScreen):
             return parameters[0] in command_table.EVERYWHERE
         return super().check_action(action, parameters)
@@ -473,7 +473,7 @@ class ChatApp(App[None], inherit_bindings=False):
             self._pairs.phase_changed()
 
     def show_phase(self) -> None:
-        """The status line for what is going on."""
+        """Show in the status line what is going on."""
         text, hint = self._engine_state.shown()
         room = (2 if self.size.height >= 16 else 1) * (self.size.width - 12)
         if self.turns.phase is EnginePhase.READY and not hint and room >= _SENTENCE:
@@ -487,7 +487,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self._status.lasting(text, hint=hint, tail=tail)
 
     def _prompt_read(self, progress: PromptProgress) -> None:
-        """The prompt is being read."""
+        """Show how much of the prompt is read."""
         if self.turns.phase is EnginePhase.ANSWERING:
             text = f"reading {formats.count(progress.total)} tokens"
             share = progress.done / progress.total if progress.total else 1.0

@@ -1,8 +1,8 @@
 """Run the app in a terminal that may send anything, and end the engine when it is over.
 
-What a terminal sends is made safe to read: bytes that are no UTF-8, and escapes inside a paste.
-Textual's own reading ends with an error at the first such byte, and takes what follows an escape in
-a paste for keys: a line break there would send half of it.
+The terminal's input is made safe to read: bytes that are not UTF-8, and escapes inside a paste.
+Textual's own reader fails at the first such byte, and takes the text after an escape in a paste for
+keys: a line break there would send half of the paste.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ESCAPE, _PICTURE = "\x1b", "␛"
 
 
 def recall(settings: Path | None) -> dict[str, str]:
-    """What was last chosen about the screen in the app, unless `settings` was written since."""
+    """The choices about the screen last made in the app, unless `settings` was written since."""
     with suppress(OSError):
         if settings and settings.stat().st_mtime > _choices().stat().st_mtime:
             return {}
@@ -42,7 +42,7 @@ def recall(settings: Path | None) -> dict[str, str]:
 
 
 def remember(settings: Path | None, chosen: dict[str, str]) -> None:
-    """Keep what was chosen; a folder that cannot be written costs nothing but the memory."""
+    """Store the choices; if the folder cannot be written, they are only forgotten."""
     if chosen:
         with suppress(OSError):
             private.write_json(_choices(), recall(settings) | chosen)
@@ -53,7 +53,7 @@ def _choices() -> Path:
 
 
 class _App(ChatApp):
-    """Leaves it to the command line to tell of an unforeseen error, in one line."""
+    """Leaves an unforeseen error to the command line, which reports it in one line."""
 
     fault: Exception | None = None
 
@@ -63,14 +63,14 @@ class _App(ChatApp):
         self.call_after_refresh(rest.start)
 
     def get_driver_class(self) -> type[Driver]:
-        """The platform's driver, which goes on once where the program was stopped from outside."""
+        """The platform's driver, with a single reader of keys after a stop from outside."""
 
         class Woken(super().get_driver_class()):  # type: ignore[misc]
             _began = False
 
             def start_application_mode(self) -> None:
                 # At SIGCONT, without a suspension before it (SIGSTOP): a second thread that reads
-                # the keys would wait for ever for those that the first one took.
+                # the keys would wait for ever for keys that the first one took.
                 if self._began:
                     self.suspend_application_mode()
                 self._began = True
@@ -91,10 +91,10 @@ class _App(ChatApp):
 
 
 def _import_the_rest() -> None:
-    """What answers and the pairs need, before it is asked for; garbage is collected from now on."""
+    """Import what answers and pairs need, and collect garbage from now on."""
     for name in ("markdown_it", "textual.highlight", "localspec.ui.pairs.pair_manager"):
         import_module(name)
-    gc.freeze()  # what was imported stays: no later search has to look through it
+    gc.freeze()  # imports stay: no later collection has to look through them
     gc.enable()
 
 
@@ -108,7 +108,7 @@ def run_app(
     """Run the chat app until the user leaves.
 
     Args:
-        engine: what answers; it has ended when this returns.
+        engine: the engine's process; it has ended when this returns.
         archive: the file of the stored conversations; None to keep none.
         resume: the id of the stored conversation to begin with.
         appearance: what the user has chosen about the screen.
@@ -144,15 +144,15 @@ def run_app(
 class TerminalText:
     """Bytes from the terminal as text, piece by piece.
 
-    Outside of a paste nothing is held back or changed but bytes that are no UTF-8, which become
-    U+FFFD. Inside of one an escape becomes its picture, and the beginning of what may be the
-    paste's end waits for the rest.
+    Outside of a paste only bytes that are not UTF-8 change, to U+FFFD, and nothing is held back.
+    Inside of a paste an escape becomes its picture, and a possible beginning of the paste's end
+    waits for the rest.
     """
 
     def __init__(self) -> None:
         self._decode = getincrementaldecoder("utf-8")(errors="replace").decode
         self._pasting = False
-        self._before = ""  # the last characters, in which the mark of a paste may have begun
+        self._before = ""  # the last characters, where a paste's mark may have begun
         self._held = ""
 
     def decode(self, data: bytes, final: bool = False) -> str:
@@ -165,7 +165,7 @@ class TerminalText:
         return "".join(out)
 
     def _typed(self, text: str) -> tuple[str, str]:
-        """What comes as it is, up to where a paste begins, and what follows."""
+        """Split the text where a paste begins: what comes as it is, and what follows."""
         whole = self._before + text
         at = whole.find(_BEGIN)
         if at < 0:
@@ -176,7 +176,7 @@ class TerminalText:
         return text[:end], text[end:]
 
     def _pasted(self, text: str) -> tuple[str, str]:
-        """What is pasted, up to the paste's end, and what follows."""
+        """Split the text where the paste ends: what is pasted, and what follows."""
         pasted, end, rest = text.partition(_END)
         if end:
             self._pasting = False
@@ -194,7 +194,7 @@ def reading_anything() -> Iterator[None]:
         return
     from textual.drivers import linux_driver  # noqa: PLC0415 - there is none on Windows
 
-    # Textual's driver calls this to make its decoder; there is no setting (see `localspec.ui`).
+    # Textual's driver calls this to make its decoder; it has no setting (see `localspec.ui`).
     usual = getattr(linux_driver, _MAKER)
     setattr(linux_driver, _MAKER, lambda _encoding: TerminalText)
     try:

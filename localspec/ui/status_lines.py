@@ -69,7 +69,7 @@ class StatusLine(Static, Uncopied):
         self._timer = self.set_timer(_FLASH_S, self._unflash)
 
     def settle(self) -> None:
-        """Drop a short answer that is no longer true."""
+        """Drop a short answer that has become untrue."""
         if self._timer is not None:
             self._timer.stop()
             self._unflash()
@@ -79,7 +79,7 @@ class StatusLine(Static, Uncopied):
         self._say(self._lasting)
 
     def _say(self, content: Content) -> None:
-        """Show it; the screen is laid out anew only where that takes more lines, or fewer."""
+        """Show it; lay the screen out anew only if the number of lines changes."""
         width, height = self.size
         lines = content.get_height({}, width) if width else 0
         self.update(content, layout=lines != height)
@@ -90,7 +90,7 @@ def _rank(command: AnyCommand) -> int:
 
 
 class KeyLine(Uncopied):
-    """Textual's own footer lists keys by focus; this one keeps what fits, `_FIRST` before others.
+    """The keys that fit, `_FIRST` before others; Textual's own footer lists keys by focus.
 
     Args:
         commands: the table with the keys in force.
@@ -103,7 +103,7 @@ class KeyLine(Uncopied):
         self._commands = commands
 
     def render(self) -> Content:
-        """Lay out as many keys as fit; dots at the end where others do not."""
+        """Lay out as many keys as fit, with dots at the end if others do not."""
         items = [
             key_hint(one.shown.split(",")[0], one.footer, f"app.command('{one.name}')")
             for one in sorted(self._commands, key=_rank)
@@ -113,7 +113,7 @@ class KeyLine(Uncopied):
 
 
 def as_many(hints: Sequence[Content], width: int) -> Content:
-    """As many keys as fit, what matters most first, and whether there are more."""
+    """As many keys as fit, the most important first, and whether there are more."""
     line = drawing.joined(hints, width)
     if line.is_same(drawing.joined(hints, sys.maxsize)):
         return line

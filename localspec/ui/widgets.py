@@ -1,12 +1,11 @@
 """Bases for widgets: lines shown as they are, nothing copied, a mark at the chosen line of a list.
 
-`LineWidget` and `Uncopied` stand last among a widget's bases: Textual takes styles for the first
-one's name only.
+Put `LineWidget` and `Uncopied` last among a widget's bases: Textual takes styles for the name of
+the first one only.
 
-The plain way to the screen is for widgets without a border, padding, or links to look after:
-Textual puts every line of a widget through its styles before it is shown. Where there is nothing
-to add that costs more than the line itself, several times a second and beside a model that needs
-the core.
+`LineWidget` is for widgets without a border, padding or links. Textual puts every line of a widget
+through its styles before it is shown; without any styles to add, that costs more than the line
+itself, several times a second, while a model needs the core.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ def key_hint(key: str, label: str, action: str) -> Content:
 
 
 def unseen(event: events.Key) -> str:
-    """The character of a key that Textual takes for none: it has no glyph, but is text.
+    """The character of a key that Textual takes for no text, because it has no glyph.
 
     Joiners between letters and inside emoji, spaces of other widths, emoji newer than Python's
-    tables. What could steer the terminal becomes a picture, as it does where it is pasted.
+    tables. A character that could steer the terminal becomes a picture, as in a paste.
     """
     character = event.character
     if character is None or len(character) != 1 or event.is_printable:
@@ -49,10 +48,10 @@ def unseen(event: events.Key) -> str:
 
 
 class InputLine(Input):
-    """One line of text, the cursor at rest, in which every character that is typed arrives."""
+    """One line of text without a blinking cursor, which takes every character that is typed."""
 
     def on_key(self, event: events.Key) -> None:
-        """Insert what Textual would drop."""
+        """Insert a character that Textual would drop."""
         if text := unseen(event):
             event.stop()
             event.prevent_default()
@@ -76,15 +75,15 @@ class LineWidget(Widget):
 
 
 class Uncopied(Widget):
-    """Is left out of what is copied where a selection reaches over it."""
+    """A widget that a copied selection leaves out."""
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:  # noqa: ARG002
-        """Nothing; Textual would give the text, or the name of a widget that draws lines."""
+        """Return nothing; Textual would give the text, or the name of a widget that draws lines."""
         return None
 
 
 class PlainScrollBar(ScrollBar, LineWidget):
-    """A vertical scrollbar of one cell's width, drawn when it says something else than before."""
+    """A vertical scrollbar, one cell wide, drawn only when it changes."""
 
     _drawn: object = None
     _strips: tuple[Strip, ...] = ()
@@ -122,11 +121,11 @@ class PlainScrollBar(ScrollBar, LineWidget):
 class MarkedList(OptionList):
     """Puts a mark before the highlighted option, in a cell that the lines leave for it.
 
-    So it is found without colour too.
+    So the option can be found without colour.
     """
 
     def render_line(self, y: int) -> Strip:
-        """The line, its first cell a mark where an option that is highlighted begins."""
+        """The line; its first cell is a mark if the highlighted option begins there."""
         strip = super().render_line(y)
         line = self.scroll_offset.y + y
         here = self._lines[line] if line < len(self._lines) else None

@@ -42,13 +42,13 @@ def print_answer(
     as_json: bool,
     keep: Callable[[AnswerResult], None] | None = None,
 ) -> bool:
-    """Print text, figures or a document of an `AnswerJob`; whether the user stopped it.
+    """Print text, figures or a document of an `AnswerJob`; return whether the user stopped it.
 
     Args:
-        worker: at work on it.
+        worker: runs the job.
         stats: print the figures to standard error afterwards.
         as_json: print one JSON document in place of the text.
-        keep: told what came of it, once it is printed; None for nobody.
+        keep: called with the result once it is printed.
 
     Raises:
         LocalspecError: as `JobClient.result`.
@@ -145,7 +145,7 @@ def _summary(found: AnswerResult, memory: int) -> str:
 
 
 def _round(done: Round) -> dict[str, Any]:
-    """A round for programs; a draft by two is theirs with a + between the names."""
+    """A round as JSON; a draft of two drafters has both names with a + between."""
     names = ("drafted", "accepted", "emitted", "draft_s", "verify_s")
     figures = {name: getattr(done, name) for name in names}
     return {"gamma": done.gamma, "drafter": done.proposed_by, **figures}

@@ -46,7 +46,7 @@ def command(options: LoadRequest, latest: bool, resume: str | None, *, repeat_st
     source = click.get_current_context().get_parameter_source
 
     def typed(name: str) -> bool:
-        """Whether it is the command line's and not the settings file's."""
+        """Whether the value comes from the command line, not from the settings file."""
         return source(name) is ParameterSource.COMMANDLINE
 
     if latest and resume is not None:
@@ -75,7 +75,7 @@ def command(options: LoadRequest, latest: bool, resume: str | None, *, repeat_st
 
 
 def _appearance(settings: SettingsFile | None) -> Appearance:
-    """What the settings file says about the screen, or the app since, and what is wrong in it."""
+    """The choices about the screen, from the settings file or later in the app, and its faults."""
     from localspec.ui.chat_app import Appearance  # noqa: PLC0415
     from localspec.ui.commands.command_table import COMMANDS  # noqa: PLC0415
     from localspec.ui.launch import recall  # noqa: PLC0415

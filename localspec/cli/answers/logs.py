@@ -1,4 +1,4 @@
-"""`localspec logs`: what was asked and answered, in the chat and by `run`."""
+"""`localspec logs`: questions and answers of the chat and of `run`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command(number: int, as_json: bool) -> None:
 
 
 def _text(told: AnsweredQuestion) -> str:
-    """An answer below its question, under a line that says when and by what."""
+    """A question and its answer, under a line with the time and the pair."""
     tokens = told.figures.get("generated_tokens")
     parts = [
         f"{_when(told):%Y-%m-%d %H:%M}",

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class QuestionCommand(GroupedCommand):
-    """Takes a question in the place of PAIR for the prompt."""
+    """Takes a question in place of PAIR as the prompt."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse; what has white space in it and is no file names no pair."""
+        """Parse; a word with white space in it that is not a file cannot name a pair."""
         rest = super().parse_args(ctx, args)
         given: dict[str, Any] = ctx.params
         typed = ctx.get_parameter_source("pair") is ParameterSource.COMMANDLINE

@@ -91,7 +91,7 @@ def command(
     with http_server.listening(host, port) as sock:
         line = ProgressLine()
         line.step("Loading")
-        # No client is to learn by how fast an answer comes what was said in the chat.
+        # The speed of an answer must not tell a client what was said in the chat.
         engine = EngineClient(replace(options, past=False))
         asyncio.run(
             http_server.serve(
@@ -121,7 +121,7 @@ def _keys(path: Path | None) -> list[str]:
     """The keys in a file: a line each, blank lines and those with a # left out.
 
     Raises:
-        UsageError: it cannot be read, or holds no key that is long enough.
+        UsageError: the file cannot be read, or no key in it is long enough.
     """
     if path is None:
         return []
@@ -140,7 +140,7 @@ def _keys(path: Path | None) -> list[str]:
 
 
 def _welcome(engine: EngineClient, sock: socket.socket, line: ProgressLine) -> None:
-    """Say where to ask, and what was noticed while loading."""
+    """Print the address, and the notices from loading."""
     line.clear()
     host, port = sock.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host

@@ -109,7 +109,7 @@ def command(
     pair = pair_of(given["pair"], given["target"])
     source = click.get_current_context().get_parameter_source
     if given["drafts"] and source("draft") is ParameterSource.DEFAULT_MAP:
-        given["draft"] = None  # the settings': what is typed comes before it
+        given["draft"] = None  # from the settings file: the command line comes first
     if given["draft"] is not None and given["drafts"]:
         raise UsageError("--draft and --drafts say the same", "Give one of them.")
     # Late: `bench --help` needs none of this.
@@ -128,7 +128,7 @@ def command(
         pair=pair,
         draft=prompts.drafters_of(how.drafts[0]) if how.drafts else given["draft"],
         gamma=how.gamma,
-        draft_anyway=bool(how.sweep or how.drafts),  # who compares wants to see it
+        draft_anyway=bool(how.sweep or how.drafts),  # a comparison must show it
         temp=how.temperature,
         **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers", "exact", "scan")},
     )
@@ -140,7 +140,7 @@ def command(
 
 
 def _request(given: dict[str, Any], started: float) -> BenchRequest:
-    """What is asked for, with the defaults that depend on each other."""
+    """The request, with the defaults that depend on each other."""
     quick = given["quick"]
     drafts = tuple(name for name in given["drafts"] if name.lower() != "none")
     return BenchRequest(
@@ -160,7 +160,7 @@ def _prompts(given: dict[str, Any]) -> PromptSet:
     """What to ask: a file's prompts, else the general ones.
 
     Raises:
-        LocalspecError: the file cannot be used, or there is no such kind.
+        LocalspecError: the file cannot be used, or a kind does not exist.
     """
     own = given["prompts"]
     chosen = prompts.shipped(prompts.GENERAL) if own is None else prompts.read(own)

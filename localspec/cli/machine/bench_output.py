@@ -1,4 +1,4 @@
-"""What `localspec bench` prints and writes: reports, and what changed between two."""
+"""The output of `localspec bench`: reports, and the changes between two of them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 
 def print_bench(worker: JobClient, *, as_json: bool, outputs: Sequence[Path]) -> bool:
-    """Print and write what comes of a `BenchJob`, with progress; whether the user stopped it.
+    """Print and write the report of a `BenchJob`; return whether the user stopped it.
 
     Args:
-        worker: at work on it.
+        worker: runs the job.
         as_json: print one JSON document in place of the tables.
         outputs: files that the report is written to.
 
     Raises:
         LocalspecError: as `JobClient.result`; files that cannot be written.
-        Cancelled: it was stopped before there was anything to report.
+        Cancelled: it was stopped before it had anything to report.
     """
     line = ProgressLine()
 
@@ -64,7 +64,7 @@ def _progress(now: BenchProgress) -> str:
 
 
 def _hand_over(report: BenchReport, *, as_json: bool, outputs: Sequence[Path]) -> None:
-    """Write every file that can be written, and print in any case: measuring took its time.
+    """Write every file that can be written, and always print: the measurement took long.
 
     Raises:
         LocalspecError: a file could be written before the run, and cannot now.
@@ -85,7 +85,7 @@ def compare_files(old: Path, new: Path, *, as_json: bool) -> None:
     """Print what changed from `old` to `new`.
 
     Raises:
-        LocalspecError: a file is no report, or they have nothing in common.
+        LocalspecError: a file is not a report, or the two have nothing in common.
     """
     from localspec.bench.comparison import compare, load  # noqa: PLC0415 - it needs numpy
 

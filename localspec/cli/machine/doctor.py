@@ -53,7 +53,7 @@ def _threads_asked(settings: SettingsFile | None) -> int:
 
 
 def _attention_lines() -> list[str]:
-    """What was found out about flash attention, for every way in which a model was loaded here."""
+    """The results about flash attention, for every way in which a model was loaded here."""
     from localspec.loading.measurements.attention import measured_here  # noqa: PLC0415 - it needs llama.cpp
     from localspec.loading.measurements.measured_costs import profile_store  # noqa: PLC0415
 

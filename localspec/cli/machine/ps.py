@@ -1,4 +1,4 @@
-"""`localspec ps`: what of localspec runs on this machine, by the system's list of processes."""
+"""`localspec ps`: the running commands of localspec, from the system's list of processes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class RunningCommand:
     Attributes:
         pid: its process.
         command: its name.
-        pair: what it has loaded; empty while that is not known.
+        pair: the loaded pair; empty while not known.
         since: when it began, in seconds since 1970.
-        memory_bytes: what it and its engine hold in main memory, mapped weights included.
-        address: where it listens; empty where it does not.
+        memory_bytes: main memory of the command and its engine, mapped weights included.
+        address: where it listens; empty if it does not.
     """
 
     pid: int
@@ -60,10 +60,10 @@ def command(as_json: bool) -> None:
 
 
 def running() -> list[RunningCommand]:
-    """What runs, the oldest first; of other users' processes nothing is told."""
+    """The running commands of this user, the oldest first."""
     found = []
     for process in psutil.process_iter():
-        # One that ends meanwhile, or is another user's.
+        # The process has ended meanwhile, or belongs to another user.
         with suppress(psutil.Error, OSError):
             name = command_of(process.cmdline())
             if name and process.pid != os.getpid() and _is_ours(process):
@@ -72,9 +72,9 @@ def running() -> list[RunningCommand]:
 
 
 def command_of(words: list[str]) -> str:
-    """Which command of localspec a command line runs; empty where it is none, or soon over.
+    """Which command of localspec a command line runs; empty for other programs and short commands.
 
-    Python runs it, so that a shell or `uv run` with the same words is another program.
+    Only Python counts: a shell or `uv run` with the same words is another program.
     """
     if not words or not Path(words[0]).stem.lower().startswith(("python", "localspec")):
         return ""
@@ -126,7 +126,7 @@ def _models(process: psutil.Process) -> dict[str, int]:
 
 
 def _name_of(target: Path) -> str:
-    """What a target is called: the name of a pair that has it, else its file's."""
+    """The name of a target: that of a pair that has it, else its file's."""
     known = dict[Path, str]()
     with suppress(LocalspecError):
         known |= {pair.target.path: pair.name for pair in starter.pairs_here()}

@@ -49,7 +49,7 @@ def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -
     from localspec.process.engine_client import JobClient  # noqa: PLC0415 - not for `tune --help`
     from localspec.process.jobs import TuneJob  # noqa: PLC0415
 
-    # A fixed gamma: loading need not measure what is about to be measured.
+    # A fixed gamma, so that loading does not measure what is about to be measured.
     options = LoadRequest(pair=pair, gamma=0, **given)
     with closing(JobClient()) as worker:
         worker.begin(TuneJob(options))
@@ -57,10 +57,10 @@ def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -
 
 
 def _print_tuned(worker: JobClient, *, as_json: bool) -> None:
-    """Print what comes of a `TuneJob`.
+    """Print the progress and the result of a `TuneJob`.
 
     Args:
-        worker: at work on it.
+        worker: runs the job.
         as_json: print one JSON document, and no progress.
 
     Raises:

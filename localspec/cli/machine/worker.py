@@ -9,7 +9,7 @@ import click
 from localspec.cli import option_types as types
 from localspec.cli.shared_options import THREADS, option, with_options
 
-PORT = 50052  # that of llama.cpp's own server
+PORT = 50052  # as in llama.cpp's own server
 
 
 @click.command(name="worker")
@@ -72,7 +72,7 @@ def command(
 
 
 def _how_to_reach(address: str) -> str:
-    """What to type on the other machine, which connects to private addresses alone."""
+    """The command for the other machine, which connects only to private addresses."""
     host, _, port = address.rpartition(":")
     at = ipaddress.ip_address(host)
     if at.is_global:

@@ -1,1 +1,1 @@
-"""The commands of the chat: one table, what each needs, and what may follow it."""
+"""The commands of the chat: their table, their conditions, and their arguments."""

@@ -1,4 +1,4 @@
-"""What a command needs to have anything to do: the palette offers no other."""
+"""Whether a command has anything to do: the palette offers only those that have."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ from localspec.ui.commands.command_context import CommandContext
 
 
 def answered(app: CommandContext) -> bool:
-    """There is an answer, or the beginning of one."""
+    """Whether there is an answer, or the beginning of one."""
     last = app.transcript.last_answer()
     return last is not None and bool(last.text)
 
 
 def repeatable(app: CommandContext) -> bool:
-    """There is something to answer again, or there are models to load again."""
+    """Whether there is a message to answer again, or a pair to load again."""
     return not app.engine.alive or app.transcript.last_answer() is not None
 
 
 def begun(app: CommandContext) -> bool:
-    """Something has been said in this conversation."""
+    """Whether this conversation has messages."""
     return bool(app.turns.record.nodes())
 
 
 def changeable(app: CommandContext) -> bool:
-    """There is an earlier message to be changed."""
+    """Whether there is an earlier message to change."""
     turns = app.turns
     return turns.record.question_before(turns.engine_state.editing) is not None
 
 
 def earlier(app: CommandContext) -> bool:
-    """There is a version before the one that is shown."""
+    """Whether there is a version before the shown one."""
     place = app.library.newest()
     return place is not None and place.version > 1
 
 
 def later(app: CommandContext) -> bool:
-    """There is a version after the one that is shown."""
+    """Whether there is a version after the shown one."""
     place = app.library.newest()
     return place is not None and place.version < place.versions
 
 
 def drafted(app: CommandContext) -> bool:
-    """Something drafts for the pair in use."""
+    """Whether the pair in use has a drafter."""
     session = app.engine.info
     return session is not None and not session.speculation_note
 
 
 def comparable(app: CommandContext) -> bool:
-    """Something drafts, and there is a prompt to be answered without it and with it."""
+    """Whether there is a drafter, and a prompt to answer with and without it."""
     return drafted(app) and (begun(app) or bool(app.prompt.text.strip()))
 
 
 def known(app: CommandContext) -> bool:
-    """It is known how the last answer was drafted."""
+    """Whether it is known how the last answer was drafted."""
     try:
         app.turns.number_of(0)
     except UsageError:
@@ -61,5 +61,5 @@ def known(app: CommandContext) -> bool:
 
 
 def offered(app: CommandContext) -> bool:
-    """A pair is offered to be fetched."""
+    """Whether a pair is offered for fetching."""
     return app.offered()

@@ -12,12 +12,12 @@ Context = TypeVar("Context")
 
 
 def always(_context: object) -> bool:
-    """A command that needs nothing can run."""
+    """True: a command that needs nothing can run."""
     return True
 
 
 def nothing(_context: object) -> Sequence[str]:
-    """A command takes no more than its own line says."""
+    """No further words: a command takes only those of its own line."""
     return ()
 
 
@@ -30,14 +30,14 @@ class Command(Generic[Context]):
         argument: what may follow the name, as the help shows it; empty where nothing may.
         meaning: one line for the help and the palette.
         run: does it; gets the app's parts and the text after the name.
-        also: what other programs call it, with spaces between; may be typed after the slash too.
+        also: other programs' names for it, separated by spaces; they work after the slash too.
         keys: key names as Textual spells them, separated by commas; empty for none.
-        footer: label in the footer; empty where there is no room for it.
-        when: what the engine may be doing meanwhile.
+        footer: label in the footer; empty to leave it out.
+        when: the phases of the engine in which it may run.
         bare: whether it can run at any time without its argument.
-        able: whether it would have anything to do then.
-        words: what may follow the name besides the words in `argument`; asked for with every letter
-            that is typed, so that it must not wait.
+        able: whether it would have anything to do now.
+        words: gives further words that may follow the name; called for every typed letter, so it
+            must not wait.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Command(Generic[Context]):
 
     @property
     def explained(self) -> str:
-        """What it does, and what else it is called."""
+        """Its meaning, and its other names."""
         others = ", ".join(f"/{name}" for name in self.also.split())
         return f"{self.meaning}; also {others}" if others else self.meaning
 

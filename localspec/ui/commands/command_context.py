@@ -1,4 +1,4 @@
-"""What commands of the chat work on."""
+"""The parts of the app that commands work on."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """What commands work on; the app makes each of them once.
+    """The parts that commands work on; the app makes each of them once.
 
     Attributes:
-        say: says something briefly.
-        copy: puts a text into the clipboard; its second argument says what it is.
-        offered: whether a pair is offered to be fetched.
-        open: shows a screen, and calls what follows with its result.
+        say: shows a short message.
+        copy: puts a text into the clipboard; its second argument names it.
+        offered: whether a pair is offered for fetching.
+        open: shows a screen, and calls a function with its result.
         set_theme: changes the colours.
-        show_phase: says anew what is going on.
+        show_phase: updates the status line.
         show_help: opens the help, or closes it.
         leave: quits.
     """
@@ -55,7 +55,7 @@ class CommandContext:
     leave: Callable[[], None]
 
     def session(self) -> SessionInfo:
-        """What is loaded, which commands about it wait for."""
+        """The loaded pair, for commands that need one."""
         if self.engine.info is None:
             raise UsageError("the models are not loaded yet", "Wait until loading has ended.")
         return self.engine.info

@@ -1,4 +1,4 @@
-"""Everything the user can ask the app to do: one table for keys, slash commands, palette, help."""
+"""All commands of the app, in one table for keys, slash commands, palette and help."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def parse(text: str) -> tuple[str, str] | None:
 
 
 def split(text: str, *, begun: bool = False) -> tuple[str, str]:
-    """What stays in the input, and what is entered: all, or a command on the last line.
+    """Split the input into the part that stays and the part that is entered.
 
-    Only its whole name counts there: a message may end in a path. Something may follow the name
-    where that line was `begun` as a command.
+    All of it is entered, or only a command on the last line. There only a whole name counts,
+    because a message may end in a path; words may follow it if the line was `begun` as a command.
     """
     before, _, last = text.rpartition("\n")
     name, _, argument = last.partition(" ")
@@ -52,7 +52,7 @@ def split(text: str, *, begun: bool = False) -> tuple[str, str]:
 
 
 def message_text(text: str) -> str:
-    """What the model gets: two slashes at the beginning stand for one."""
+    """The message for the model: two slashes at the beginning stand for one."""
     return text[1:] if text.startswith("//") else text
 
 
@@ -82,11 +82,11 @@ def find(name: str) -> Command[CommandContext]:
 
 
 def run(app: CommandContext, name: str, argument: str) -> None:
-    """Do what the command called `name` does; its errors are for the conversation.
+    """Run the command called `name`; the conversation shows its errors.
 
     Raises:
-        UsageError: there is no such command, or nothing may follow its name.
-        LocalspecError: it cannot be done.
+        UsageError: the command does not exist, or takes no argument.
+        LocalspecError: the command failed.
     """
     command = find(name)
     if argument and not command.argument:
@@ -129,7 +129,7 @@ def _regenerate(app: CommandContext, _argument: str) -> None:
     if app.engine.alive:
         app.turns.regenerate()
     else:
-        # What came to nothing with the engine stands in the input again.
+        # A message lost with the engine goes back into the input.
         app.pair_loader.reload(app.prompt.submit if app.prompt.text else app.turns.regenerate)
 
 
@@ -506,11 +506,11 @@ def with_keys(keys: Mapping[str, str]) -> tuple[Command[CommandContext], ...]:
     return tuple(replace(one, keys=keys.get(one.name, one.keys)) for one in COMMANDS)
 
 
-# What also works while a dialogue is open. The rest would act on what stands behind it.
+# Commands that also work while a dialogue is open. The rest would act on the screen under it.
 EVERYWHERE = ("help", "theme", "quit")
 
 
 def hints(commands: Sequence[Command[CommandContext]]) -> list[tuple[str, str]]:
-    """Keys of what works everywhere, and what they do."""
+    """The keys that work on every screen, and what they do."""
     shown = (one for one in commands if one.name in EVERYWHERE and one.footer)
     return [(one.shown, one.footer.lower()) for one in shown]

@@ -1,4 +1,4 @@
-"""Every parameter of a conversation, shown and changed, in the words of a user."""
+"""Shows and changes the parameters of a conversation, in the words of a user."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ _HOTTEST = 2.0  # OpenAI's protocol allows no more
 
 
 def shown(settings: ChatSettings, context_size: int, advice: SamplingAdvice) -> str:
-    """All parameters on a few lines, each with its source but for llama.cpp's defaults.
+    """All parameters on a few lines, each with its source except llama.cpp's defaults.
 
     Args:
         settings: those in force.
         context_size: how many tokens the context holds; 0 while unknown.
-        advice: what is advised for the model.
+        advice: the settings advised for the model.
     """
     values = {
         name: getattr(settings.sampling, _field(name), getattr(settings, _field(name), None))
@@ -96,17 +96,17 @@ def parse(text: str) -> tuple[str, str]:
 
 
 def doubt(settings: ChatSettings) -> str:
-    """What speaks against the settings; empty where nothing does."""
+    """What is wrong with the settings; empty if nothing is."""
     if settings.sampling.temperature <= _HOTTEST:
         return ""
     return f"Above {_HOTTEST:g} an answer is hardly more than noise; 0 to 1 is usual."
 
 
 def changed(settings: ChatSettings, name: str, value: str, advice: SamplingAdvice) -> ChatSettings:
-    """`settings` with another value; ``default`` for what is advised for the model.
+    """`settings` with another value; ``default`` stands for the value advised for the model.
 
     Raises:
-        UsageError: there is no such parameter, or the value is no number.
+        UsageError: the parameter does not exist, or the value is not a number.
         SamplingError: the value makes no distribution.
     """
     plain, _ = parse(name)
@@ -145,7 +145,7 @@ def thinking(settings: ChatSettings, can: ThinkingOptions) -> str:
 
 
 def ways_to_think(can: ThinkingOptions) -> list[str]:
-    """What `/think` takes for a model; a number follows what ends in a space."""
+    """The words that `/think` takes for a model; one that ends in a space needs a number."""
     ways = [*(("off", "on") if can.switch else ()), *can.efforts]
     ways += ["auto"] if ways else []
     return [*ways, "budget "] if can.budget else ways
@@ -171,7 +171,7 @@ def asked_to_think(settings: ChatSettings, can: ThinkingOptions, words: str) -> 
         return replace(settings, reasoning="auto", reasoning_effort="", reasoning_budget=-1)
     if name in ("off", "on"):
         return replace(settings, reasoning=name)  # type: ignore[arg-type]
-    # Who asks for an effort wants a thought.
+    # To ask for an effort is to ask for a thought.
     switch = "on" if settings.reasoning == "off" else settings.reasoning
     return replace(settings, reasoning=switch, reasoning_effort=name)
 

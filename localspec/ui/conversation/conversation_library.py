@@ -1,4 +1,4 @@
-"""The conversation that is going on and those that are stored: what the screen does with them."""
+"""The current conversation and the stored ones, as the screen uses them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ConversationLibrary:
     transcript: Transcript
     prompt: PromptArea
     _begun: bool = False
-    _knows_drafts: bool = False  # what an earlier run left is read by now: it may be replaced
+    _knows_drafts: bool = False  # an earlier run's draft has been read and may be replaced
     _draft_timer: Timer | None = None
     _draft: tuple[str, str] | None = None
 
@@ -61,12 +61,12 @@ class ConversationLibrary:
             self.store_thread.start()
 
     def shut_down(self) -> bool:
-        """Write what is left; whether all of it was written in time."""
+        """Write what is left; return whether all of it was written in time."""
         self._save_draft()
         return self.store_thread is None or self.store_thread.close(_PATIENCE_S)
 
     def loaded(self, session: SessionInfo) -> None:
-        """A pair has been loaded: it answers from now on."""
+        """Record that a newly loaded pair answers from now on."""
         self.record.pair = PairReference(session.pair_name, *session.pair_reference)
         if not self._begun:
             self._begun = True
@@ -75,7 +75,7 @@ class ConversationLibrary:
     # What is typed
 
     def draft(self, text: str) -> None:
-        """The input holds `text` now: kept within a second, unless it edits an earlier message."""
+        """Keep `text` as the draft within a second, unless it edits an earlier message."""
         if self.store_thread is None or self.engine_state.editing is not None:
             return
         self._draft = (self._draft_key(), text)
@@ -83,7 +83,7 @@ class ConversationLibrary:
             self._draft_timer = self.prompt.set_timer(_DRAFT_S, self._save_draft)
 
     def sent(self) -> None:
-        """What was typed is about to be sent: a conversation that begins takes no draft along."""
+        """Forget the draft, which is about to be sent: a new conversation takes none along."""
         if self.store_thread is not None and not self.record.tree.nodes:
             self._draft = None
             self.store_thread.write(lambda store: store.save_draft("", ""))
@@ -95,7 +95,7 @@ class ConversationLibrary:
         key, text = draft
         if self._knows_drafts:
             self.store_thread.write(lambda store: store.save_draft(key, text))
-        elif text:  # behind what nobody has seen yet
+        elif text:  # after text that the user has not seen yet
             self.store_thread.write(
                 lambda store: store.save_draft(key, _joined(store.draft(key), text))
             )
@@ -104,13 +104,13 @@ class ConversationLibrary:
         return self.record.header.id if self.record.tree.nodes else ""
 
     async def _begin(self) -> None:
-        """What earlier runs have left: a conversation, questions to walk through, a draft."""
+        """Restore what earlier runs have left: a conversation, sent questions, a draft."""
         if self.store_thread is None:
             return
         try:
             if self.resume is not None:
                 await self._open(self.resume)
-            with suppress(ConversationError):  # the store thread has told what is wrong
+            with suppress(ConversationError):  # the store thread has reported it
                 questions = await self.ask(lambda store: store.questions(_QUESTIONS))
                 self.prompt.sent.begin([*map(as_typed, questions)])
                 if self.resume is None:
@@ -126,7 +126,7 @@ class ConversationLibrary:
             await self.ask(lambda store: store.draft(key)) if self.store_thread is not None else ""
         )
         if text and self.prompt.text:
-            self.prompt.sent.add(text)  # something else is typed already: Up finds it
+            self.prompt.sent.add(text)  # the input holds something else already: Up finds this
         self.prompt.give_back(text)
 
     # Versions
@@ -161,11 +161,11 @@ class ConversationLibrary:
     def ask(
         self, job: Callable[[Store], Result], *, changes: bool = False
     ) -> asyncio.Future[Result]:
-        """What the store says.
+        """Have the store thread run `job`, and return its result.
 
         Args:
-            job: asked of the store.
-            changes: it is done whether or not somebody waits for it.
+            job: what to do with the store.
+            changes: the job writes, so it runs even if its result is no longer awaited.
 
         Raises:
             ConversationError: conversations are not kept, or cannot be read.
@@ -175,7 +175,7 @@ class ConversationLibrary:
         return asyncio.wrap_future(self.store_thread.ask(job, changes=changes))
 
     def work(self, job: Coroutine[Any, Any, None]) -> None:
-        """Do one of the following meanwhile, and tell what goes wrong."""
+        """Run one of the following in the background, and report its errors."""
         self.transcript.run_worker(self._told(job), group="library")
 
     async def _told(self, job: Coroutine[Any, Any, None]) -> None:
@@ -216,7 +216,7 @@ class ConversationLibrary:
     async def write_file(
         self, form: str, path: Path | None = None, conversation: str | None = None
     ) -> Path:
-        """Write a conversation to a file, without an id the one on screen; where to.
+        """Write a conversation to a file (the one on screen without an id), and return the path.
 
         Raises:
             ConversationError: there is nothing to write, or it cannot be written.
@@ -241,9 +241,9 @@ class ConversationLibrary:
         self._show(stored)
 
     def _show(self, stored: StoredConversation) -> bool:
-        """Go on with it, if the engine is free; whether that was so.
+        """Go on with a conversation if the engine is free; return whether it was.
 
-        Without a model it is shown all the same, and goes on once one is loaded.
+        Without a model the conversation is shown, and goes on once a model is loaded.
         """
         if self.engine_state.phase is EnginePhase.UNUSABLE:
             self.record.open(stored)

@@ -13,7 +13,7 @@ class EnginePhase(Enum):
     Attributes:
         shown: what is going on, for the status line.
         hint: which key matters.
-        reason: why something else has to wait; empty where nothing has to.
+        reason: why other work has to wait; empty if it need not.
     """
 
     LOADING = "loading …", "Esc cancels", "the models are still being loaded"
@@ -46,11 +46,11 @@ WHOLE = LOADABLE | {EnginePhase.LOADING}  # no message is being written
 
 @dataclass(eq=False, repr=False)
 class EngineState:
-    """Knows the phase, and whether an earlier question is being edited; in the screen's thread.
+    """The engine's phase, and the question that is being edited; in the screen's thread.
 
     Attributes:
         say: says something briefly, in the status line.
-        changed: called when the phase is another, or what the input is for.
+        changed: called when the phase changes, or the purpose of the input.
         phase: what the engine is doing; `enter` another.
         editing: the node of the question that is being edited, None for a new one.
     """
@@ -61,7 +61,7 @@ class EngineState:
     editing: str | None = None
 
     def enter(self, phase: EnginePhase) -> None:
-        """The engine does something else now."""
+        """Enter another phase."""
         self.phase = phase
         self.changed()
 
@@ -76,13 +76,13 @@ class EngineState:
         self.say(self.phase.reason)
 
     def free(self) -> bool:
-        """Whether the engine has nothing to do; says what it does otherwise."""
+        """Whether the engine is idle; otherwise tells the user what it does."""
         if self.phase is not EnginePhase.READY:
             self.refuse()
         return self.phase is EnginePhase.READY
 
     def close_for_loading(self) -> bool:
-        """Begin to load another pair; False, and a word, while the engine does something else."""
+        """Begin to load another pair; False, with a message, while the engine is busy."""
         if self.phase not in LOADABLE:
             self.refuse()
             return False

@@ -1,4 +1,4 @@
-"""What becomes of a text that was entered: a command, a question, or one that waits its turn."""
+"""Decides what an entered text is: a command, a question, or a message that waits its turn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PromptSender:
     Attributes:
         engine_state, turns, library, pair_loader, transcript, prompt: the app's.
         run: runs a command, by its name and argument.
-        soon: calls something in the screen's thread once keys and messages so far are worked off.
+        soon: calls a function in the screen's thread after all pending keys and messages.
         changed: called when another message waits.
         waiting: messages for when the running answer has ended.
     """
@@ -38,7 +38,7 @@ class PromptSender:
     soon: Callable[..., None]
     changed: Callable[[], None]
     waiting: list[str] = field(default_factory=list)
-    _doubted: str = ""  # a message that names a file which is not there
+    _doubted: str = ""  # a message that names a missing file
 
     def enter(self, text: str, command: bool) -> bool:
         """Take what was entered, as soon as the input is empty, if it may be sent now.
@@ -56,7 +56,7 @@ class PromptSender:
         return accepted
 
     def answered(self, *, go_on: bool = True) -> None:
-        """The engine is idle: send the next message that waits, or give all of them back."""
+        """Send the next waiting message once the engine is idle, or give all of them back."""
         if not go_on:
             self.give_back()
         elif self.waiting and self.engine_state.phase is EnginePhase.READY:
@@ -70,11 +70,11 @@ class PromptSender:
             self.waiting.clear()
 
     def keep(self) -> None:
-        """Have what waits and what is typed stored: another start begins with it."""
+        """Store the waiting messages and the input, with which the next start begins."""
         self.library.draft("\n".join(filter(None, [*self.waiting, self.prompt.text])))
 
     def _accepts(self, text: str) -> bool:
-        """Whether `text` may be sent, or wait for its turn; Enter alone loads again what died."""
+        """Whether `text` may be sent or wait; an empty Enter loads a lost engine again."""
         if (slash := command_table.parse(text)) is not None:
             return command_table.may_run(*slash, self.engine_state.phase)
         takes = self.engine_state.phase is EnginePhase.READY or self.turns.busy
@@ -101,12 +101,12 @@ class PromptSender:
             self._ask(text)
 
     def _send_again(self, text: str) -> None:
-        """The models are back: send what was entered, if nobody has changed it meanwhile."""
+        """Send what was entered before the models came back, unless it was changed meanwhile."""
         if text and self.prompt.text.strip() == text:
             self.prompt.submit()
 
     def _ask(self, text: str) -> None:
-        """Send a message; what cannot be sent stands in the input again."""
+        """Send a message, or put it back into the input if it cannot be sent."""
         try:
             question = extracts.expand(command_table.message_text(text))
         except LocalspecError as error:

@@ -1,4 +1,4 @@
-"""A running answer on its way to the screen: collected, and drawn as often as is pleasant."""
+"""A running answer on its way to the screen: collected, then drawn at a suitable rate."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from localspec.ui.transcript.items import Answer
 from localspec.ui.transcript.transcript import Transcript
 
 # Drawing takes cores from the model. A frame that costs more is drawn less often, so that the
-# screen never takes more than this share of a core from a running answer; of a core that is left
-# over it may take more.
+# screen never takes more than this share of a core from a running answer. It may take more of a
+# core that the model does not use.
 SHARE, SPARE_SHARE = 0.01, 0.4
 SHORTEST, SPARE_SHORTEST, LONGEST = 0.1, 0.03, 1.0
 
@@ -49,7 +49,7 @@ class EventInbox:
 
     def collect(self) -> list[TurnEvent]:
         """Take everything that has arrived (screen's thread)."""
-        # In this order: an event that arrives from here on is announced again, at worst in vain.
+        # In this order, an event that arrives from here on is announced again, at worst needlessly.
         self._announced = False
         return [self._events.popleft() for _ in range(len(self._events))]
 
@@ -57,7 +57,7 @@ class EventInbox:
 class FramePacer:
     """Spaces frames by what drawing has cost so far, measured as the thread's own CPU time.
 
-    Lives in the screen's thread: `time.thread_time` counts whoever calls it.
+    Use it in the screen's thread only: `time.thread_time` counts the calling thread.
 
     Attributes:
         interval: seconds from frame to frame at present.
@@ -71,7 +71,7 @@ class FramePacer:
         self.interval = SHORTEST
 
     def start(self) -> None:
-        """Begin a turn: what was spent before does not count, what a frame costs is still known."""
+        """Begin a turn: forget the time spent before, but keep the known cost of a frame."""
         self._last_wall = 0.0
         self._last_cpu = time.thread_time()
 
@@ -80,7 +80,7 @@ class FramePacer:
         return max(0.0, self._last_wall + self.interval - time.monotonic())
 
     def drawn(self) -> None:
-        """A frame is being drawn: set the distance to the next by the cost since the last one."""
+        """Set the distance to the next frame by the cost since the last one."""
         cpu = time.thread_time()
         share, shortest = (SPARE_SHARE, SPARE_SHORTEST) if self.spare else (SHARE, SHORTEST)
         wanted = (cpu - self._last_cpu) / share
@@ -91,18 +91,18 @@ class FramePacer:
 
 
 class AnswerStream:
-    """What a running turn says, drawn as it comes; lives in the screen's thread.
+    """Draws the events of a running turn as they come; lives in the screen's thread.
 
     Args:
         transcript: where the answer grows.
         dashboard: shows its rounds.
         read: told how far the prompt is read.
-        announce: called from any thread when the inbox is to be looked at.
+        announce: called from any thread when the inbox has events.
 
     Attributes:
         inbox: where turn events arrive, from any thread.
         pace: how often they are drawn.
-        answer: what grows, None while nothing does.
+        answer: the growing answer, if there is one.
         heard: the text so far.
         end: how the turn ended, None before.
     """
@@ -126,20 +126,20 @@ class AnswerStream:
         self.end: TurnEnd | None = None
 
     def begin(self, answer: Answer) -> None:
-        """A turn begins; `answer` grows."""
+        """Begin a turn whose text goes into `answer`."""
         self.answer, self.end = answer, None
         self.heard.clear()
         self.pace.start()
         self._dashboard.run(True)
 
     def close(self) -> None:
-        """The turn is over and settled."""
+        """End the turn, which is settled."""
         self.answer = None
         self._dashboard.run(False)
         self._dashboard.refresh()
 
     def news(self) -> None:
-        """Turn events have arrived: draw them now, or when the pace allows."""
+        """Draw the events that have arrived, now or when the pace allows."""
         if self._timer is None:
             delay = self.pace.delay()
             if delay > 0:

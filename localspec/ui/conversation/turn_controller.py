@@ -1,4 +1,4 @@
-"""Turns and changes of the conversation: one at a time, from what was asked to what came of it."""
+"""Turns and changes of the conversation, one at a time, from the request to the result."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.transcript.items import Answer
 from localspec.ui.transcript.transcript import Transcript
 
-_TOLD_FROM = 40  # characters: what is shorter fits anywhere
-_COUNTED_FROM = 400  # characters: what is shorter hardly matters where it is guessed wrong
-_LATEST, _USUAL = 20, 4  # messages that are looked at; characters of a token while there are none
+_TOLD_FROM = 40  # characters: a shorter text fits anywhere
+_COUNTED_FROM = 400  # characters: a wrong guess for a shorter text hardly matters
+_LATEST, _USUAL = 20, 4  # messages to learn from; characters per token before there are any
 
 
 @dataclass(eq=False, repr=False)
 class TurnController:
-    """Has the engine answer, and puts what comes of it into the record and on the screen.
+    """Has the engine answer, and puts the result into the record and on the screen.
 
     Lives in the screen's thread.
     """
@@ -51,8 +51,8 @@ class TurnController:
     _replaced: Answer | None = None
     _summing: bool = False
     _then: Callable[[], None] | None = None
-    _unsent: str = ""  # what stood in the input before an earlier question was edited
-    _notice: str = ""  # to be shown once the change that is being made is done
+    _unsent: str = ""  # the input as it was before an earlier question was edited
+    _notice: str = ""  # shown once the current change is done
     _counted: tuple[str, int] = ("", 0)  # the last text that the engine counted, and its tokens
     _counting: str = ""  # the text that it counts now
     _numbers: dict[str, int] = field(default_factory=dict)  # of the engine's turns, by node
@@ -72,9 +72,9 @@ class TurnController:
         return self.record.messages()
 
     def size_of(self, text: str) -> str:
-        """How many tokens `text` has, and whether they are too many; nothing for a few.
+        """How many tokens `text` has, and whether they are too many; empty for a short text.
 
-        A long one is counted while the engine is idle: `counted` is when to ask again.
+        The engine counts a long text while it is idle; ask again after `counted`.
         """
         if len(text) < _TOLD_FROM:
             return ""
@@ -94,11 +94,11 @@ class TurnController:
             self.engine.count(text)
 
     def counted(self, tokens: int) -> None:
-        """The engine has counted what `size_of` wanted to know."""
+        """Take the count that `size_of` asked the engine for."""
         self._counted, self._counting = (self._counting, tokens), ""
 
     def _guess(self, text: str) -> int:
-        """About how many tokens `text` has, as it was cut before, or the latest answers were."""
+        """About how many tokens `text` has, by its own last count or by the latest answers."""
         counted, number = self._counted
         if counted and counted[:_COUNTED_FROM] == text[:_COUNTED_FROM]:
             tokens, characters = number, len(counted)
@@ -112,10 +112,10 @@ class TurnController:
         return max(1, round(len(text) * tokens / max(1, characters)))
 
     def number_of(self, back: int) -> int:
-        """The engine's number of an answer: the last one, or so many before it.
+        """The engine's number of the last answer, or of one that many answers before it.
 
         Raises:
-            UsageError: there is no such answer, or nobody knows how it was drafted.
+            UsageError: the answer does not exist, or how it was drafted is not known.
         """
         path = self.record.nodes()
         nodes = [node.id for node in path if node.message.role is Role.ASSISTANT]
@@ -132,7 +132,7 @@ class TurnController:
     # What is asked for
 
     def reserve(self) -> bool:
-        """Take the engine for a turn; False, and a word, while there is no free engine."""
+        """Take the engine for a turn; False, with a message, while it is busy or missing."""
         if not self.engine_state.free():
             return False
         self.engine_state.enter(EnginePhase.ANSWERING)
@@ -170,7 +170,7 @@ class TurnController:
             self.engine.begin(Regenerate())
 
     def compact(self) -> None:
-        """Have the conversation summed up; the summary takes its place, as another version."""
+        """Ask for a summary, which replaces the conversation as another version."""
         if self.reserve():
             self._summing = True
             self.stream.begin(self.transcript.ask("/compact"))
@@ -206,7 +206,7 @@ class TurnController:
         if self.engine_state.editing is None:
             self._unsent = self.prompt.text
             if self._unsent.strip():
-                self.prompt.sent.add(self._unsent)  # whatever becomes of the edit, Up finds it
+                self.prompt.sent.add(self._unsent)  # Up finds it, even if the edit is dropped
         self.engine_state.edit(node.id)
         self.prompt.show(as_typed(node.message.content))
         self.transcript.show(node.id)
@@ -228,14 +228,14 @@ class TurnController:
         self.show_conversation()
 
     def change(self, request: Request, then: Callable[[], None]) -> None:
-        """Change the session between turns, if it is free; once it is done, do `then`."""
+        """Change the session between turns, if the engine is free; call `then` afterwards."""
         if self.engine_state.free():
             self._then = then
             self.engine_state.enter(EnginePhase.CHANGING)
             self.engine.change(request)
 
     def changed(self, error: Exception | None) -> None:
-        """The change has been made, or refused."""
+        """End a change, which the engine has made or refused."""
         then, self._then = self._then, None
         if error is not None:
             self.transcript.say_error(error)
@@ -273,7 +273,7 @@ class TurnController:
         self.dashboard.refresh()
 
     def _ours(self, figures: Mapping[str, Any]) -> bool:
-        """Whether what answers now gave the answer with these figures, as far as anybody knows."""
+        """Whether the loaded pair gave the answer with these figures, as far as they tell."""
         info = self.engine.info
         if info is None:
             return False
@@ -288,10 +288,10 @@ class TurnController:
         said: Sequence[Message],
         phase: EnginePhase = EnginePhase.READY,
     ) -> None:
-        """The turn is over: draw the rest, settle the answer, free the engine.
+        """End a turn: draw the rest, settle the answer, free the engine.
 
         Args:
-            error: why it failed; None where it did not.
+            error: why it failed, if it did.
             said: the messages that joined the conversation.
             phase: what the engine is doing now.
         """
@@ -305,7 +305,7 @@ class TurnController:
         self.stream.close()
 
     def died(self, error: Exception) -> None:
-        """There is no engine any more: what it said so far is kept."""
+        """Keep what the engine said before it was lost."""
         if self.busy:
             self.stream.flush()
             heard = tuple(self.stream.heard)
@@ -343,11 +343,11 @@ class TurnController:
         if answer is not None:
             self.transcript.finish(answer, figures, end.reason if end else None)
             if self._replaced is not None and not answer.text:
-                # As the session does: an answer that never began replaces nothing.
+                # As in the session, an answer that never began replaces nothing.
                 self.transcript.put_back(answer, self._replaced)
                 answer = None
         if kept is None and self._instead_of is not None:
-            # An edited question came to nothing: the conversation is what it was.
+            # An edited question got no answer: the conversation stays as it was.
             self.prompt.give_back(as_typed(self._asked))
             self.reopen(notice=": ".join(in_words(error)) if error is not None else "")
         elif error is not None:

@@ -1,4 +1,4 @@
-"""Text that goes into a message from files, and out of answers into the clipboard."""
+"""Text from files for a message, and from answers for the clipboard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from localspec.safe_text import decoded
 from localspec.ui.transcript.items import Answer, ConversationItem
 
 LONGEST = 200_000
-_MOST_MENTIONS = 500  # each is looked for on the disk
+_MOST_MENTIONS = 500  # each costs a look at the disk
 _MENTION = re.compile(r"(?<!\S)@(\"[^\"\n]+\"|\S+)")
 _CLOSING, _LONGEST_NAME = ".,;:!?)", 300
 _PATH_LIKE = re.compile(r"\.{0,2}[/~].+|[^()]+\.\w{1,8}")
@@ -51,10 +51,10 @@ def attached(path: Path) -> str:
 
 
 def expand(text: str) -> str:
-    """`text` with the files behind it that it mentions as ``@path``.
+    """`text`, followed by the files that it mentions as ``@path``.
 
-    What names no file stays a word. A file that is in `text` already, as it is where a message is
-    changed, is not put in again.
+    A word that names no file stays a word. A file that `text` already has, because an earlier
+    message is edited, is not added again.
 
     Raises:
         UsageError: as `attached`.
@@ -68,9 +68,9 @@ def expand(text: str) -> str:
 
 
 def missing(text: str) -> str:
-    """The first ``@path`` in `text` that looks like a file's and names none; empty where none does.
+    """The first ``@path`` in `text` that looks like a file's path and names no file; may be empty.
 
-    What has no ending is a word, and what begins a line below the first one is code.
+    A mention without an ending is a word; one that begins a later line is code.
     """
     for match in islice(_MENTION.finditer(text), _MOST_MENTIONS):
         before = text.rfind("\n", 0, match.start()) + 1
@@ -82,7 +82,7 @@ def missing(text: str) -> str:
 
 
 def _named(text: str) -> Path | None:
-    """The file that a word names, closing punctuation left aside; None for none."""
+    """The file that a word names, without closing punctuation; None if it names none."""
     for name in (text, text.rstrip(_CLOSING)):
         if name and is_file(path := user_path(name)):
             return path
@@ -95,7 +95,7 @@ def code_blocks(text: str) -> list[str]:
 
 
 def to_copy(items: Sequence[ConversationItem], argument: str) -> tuple[str, str]:
-    """The text to copy, and how it is called.
+    """The text to copy, and what to call it.
 
     Args:
         items: what is on the screen.

@@ -6,7 +6,7 @@ import re
 from itertools import chain, count
 
 MOST_LINES, MOST_CHARACTERS = 20, 4000
-"""What is pasted and has more of either is folded."""
+"""A paste with more of either is folded."""
 
 
 class FoldedPastes:
@@ -21,11 +21,11 @@ class FoldedPastes:
         self._texts: dict[str, str] = {}  # by the mark that stands for it
 
     def mark(self, text: str, shown: str) -> str:
-        """What is to be shown for a paste: a mark, or a short text as it is.
+        """What the input shows for a paste: a mark, or a short text as it is.
 
         Args:
             text: the paste.
-            shown: what the input shows; a mark that somebody typed there stands for itself.
+            shown: what the input shows; a mark that the user typed there stands for itself.
         """
         lines = text.count("\n") + 1
         if self.opened or (lines <= MOST_LINES and len(text) <= MOST_CHARACTERS):
@@ -48,7 +48,7 @@ class FoldedPastes:
         return re.sub(marks, lambda match: self._texts[match[0]], shown)
 
     def folded(self, text: str) -> str:
-        """`text` with marks in place of the pastes that have one, unless they are to be seen."""
+        """`text` with marks in place of the pastes that have one, unless pastes are open."""
         for mark, paste in () if self.opened else self._texts.items():
             text = text.replace(paste, mark)
         return text

@@ -1,4 +1,4 @@
-"""The input: it grows, Enter sends, and it remembers what was sent and knows what may follow."""
+"""The input: it grows, sends on Enter, remembers sent messages and completes what is typed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class InputHistory:
         return self._sent[self._position]
 
     def newer(self, current: str) -> str | None:
-        """The entry after the present one, in the end the unsent text; None when already there."""
+        """The entry after the present one, at last the unsent text; None when already there."""
         if self._position == len(self._sent):
             return None
         self._keep(current)
@@ -58,7 +58,7 @@ class InputHistory:
         return self._unsent if at_end else self._sent[self._position]
 
     def _keep(self, current: str) -> None:
-        """Leave the present place; a text of the list that was changed there joins the list."""
+        """Leave the present place; an entry that was changed there becomes another entry."""
         if self._position == len(self._sent):
             self._unsent = current
         elif current.strip() and current != self._sent[self._position]:
@@ -66,7 +66,7 @@ class InputHistory:
 
 
 def as_typed(message: str) -> str:
-    """A message as it is typed: one that begins with a slash would be a command."""
+    """A message as the user would type it: a leading slash is doubled."""
     return f"/{message}" if message.startswith("/") else message
 
 
@@ -76,8 +76,8 @@ class PromptArea(TextArea):
     A long paste is shown as a mark: `text` has all of it, the document that is edited the mark.
 
     Args:
-        enter: takes the text on Enter, there may be none, and whether its last line was begun as
-            a command; False where it may not be sent now.
+        enter: takes the text on Enter, which may be empty, and whether its last line was begun as
+            a command; returns False if it may not be sent now.
         completion: the list of how the text may go on.
         say: says what is wrong, with its remedy.
     """
@@ -99,17 +99,17 @@ class PromptArea(TextArea):
         self._pastes = FoldedPastes()  # before Textual asks for the text
         super().__init__(id="prompt", show_line_numbers=False, tab_behavior="focus", compact=True)
         self.highlight_cursor_line = False
-        self.cursor_blink = False  # it would draw twice a second all day long
+        self.cursor_blink = False  # blinking would draw twice a second, all day long
         self.sent = InputHistory()
         self._pasted_to: tuple[int, int] | None = None  # the end of a paste of more than a line
-        self._slash_at: tuple[int, int] | None = None  # where one was typed behind that
+        self._slash_at: tuple[int, int] | None = None  # where a slash was typed after that
         self._enter = enter
         self._completion = completion
         self._say = say
 
     @property
     def text(self) -> str:
-        """All that is typed and pasted, also what is folded on the screen."""
+        """All that was typed and pasted, with folded pastes in full."""
         return self._pastes.unfolded(self.document.text)
 
     @text.setter
@@ -123,7 +123,7 @@ class PromptArea(TextArea):
 
     @property
     def selected_text(self) -> str:
-        """What is selected, also what is folded on the screen."""
+        """The selected text, with folded pastes in full."""
         return self._pastes.unfolded(super().selected_text)
 
     @property
@@ -132,7 +132,7 @@ class PromptArea(TextArea):
         return self._pastes.unfolded(self.document.text) != self.document.text
 
     def open_pastes(self, opened: bool) -> None:
-        """Show pastes as they are, also those to come, or fold them."""
+        """Show all present and later pastes in full, or fold them."""
         whole, self._pastes.opened = self.text, opened
         shown = self._pastes.folded(whole)
         if shown != self.document.text:
@@ -141,8 +141,8 @@ class PromptArea(TextArea):
 
     async def on_key(self, event: events.Key) -> None:
         """Send on Enter before the text area would break the line; complete on Tab."""
-        # Textual has the app run a widget's bindings, after letters that came with them: what is
-        # typed into a slow connection would be in another order.
+        # Textual has the app run a widget's bindings after letters that came with them: keys typed
+        # into a slow connection would take effect in another order.
         for binding in self._bindings.key_to_bindings.get(event.key, ()):
             if await self.app.run_action(binding.action, self):
                 event.stop()
@@ -174,14 +174,14 @@ class PromptArea(TextArea):
         """Send what is typed, if it may be sent now."""
         text = self.text.strip()
         command = self._slash_at == (self.document.end[0], 0)
-        # Cleared at once, and not where it is sent: keys typed on must survive.
+        # Clear it here, not in the sender: keys that are typed meanwhile must survive.
         if self._enter(text, command) and text:
             self._slash_at = None
             self.sent.add(text)
             self.clear()
 
     def clear(self) -> EditResult:
-        """Empty the input; undoing that takes back nothing else."""
+        """Empty the input, as a step of its own for undo."""
         self.history.checkpoint()
         return super().clear()
 
@@ -207,7 +207,7 @@ class PromptArea(TextArea):
             self._pasted_to = self.cursor_location
 
     def action_break_line(self) -> None:
-        """Break the line at the cursor; what is behind a paste still is."""
+        """Break the line at the cursor; a place after a paste stays one."""
         behind = self.cursor_location == self._pasted_to
         self.replace("\n", *self.selection, maintain_selection_offset=False)
         self._pasted_to = self.cursor_location if behind else None
@@ -223,7 +223,7 @@ class PromptArea(TextArea):
             super().action_delete_left()
 
     def action_delete_right(self) -> None:
-        """Delete the character behind the cursor, or the mark of a paste as a whole."""
+        """Delete the character after the cursor, or the mark of a paste as a whole."""
         row, column = self.cursor_location
         mark = self._pastes.behind(self.document.get_line(row)[column:])
         if mark and not self.selected_text:
@@ -232,7 +232,7 @@ class PromptArea(TextArea):
             super().action_delete_right()
 
     def action_cursor_up(self, select: bool = False) -> None:
-        """Move up, in the list if it is open; from the first line on, walk back what was sent."""
+        """Move up, in the list if it is open; from the first line, go back in the sent messages."""
         if self._listed() and not select:
             self._go_on(self._completion.move(-1))
         elif select or not self.cursor_at_first_line:
@@ -241,7 +241,7 @@ class PromptArea(TextArea):
             self._recall(self.sent.older(self.text))
 
     def action_cursor_down(self, select: bool = False) -> None:
-        """Move down, in the list if it is open; from the last line on, walk forward again."""
+        """Move down, in the list if it is open; from the last line, go forward again."""
         if self._listed() and not select:
             self._go_on(self._completion.move(1))
         elif select or not self.cursor_at_last_line:
@@ -250,38 +250,38 @@ class PromptArea(TextArea):
             self._recall(self.sent.newer(self.text))
 
     def _listed(self) -> bool:
-        """Whether there is a list of how the text may go on."""
+        """Whether a list of completions is open."""
         self._completion.look(self.begun)  # letters may have come with the key
         return self._completion.display
 
     def _recall(self, entry: str | None) -> None:
-        """Show what was sent before, without a list that would take the next arrow."""
+        """Show a sent message, without a list that would take the next arrow."""
         if entry is not None:
             self.show(entry)
             self._completion.leave(self.text)
 
     def begin(self, text: str) -> None:
-        """Have `text` typed on in place of what stands here, which Up finds."""
+        """Replace the input with `text` to type on; Up finds what stood here."""
         if self.text.strip():
             self.sent.add(self.text)
         self.show(text)
 
     def put_back(self, text: str) -> None:
-        """Return a text that could not be sent, before what was typed meanwhile."""
+        """Put back a text that could not be sent, before what was typed meanwhile."""
         self.show("\n".join(part for part in (text, self.text) if part))
 
     def keep(self, text: str) -> None:
-        """Return what a command was typed behind: another one may follow."""
+        """Put back the text before a command: another command may follow."""
         alone = not self.text
         self.put_back(text)
         self._pasted_to = self.cursor_location if alone else None
 
     def give_back(self, text: str) -> None:
-        """Return a text that came to nothing, unless something else was typed meanwhile."""
+        """Put back a text that had no effect, unless something else was typed meanwhile."""
         if text and not self.text:
             self.show(text)
 
     def show(self, text: str) -> None:
-        """Put `text` into the input, the cursor behind it; it may come from a file."""
+        """Put `text`, which may come from a file, into the input, with the cursor at its end."""
         self.text, self._slash_at = self._pastes.folded(safe(text)), None
         self.move_cursor(self.document.end)

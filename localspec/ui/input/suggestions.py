@@ -1,4 +1,4 @@
-"""How what is typed may go on: commands, their words, files; and the list that shows it."""
+"""Completions of the input (commands, their words, files), and the list that shows them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from localspec.ui.commands.command import AnyCommand, named
 from localspec.ui.widgets import KEY, MUTED
 
 MOST = 6
-_WIDEST = 48  # characters of what is completed; of a longer path the middle is left out
-_ALWAYS_PATHS = ("read", "import")  # all others take a name as well: files only once one is begun
+_WIDEST = 48  # characters of a completion; a longer path loses its middle
+_ALWAYS_PATHS = ("read", "import")  # others also take a name: files once a path is begun
 _PATH_COMMANDS = (*_ALWAYS_PATHS, "history", "export", "draft", "pairs", "bench")
 _MENTION = re.compile(r"(?:^|.*\s)@(\"[^\"\n]*|\S*)$", re.DOTALL)
 
 Words: TypeAlias = Callable[[AnyCommand], Sequence[str]]
-"""What may follow a command besides the words of its own; a value follows one with a space."""
+"""Further words that may follow a command; a word that ends in a space needs a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Suggestion:
 
     Attributes:
         text: the whole input then.
-        shown: what is completed.
+        shown: the completed word.
         meaning: what it does; may be empty.
         waits: whether more has to follow before it can be sent.
     """
@@ -47,13 +47,13 @@ class Suggestion:
 def candidates(
     text: str, commands: Sequence[AnyCommand], words: Words = lambda _: ()
 ) -> list[Suggestion]:
-    """How `text`, with the cursor at its end, may go on.
+    """The completions of `text`, with the cursor at its end.
 
     Args:
         text: all that is typed.
         commands: the table.
-        words: gives what may follow a command besides the words of its own; a value must follow
-            one that ends in a space.
+        words: gives further words that may follow a command; one that ends in a space needs a
+            value.
     """
     if mention := _MENTION.match(text):
         start, begun = text[: len(text) - len(mention[1])], mention[1].removeprefix('"')
@@ -78,7 +78,7 @@ def candidates(
 
 
 def _commands(begun: str, commands: Sequence[AnyCommand]) -> list[Suggestion]:
-    """The commands that begin so: by their own name, else by another one."""
+    """The commands whose name begins with it, each by its own name or else by another one."""
     found = []
     for one in commands:
         names = [each for each in one.names if each.startswith(begun)]
@@ -94,10 +94,10 @@ def _commands(begun: str, commands: Sequence[AnyCommand]) -> list[Suggestion]:
 
 
 def _path(before: str, path: str, *, waits: bool = False) -> Suggestion:
-    """A file that ends `before`; what leads on, a folder or a file of a message, waits for more."""
+    """Complete `before` with a file; a folder, or a file in a message, waits for more."""
     folder = path.endswith(os.sep)
     written = path
-    if waits and any(map(str.isspace, path)):  # what a message mentions
+    if waits and any(map(str.isspace, path)):  # a file that a message mentions
         written = f'"{path}' if folder else f'"{path}"'
     return Suggestion(f"{before}{written}", path, waits=waits or folder)
 
@@ -131,7 +131,7 @@ class CompletionList(Static):
         self._words = words
         self._found: list[Suggestion] = []
         self._at = -1
-        self._left = ""  # the text that the user wants no list for
+        self._left = ""  # the text for which the user closed the list
         self.display = False
 
     def look(self, text: str) -> None:
@@ -146,7 +146,7 @@ class CompletionList(Static):
         self._find("")
 
     def move(self, by: int) -> str | None:
-        """The input with another candidate, so many further on; None where there is none."""
+        """The input with the candidate `step` places further on; None without candidates."""
         if not self._found:
             return None
         start = self._at if self._at >= 0 or by > 0 else 0
@@ -162,7 +162,7 @@ class CompletionList(Static):
         return chosen
 
     def take(self) -> bool:
-        """Go on from the chosen candidate, if more has to follow it; whether that is so."""
+        """Go on from the chosen candidate if more has to follow it; return whether it has."""
         if not (0 <= self._at < len(self._found) and self._found[self._at].waits):
             return False
         self._find(self._found[self._at].text)

@@ -1,1 +1,1 @@
-"""What the chat does with pairs: load, list, fetch, remove, measure."""
+"""Pairs in the chat: loading, listing, fetching, removing, measuring them."""

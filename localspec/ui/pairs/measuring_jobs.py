@@ -26,7 +26,7 @@ from localspec.ui.transcript.transcript import Transcript
 
 @dataclass(eq=False, repr=False)
 class MeasuringJobs:
-    """Has the pair measured while it is not loaded for the conversation, which stays.
+    """Measures the pair, which is unloaded meanwhile; the conversation stays.
 
     Attributes:
         report: the latest bench of the pair in use, for exporting.
@@ -66,7 +66,7 @@ class MeasuringJobs:
         self.pair_loader.perform(_quick)
 
     def hear(self, news: BenchProgress | JobDone) -> None:
-        """A job goes on, or is over: show what came of it, or say why nothing did."""
+        """Show the progress or the result of a job, or say why it has none."""
         match news:
             case BenchProgress():
                 self._asking(news)
@@ -86,7 +86,7 @@ class MeasuringJobs:
         if at.done == 0 or self._began is None:
             self._began = perf_counter()
         passed, left, share = perf_counter() - self._began, "", None
-        if at.left_s is not None:  # the time ends it long before the last repeat
+        if at.left_s is not None:  # its time is up long before the last repeat
             left, share = f", about {formats.duration(at.left_s)} left", _share(passed, at.left_s)
         said = f"question {at.done + 1}{left}: {one_line(at.prompt, 40)}"
         self.status.lasting(said, share, hint="Esc ends it")

@@ -1,4 +1,4 @@
-"""Which pair the engine answers with: it is loaded, changed and lent to jobs here."""
+"""The pair that the engine answers with: loaded, changed and lent to jobs here."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from localspec.ui.transcript.transcript import Transcript
 
 @dataclass(eq=False, repr=False)
 class PairLoader:
-    """Puts what is loaded on the screen, or says why there is nothing; in the screen's thread.
+    """Shows the loaded pair, or says why none is loaded; in the screen's thread.
 
     Attributes:
-        seat: told of the pair that answers from now on, also where it is the one before.
-        offer: told what was to be loaded, and what of it is not on this disk and could be.
-        load_error: why the last load failed; None where it did not, or was cancelled.
+        seat: called with the pair that answers from now on, even if it is the one before.
+        offer: called with the wanted pair, and which part of it could be fetched.
+        load_error: why the last load failed; None if it did not, or was cancelled.
     """
 
     engine_state: EngineState
@@ -35,17 +35,17 @@ class PairLoader:
     seat: Callable[[SessionInfo], None]
     offer: Callable[[LoadRequest, str], None]
     load_error: Exception | None = None
-    _unsaid: list[tuple[str, str, bool]] = field(default_factory=list)  # until a pair is there
+    _unsaid: list[tuple[str, str, bool]] = field(default_factory=list)  # until a pair is loaded
     _first: bool = True
     _freed: bool = False  # whether the pair before had to make room
     _then: Callable[[], None] | None = None
 
     def loading(self) -> None:
-        """A pair is being loaded by now: the one before is gone."""
+        """Note that another pair is being loaded, and the one before is gone."""
         self._freed = True
 
     def loaded(self, info: SessionInfo) -> None:
-        """A pair has been loaded: the engine knows it."""
+        """Show a pair that the engine has loaded."""
         self.load_error, self._first = None, False
         self._show(info)
         then, self._then = self._then, None
@@ -53,7 +53,7 @@ class PairLoader:
             then()
 
     def failed(self, failed: LoadFailed) -> None:
-        """A pair could not be loaded, or the user cancelled it: the one before is back, or none."""
+        """Say that a load failed or was cancelled; the pair before is back, or none is loaded."""
         first, self._first, self._then = self._first, False, None
         error = None if failed.error is None else failed.error.exception()
         if isinstance(error, NotFetched):
@@ -80,7 +80,7 @@ class PairLoader:
             self.transcript.say_error(error)
 
     def died(self, error: Exception) -> None:
-        """The engine's process has ended by itself: say so, and how it goes on."""
+        """Say that the engine's process has ended by itself, and how to go on."""
         if self.engine_state.phase is EnginePhase.LOADING:
             self.load_error = error
         self._then = None
@@ -99,21 +99,21 @@ class PairLoader:
         """Load the pair again; the conversation goes on with `then`.
 
         Args:
-            then: called once it is there.
-            changes: other fields of the `LoadRequest` than it was loaded with.
+            then: called once it is loaded.
+            changes: fields of the `LoadRequest` that change.
         """
         if self.engine_state.close_for_loading():
             self._freed, self._then = False, then
             self.engine.reload(self.turns.messages(), **changes)
 
     def perform(self, make: Callable[[LoadRequest], Struct]) -> None:
-        """Have a job done for the pair while it is not loaded; then it is there again."""
+        """Run a job while the pair is unloaded, and load the pair again."""
         if self.engine_state.close_for_loading():
             self._freed = True
             self.engine.perform(make, self.turns.messages())
 
     def tell(self, text: str, remedy: str = "", *, error: bool = False) -> None:
-        """Say something of elsewhere, now or when loading has ended, which shows all anew."""
+        """Show a message from elsewhere, now or after a load, which redraws everything."""
         if self.engine.info is None:
             self._unsaid.append((text, remedy, error))
         else:
@@ -133,7 +133,7 @@ class PairLoader:
 
 
 def switch_failure(failed: LoadFailed) -> list[tuple[str, str]]:
-    """What became of a switch to another pair that did not come about."""
+    """Why a switch to another pair failed, and what answers now."""
     cancelled = ("loading was cancelled", "")
     lines = [cancelled if failed.error is None else in_words(failed.error.exception())]
     if failed.info is not None:

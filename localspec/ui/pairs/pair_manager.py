@@ -1,4 +1,4 @@
-"""What the app does with pairs: it lists, checks, pulls and removes them in a thread of its own."""
+"""Lists, checks, pulls and removes pairs, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _PASSING = (DownloadCorrupt, HubOffline, HubUnavailable, NotEnoughDisk)
 
 
 class PairsView(Protocol):
-    """What the manager asks of the screen that shows its pairs."""
+    """The screen of pairs, as the manager needs it."""
 
     def redraw(self) -> None:
         """Show the state as it is now."""
@@ -54,7 +54,7 @@ class PairsView(Protocol):
         """Choose the line of a pair."""
 
     def ask_again(self, text: str) -> None:
-        """Have what was typed changed."""
+        """Let the user change the typed text."""
 
     def dismiss(self) -> object:
         """Close."""
@@ -62,17 +62,17 @@ class PairsView(Protocol):
 
 @dataclass(eq=False, repr=False)
 class PairManager:
-    """Knows what the pairs screen shows, whether it is open or not; lives in the screen's thread.
+    """Keeps the state of the pairs screen, open or not; lives in the screen's thread.
 
     Attributes:
         switch: loads another pair.
-        tell: says in the conversation what became of a pull while the screen is closed.
+        tell: says in the conversation how a pull ended while the screen is closed.
         hints: keys of the app that work on the screen as well, and what they do.
-        soon: has something called in the screen's thread.
-        news: told that `doing` says something else.
-        show: makes the screen that shows what the manager knows.
+        soon: calls a function in the screen's thread.
+        news: called when `doing` changes.
+        show: makes the screen.
         state: what the screen shows.
-        offered: what `get` fetches where it is not told.
+        offered: what `get` fetches by default.
     """
 
     engine_state: EngineState
@@ -89,18 +89,18 @@ class PairManager:
     _thread: threading.Thread | None = None
     _screen: PairsView | None = None
     _asked: dict[str, PullRequest] = field(default_factory=dict)  # by the pair's name to be
-    _getting: PullRequest | None = None  # what is fetched to be changed to
-    _remembered: PullRequest | None = None  # what a later start was told to offer
-    _arrived: str = ""  # the name that it has, once it is here
+    _getting: PullRequest | None = None  # the pair to change to once it is fetched
+    _remembered: PullRequest | None = None  # the pair that the next start offers
+    _arrived: str = ""  # its name, once it is fetched
     _told: float = 0.0  # when `news` was called last
-    _phase: EnginePhase = EnginePhase.LOADING  # of which the engine was last
-    _asks: bool = False  # whether anything was asked yet
-    _reminds: bool = False  # whether the first answer is still to be followed by the proposal
+    _phase: EnginePhase = EnginePhase.LOADING  # the engine's latest phase
+    _asks: bool = False  # whether a question was asked yet
+    _reminds: bool = False  # whether the proposal still has to follow the first answer
 
     # For this machine
 
     def propose(self) -> None:
-        """Say what suits this machine better than the starter, or what was being fetched before."""
+        """Propose pairs that suit this machine better than the starter, or an unfinished fetch."""
         wanted = pair_pull.recall_wanted()
         if self._getting is not None or self.offered is not None:
             pass  # the user was faster, or has asked for another
@@ -125,7 +125,7 @@ class PairManager:
             return
         self.offered = PullRequest(best[0].row.name)
         if self.engine_state.phase in ANSWER:
-            pass  # whoever asks at once is told the first of them behind the answer
+            pass  # a user who asks at once gets the first of them after the answer
         elif self._asks:
             self._answered()
         else:
@@ -136,11 +136,11 @@ class PairManager:
         return pair_messages.what_get_does(self.offered, self._known(self.offered))
 
     def offer(self, asked: LoadRequest, missing: str) -> None:
-        """Offer to fetch what was asked for and is not here.
+        """Offer to fetch a requested pair that is not on this disk.
 
         Args:
-            asked: what was to be loaded; a draft without a pair is for the one used last.
-            missing: says what of it is not here, the target or the draft.
+            asked: the load request; a draft without a pair is for the pair used last.
+            missing: which part is missing, the target or the draft.
         """
         last = installed.recall_last()
         pair = asked.pair or (last.pair if last is not None else STARTER)
@@ -154,21 +154,21 @@ class PairManager:
         self._list_and(say)
 
     def _known(self, wanted: PullRequest | None) -> RankedPair | None:
-        """What to expect of what is wanted, where it is a listed pair as it stands there."""
-        name = str(wanted or "").lower()  # with a draft of its own it is no listed one
+        """What to expect of the wanted pair, if it is a listed one."""
+        name = str(wanted or "").lower()  # a pair with another draft is not the listed one
         return next((one for one in self.state.ranked if one.row.name == name), None)
 
     def _answered(self) -> None:
-        """The first answer of the starter is followed by the proposal."""
+        """Show the proposal after the starter's first answer."""
         known = self._known(self.offered)
         if self._reminds and self._in_starter and known is not None and self._getting is None:
             self._reminds = False
             self.tell(f"for this machine: {known.row.name}, {known.offer}", self._what_get_does())
 
     def get(self, text: str = "") -> None:
-        """Fetch a pair, the offered one unless another is named, and change to it when it is here.
+        """Fetch a pair, by default the offered one, and change to it when it is here.
 
-        What is done goes on with the screen closed, and is offered again after a restart.
+        The fetch goes on with the screen closed, and is offered again after a restart.
 
         Raises:
             UsageError: nothing is offered, or the text names nothing.
@@ -191,12 +191,12 @@ class PairManager:
         return info is not None and wanted.means(info.pair_name, info.pair_reference)
 
     def doing(self) -> str:
-        """What goes on with the screen closed, for the status line; empty for nothing."""
+        """The work that goes on, for the status line; empty if there is none."""
         waits = f"{self._arrived} waits for the answer's end" if self._arrived else ""
         return self.state.doing() or waits
 
     def phase_changed(self) -> None:
-        """The engine does something else: what waited for that is done after all that it means."""
+        """Take the engine's new phase; waiting work follows once the change is settled."""
         before, self._phase = self._phase, self.engine_state.phase
         self.redraw()
         self._asks |= self._phase in ANSWER
@@ -214,7 +214,7 @@ class PairManager:
             self._use(name)
 
     def _loaded(self) -> None:
-        """What was wanted answers now, or cannot be loaded: it is wanted no more."""
+        """Forget the wanted pair once it answers or cannot be loaded."""
         self.refresh_in_use()
         gone = self.state.work is PairWork.NONE and not self._arrived
         offered = self.offered is not None and self._answers(self.offered)
@@ -232,7 +232,7 @@ class PairManager:
     # What the user asks for
 
     def screen(self) -> PairsView | None:
-        """The screen to be opened, which closes itself; None while it is open."""
+        """Make the screen, which closes itself; None while it is open."""
         if self._screen is not None:
             return None
         self._screen = self.show(self)
@@ -244,7 +244,7 @@ class PairManager:
         return [row.name for row in self.state.shown()]
 
     def closed(self) -> None:
-        """The screen has been closed; a pull goes on."""
+        """Note that the screen has been closed; a pull goes on."""
         self._screen = None
         self.step_back()
 
@@ -266,7 +266,7 @@ class PairManager:
             self._begin(PairWork.CHECKING, row.name, lambda: self._look(wanted))
 
     def ask(self, text: str) -> bool:
-        """Check what was typed, as `localspec pull` would; whether it can be looked at."""
+        """Check the typed reference, as `localspec pull` would; return whether that is possible."""
         self.state.doomed = ""
         try:
             wanted = pair_pull.parse_request(text)
@@ -277,7 +277,7 @@ class PairManager:
         return self._begin(PairWork.CHECKING, text, lambda: self._look(wanted), typed=True)
 
     def remove(self, row: ListedPair) -> None:
-        """Remove `row` when it is asked for the second time."""
+        """Remove `row` when asked for the second time."""
         state = self.state
         if row.name == state.in_use:
             self._say(f"{row.name} is in use: change to another pair first", row.name)
@@ -292,14 +292,14 @@ class PairManager:
         self.redraw()
 
     def cancel(self) -> None:
-        """Stop what is being done; what came of a download stays."""
+        """Stop the work; the downloaded part of a file stays."""
         if self.state.work is not PairWork.NONE:
             self._retries.cancel.set()
         if self._getting is not None:
             pair_pull.remember_wanted(None)
 
     def step_back(self) -> bool:
-        """Leave a question unanswered; whether there was one."""
+        """Leave a question unanswered; return whether there was one."""
         asked = self.state.doomed or self.state.plan is not None or self.state.guest is not None
         if self.state.work is not PairWork.PULLING:
             self.state.plan = self.state.guest = None
@@ -313,12 +313,12 @@ class PairManager:
         self._list_and(lambda: None)
 
     def refresh_in_use(self) -> None:
-        """Another pair may answer by now."""
+        """Take over the pair that answers now."""
         session = self.engine.info
         self.state.in_use = session.pair_name if session is not None else ""
 
     def _list_and(self, then: Callable[[], None]) -> None:
-        """Find out which pairs there are, and do something with that."""
+        """List the pairs, then call `then` with them."""
 
         def work() -> None:
             try:
@@ -346,7 +346,7 @@ class PairManager:
         return [*stop, *self.hints, ("Ctrl+P", "palette")]
 
     def shut_down(self) -> None:
-        """The app ends: stop, and give the thread a moment to let go of its files."""
+        """Stop at the end of the app, and give the thread a moment to close its files."""
         self._retries.cancel.set()
         if self._thread is not None:
             self._thread.join(_STOP_WITHIN_S)
@@ -388,7 +388,7 @@ class PairManager:
             self._remembered = self._getting
             pair_pull.remember_wanted(
                 self._getting
-            )  # something came: a later start goes on with it
+            )  # a part has come: a later start goes on with it
         if (now := time.monotonic()) - self._told > _NEWS_S:
             self._told = now
             self.soon(self.news)
@@ -427,7 +427,7 @@ class PairManager:
         self._begin(PairWork.CHECKING, session.pair_name, look)
 
     def beside_target(self) -> Sequence[Path]:
-        """The models in the folder of the target in use, but for itself."""
+        """The other models in the folder of the target in use."""
         session = self.engine.info
         if session is None:
             return ()
@@ -436,7 +436,7 @@ class PairManager:
         return ()
 
     def drafting(self) -> None:
-        """Say what drafts, since another draft was chosen."""
+        """Say what drafts after a change of the draft."""
         self.tell(pair_messages.drafting(self.engine.info))
 
     def _told_drafts(self, lines: Sequence[str]) -> None:
@@ -449,7 +449,7 @@ class PairManager:
     def _use(self, name: str) -> None:
         self.switch(name)
         if self._screen is None:
-            return  # the status line has said why, if it was refused
+            return  # if it was refused, the status line has said why
         if self.engine.info is None:
             self._screen.dismiss()
         else:
@@ -458,7 +458,7 @@ class PairManager:
     def _begin(
         self, work: PairWork, name: str, job: Callable[[], None], *, typed: bool = False
     ) -> bool:
-        """Start `job` unless something else is being done; whether it was started."""
+        """Start `job` unless other work goes on; return whether it was started."""
         state = self.state
         if state.work is not PairWork.NONE:
             busy = f"{one_line(state.name, 40)} is being {state.work.value}"
@@ -470,7 +470,7 @@ class PairManager:
         self._retries = RetryPolicy(note=self._note)
         state.work, state.name, state.note, state.typed = work, name, "", typed
         state.say(())
-        # A daemon: what cannot be interrupted must not keep the program from ending.
+        # A daemon: work that cannot be interrupted must not keep the program from ending.
         self._thread = threading.Thread(
             target=self._guarded, args=(job,), name="pairs", daemon=True
         )
@@ -496,9 +496,9 @@ class PairManager:
         self.soon(self.news)
 
     def _looked(self, plan: PullPlan, wanted: PullRequest) -> None:
-        """Ask whether to go on; what was typed gets a line of its own if it is no known pair."""
+        """Ask whether to go on; a typed reference to an unknown pair gets a line of its own."""
         state = self.state
-        theirs = state.row(wanted.pair)  # another program's, whose name no pair could have
+        theirs = state.row(wanted.pair)  # another program's model, whose name no pair can have
         name = wanted.pair if theirs is not None and theirs.state == "found" else plan.name
         typed, known = state.typed, state.row(name)
         state.work, state.typed, state.name = PairWork.NONE, False, name
@@ -516,7 +516,7 @@ class PairManager:
             self._screen.select(plan.name)
 
     def _go_on(self, plan: PullPlan) -> None:
-        """What was checked to be changed to is fetched, if it fits."""
+        """Fetch the checked pair to change to, if it fits."""
         if plan.report.outlook.plan is None:
             self._forget()
             self._ended(plan.report.outlook.refusal, failed=True)
@@ -532,7 +532,7 @@ class PairManager:
     def _ended(
         self, text: str, remedy: str = "", *, failed: bool = False, for_good: bool = False
     ) -> None:
-        """Say how the work ended, where the user is now; what failed for good is wanted no more."""
+        """Say how the work ended where the user is now; forget a pair that failed for good."""
         state = self.state
         told = failed or state.work is not PairWork.CHECKING or self._getting is not None
         if for_good and self._getting is not None:

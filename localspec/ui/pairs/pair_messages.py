@@ -1,4 +1,4 @@
-"""What is said of pairs that are proposed, fetched, or have just begun to answer."""
+"""Messages about pairs that are proposed, fetched, or have just begun to answer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def interrupted(wanted: PullRequest) -> tuple[str, str]:
 
 
 def what_get_does(wanted: PullRequest | None, known: RankedPair | None) -> str:
-    """Say what the key does with what is wanted.
+    """Say what the key does with the wanted pair.
 
     Args:
-        wanted: what is offered.
-        known: what to expect of it, where it is a listed pair.
+        wanted: the offered pair.
+        known: what to expect of it, if it is a listed pair.
     """
     name = one_line(str(wanted or ""), 120)
     if known is not None and known.row.state == "installed":
@@ -39,7 +39,7 @@ def what_get_does(wanted: PullRequest | None, known: RankedPair | None) -> str:
 
 
 def proposal(best: Sequence[RankedPair], speed: MachineSpeed, key: str) -> str:
-    """The proposed pairs below what the key does, of which the first lines are in sight."""
+    """What the key does, then the proposed pairs: the first lines stay in sight."""
     lines = [f"{one.row.kind}: {one.row.name}, {one.offer}" for one in best]
     return "\n".join([key, f"for this machine ({speed.basis(best)}):", *lines])
 

@@ -1,7 +1,7 @@
-"""The figures on the screen: is it worth it, how does it go, what does it cost.
+"""The figures on the screen: whether drafting pays, how it goes, what it costs.
 
-The full form is a column beside the conversation, the compact form two lines below it. What they
-say stands in `layout`; the widgets place it, and the dashboard takes new figures.
+The full form is a column next to the conversation, the compact form two lines below it. `layout`
+writes their lines; the widgets place them, and the dashboard takes new figures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from localspec.ui.panel.layout import PanelState, compact_lines, full_lines, hea
 from localspec.ui.widgets import LineWidget, Uncopied
 
 _FIGURES_S = 0.75
-_STALE_S = 1.5  # longer than two frames of a running answer are ever apart
+_STALE_S = 1.5  # longer than the time between two frames of a running answer
 
 
 class PanelForm(StrEnum):
@@ -35,26 +35,26 @@ class PanelForm(StrEnum):
 
 
 def natural_form(width: int, height: int) -> PanelForm:
-    """What suits a terminal of this size while the user has not chosen."""
+    """The form for a terminal of this size, unless the user has chosen one."""
     if width >= 100 and height >= 24:
         return PanelForm.FULL
     return PanelForm.COMPACT if width >= 50 and height >= 16 else PanelForm.OFF
 
 
 def next_form(form: PanelForm, width: int) -> PanelForm:
-    """The form after `form`; the column needs room beside the conversation."""
+    """The form after `form`; the column needs room next to the conversation."""
     forms = list(PanelForm)
     following = forms[(forms.index(form) + 1) % len(forms)]
     return PanelForm.COMPACT if following is PanelForm.FULL and width < 70 else following
 
 
 class _Column(Uncopied, LineWidget):
-    """Lines of which only those are drawn anew that say something else than before.
+    """Lines, of which only the changed ones are drawn anew.
 
-    One widget for all of them: each costs something in every frame.
+    They share one widget, because each widget costs something in every frame.
 
     Args:
-        lines: what to show in so many cells by so many lines.
+        lines: gives the lines for a width in cells and a height in lines.
     """
 
     def __init__(self, lines: Callable[[int, int], list[Content]], *, id: str) -> None:  # noqa: A002
@@ -69,7 +69,7 @@ class _Column(Uncopied, LineWidget):
         self.show(self._lines(*self.size))
 
     def show(self, lines: list[Content]) -> None:
-        """Put `lines` in place of those that are there."""
+        """Replace the lines."""
         changed = [
             y
             for y, (new, old) in enumerate(zip_longest(lines, self._shown))
@@ -88,7 +88,7 @@ class _Column(Uncopied, LineWidget):
         self.redraw()
 
     def notify_style_update(self) -> None:
-        """Another theme."""
+        """Redraw in the colours of another theme."""
         super().notify_style_update()
         self._strips.clear()
 
@@ -103,7 +103,7 @@ class _Column(Uncopied, LineWidget):
 
 
 class Dashboard:
-    """Both forms of the panel, fed with what the engine tells of itself.
+    """Both forms of the panel, fed with the engine's figures.
 
     Args:
         form: the form to begin with; None for what suits the terminal's size.
@@ -128,7 +128,7 @@ class Dashboard:
         self._size = Size(0, 0)
 
     def start(self) -> None:
-        """The app is on screen: from now on `run` has an effect."""
+        """Note that the app is on screen: from now on `run` has an effect."""
         self._timer = self.full.set_interval(_FIGURES_S, self._tick, pause=True)
 
     def run(self, running: bool) -> None:
@@ -138,31 +138,30 @@ class Dashboard:
             (self._timer.resume if running else self._timer.pause)()
 
     def go_along(self) -> None:
-        """Text is being drawn: new figures go into the same frame.
+        """Show new figures in the frame that draws text.
 
-        A frame of their own costs as much again: whatever changes, all of the screen is put
-        together.
+        A frame of their own would cost as much again: every change composes the whole screen.
         """
         if self._fresh:
             self.refresh()
 
     def _tick(self) -> None:
-        """No text comes (a prompt is read, a model thinks hard): the figures move all the same."""
+        """Show new figures although no text comes (a prompt is read, a model thinks)."""
         if self._fresh and time.monotonic() - self._taken_at >= _STALE_S:
             self.refresh()
 
     def seat(self, session: SessionInfo) -> None:
-        """Another pair answers."""
+        """Begin anew with another pair."""
         self.state.note = session.speculation_note
 
     def hear(self, status: EngineStatus) -> None:
-        """Take what the engine tells; while text is drawn it waits for that."""
+        """Take new figures; while text is drawn they wait for its next frame."""
         self._status, self._fresh = status, True
         if not self._running:
             self.refresh()
 
     def refresh(self) -> None:
-        """Show what the engine told last."""
+        """Show the latest figures."""
         if self._status is None:
             return
         self.state.take(self._status.figures)
@@ -171,7 +170,7 @@ class Dashboard:
         self._redraw()
 
     def unsaid(self) -> str:
-        """What drafting brought to the last answer, where the column is not there to say it."""
+        """What drafting brought to the last answer; empty if the column says it."""
         return "" if self.full.display else summary(self.state.figures)
 
     def cycle(self, wanted: str) -> None:

@@ -56,7 +56,7 @@ def sparkline(
 
 
 def stacked_bar(parts: Sequence[tuple[float, str, str]], width: int) -> Content:
-    """Parts of a whole as (amount, mark, style); whatever is not nothing gets at least a cell."""
+    """A bar of parts given as (amount, mark, style); every part above 0 gets at least a cell."""
     present = [part for part in parts if part[0] > 0]
     whole = sum(part[0] for part in present)
     if not present or width < len(present):

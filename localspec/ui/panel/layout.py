@@ -1,4 +1,4 @@
-"""What the speculation panel says and how it is laid out: figures in, lines out, no widgets."""
+"""The text and layout of the speculation panel: figures in, lines out, no widgets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from localspec.ui.panel.drawing import Piece, bar, joined, sparkline, two_sides
 from localspec.ui.widgets import HEAD, MUTED
 
 _SPEEDS_KEPT, _ROUNDS_KEPT = 200, 80
-_LATELY = 16  # rounds of one column in the course of the acceptance
+_LATELY = 16  # rounds per column of the acceptance over time
 _TALLEST_COLUMNS = 6
 _SWITCHED_OFF = ("○ off", "bold $text-warning")
 _MARKS = {"█": "$primary", "▒": "$warning", "─": drawing.FAINT}
@@ -34,7 +34,7 @@ _MARKS = {"█": "$primary", "▒": "$warning", "─": drawing.FAINT}
 
 @dataclass(slots=True)
 class PanelState:
-    """What the panel knows: the latest figures, and a short past of speed and rounds."""
+    """The latest figures, and a short past of speed and rounds."""
 
     figures: Figures = field(default_factory=Figures)
     memory: MemoryUse | None = None
@@ -57,11 +57,11 @@ class PanelState:
                 self.acceptances.append(accepted / drafted)
 
     def add_round(self, done: Round) -> None:
-        """Remember how a round went."""
+        """Remember the marks of a round."""
         self.rounds.append(marks_of(done))
 
     def begin(self, stored: Mapping[str, Any]) -> None:
-        """Forget the past: this is another conversation.
+        """Forget the past, for another conversation.
 
         Args:
             stored: figures of its last answer, as `figures_of` names them.
@@ -72,12 +72,12 @@ class PanelState:
         self.rounds.clear()
 
     def _recalled(self, figures: Figures) -> Figures:
-        """Until something was answered here, the stored last answer is the last one."""
+        """The current figures; before the first answer here, those of the stored last answer."""
         known = {name: n for name, n in self.stored.items() if isinstance(n, int | float)}
         names = ("generated_tokens", "drafted_tokens", "accepted_tokens", "context_used")
         counts = [int(known[name]) for name in names if name in known]
         if len(counts) < len(names) or "tokens_per_second" not in known:
-            return figures  # a part of them would contradict the rest
+            return figures  # only a part of them would contradict the rest
         generated, drafted, accepted, context = counts
         return replace(
             figures,
@@ -104,14 +104,14 @@ def marks_of(done: Round) -> str:
 
 
 def summary(now: Figures) -> str:
-    """What drafting brought to the answer, and why it is slower than it could be."""
+    """What drafting brought to the answer, and why the answer is slow."""
     said = benefit(now)
     slow = "" if now.busy and now.busy in said else now.slow
     return "; ".join(filter(None, (said, slow)))
 
 
 def big_speed(state: PanelState) -> tuple[str, str]:
-    """The speed for the big digits and what it is: now while an answer runs, then its average."""
+    """The speed for the big digits and its name: the current one, else the average."""
     now = state.figures
     speed = now.speed_now if now.generating else now.speed_average
     figure = "-" if speed is None else f"{speed:.1f}" if speed < 100 else f"{speed:.0f}"
@@ -122,7 +122,7 @@ def big_speed(state: PanelState) -> tuple[str, str]:
 
 
 def head_lines(state: PanelState, width: int) -> list[Content]:
-    """The big digits with the unit beside them, and what drafting brought."""
+    """The big digits with their unit, and what drafting brought."""
     figure, meaning = big_speed(state)
     beside = (("", ""), ("  tokens/s", "bold"), (f"  {meaning}", MUTED))
     digits = drawing.big_digits(figure)
@@ -149,7 +149,7 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
         bar(accepted_share(now.drafted, now.accepted, now.generated), bar_width),
         Content.assemble((formats.number(now.tokens_per_round, 2), "bold"), ("/round", MUTED)),
     ]
-    # That it is switched off is no figure among others: it stands where it is always seen.
+    # "Switched off" matters more than any figure, so it stands where it is always seen.
     off = Content.styled(*_SWITCHED_OFF)
     first = [*first, gamma] if now.speculation else [first[0], off, *first[1:]]
     second = [
@@ -165,7 +165,7 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
 def full_lines(state: PanelState, width: int, height: int) -> list[Content]:
     """The sections that fit into `width` by `height`, the least important left out first.
 
-    Where not even the most important ones fit, they are shorter.
+    If even the most important ones do not fit, they are shortened.
     """
     if width <= 0:
         return []
@@ -217,7 +217,7 @@ def _speed(name: str, speed: float | None) -> Content:
 
 
 def _speedup(found: Speedup | None) -> Piece:
-    """Whether drafting paid, with the doubt about it."""
+    """Whether drafting paid, with its interval."""
     if found is None:
         return "", ""
     style = " $text-success" if found.low >= 1 else " $text-warning" if found.high < 1 else ""
@@ -281,7 +281,7 @@ def _key(*entries: tuple[str, str], styles: Mapping[str, str] = drawing.STYLES) 
 
 def _time_lines(state: PanelState, width: int) -> list[Content]:
     now = state.figures
-    # To find that nothing is to be drafted takes time too, but is no drafting.
+    # Deciding to draft nothing takes time too, but does not count as drafting.
     draft_s = now.draft_s if now.drafted or now.draft_read else 0.0
     whole = draft_s + now.verify_s
     if whole <= 0:
@@ -366,7 +366,7 @@ def machine_lines(use: MemoryUse | None, width: int) -> list[Content]:
 
 
 def _attention_line(now: Figures, width: int) -> list[Content]:
-    """How attention is computed, where that was chosen."""
+    """How attention is computed, if that was chosen."""
     return [] if now.flash_attn == "auto" else [_row("flash attention", now.flash_attn, width)]
 
 

@@ -1,1 +1,1 @@
-"""Everything that covers the conversation for a while."""
+"""The screens that cover the conversation for a while."""

@@ -32,7 +32,7 @@ class AnswerSide:
 
     Attributes:
         speculation: whether it is drafted.
-        text: as far as it is written.
+        text: the part that is written.
         stats: its figures, once it has ended.
     """
 
@@ -41,7 +41,7 @@ class AnswerSide:
     stats: GenerationStats | None = None
 
     def hear(self, event: TurnEvent) -> None:
-        """Take what the answer says."""
+        """Take an event of the answer."""
         if isinstance(event, RoundText):
             self.text += event.text
         elif isinstance(event, TurnEnd):
@@ -49,7 +49,7 @@ class AnswerSide:
 
 
 def question(messages: Sequence[Message], typed: str) -> tuple[str, Sequence[Message]]:
-    """What to answer, and what was said before it: what is typed, else the last question.
+    """The prompt (the typed one, else the last question), and the messages before it.
 
     Raises:
         UsageError: there is neither.
@@ -63,7 +63,7 @@ def question(messages: Sequence[Message], typed: str) -> tuple[str, Sequence[Mes
 
 
 def heading(side: AnswerSide) -> Content:
-    """Which side it is, and how fast it was."""
+    """The heading of a side: what it is, and its speed."""
     name = "with speculation" if side.speculation else "without speculation"
     said = "writing …" if side.text else "waiting"
     if (stats := side.stats) is not None:
@@ -77,13 +77,13 @@ def heading(side: AnswerSide) -> Content:
 
 
 def in_common(one: AnswerSide, other: AnswerSide) -> int:
-    """Characters that both texts begin with."""
+    """The number of characters with which both texts begin."""
     pairs = zip(one.text, other.text, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def body(side: AnswerSide, other: AnswerSide) -> Content:
-    """The text; what the other side does not say stands out, once there is something to compare."""
+    """The text; what the other side does not say stands out, once both sides have text."""
     if not other.text:
         return Content(safe(side.text))
     common = in_common(side, other)
@@ -123,7 +123,7 @@ class CompareScreen(ModalScreen[None]):
         self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """Two columns, what they come to below."""
+        """Two columns, and the result below."""
         with Vertical(id="compare") as box:
             box.border_title = Content(one_line(self._asked, 60))
             box.border_subtitle = "Esc closes"
@@ -140,7 +140,7 @@ class CompareScreen(ModalScreen[None]):
         self._sides[speculation].hear(event)
 
     def on_mount(self) -> None:
-        """Draw now and then, until both are there."""
+        """Draw now and then until both answers have ended."""
         self._draw()
         self._timer = self.set_interval(_EVERY_S, self._draw)
 
@@ -158,6 +158,6 @@ class CompareScreen(ModalScreen[None]):
             self._timer.stop()
 
     def action_leave(self) -> None:
-        """Stop what is still being written, and close."""
+        """Stop the answers that are still being written, and close."""
         self._stop()
         self.dismiss(None)

@@ -1,4 +1,4 @@
-"""What can be done: the help, and what the palette finds, from the table that makes it work."""
+"""The help and the entries of the palette, both made from the table of commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from localspec.ui.transcript.blocks import GAP, Block, Paragraph, lay_out
 from localspec.ui.widgets import HEAD, MUTED
 
 _KEY_WIDTH = 20
-# Keys that are no commands; the help lists them first.
+# Keys that do not belong to a command; the help lists them first.
 _OTHER_KEYS = (
     ("Enter", "send"),
     ("Ctrl+J, Alt+Enter", "break the line; Shift+Enter too, where the terminal tells it apart"),
@@ -33,7 +33,7 @@ _OTHER_KEYS = (
     ("Tab", "complete a command, its words, or a file name"),
     ("Mouse", "select text; click keys, versions and thoughts; the wheel moves the conversation"),
 )
-# Words that find a command in the palette, besides its names and its meaning.
+# Words that find a command in the palette, in addition to its names and its meaning.
 WORDS = {
     "help": "keys shortcuts commands manual",
     "speculation": "speculative decoding drafting draft faster on off",
@@ -136,10 +136,10 @@ class HelpScreen(ModalScreen[None]):
 
 
 class PaletteCommands(SystemCommandsProvider):
-    """Textual's own looks at names alone."""
+    """Searches commands by name and meaning; Textual's own provider looks at names only."""
 
     async def search(self, query: str) -> Hits:
-        """What has `query` in its name, or all words of it in its meaning or in other words."""
+        """Commands with `query` in their name, or with all its words in meaning or keywords."""
         matcher, words = self.matcher(query), query.casefold().split()
         for name, meaning, call, *_ in self.app.get_system_commands(self.screen):
             score = matcher.match(name)

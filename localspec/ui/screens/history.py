@@ -27,7 +27,7 @@ from localspec.ui.conversation.conversation_library import ConversationLibrary
 from localspec.ui.widgets import MUTED, InputLine, MarkedList, key_hint
 
 _DAY_S = 24 * 3600
-# What a key does, as it is shown; the actions are called the same.
+# The shown meaning of each key; the actions have the same names.
 _KEYS = {
     "Enter": "open",
     "Ctrl+N": "rename",
@@ -64,7 +64,7 @@ class HistoryScreen(ModalScreen[str | None]):
     """Dismissed with the id of the conversation to open, or None.
 
     Args:
-        library: where they are.
+        library: holds the conversations.
         current: the id of the one on screen.
     """
 
@@ -86,7 +86,7 @@ class HistoryScreen(ModalScreen[str | None]):
         self._current = current
         self._found: list[ListedConversation] = []
         self._renaming: str | None = None
-        self._sought = ""  # what was searched for before a title was edited
+        self._sought = ""  # the search before a title was edited
         self._nothing = False
         self._search = InputLine(placeholder="search", id="search")
         self._search.cursor_blink = False
@@ -116,7 +116,7 @@ class HistoryScreen(ModalScreen[str | None]):
             self._refresh()
 
     def _work(self, job: Awaitable[None], group: str) -> None:
-        """Do it meanwhile, and tell what goes wrong; another list takes the place of one before."""
+        """Run it in the background and report its errors; a newer list replaces an older one."""
         self.run_worker(self._told(job), exclusive=group == "list", group=group)
 
     async def _told(self, job: Awaitable[None]) -> None:
@@ -126,7 +126,7 @@ class HistoryScreen(ModalScreen[str | None]):
             self._say(". ".join(in_words(error)))
 
     def _refresh(self, keep: int = 0, chosen: str = "") -> None:
-        """Look again, and choose a conversation: by its id if it is still there, else by place."""
+        """List again, and choose a conversation by its id, else by place."""
         self._work(self._fetch(self._search.value, keep, chosen), "list")
 
     async def _fetch(self, search: str, keep: int, chosen: str) -> None:
@@ -145,7 +145,7 @@ class HistoryScreen(ModalScreen[str | None]):
             self._say("nothing found" if search.strip() else "no conversation is stored yet")
 
     def _change(self, job: Callable[[Store], None]) -> None:
-        # Asked for here: by the time a worker begins, the list may have been closed.
+        # Read it here: by the time a worker begins, the list may have been closed.
         self._work(self._library.ask(job, changes=True), "change")
 
     def _chosen(self) -> ListedConversation | None:
@@ -188,7 +188,7 @@ class HistoryScreen(ModalScreen[str | None]):
             self.dismiss(None)
 
     def action_rename(self) -> None:
-        """Let the title be edited in the place of the search."""
+        """Edit the title in place of the search."""
         chosen = self._chosen()
         if chosen is not None and self._renaming is None:
             self._renaming, self._sought = chosen.header.id, self._search.value
@@ -239,7 +239,7 @@ class HistoryScreen(ModalScreen[str | None]):
             self._refresh(self._list.highlighted or 0)
 
     def action_export(self) -> None:
-        """Write the chosen one to a JSON file and a Markdown file in the present folder."""
+        """Write the chosen one to a JSON file and a Markdown file in the current folder."""
         chosen = self._chosen()
         if chosen is not None:
             self._work(self._export(chosen.header.id), "export")

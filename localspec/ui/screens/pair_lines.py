@@ -1,4 +1,4 @@
-"""What the screen of pairs shows: its state, and the lines that tell it."""
+"""The state of the screen of pairs, and its lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNKNOWN = "not known before loading"
 
 
 class PairWork(Enum):
-    """What is being done; the values follow "is being"."""
+    """Work on a pair; the values are said after "is being"."""
 
     NONE = ""
     CHECKING = "checked"
@@ -40,17 +40,17 @@ class PairsState:
 
     Attributes:
         ranked: the pairs, the best for this machine first, with what to expect of them.
-        speed: what that rests on; None where nothing was measured.
+        speed: the measurement that it rests on, if any.
         used: bytes on disk of the installed pairs.
         in_use: the name of the pair in the chat.
-        work: what is being done with the pair `name`.
+        work: the work that goes on with the pair `name`.
         plan: what was found out about `name`, until it is pulled or left.
-        note: what is being looked at.
+        note: the model that is being looked at.
         said: how the last work ended, in short lines.
-        about: the pair that `said` is about, which it is shown with where it is listed.
+        about: the pair that `said` is about; a listed one shows `said` with it.
         doomed: the pair that is removed if the user says so again.
-        typed: whether `name` is what the user has typed, which is no pair yet.
-        guest: the pair that came of it, until it is installed or left.
+        typed: whether the user typed `name`, so that it is not a pair yet.
+        guest: the pair that a typed reference gave, until it is installed or left.
         progress: of the pull, as another thread told it last.
     """
 
@@ -70,7 +70,7 @@ class PairsState:
     progress: PullProgress | None = None
 
     def list(self, pairs: Sequence[RankedPair], speed: MachineSpeed | None, used: int) -> None:
-        """Take the pairs as they are now."""
+        """Take the current pairs."""
         self.ranked, self.speed, self.used = pairs, speed, used
         if self.guest is not None and self.row(self.guest.name) is not self.guest:
             self.guest = None
@@ -85,7 +85,7 @@ class PairsState:
         return next((row for row in reversed(self.shown()) if row.name == name), None)
 
     def expected(self, row: ListedPair) -> RankedPair:
-        """What to expect of `row`, one that was typed too."""
+        """What to expect of `row`, which may have been typed."""
         known = next((one for one in self.ranked if one.row is row), None)
         return known or ranking.ranked([row], self.speed)[0]
 
@@ -94,31 +94,31 @@ class PairsState:
         return self.plan if self.name == name and self.work is PairWork.NONE else None
 
     def share(self) -> str:
-        """How much of the pull is done, and the time that is left; empty while nobody knows."""
+        """The share of the pull that is done, and the time left; empty while not known."""
         at = self.progress
         share = f" {at.done / at.total:.0%}" if at and at.total else ""
         left = f", {formats.duration(at.seconds_left)} left" if at and at.seconds_left else ""
         return share + left
 
     def doing(self) -> str:
-        """What is being done that takes its time, for a single line; empty for nothing."""
+        """The long work that goes on, in one line; empty if there is none."""
         name = one_line(self.name, 40)
         if self.work is PairWork.PULLING:
             return f"fetching {name}{self.share()}"
         return f"checking {name}" if self.work is PairWork.CHECKING else ""
 
     def end(self, said: tuple[str, ...]) -> None:
-        """The work is done."""
+        """End the work."""
         self.work, self.plan, self.progress = PairWork.NONE, None, None
         self.say(said, "" if self.typed else self.name)
 
     def say(self, said: tuple[str, ...], about: str = "") -> None:
-        """Have lines shown with the pair that they are about, with any where it is not listed."""
+        """Show lines with the pair that they are about, or with any pair if it is not listed."""
         self.said = tuple(text for text in said if text)
         self.about = about
 
     def pass_on(self) -> None:
-        """Another pair was chosen: what is about none of the list has been read."""
+        """Drop lines about a pair that is not listed: the user has read them and moved on."""
         if self.row(self.about) is None:
             self.said = ()
 
@@ -147,7 +147,7 @@ def head_line(width: int) -> Content:
 
 
 def _columns(left: list[Piece], right: list[Piece], width: int) -> Content:
-    """As many of the columns as there is room for, where long figures need more, too."""
+    """As many columns as fit, also when long figures need more room."""
     shown = 2 + sum(width >= least for least in (44, 62, 84))
     ends = right if width >= 54 else right[1:]
     while sum(len(text) for text, _ in [*left[:shown], *ends]) >= width and shown > 2:
@@ -167,7 +167,7 @@ def _state(state: PairsState, row: ListedPair) -> str:
 def detail_lines(
     state: PairsState, row: ListedPair | None, width: int, height: int
 ) -> list[Content]:
-    """What is below the list: progress, the report of a check, or the row's details."""
+    """The lines below the list: progress, the report of a check, or the row's details."""
     if width <= 0 or height <= 0:
         return []
     here = state.typed or (row is not None and row.name == state.name)
@@ -185,7 +185,7 @@ def detail_lines(
 
 
 def _said_lines(state: PairsState, name: str, width: int) -> list[Content]:
-    """What is said of the pair `name`, or of none in particular."""
+    """The message about the pair `name`, or about none in particular."""
     if state.doomed and state.doomed == name:
         return _wrap(f"Remove {state.doomed}? X once more removes it.", width, "bold")
     if state.about != name and state.row(state.about) is not None:
@@ -195,7 +195,7 @@ def _said_lines(state: PairsState, name: str, width: int) -> list[Content]:
 
 
 def _row_lines(state: PairsState, row: ListedPair, width: int) -> list[Content]:
-    """What is known about a pair that nobody has looked at yet."""
+    """The details of a pair that has not been checked yet."""
     need, known = row.fit, state.expected(row)
     basis = state.speed.basis([known]) if state.speed is not None else ""
     both = ", without › with drafting" if known.gains else ""
@@ -225,7 +225,7 @@ def _labelled(width: int, *rows: tuple[str, str]) -> list[Content]:
 def _plan_lines(plan: PullPlan, width: int, height: int, there: str) -> list[Content]:
     """The report of a check, and what Enter does now; the last line is never left out.
 
-    To a pair whose files are all there it does what `there` says.
+    If all files of the pair are there, Enter does what `there` says.
     """
     missing = plan.report.missing
     question = f"Enter fetches {formats.size(missing)}" if missing else f"Enter {there} it"
@@ -247,7 +247,7 @@ def _plan_lines(plan: PullPlan, width: int, height: int, there: str) -> list[Con
 
 
 def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
-    """All that comes, then file by file as far as there is room."""
+    """The whole pull, then its files as far as they fit."""
     progress = state.progress
     if progress is None:
         return _wrap(f"pulling {state.name} …", width)
@@ -262,7 +262,7 @@ def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
     ]
     if progress.file.note:
         lines += _wrap(f"pausing: {progress.file.note}", width)
-    # As many files as there is room for, around the one that is worked on.
+    # As many files as fit, around the current one.
     room = max(1, min(_MOST_FILES, height - len(lines)))
     at = progress.files.index(progress.file)
     first = max(0, min(at - room // 2, len(progress.files) - room))
@@ -270,7 +270,7 @@ def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
 
 
 def _file_line(file: FileProgress, width: int) -> Content:
-    """One file: its name's end, a bar, its share and what happens to it."""
+    """One file: the end of its name, a bar, its share and its state."""
     share = file.done / file.size if file.size else 1.0
     right = Content.assemble(
         bar(share, 12) if width >= 56 else "", f" {share:4.0%} ", (f"{file.phase:<8}", MUTED)
@@ -293,7 +293,7 @@ def summary(state: PairsState) -> str:
 
 
 def key_hints(state: PairsState, row: ListedPair | None) -> list[tuple[str, str]]:
-    """What can be done now: keys and meanings, what matters most first."""
+    """The keys that work now and their meanings, the most important first."""
     hints = []
     if state.work in (PairWork.PULLING, PairWork.CHECKING):
         hints.append(("C", "cancel"))

@@ -1,4 +1,4 @@
-"""The screen of pairs: the catalogue and what is installed; pull, use and remove from the list."""
+"""The screen of pairs: the catalogue and installed pairs, to pull, use and remove."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FORM = "user/repo[:QUANT] [--draft user/repo] [--name NAME]"
 
 
 class PairsScreen(ModalScreen[None]):
-    """Shows what `PairManager` knows and passes on keys; everything lasting is in there.
+    """Shows the state of `PairManager`, which keeps everything lasting, and passes on keys.
 
     Args:
         pairs: does the work.
@@ -61,7 +61,7 @@ class PairsScreen(ModalScreen[None]):
         self._follow: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        """The list above, what is known about its selected line below."""
+        """The list, and the details of its selected line below."""
         with Vertical(id="pairs") as box:
             box.border_title = "Pairs"
             yield self._head
@@ -71,14 +71,14 @@ class PairsScreen(ModalScreen[None]):
             yield self._keys
 
     def on_mount(self) -> None:
-        """Show what there is; while something is being done, its news come from another thread."""
+        """Show the state; while work goes on, its news come from another thread."""
         self._ask.display = False
         self._list.focus()
         self._follow = self.set_interval(_REDRAW_S, self.redraw, pause=True)
         self.call_after_refresh(self.redraw)
 
     def on_unmount(self) -> None:
-        """However it was closed."""
+        """Tell the manager, however the screen was closed."""
         self._pairs.closed()
 
     def on_resize(self) -> None:
@@ -106,7 +106,7 @@ class PairsScreen(ModalScreen[None]):
         self._pairs.refresh()
 
     def action_ask(self) -> None:
-        """Have a reference typed, for what is not in the list."""
+        """Let the user type a reference to a pair that is not in the list."""
         self._show_ask(shown=True)
 
     def select(self, name: str) -> None:
@@ -122,7 +122,7 @@ class PairsScreen(ModalScreen[None]):
             self._show_ask(shown=False)
 
     def ask_again(self, text: str) -> None:
-        """Have `text`, which came to nothing, changed and sent again."""
+        """Let the user change `text`, which could not be used, and send it again."""
         self._ask.value = text
         self._show_ask(shown=True)
 
@@ -158,7 +158,7 @@ class PairsScreen(ModalScreen[None]):
         return rows[at] if at is not None and at < len(rows) else None
 
     def _draw_list(self) -> None:
-        """Write only the lines that say something else; the selection stays on its pair."""
+        """Write only the changed lines; the selection stays on its pair."""
         state = self._pairs.state
         width = max(0, self._list.scrollable_content_region.width - 2)
         self._head.update(head_line(width))
@@ -190,7 +190,7 @@ class PairsScreen(ModalScreen[None]):
         self._keys.update(self._key_line(row, width))
 
     def _key_line(self, row: ListedPair | None, width: int) -> Content:
-        """As many keys as fit, what matters most first."""
+        """As many keys as fit, the most important first."""
         own = _TYPING if self._ask.display else key_hints(self._pairs.state, row)
         keys = (*own, *self._pairs.app_hints())
         hints = [Content.assemble((key, KEY), (f" {meaning}", MUTED)) for key, meaning in keys]

@@ -20,7 +20,7 @@ from localspec.ui.widgets import HEAD, KEY, MUTED
 _GUESS, _WRONG, _DROPPED = "?", "✗", "·"
 _BAR: Piece = ("│", FAINT)
 _WORD = 16
-_BARS_FROM = 60  # cells, from which both models' bars stand side by side
+_BARS_FROM = 60  # cells: from this width on both models' bars stand side by side
 _DRAFTERS = {
     LOOKUP: "copied from where the same tokens stood before, without any probabilities",
     MTP: "guessed by a head inside the target (MTP), from what the target computed itself",
@@ -49,7 +49,7 @@ _WORDS = (
 
 
 class PictureKind(Enum):
-    """What a picture shows."""
+    """The kinds of pictures."""
 
     BEFORE = auto()
     GUESS = auto()
@@ -115,13 +115,13 @@ def _mark(inside: RoundExplanation, now: RoundPicture, i: int) -> str:
 
 
 def visible(text: str) -> str:
-    """A token as it can be seen, whatever it is made of."""
+    """A token in visible characters."""
     shown = unbroken(text.replace("\n", "⏎").replace("\t", "⇥"))
     return shown if shown.strip() else shown.replace(" ", "␣") or "∅"
 
 
 def token_lines(tokens: Sequence[tuple[str, str]], width: int) -> list[Content]:
-    """Tokens with bars between them, and below each its mark, which says the same as its style."""
+    """Tokens with bars between them, each with its mark below, which repeats its style."""
     rows: list[list[tuple[str, str]]] = []
     left = 0  # cells of the last row
     for text, mark in tokens:
@@ -143,7 +143,7 @@ def token_lines(tokens: Sequence[tuple[str, str]], width: int) -> list[Content]:
 
 
 def bars(side: TokenProbabilities | None, guess: str, width: int, missing: str) -> list[Content]:
-    """What a model thought, the guess marked; why there is nothing to show."""
+    """A model's probabilities with the guess marked, or why there are none."""
     if side is None:
         return Content.styled(missing, MUTED).wrap(width)
     rows = [(one.text, one.share) for one in side.best]
@@ -167,7 +167,7 @@ def bars(side: TokenProbabilities | None, guess: str, width: int, missing: str) 
 
 
 def _beside(left: list[Content], right: list[Content], width: int) -> list[Content]:
-    """Two columns, or one below the other where there is no room."""
+    """Two columns, or one below the other if they do not fit."""
     if width < _BARS_FROM:
         return [*left, *right]
     pairs = zip_longest(left, right, fillvalue=Content(""))
@@ -175,7 +175,7 @@ def _beside(left: list[Content], right: list[Content], width: int) -> list[Conte
 
 
 def _opinions(inside: RoundExplanation, at: int, width: int, *, looked: bool) -> list[Content]:
-    """What both models thought of a guess."""
+    """Both models' probabilities for a guess."""
     one = inside.guesses[at]
     column = width // 2 - 1 if width >= _BARS_FROM else width
     copies = "It writes text in tokens of its own: it has no probabilities for these."
@@ -203,7 +203,7 @@ def _wrapped(width: int, *texts: tuple[str, str]) -> list[Content]:
 
 
 def detail(inside: RoundExplanation, now: RoundPicture, width: int) -> list[Content]:
-    """What a picture is about: bars, the test, words where they are first needed."""
+    """The body of a picture: bars, the test, and terms where they first occur."""
     if now.kind is PictureKind.BEFORE:
         return _beginning(inside, width)
     if now.kind is PictureKind.CHECK:
@@ -288,7 +288,7 @@ def _share(side: TokenProbabilities | None) -> str:
 
 
 def _end(inside: RoundExplanation, width: int) -> list[Content]:
-    """The last token, and what it all cost."""
+    """The last token, and what the round cost."""
     n, token = len(inside.guesses), visible(inside.token)
     words = f"One more token, {token}: the target's own."
     if n and inside.accepted == n:

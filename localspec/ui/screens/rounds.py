@@ -32,9 +32,9 @@ class RoundPlayer:
         inside: the round; None while there is none.
         at: the number of the picture.
         playing: whether the next one follows by itself.
-        kept: the rounds that have been told, by number.
-        waits: why there is nothing new; empty where nothing is waited for.
-        end: that there is no round beyond this one; empty until one was asked for.
+        kept: the explained rounds so far, by number.
+        waits: what the screen waits for; empty if it does not wait.
+        end: says that this is the last round in that direction; empty until one was asked for.
     """
 
     inside: RoundExplanation | None = None
@@ -51,7 +51,7 @@ class RoundPlayer:
         self.at = len(pictures(inside)) - 1 if at_end else 0
 
     def step(self, by: int) -> bool:
-        """Go to another picture; False where the round has none there."""
+        """Go to another picture; False if the round has none there."""
         if self.inside is None or not 0 <= self.at + by < len(pictures(self.inside)):
             return False
         self.at += by
@@ -63,7 +63,7 @@ class RoundScreen(ModalScreen[None]):
     """Plays rounds of one answer.
 
     Args:
-        ask: has a round told by `hear`, 0 for the next one; returns what withdraws that.
+        ask: asks for a round (0 for the next one), which `hear` gets; returns a way to withdraw.
         growing: whether the answer is still being written.
     """
 
@@ -86,7 +86,7 @@ class RoundScreen(ModalScreen[None]):
         self._withdraw: Callable[[], None] = lambda: None
         self._at_end = False
         self._timer: Timer | None = None
-        self._keys_for: tuple[bool, int] | None = None  # what the line of keys was made for
+        self._keys_for: tuple[bool, int] | None = None  # what the shown keys were made for
         self._text = Static("", markup=False, id="round-text")
         self._keys = Static("", markup=False, id="round-keys")
 
@@ -103,7 +103,7 @@ class RoundScreen(ModalScreen[None]):
         self._want(0)
 
     def on_unmount(self) -> None:
-        """However it was closed, nothing is decoded for it any more."""
+        """Withdraw the request, so that nothing is decoded for a closed screen."""
         self._withdraw()
 
     def on_resize(self) -> None:
@@ -111,7 +111,7 @@ class RoundScreen(ModalScreen[None]):
         self.call_after_refresh(self.redraw)
 
     def hear(self, inside: RoundExplanation | None, problem: str) -> None:
-        """Take what was told of a round, or why it cannot be."""
+        """Take an explained round, or why it cannot be explained."""
         self._withdraw = lambda: None
         if inside is not None:
             self.player.show(inside, at_end=self._at_end)
@@ -120,7 +120,7 @@ class RoundScreen(ModalScreen[None]):
         self.redraw()
 
     def _want(self, number: int, *, at_end: bool = False) -> None:
-        """Show a round: at once where it was told before."""
+        """Show a round, at once if it is already explained."""
         self._withdraw()
         self._at_end = at_end
         if (known := self.player.kept.get(number)) is not None:
@@ -140,7 +140,7 @@ class RoundScreen(ModalScreen[None]):
             self.action_step(1)
 
     def action_step(self, by: int) -> None:
-        """The next picture (1) or the one before (-1), over the ends into other rounds."""
+        """Go to the next picture (1) or the one before (-1), also into other rounds."""
         if self.player.step(by):
             self.redraw()
         elif not self.player.waits:
@@ -149,7 +149,7 @@ class RoundScreen(ModalScreen[None]):
     def action_turn(self, by: int, *, at_end: bool = False) -> None:
         """The next round with a draft (1) or the one before (-1).
 
-        The next one is one that is still to be made, while the answer runs.
+        While the answer runs, the next one is the next that the engine makes.
         """
         inside = self.player.inside
         if inside is None:
@@ -184,7 +184,7 @@ class RoundScreen(ModalScreen[None]):
             lines.insert(0, two_sides((count, "bold"), (steps, MUTED), width))
             now = pictures(inside)[self.player.at]
             lines += round_lines(inside, now, width, height - len(lines))
-        # Neither grows with what it says: laying out the screen anew is most of a picture's cost.
+        # Both have a fixed size: laying out the screen anew is most of a picture's cost.
         self._text.update(Content("\n").join(lines[:height]), layout=False)
         keys = (self.player.playing, self._keys.size.width)
         if keys != self._keys_for:

@@ -1,4 +1,4 @@
-"""The list of themes: the present one is marked, the highlighted one is worn at once."""
+"""The list of themes: the current one is marked, the highlighted one applies at once."""
 
 from __future__ import annotations
 

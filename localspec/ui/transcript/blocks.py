@@ -54,7 +54,7 @@ BlockBody: TypeAlias = Paragraph | CodeBlock | TableBlock | HorizontalRule
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A body, and what stands to its left: list markers, quote bars.
+    """A body, and the text to its left: list markers, quote bars.
 
     Attributes:
         first: before the first line.
@@ -66,12 +66,12 @@ class Block:
     rest: Content = _NOTHING
 
 
-# As many lines as are laid out in one step; one that is longer is divided.
+# Lines that are laid out in one step; a longer block is divided.
 _PART = re.compile(r".{1,2000}(?:\n|\Z)|.{2000}", re.DOTALL)
 
 
 def divided(text: str) -> list[str]:
-    """`text` in parts that are laid out in some milliseconds each; no text is one empty part."""
+    """`text` in parts that take some milliseconds each to lay out; no text is one empty part."""
     return [part.removesuffix("\n") for part in _PART.findall(text)] or [""]
 
 
@@ -110,9 +110,9 @@ def _code_lines(lines: tuple[Content, ...], room: int) -> list[Content]:
 
 
 def _breaks(text: str, width: int) -> list[int]:
-    """Where a line of code is broken: behind the last space that fits, else inside a word.
+    """Where to break a line of code: after the last space that fits, else inside a word.
 
-    Never inside its indentation: an empty line would be left of it.
+    Never inside its indentation, which would leave an empty line.
     """
     if len(text) <= width and text.isascii():
         return []

@@ -1,4 +1,4 @@
-"""Texts that grow: what is finished is laid out once, only the end is parsed again."""
+"""Texts that grow: finished parts are laid out once, and only the end is parsed again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from localspec.ui.transcript.blocks import GAP, Block, Paragraph, divided
 from localspec.ui.transcript.markdown_blocks import TopLevelBlock, parse
 from localspec.ui.widgets import MUTED
 
-# No two are alike without their colours: the difference stays where there are none.
+# All differ without their colours too, for terminals that have none.
 STYLES = {
     Origin.DRAFT: "$text-success underline",
     Origin.SECOND: "$text-primary bold",
@@ -28,9 +28,9 @@ STYLES = {
     Origin.LOOKUP: "$text-warning italic",
     Origin.TARGET: "",
 }
-"""How the pieces of an answer look by origin: not by colour alone."""
+"""The looks of an answer's pieces by origin, told apart not by colour alone."""
 _GAP = Block(GAP)
-# A block that never ends (one line of a megabyte, a long listing) is cut here.
+# A block that does not end (one line of a megabyte, a long listing) is cut at this length.
 _LONGEST_TAIL = 4000
 LONGEST_PIECE = 1000
 _SHOWN_WHILE_GROWING = 4000  # of a thought
@@ -42,19 +42,19 @@ class GrowingMarkdown:
     """Markdown: all top-level blocks but the last are final.
 
     Args:
-        references: where links lead that are defined in a part of the text that is still to come.
+        references: the link definitions of the whole text, also of parts that have not come yet.
     """
 
     def __init__(self, references: Mapping[str, Any] | None = None) -> None:
         self._references = references
         self._tail = ""
-        self._unfinished: list[TopLevelBlock] = []  # what the tail was parsed to
+        self._unfinished: list[TopLevelBlock] = []  # the blocks of the tail
         self._any = False
 
     def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
         """Append text: blocks that have become final, and the new unfinished end.
 
-        Never is more than the longest tail and a piece parsed in one go, however much comes.
+        Never parses more than the longest tail and a piece in one go, however much comes.
         """
         text = "".join(span.text for span in spans)
         final: list[Block] = []
@@ -68,7 +68,7 @@ class GrowingMarkdown:
         return final, live
 
     def _finished(self) -> list[TopLevelBlock]:
-        """Take all top-level blocks but the last from the tail, and of one without end a part."""
+        """Take all top-level blocks but the last from the tail, and a part of an endless one."""
         self._unfinished = self._parse(self._tail)
         finished = self._unfinished[:-1]
         if finished:
@@ -76,7 +76,7 @@ class GrowingMarkdown:
         if len(self._tail) > _LONGEST_TAIL:
             head, self._tail = cut(self._tail)
             finished += self._parse(head)
-        if finished:  # what is in them may have kept the parser from links or tables
+        if finished:  # they may have kept the parser from links or tables
             self._unfinished = self._parse(self._tail)
         return finished
 
@@ -94,9 +94,9 @@ class GrowingMarkdown:
 def cut(text: str) -> tuple[str, str]:
     """Divide a block that grows without end; a fence is closed and opened again.
 
-    Cut at a line's end if there is one in the last half, else at a space, else anywhere. What is
-    left is shorter by almost half of the longest tail at least: the fence that opens it again is
-    no longer than a mark and the name of a language are.
+    Cut at a line's end if the last half has one, else at a space, else anywhere. The rest is
+    shorter by at least almost half of the longest tail: the fence that opens it again is only a
+    mark and the name of a language.
     """
     limit = _LONGEST_TAIL
     at = text.rfind("\n", limit // 2, limit) + 1 or text.rfind(" ", limit // 2, limit) + 1 or limit
@@ -143,7 +143,7 @@ class GrowingOrigins:
 
 
 class Thought:
-    """What an answer's model thought, how many tokens and seconds that took.
+    """A model's thought before an answer, with its tokens and seconds.
 
     Args:
         dialect: how the model marks it.
@@ -159,7 +159,7 @@ class Thought:
         self.seconds = 0.0
 
     def restart(self) -> None:
-        """The whole text comes once more."""
+        """Forget the text, which comes once more from the start."""
         self._reader = self._new()
         self._text = ""
 
@@ -195,19 +195,19 @@ class Thought:
         return answer, grown > 0
 
     def figures(self) -> dict[str, float]:
-        """What is worth keeping about it."""
+        """The figures to store with the message."""
         if not self.tokens:
             return {}
         return {"thought_tokens": round(self.tokens), "thought_s": self.seconds}
 
     def recall(self, figures: AnswerFigures) -> None:
-        """Take over what was kept of an answer that was written earlier."""
+        """Take over the stored figures of an earlier answer."""
         tokens, seconds = figures.get("thought_tokens"), figures.get("thought_s")
         if not self.tokens and isinstance(tokens, int) and isinstance(seconds, int | float):
             self.tokens, self.seconds = tokens, seconds
 
     def flush(self) -> list[Span]:
-        """What of the answer was held back, as it might have become a mark."""
+        """The part of the answer that was held back because it might have become a mark."""
         said: list[Span] = []
         for thought, pieces in self._reader.end():
             if thought:
@@ -217,9 +217,9 @@ class Thought:
         return said
 
     def blocks(self) -> list[Block]:
-        """One line, and the text where it is open; nothing without thoughts.
+        """One line, with the text if it is open; nothing without thoughts.
 
-        While it grows its end alone is shown: it is laid out anew for every frame.
+        A growing thought shows only its end, because every frame lays it out anew.
         """
         if not self._text.strip():
             return []
@@ -249,7 +249,7 @@ class Thought:
 
 
 def legend(session: SessionInfo | None) -> Content:
-    """What the looks of a text by origin mean, with all the models that draft in this session."""
+    """The key to a text by origin, with all the models that draft in this session."""
     named = (session.draft_name if session else None) or ""
     drafts = named.count(" + ") + 1
     marks = [(f"draft {n}", STYLES[each]) for n, each in enumerate(MODELS[:drafts], 1)]

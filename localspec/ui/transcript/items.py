@@ -1,4 +1,4 @@
-"""What a conversation consists of on the screen; each item knows its lines for a given width."""
+"""The items of a conversation on the screen; each knows its lines for a given width."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ STARTER_PROMPTS = (
     "Rewrite in the past tense: She walks to the market and buys some bread.",
     "Write a Python function that reverses a string.",
 )
-"""What to try with the starter; the first one copies, so that drafting is seen at work."""
+"""Prompts to try with the starter; the first copies text, which shows drafting at work."""
 _INDENT = Content("  ")
 _ENDINGS = {
     FinishReason.STOP: "",
@@ -63,11 +63,11 @@ _ENDINGS = {
 class ConversationItem:
     """Something in the conversation. Lines are kept until the width or the item changes.
 
-    It is laid out step by step, so that nothing holds up the screen, however long it is.
+    An item is laid out step by step, so that a long one does not hold up the screen.
 
     Attributes:
-        place: which message of the conversation it shows, None for what is no message.
-        strips: what the transcript has drawn, by line, with the line's place in the whole.
+        place: which message of the conversation it shows; None for a notice or the welcome.
+        strips: the drawn lines, by line, with their place in the transcript.
     """
 
     def __init__(self, place: MessageVersion | None = None) -> None:
@@ -98,17 +98,17 @@ class ConversationItem:
         return self._lines
 
     def advance(self, width: int) -> bool:
-        """Lay out a little more, some milliseconds' worth; whether there was any left."""
+        """Lay out a little more, some milliseconds' worth; return whether there was any left."""
         self.lines_so_far(width)
         return self._step()
 
     def forget(self) -> None:
-        """What was laid out or drawn is no longer right."""
+        """Drop all that was laid out and drawn."""
         self._width = 0
         self.strips.clear()
 
     def _begin(self) -> None:
-        """The width is another: nothing is laid out."""
+        """Take another width, for which nothing is laid out yet."""
         self._parts = self._lay_out(self._width)
 
     def _step(self) -> bool:
@@ -121,19 +121,19 @@ class ConversationItem:
         return True
 
     def _lay_out(self, width: int) -> Iterator[list[Content]]:
-        """All lines but the empty one below, a step's worth at a time; for what does not grow."""
+        """All lines but the empty one below, one step at a time; for items that do not grow."""
         raise NotImplementedError
 
 
 def _shortened(text: str, limit: int) -> str:
-    """`text` made safe, as much of it as is laid out in one step."""
+    """The part of `text` that is laid out in one step, made safe."""
     more = len(text) - limit
     shown = safe(text[:limit])
     return f"{shown}\n… and {more:,} more characters" if more > 0 else shown
 
 
 def _middle_folded(text: str) -> str:
-    """`text` with a line in place of the middle, where it has many: a question stands at an end."""
+    """A long `text` with a line in place of its middle; the question is at one of its ends."""
     lines = text.split("\n")
     left_out = len(lines) - _SHOWN_OF_BEGINNING - _SHOWN_OF_END
     if left_out < _SHOWN_OF_BEGINNING:
@@ -147,7 +147,7 @@ def _wrapped(text: Content, first: Content, rest: Content, width: int) -> list[C
 
 
 class Question(ConversationItem):
-    """What the user said, exactly as typed, but for attached files and long texts while folded."""
+    """A user's message as typed, except for folded files and long texts."""
 
     def __init__(
         self, text: str, place: MessageVersion | None = None, *, opened: bool = False
@@ -192,7 +192,7 @@ class Notice(ConversationItem):
 
 
 class Welcome(ConversationItem):
-    """What an empty conversation shows: which pair is loaded, what it is good at, how to begin."""
+    """The welcome in an empty conversation: the loaded pair, its uses, and how to begin."""
 
     def __init__(self, session: SessionInfo) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ class Welcome(ConversationItem):
         ]
         if session.pair_name == STARTER:
             prompts = (Content.assemble(("› ", KEY), prompt) for prompt in STARTER_PROMPTS)
-            text += [Content(STARTER_CAN), *prompts]  # no keys: what is proposed stays in sight
+            text += [Content(STARTER_CAN), *prompts]  # no keys, so that the proposal stays in sight
         else:
             text += (
                 Content.assemble((f"{key:<7}", KEY), (what, MUTED)) for key, what in _FIRST_KEYS
@@ -272,8 +272,8 @@ class Answer(ConversationItem):
     def write(self, spans: Iterable[Span], tokens: int = 0) -> int:
         """Append what one or several rounds released, `tokens` in all; the first line changed.
 
-        Lines above the first one changed stay. What is more than a piece, or comes while the answer
-        is not laid out yet, waits for `advance`.
+        Lines above the first one changed stay. Text of more than a piece, or for an answer that is
+        not laid out yet, waits for `advance`.
         """
         new = [span for span in spans if span.text]
         behind = not self._width or bool(self._queue) or self._end_due or self._left()
@@ -296,7 +296,7 @@ class Answer(ConversationItem):
         self.forget()
 
     def finish(self, figures: AnswerFigures, reason: FinishReason | None) -> None:
-        """No more text comes: say how it went."""
+        """End the answer with a line about how it went."""
         self._ended = True
         self.thought.recall(figures)
         self._references = definitions("".join(span.text for span in self._spans))
@@ -308,7 +308,7 @@ class Answer(ConversationItem):
         )
         if self.thought.blocks():
             self.forget()
-        self._end_due = True  # what is laid out stays: a long answer would vanish for a moment
+        self._end_due = True  # keep what is laid out: a long answer would vanish for a moment
 
     def show_origins(self, by_origin: bool) -> None:
         """Switch between Markdown and the text by origin; also while it grows."""
@@ -323,7 +323,7 @@ class Answer(ConversationItem):
         )
         self._final: list[Block] = []
         self._live: list[Block] = []
-        self._next = (0, 0)  # the span and the character that are to be taken next
+        self._next = (0, 0)  # the next span and character to take
         self.thought.restart()
         self.forget()
         self._begin()
@@ -354,7 +354,7 @@ class Answer(ConversationItem):
         return self._next[0] < len(self._spans)
 
     def _piece(self) -> list[Span]:
-        """The next spans, cut where they are more than a piece."""
+        """The next spans, of which a long one is cut to a piece."""
         piece: list[Span] = []
         room = LONGEST_PIECE
         while room and self._left():
@@ -374,7 +374,7 @@ class Answer(ConversationItem):
         self._thought_grew = self._thought_grew or (thought and not self._by_origin)
 
     def _show_grown_thought(self) -> bool:
-        """Lay everything out anew if what stands above it has grown; whether it has."""
+        """Lay everything out anew if the thought above has grown; return whether it has."""
         grew, self._thought_grew = self._thought_grew, False
         if grew:
             self.forget()
@@ -398,7 +398,7 @@ class Answer(ConversationItem):
                 new += _wrapped(self._footnote, _INDENT, _INDENT, self._width)
             self._end_due = False
         new.append(Content(""))
-        # Most lines of a growing paragraph stay what they are: keep what was drawn of them.
+        # Most lines of a growing paragraph stay the same: keep their drawn strips.
         old = self._lines[start:]
         same = sum(1 for _ in takewhile(lambda pair: pair[0].is_same(pair[1]), zip(old, new)))  # noqa: B905
         self._lines[start + same :] = new[same:]
@@ -408,7 +408,7 @@ class Answer(ConversationItem):
 
 
 def version_mark(place: MessageVersion | None) -> Content:
-    """Which of several versions a message is, with arrows to click; nothing for a single one."""
+    """Which version a message is, with arrows to click; empty if it has only one."""
     if place is None or place.versions < 2:
         return Content("")
     earlier, later = (f"[@click=\"app.version('{place.node}',{by})\"]" for by in (-1, 1))

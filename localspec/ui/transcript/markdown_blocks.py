@@ -1,9 +1,8 @@
 """Markdown as models write it, as blocks: raw HTML stays visible, line breaks stay where they are.
 
-Textual's own Markdown makes a widget of every paragraph, list item and table cell, and styles each
-one as it is mounted: with a fast model that took half of a core (measured; see
-`benchmarks/screen_cost.py`). Here an answer is one widget, and only its unfinished end is parsed
-again.
+Textual's own Markdown mounts and styles a widget for every paragraph, list item and table cell,
+which took half of a core with a fast model (measured by `benchmarks/screen_cost.py`). Here an
+answer is one widget, and only its unfinished end is parsed again.
 """
 
 # ruff: noqa: ARG002 - one signature for all handlers of tokens
@@ -40,8 +39,8 @@ _HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
 _INLINE = {"strong_open": "bold", "em_open": "italic", "s_open": "strike"}
 _CODE_SPAN = "bold $text-accent on $foreground 7%"
 _BULLETS = "•◦▪"
-# Colouring code costs time in every frame; past this it stays plain. So does a long line, which
-# is folded: every part of it looks through the colours of the whole.
+# Colouring code costs time in every frame, so that longer code stays plain. So does a long line:
+# it is folded, and every part looks through the colours of the whole.
 _LONGEST_COLOURED, _LONGEST_COLOURED_LINE = 6000, 500
 _LONGEST_INFO = 100
 # The parser fills up the rows of a table: with more places than this, lines stay what they are.
@@ -79,7 +78,7 @@ def definitions(text: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class TopLevelBlock:
-    """A top-level block, parsed, and made into what is drawn of it when that is asked for.
+    """A parsed top-level block, which becomes drawable blocks on request.
 
     Attributes:
         first_line: where it begins in the source.
@@ -89,7 +88,7 @@ class TopLevelBlock:
     _tokens: Sequence[Token]
 
     def blocks(self) -> list[Block]:
-        """Its lines and listings: to colour code takes most of the time."""
+        """Its drawable blocks, made on request because colouring code takes most of the time."""
         return _Builder().build(self._tokens)
 
 
@@ -97,8 +96,8 @@ def parse(source: str, references: Mapping[str, Any] | None = None) -> list[TopL
     """The top-level blocks of `source`.
 
     Args:
-        source: some thousand characters; the parser takes more than twice as long for twice as
-            many of some kinds.
+        source: some thousand characters; for some texts the parser's time grows faster than their
+            length.
         references: what `definitions` has found in the whole text.
     """
     rows = source.split("\n")
@@ -218,7 +217,7 @@ class _Builder:
 
     def _on_fence(self, token: Token) -> None:
         language = token.info.strip().partition(" ")[0]
-        # A line this long was never meant as the name of a language; it must not vanish.
+        # A line this long is not the name of a language; it must not vanish.
         first = f"{safe(token.info)}\n" if len(token.info) > _LONGEST_INFO else ""
         self._emit(CodeBlock(code_lines(first + token.content, "" if first else language)))
 
@@ -254,7 +253,7 @@ def code_lines(code: str, language: str) -> tuple[Content, ...]:
 def inline(tokens: Sequence[Token]) -> Content:
     """Words with their styles; a link shows where it leads.
 
-    Made safe once more: the parser puts characters in the place of their names (``&#13;``).
+    Made safe once more, because the parser replaces names by characters (``&#13;``).
     """
     pieces: list[tuple[str, str]] = []
     styles: list[str] = []

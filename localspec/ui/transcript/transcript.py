@@ -1,8 +1,8 @@
-"""The conversation on the screen: one widget that draws the lines that are seen.
+"""The conversation on the screen: one widget that draws the visible lines.
 
-A widget for each paragraph, as Textual's own Markdown has it, is laid out and styled again and
-again while text streams in; with a fast model that took half of a core. Lines cost nothing while
-they are out of sight, so an old conversation does not slow down a new answer.
+Textual's own Markdown has a widget for each paragraph, which is laid out and styled again and again
+while text streams in; with a fast model that took half of a core. Here lines out of sight cost
+nothing, so an old conversation does not slow down a new answer.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from localspec.ui.transcript.items import (
 )
 from localspec.ui.widgets import LineWidget, PlainScrollBar
 
-# Laying out thousands of messages takes seconds: so many at once where one of them is wanted, and
-# so many where the reader comes to the top, who would feel more of them as a jerk.
+# Laying out thousands of messages takes seconds. The first number is for a search for one of them,
+# the second for a reader at the top, who would feel more of them as a jerk.
 BATCH, STEP = 40, 10
 _TOP = 1
 # Laying out goes on for so long before keys and frames get their turn.
 _STRETCH_S, _PAUSE_S = 0.03, 0.005
-_JUMPS = 8  # by this part of what is seen an answer scrolls that grows at the end
+_JUMPS = 8  # a growing answer scrolls by this fraction of the visible lines
 
 AnyItem = TypeVar("AnyItem", bound=ConversationItem)
 
@@ -66,18 +66,18 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self.items: list[ConversationItem] = []
         self._older: list[Shown] = []
         self._above = 0  # how many items stand above the messages
-        self._more = 0  # whether one of the items below those says that there are older ones
+        self._more = 0  # whether the item below those says that older messages exist
         self._starts: list[int] = []
         self._margin = 2
-        self._following = True  # whether the newest line is to be seen
+        self._following = True  # whether to keep the newest line in sight
         self._goes_on: Timer | None = None  # while not everything is laid out
-        self._sought: ConversationItem | None = None  # what is to be seen once its place is known
+        self._sought: ConversationItem | None = None  # to scroll to once its place is known
         self._ground = Style()
         self.auto_links = False
 
     @property
     def vertical_scrollbar(self) -> ScrollBar:
-        """Ours, made when it is first asked for, as Textual makes its own."""
+        """Our scrollbar, made on first use, as Textual makes its own."""
         if self._vertical_scrollbar is None:
             self._vertical_scrollbar = bar = PlainScrollBar(name="vertical")
             bar.display = False
@@ -90,7 +90,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         """Show a conversation, or the welcome.
 
         Args:
-            session: what answers in it; None where nothing does.
+            session: the loaded pair that answers in it, if any.
             shown: its messages.
         """
         self._dialect = session.dialect if session else Dialect()
@@ -104,7 +104,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self._to_end()
 
     def _add_older(self, count: int = BATCH) -> None:
-        """Put so many older messages above those that are shown."""
+        """Put `count` older messages above the shown ones."""
         batch, self._older = self._older[-count:], self._older[:-count]
         del self.items[self._above : self._above + self._more]
         items: list[ConversationItem] = []
@@ -123,13 +123,13 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self.items[self._above : self._above] = items
 
     def _show_older(self, count: int = BATCH) -> None:
-        """Add so many older messages and stay where the reader is."""
+        """Add `count` older messages and stay where the reader is."""
         if self._older:
             self._add_older(count)
             self._measure_above()
 
     def _measure_above(self) -> None:
-        """What stands above has grown: stay where the reader is."""
+        """Stay where the reader is after the text above has grown."""
         below = self.virtual_size.height - self.scroll_offset.y
         self._measure(0)
         if not self._following:
@@ -137,7 +137,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
             self.scroll_to(y=top, animate=False, immediate=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """At the top, older messages are added; at the end, what comes is followed."""
+        """Add older messages at the top; follow new text at the end."""
         super().watch_scroll_y(old_value, new_value)
         self._following = new_value >= self.max_scroll_y
         if new_value <= 0 < old_value:
@@ -150,7 +150,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         (self.scroll_page_up if by < 0 else self.scroll_page_down)(animate=False)
 
     def ask(self, text: str, place: MessageVersion | None = None) -> Answer:
-        """Show a question; the answer that is to come."""
+        """Show a question, and return the item for its answer."""
         self.items = [item for item in self.items if not isinstance(item, Welcome)]
         self._above = min(self._above, len(self.items))
         self._measure(0)
@@ -158,7 +158,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         return self._add(self._new_answer())
 
     def find(self, node: str) -> ConversationItem | None:
-        """What shows a node; older messages are added until it is there."""
+        """The item that shows a node; adds older messages until it is there."""
         while True:
             for item in self.items:
                 if item.place and item.place.node == node:
@@ -189,7 +189,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
     def answer_again(self, last: Answer) -> Answer:
         """Put a fresh answer in place of the last one.
 
-        It grows at the end as any other: its question moves below what was said since.
+        It grows at the end as any other, so its question moves below the later messages.
         """
         first, index = self._with_question(last), self.items.index(last)
         question, since = self.items[first:index], self.items[index + 1 :]
@@ -253,7 +253,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self._measure(0)
 
     def show_thoughts(self, shown: bool) -> None:
-        """Open or fold thoughts and attached files everywhere, and in what is to come."""
+        """Open or fold thoughts and attached files everywhere, also in later messages."""
         self.thoughts_shown = shown
         for item in self.items:
             if isinstance(item, Answer | Question):
@@ -270,7 +270,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         return next((item for item in reversed(self.items) if isinstance(item, Answer)), None)
 
     def plain(self) -> str:
-        """All that can be read here, as it is wrapped."""
+        """All text of the conversation, as it is wrapped."""
         lines = [line for item in self.items for line in item.lines(self._text_width())]
         if self._goes_on is not None:
             self._go_on()
@@ -285,7 +285,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         return item
 
     def _grown(self, item: ConversationItem, changed: int = 0) -> None:
-        """An item is longer, from its line `changed` on."""
+        """Update the places of the items after one that changed from its line `changed` on."""
         if item in self.items:
             self._measure(self.items.index(item), changed, growing=True)
 
@@ -293,8 +293,8 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         """Find out anew where items begin from `first` on, and draw.
 
         Args:
-            first: of the items that may be others than before.
-            changed: the first line of that item that is another.
+            first: the first item that may have changed.
+            changed: the first changed line of that item.
             growing: whether more lines are about to come.
         """
         width = self._text_width()
@@ -316,7 +316,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self._draw_from(changed_from)
 
     def _lay_out(self, width: int) -> None:
-        """Lay out what is not yet, the newest first; what takes longer goes on a moment later."""
+        """Lay out the remaining items, the newest first; long work goes on a moment later."""
         until = time.thread_time() + _STRETCH_S
         for item in reversed(self.items):
             while item.advance(width):
@@ -336,15 +336,15 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
     def _with_room(self, lines: int) -> int:
         """`lines` and some empty ones below, into which an answer grows.
 
-        Scrolling draws all that is seen anew, a line that grows itself alone. So an answer
-        scrolls by several lines now and then.
+        Scrolling redraws every visible line, a growing line only itself. So an answer scrolls by
+        several lines now and then.
         """
         view = self.size.height
         step = max(1, view // _JUMPS)
         return view + -(-(lines - view) // step) * step if lines > view else lines
 
     def _set_height(self, height: int) -> None:
-        """Tell the scrollbar. Set the plain way, the height would lay out the whole screen anew."""
+        """Set the height for the scrollbar without laying out the whole screen anew."""
         self.set_reactive(Widget.virtual_size, Size(self.size.width, height))
         self.vertical_scrollbar.window_virtual_size = height
         self.vertical_scrollbar.window_size = self.size.height
@@ -369,12 +369,12 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self.call_after_refresh(self._follow)
 
     def _follow(self) -> None:
-        """Stay at the end of what has a new size, unless the user has scrolled up meanwhile."""
+        """Stay at the end after a change of size, unless the user has scrolled up meanwhile."""
         if self._following:
             self._to_end()
 
     def notify_style_update(self) -> None:
-        """Another theme: what was drawn has the wrong colours."""
+        """Redraw everything in the colours of another theme."""
         super().notify_style_update()
         for item in self.items:
             item.strips.clear()
@@ -385,12 +385,12 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
-        """Draw one line; what was drawn once is kept."""
+        """Draw one line, or return the kept strip."""
         absolute = y + self.scroll_offset.y
         index = bisect_right(self._starts, absolute) - 1
         item = self.items[index] if 0 <= index < len(self.items) else None
         local = absolute - self._starts[index] if item is not None else 0
-        # A new width counts from `on_resize` on: a frame may come before that.
+        # A new width holds from `on_resize` on; a frame may come before that.
         if item is None or local >= len(item.shown):
             return Strip.blank(self.size.width, self._ground.rich_style)
         selection = self.text_selection
@@ -398,7 +398,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
             return self._draw(item.shown[local], selection.get_span(absolute), absolute)
         kept = item.strips.get(local)
         if kept is None or kept[0] != absolute:
-            # The very same strip again and again: Textual keeps what it derives from it.
+            # Return the same strip object each time: Textual caches what it derives from it.
             kept = item.strips[local] = (absolute, self._draw(item.shown[local], None, absolute))
         return kept[1]
 
@@ -421,5 +421,5 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         return "\n".join(line.removeprefix(margin) for line in found.split("\n")), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
-        """Draw anew: which lines are concerned is not told."""
+        """Draw everything anew: Textual does not say which lines the selection concerns."""
         self.refresh()
