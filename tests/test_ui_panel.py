@@ -58,7 +58,7 @@ def shown(figures: Figures) -> tuple[str, str]:
 
 def test_the_speed_up_is_against_plain_decoding_here() -> None:
     full, compact = shown(DRAFTED)
-    assert "off 40.0 tokens/s" in full
+    assert "without 40.0 tokens/s" in full
     assert "1.5×, 1.4–1.6" in full
     assert "×" not in compact  # the status line has the sentence
     noted = replace(DRAFTED, gamma_note=NOTE)

@@ -206,7 +206,7 @@ def _speed_lines(state: PanelState, width: int) -> list[Content]:
     )
     lines = [two_sides(average, first, width), sparkline(state.speeds, width)]
     if now.baseline_speed is not None:
-        lines.append(two_sides(_speed("off", now.baseline_speed), _speedup(now.speedup), width))
+        lines.append(two_sides(_speed("without", now.baseline_speed), _speedup(now.speedup), width))
     return lines
 
 
