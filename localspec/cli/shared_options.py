@@ -22,7 +22,7 @@ _DEFAULTS = LoadRequest()
 _CHAIN = SamplingParams()
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""What click makes of an option: it decorates a command."""
+"""The decorator of a command that click makes for an option."""
 
 
 def option(names: str, kind: Any, text: str, metavar: str | None = "N", **how: Any) -> Option:
@@ -347,7 +347,7 @@ def with_options(*options: Option) -> Option:
 
 
 def pair_of(pair: str | None, target: str | None) -> str | None:
-    """What PAIR or --target names.
+    """The name given as PAIR or as --target.
 
     Raises:
         UsageError: both are given.

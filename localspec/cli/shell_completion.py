@@ -29,7 +29,7 @@ def install(shell: str, command: Command) -> str:
         command: the command to complete.
 
     Returns:
-        What was done, for a person.
+        A sentence that tells what was done.
 
     Raises:
         UsageError: the shell is not known.

@@ -81,7 +81,7 @@ class LateGroup(click.Group):
     """A click group that imports a sub-command's module when it is called, not before."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command. That its reader (head, less) goes away is no failure."""
+        """Run the command; if its reader (head, less) goes away, that is not a failure."""
         ctx.obj = read(config_folder() / FILE)
         try:
             result: object = super().invoke(ctx)

@@ -61,7 +61,7 @@ class Appearance:
         keys: key names with commas, by command; they replace the command's own.
         theme: one of Textual's; None for Textual's default.
         panel: a form of the panel; None for what suits the terminal's size.
-        problems: what is wrong with the choices that were left out, to be shown.
+        problems: messages about choices that were left out as wrong.
         settings: the file of the settings.
         proposes: whether pairs that suit this machine are proposed.
     """
@@ -450,7 +450,7 @@ class ChatApp(App[None], inherit_bindings=False):
         except LocalspecError as error:
             self.transcript.say_error(error)
 
-    # What commands and turns ask for
+    # Called by commands and turns
 
     def _show_help(self) -> None:
         if isinstance(self.screen, HelpScreen):

@@ -116,7 +116,7 @@ def run_app(
     Raises:
         LocalspecError: what kept the models from being loaded, if that is how it ended.
         ConversationError: the conversation is not kept to its end.
-        Ended: a signal asked for the end, or the terminal is gone; what was said is kept.
+        Ended: a signal asked for the end, or the terminal is gone; the conversation is kept.
         Exception: an unforeseen one that ended the app; the terminal is what it was.
     """
     app = _App(engine, archive=archive, resume=resume, appearance=appearance)

@@ -48,7 +48,7 @@ class StatusLine(Static, Uncopied):
     def lasting(
         self, text: str, share: float | None = None, *, hint: str = "", tail: Content | None = None
     ) -> None:
-        """What the app is doing, with a bar where a share of 1 is known."""
+        """Show what the app is doing, with a bar if the share of 1 is known."""
         parts = [Content.assemble((one_line(text), MUTED))]
         if share is not None:
             parts.append(drawing.bar(share, _BAR, "$primary"))

@@ -1,4 +1,4 @@
-"""What `localspec run` prints: the text as it comes, the figures, or a JSON document."""
+"""The output of `localspec run`: the text as it comes, the figures, or a JSON document."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _request(given: dict[str, Any], started: float) -> BenchRequest:
 
 
 def _prompts(given: dict[str, Any]) -> PromptSet:
-    """What to ask: a file's prompts, else the general ones.
+    """The prompts: those of a file, else the general ones.
 
     Raises:
         LocalspecError: the file cannot be used, or a kind does not exist.

@@ -47,7 +47,7 @@ def command(pair: str, draft: str | None, name: str | None, scan: bool, dry_run:
             require_room(found)
             if dry_run:
                 return
-            # Without a terminal a line for every phase of every file.
+            # Without a terminal, one line for every phase of every file.
             record = execute(
                 found,
                 retries,
@@ -63,7 +63,7 @@ def command(pair: str, draft: str | None, name: str | None, scan: bool, dry_run:
 
 
 def _describe(progress: PullProgress) -> str:
-    """Put `progress` into one line, what matters most first."""
+    """Put `progress` into one line, the most important first."""
     file = progress.file
     share = file.done / file.size if file.size else 1.0
     # The end of a name has the quant and the part.

@@ -74,7 +74,7 @@ def command(
 
 
 def _speed(found: PairReport, tune: str) -> tuple[list[str], dict[str, Any] | None]:
-    """What was measured of a pair that is on this disk, as lines and as data."""
+    """The measurements of a pair on this disk, as lines and as data."""
     plan = found.outlook.plan
     if (
         plan is None

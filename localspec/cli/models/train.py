@@ -1,4 +1,4 @@
-"""`localspec train`: a head for one's own target, trained on this machine."""
+"""`localspec train`: train a head for a target on this machine."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def command(pair: str | None, target: str | None, head: Path | None, **given: An
 
 
 def _stop(cancel: Cancel, number: int, _frame: FrameType | None) -> None:
-    """Ask for an end after the step that is running; asked twice, end at once."""
+    """Ask the training to end after the current step; asked twice, end at once."""
     if cancel.is_set():
         os._exit(128 + number)
     cancel.set()

@@ -72,7 +72,7 @@ class ConversationLibrary:
             self._begun = True
             self.work(self._begin())
 
-    # What is typed
+    # The draft in the input
 
     def draft(self, text: str) -> None:
         """Keep `text` as the draft within a second, unless it edits an earlier message."""
@@ -141,7 +141,7 @@ class ConversationLibrary:
             self.engine_state.say("this is the latest version" if by > 0 else "the first version")
 
     def step_newest(self, by: int) -> None:
-        """`step` for the message that is picked, else for the newest that has versions."""
+        """`step` for the picked message, else for the newest one that has versions."""
         place = self.newest()
         if place is not None:
             self.engine_state.edit(None)
@@ -150,7 +150,7 @@ class ConversationLibrary:
             self.engine_state.say("there is only one version")
 
     def newest(self) -> MessageVersion | None:
-        """The message that is picked, else the newest one, if it has versions; None for none."""
+        """The picked message if it has versions, else the newest one that has; may be None."""
         picked = self.engine_state.editing
         nodes = [node.id for node in self.record.nodes() if picked in (None, node.id)]
         places = (self.record.place(node) for node in reversed(nodes))

@@ -11,7 +11,7 @@ class EnginePhase(Enum):
     """What the engine is doing.
 
     Attributes:
-        shown: what is going on, for the status line.
+        shown: the text of the status line.
         hint: which key matters.
         reason: why other work has to wait; empty if it need not.
     """
@@ -90,7 +90,7 @@ class EngineState:
         return True
 
     def shown(self) -> tuple[str, str]:
-        """What is going on, for the status line, and which key matters."""
+        """The text of the status line, and the key that matters."""
         if self.phase is EnginePhase.READY and self.editing is not None:
             return "editing an earlier message", "Enter sends it again, Esc leaves it"
         return self.phase.shown, self.phase.hint

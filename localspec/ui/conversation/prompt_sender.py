@@ -18,7 +18,7 @@ from localspec.ui.transcript.transcript import Transcript
 
 @dataclass(eq=False, repr=False)
 class PromptSender:
-    """Sends what is entered, or keeps it until the running answer has ended.
+    """Sends an entered text, or keeps it until the running answer has ended.
 
     Attributes:
         engine_state, turns, library, pair_loader, transcript, prompt: the app's.
@@ -41,7 +41,7 @@ class PromptSender:
     _doubted: str = ""  # a message that names a missing file
 
     def enter(self, text: str, command: bool) -> bool:
-        """Take what was entered, as soon as the input is empty, if it may be sent now.
+        """Take an entered text, once the input is empty, if it may be sent now.
 
         Args:
             text: all of it.
@@ -81,7 +81,7 @@ class PromptSender:
         return self.engine_state.phase is EnginePhase.DEAD or (bool(text) and takes)
 
     def _send(self, text: str, before: str) -> None:
-        """Do what was entered; `before` stays in the input."""
+        """Carry out an entered text; `before` stays in the input."""
         if before:
             self.prompt.keep(before)
         if (slash := command_table.parse(text)) is not None:

@@ -68,7 +68,7 @@ class TurnController:
         return self.phase in ANSWER
 
     def messages(self) -> list[Message]:
-        """What has been said so far, as the session is to know it."""
+        """The messages so far, as the session gets them."""
         return self.record.messages()
 
     def size_of(self, text: str) -> str:
@@ -129,7 +129,7 @@ class TurnController:
             )
         return number
 
-    # What is asked for
+    # Turns
 
     def reserve(self) -> bool:
         """Take the engine for a turn; False, with a message, while it is busy or missing."""
@@ -250,8 +250,8 @@ class TurnController:
         """Let the session know the path in force, then show it.
 
         Args:
-            settings: those of the conversation; None for what is in force.
-            notice: to be said below it.
+            settings: those of the conversation; None to keep the current ones.
+            notice: shown below the conversation.
         """
         self._notice = notice
         if self.engine.alive:

@@ -1,1 +1,1 @@
-"""The input: what is typed, pasted, attached and suggested."""
+"""The input: typing, pastes, attached files and completion."""

@@ -28,7 +28,7 @@ def attached(path: Path) -> str:
     """The text of a file under its name, between fences that do not occur in it.
 
     Raises:
-        UsageError: it cannot be read, is no text, or is too long for any prompt.
+        UsageError: the file cannot be read, is not text, or is too long for any prompt.
     """
     try:
         found = path.stat()
@@ -98,12 +98,12 @@ def to_copy(items: Sequence[ConversationItem], argument: str) -> tuple[str, str]
     """The text to copy, and what to call it.
 
     Args:
-        items: what is on the screen.
+        items: the items on the screen.
         argument: empty for the last answer; a number for an earlier one (2 is the one before the
             last); ``code`` for the last block of code in the last answer, ``code N`` for its Nth.
 
     Raises:
-        UsageError: there is no such thing.
+        UsageError: the answer or the block does not exist.
     """
     answers = [item for item in items if isinstance(item, Answer) and item.text]
     what, _, number = argument.partition(" ")

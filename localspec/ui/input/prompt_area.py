@@ -21,7 +21,7 @@ _NEWLINE_KEYS = ("shift+enter", "ctrl+j", "alt+enter", "ctrl+enter")
 
 
 class InputHistory:
-    """What was sent before, walked with up and down; the unsent text waits at the end."""
+    """The sent messages, to walk with up and down; the unsent text waits at the end."""
 
     def __init__(self) -> None:
         self._sent: list[str] = []
@@ -36,7 +36,7 @@ class InputHistory:
         self._unsent = ""
 
     def begin(self, texts: list[str]) -> None:
-        """Remember what was sent in earlier runs, the oldest first."""
+        """Remember the messages sent in earlier runs, the oldest first."""
         self._sent[:0] = texts
         self._position = len(self._sent)
 
@@ -79,7 +79,7 @@ class PromptArea(TextArea):
         enter: takes the text on Enter, which may be empty, and whether its last line was begun as
             a command; returns False if it may not be sent now.
         completion: the list of how the text may go on.
-        say: says what is wrong, with its remedy.
+        say: shows an error with its remedy.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -171,7 +171,7 @@ class PromptArea(TextArea):
             self.show(completed)
 
     def submit(self) -> None:
-        """Send what is typed, if it may be sent now."""
+        """Send the text, if it may be sent now."""
         text = self.text.strip()
         command = self._slash_at == (self.document.end[0], 0)
         # Clear it here, not in the sender: keys that are typed meanwhile must survive.
@@ -267,7 +267,7 @@ class PromptArea(TextArea):
         self.show(text)
 
     def put_back(self, text: str) -> None:
-        """Put back a text that could not be sent, before what was typed meanwhile."""
+        """Put back a text that could not be sent, before newly typed text."""
         self.show("\n".join(part for part in (text, self.text) if part))
 
     def keep(self, text: str) -> None:

@@ -106,7 +106,7 @@ def _share(passed: float, left: float) -> float:
 
 
 def _quick(loaded: LoadRequest) -> BenchJob:
-    """What `localspec bench --quick` asks for."""
+    """The request of `localspec bench --quick`."""
     started = perf_counter()
     how = BenchRequest(
         prompts=prompt_sets.shipped(prompt_sets.GENERAL),

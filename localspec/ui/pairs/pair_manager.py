@@ -229,7 +229,7 @@ class PairManager:
         self._getting, self.offered, self._arrived = None, None, ""
         pair_pull.remember_wanted(None)
 
-    # What the user asks for
+    # Called for the user
 
     def screen(self) -> PairsView | None:
         """Make the screen, which closes itself; None while it is open."""

@@ -318,7 +318,7 @@ def _known(cached: int, read: int) -> str:
 
 
 def _memory_lines(use: MemoryUse | None, width: int, *, short: bool = False) -> list[Content]:
-    """What localspec takes, by part, and what the machine and its devices have in use."""
+    """Memory of localspec, by part, and memory in use on the machine and its devices."""
     if use is None:
         return []
     parts = [

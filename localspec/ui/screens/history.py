@@ -108,7 +108,7 @@ class HistoryScreen(ModalScreen[str | None]):
         self._list.can_focus = False
         self._refresh()
 
-    # What is listed
+    # The list
 
     @on(Input.Changed)
     def _typed(self) -> None:
@@ -155,7 +155,7 @@ class HistoryScreen(ModalScreen[str | None]):
     def _say(self, text: str) -> None:
         self._hint.update(one_line(text, 300))
 
-    # What can be done
+    # Actions
 
     @on(Input.Submitted)
     def _entered(self) -> None:

@@ -44,7 +44,7 @@ class PairsState:
         used: bytes on disk of the installed pairs.
         in_use: the name of the pair in the chat.
         work: the work that goes on with the pair `name`.
-        plan: what was found out about `name`, until it is pulled or left.
+        plan: the report about `name`, until it is pulled or left.
         note: the model that is being looked at.
         said: how the last work ended, in short lines.
         about: the pair that `said` is about; a listed one shows `said` with it.
@@ -76,7 +76,7 @@ class PairsState:
             self.guest = None
 
     def shown(self) -> tuple[ListedPair, ...]:
-        """The lines of the list: what was typed first, then the pairs."""
+        """The lines of the list: a typed reference first, then the pairs."""
         typed = [] if self.guest is None else [self.guest]
         return (*typed, *(one.row for one in self.ranked))
 
@@ -90,7 +90,7 @@ class PairsState:
         return known or ranking.ranked([row], self.speed)[0]
 
     def checked(self, name: str) -> PullPlan | None:
-        """What was found out about `name`, if the user is being asked about it now."""
+        """The report about `name`, if the user is being asked about it now."""
         return self.plan if self.name == name and self.work is PairWork.NONE else None
 
     def share(self) -> str:
