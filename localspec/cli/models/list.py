@@ -63,7 +63,7 @@ def command(scan: bool, as_json: bool) -> None:
 
 
 def _print_proposed(pairs: list[RankedPair], speed: MachineSpeed | None) -> None:
-    """The pairs that suit this machine, and the source of the speeds."""
+    """Print the pairs that suit this machine, and the source of the speeds."""
     if speed is None or not (basis := speed.basis(pairs)):
         click.echo("\nSpeeds can be expected once a pair was loaded here: localspec chat")
         return
@@ -79,7 +79,7 @@ def _print_proposed(pairs: list[RankedPair], speed: MachineSpeed | None) -> None
 
 
 def _print_found(others: FoundModels, room: int) -> None:
-    """Other programs' models, and whether more were left out; `room` as in `MemoryFit.beside`."""
+    """Print other programs' models; `room` as in `MemoryFit.beside`."""
     if others.models:
         click.echo("\nOf other programs, used where they are by these names:\n")
         shown = others.models[:_MOST_FOUND]
