@@ -353,7 +353,7 @@ def with_schema(schema: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        ({"messages": MESSAGES, "model": "gpt-4"}, 404, "there is: toy"),
+        ({"messages": MESSAGES, "model": "gpt-4"}, 404, "only toy"),
         ({"messages": []}, 400, "messages"),
         ({"messages": MESSAGES, "temperature": -1}, 400, "temperature"),
         ({"messages": MESSAGES, "top_p": "x"}, 400, "top_p"),
