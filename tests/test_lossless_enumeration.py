@@ -1423,6 +1423,7 @@ class Knowing(AutoGamma):
         super().begin(follow_clock=follow_clock)
         tried(self._copies)
         tried(self._tail)
+        self._stake = 2.0  # what copies brought
         for track in self._tracks.values():
             tried(track.agreement)
 

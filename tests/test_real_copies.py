@@ -67,8 +67,8 @@ def test_copies_slow_no_kind_of_text_and_no_answer_down(
     assert least >= 0.95
     if curve != "EPYC, 1.5B Q4_K_M":
         return
-    monkeypatch.setattr(gamma, "_CREDIT", math.inf)  # the control: copies stake what they like
-    monkeypatch.setattr(gamma, "_STAKE", math.inf)
+    monkeypatch.setattr(gamma, "_STAKE", math.inf)  # the control: copies stake what they like
+    monkeypatch.setattr(gamma, "_SEEN_RIGHT", math.inf)
     assert speeds(auto, curve)[1] < 0.92
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # numpy, which lists have no use for
 
 # What most texts do, as if so many copies had ended at so much risk, and what a round's tokens
 # still count a judged round later. By real models' answers (docs/measurements/lookup.md).
-_ENDED, _RISKED, _KEEP = 3.0, 1.5, 0.95
+_ENDED, _RISKED, _KEEP = 3.0, 1.5, 0.9
 
 _NOTHING = 1e-300  # a chance whose logarithm is finite
 

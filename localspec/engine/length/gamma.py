@@ -109,11 +109,11 @@ _SHARE_UNSURE = 0.04
 # than 2 % of 256 tokens, and less than 2.5 % of 30 answers of 20 (tests/test_simulate.py).
 _PAUSE = 3
 _CREDIT = 2.0  # to begin with, and at most
-# Copies have an account of their own, which what they bring fills up to so many plain rounds. So a
-# text that stops repeating costs no more, and an answer in which nothing ever repeats next to
-# nothing. Without it the slowest recorded answer ran at 0.82 of plain decoding, with it at 0.97
-# (docs/measurements/lookup.md).
-_STAKE = 12.0
+# Copies have an account of their own, in tokens: a share of each copied token that was right but
+# not submitted, and what copies brought, up to so many. They stake no more than it holds, so that
+# a text that stops repeating costs little, and a lookup that is always wrong nothing. Without it
+# the slowest recorded answer ran at 0.82 of plain decoding (docs/measurements/lookup.md).
+_SEEN_RIGHT, _STAKE = 0.2, 8.0
 _INTEREST = 0.0075  # a round, and for the next answer a token; 0.01 makes such a draft 0.5 % dearer
 # A draft that would gain less than a tenth even if it were as good as always right is not probed.
 # (To probe only what could more than double the speed costs texts of many kinds 2.4 %.)
@@ -210,8 +210,7 @@ class AutoGamma:
         # An answer finds out for itself how long its copies last, and how long those do that follow
         # what a model was not sure enough to go on with.
         self._copies, self._tail = Survival(), Survival()
-        # Plain rounds that copies may still cost: they stake what they have brought.
-        self._stake = _CREDIT
+        self._stake = 0.0  # tokens that copies may cost
         self._probes = self._wait = 0  # since a token was accepted; rounds until the next
         self._generated = 0
 
@@ -298,14 +297,21 @@ class AutoGamma:
         curve = self._table.target.at(done.context)
         drafting = rounds - curve.seconds(done.drafted + 1) / curve.seconds(1)
         self._credit = min(_CREDIT, self._credit - drafting + _INTEREST * rounds)
-        own = done.drafted - done.copied
-        copying = curve.seconds(done.drafted + 1) - curve.seconds(own + 1)
-        brought = max(0, done.accepted - own) - copying / curve.seconds(1)
-        self._stake = min(_STAKE, self._stake + brought + _INTEREST * rounds)
+        self._stake = min(_STAKE, self._stake + self._brought(done, curve))
         self._drafting += _LATELY * ((done.drafted > 0) - self._drafting)
         self._copying += _LATELY * ((done.drafter == LOOKUP) - self._copying)
         if any(accepted for name, _, accepted in done.shares if name != LOOKUP):
             self._credit, self._probes, self._wait = _CREDIT, 0, 0
+
+    def _brought(self, done: Round, curve: Curve) -> float:
+        """Tokens that copies brought, less those that their time was worth otherwise."""
+        if not done.copied:
+            return _SEEN_RIGHT * sum(done.copy_chances[:1])
+        own = done.drafted - done.copied
+        alone = not own
+        tokens = max(0, done.accepted - own) + alone
+        seconds = curve.seconds(done.drafted + 1) - (0.0 if alone else curve.seconds(own + 1))
+        return tokens - max(1.0, self._usual.gain) * seconds / curve.seconds(1)
 
     def follow(self, done: Round) -> None:
         """Let the round's own timing correct what is known of costs, whoever planned it."""
@@ -347,7 +353,7 @@ class AutoGamma:
         rate = max(1.0, self._usual.gain) / target.seconds(1)
         times = self._table.times(room + 1, situation.context, self.neighbours.row.size)
         going = max(rate, self._found.gain / target.seconds(1))
-        stake = self._stake * times[1]
+        stake = self._stake / rate
         return Copying(self._copies, times, rate, going, stake, self._table.rereads)
 
     def _curve(self, name: str, situation: Situation) -> Curve:
