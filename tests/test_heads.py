@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import json
 import os
@@ -1024,10 +1025,12 @@ def taken(target: str, file: str, n_ctx: int) -> int:
     with Model.load(Path(target)) as model, Context(model, how) as context:
         text = [300] * 600
         run(Engine(context), text, 0)
+        gc.collect()  # Python's garbage is no part of it
         before = process.memory_full_info().uss
         with Model.load(Path(file), head=True) as own, head_of(own, context, how) as made:
             run(Engine(context, head_drafter(made)), [301, *text], 4)
             assert made.tokens or not made.holds
+            gc.collect()
             return process.memory_full_info().uss - before
 
 

@@ -138,6 +138,7 @@ class RoundRecorder:
         )
         if self.passes is not None:
             self._explain(self.passes)
+        del self._logits, self._rows, self._proposal  # they have rows as wide as the vocabulary
         return figures
 
     def _explain(self, passes: PassRecorder) -> None:
