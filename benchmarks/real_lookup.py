@@ -57,7 +57,7 @@ def places(prompt: Sequence[int], answer: Sequence[int]) -> Answer:
 
 
 class EndsKnown:
-    """Drafts just what will be accepted, where that pays: nobody can know as much."""
+    """Drafts exactly what will be accepted, where that pays: an upper bound."""
 
     def __init__(self, text: Answer, prices: Prices) -> None:
         times = Curve(prices.target).times(LONGEST + 2)

@@ -1,4 +1,4 @@
-"""Prompt lookup on recorded answers of real models: copies pay, and cost nobody anything.
+"""Prompt lookup on recorded answers of real models: copies pay and slow no answer down.
 
 The answers are SmolLM2-135M's and Qwen2.5-Coder-1.5B's to questions of eight kinds at temperature 0
 (`benchmarks/real_record.py`); the cost curves are those of real kernels.

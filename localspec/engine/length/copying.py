@@ -15,8 +15,8 @@ from localspec.engine.length.calibration import Calibration
 if TYPE_CHECKING:  # numpy, which lists have no use for
     from localspec.engine.length.cost import Curve
 
-# What most texts do, as if so many copies had ended at so much risk, and what a round's tokens
-# still count a judged round later. By real models' answers (docs/measurements/lookup.md).
+# The prior of E and R below, and the weight that a round's tokens keep one judged round later.
+# Fitted to real models' answers (docs/measurements/lookup.md).
 _ENDED, _RISKED, _KEEP = 3.0, 1.5, 0.9
 
 _NOTHING = 1e-300  # a chance whose logarithm is finite
@@ -37,16 +37,16 @@ class Copy(NamedTuple):
 
 
 class Survival:
-    """How long copies last in this text.
+    """Learns how long copies last in a text.
 
     Lookup's confidence c in a copied token gives the risk -log c that the copy ends there, times a
-    factor of the text's own. The factor has a gamma distribution: with E ends seen at a total risk
+    factor of the text. The factor has a gamma distribution: with E ends seen at a total risk
     of R, the first k tokens of a copy, whose risks add up to r, all stay with the probability
 
         S_k = (R / (R + r))^E,
 
-    the mean over that distribution. So a copy is long only where the text's copies were, and a few
-    tokens that stayed are no proof of that.
+    the mean over that distribution. So a copy is long only in a text whose copies were long, and a
+    few tokens that stayed do not prove that.
     """
 
     def __init__(self) -> None:
@@ -59,8 +59,8 @@ class Survival:
             return
         *stayed, last = map(_risk, confidences[: len(chances)])
         ended = len(chances) - sum(chances)
-        # An end comes before all of its token's risk was run, the sooner the likelier ends are: of
-        # an exponential distribution cut off at that risk, the mean.
+        # A copy ends before all of its last token's risk was run. The part that was run is the mean
+        # of an exponential distribution that is cut off at that risk.
         rate = self._ended / self._risked
         until = 1 / rate - last / math.expm1(min(50.0, rate * last))
         self._ended = _KEEP * self._ended + ended
@@ -83,7 +83,7 @@ class Copying(NamedTuple):
     """One round's prices of copied tokens, which cost nothing but their verification.
 
     Attributes:
-        survival: of copies, in this text.
+        survival: of copies in this text.
         times: T(n) at index n, up to the longest draft and one more, in any unit.
         rate: lambda, tokens per unit.
         going: the same while there is something to copy, by which its length is chosen: a copy that
@@ -100,7 +100,7 @@ class Copying(NamedTuple):
     rereads: float = 0.0
 
     def best(self, confidences: Sequence[float], drafted: int = 0, chain: float = 1.0) -> Copy:
-        """The best number of copied tokens behind `drafted` ones, which all stay by chance `chain`.
+        """The best number of copied tokens after `drafted` ones, which all stay by chance `chain`.
 
         It maximises sum_{k<=m} S_k - going (T(drafted + m + 1) - T(drafted + 1)), S_k the chance
         that all before and k copied ones are accepted.
@@ -118,7 +118,7 @@ class Copying(NamedTuple):
             value = gain - going * seconds
             if value > highest:
                 highest, best = value, Copy(m, gain - self.rate * seconds)
-            # Not even if all that follow stay as surely, and cost nothing.
+            # The rest cannot make up for it, even if it stays as surely and costs nothing.
             if value + (len(copied) - m) * stays <= highest:
                 break
         return best

@@ -109,10 +109,10 @@ _SHARE_UNSURE = 0.04
 # than 2 % of 256 tokens, and less than 2.5 % of 30 answers of 20 (tests/test_simulate.py).
 _PAUSE = 3
 _CREDIT = 2.0  # to begin with, and at most
-# Copies have an account of their own, in tokens: a share of each copied token that was right but
-# not submitted, and what copies brought, up to so many. They stake no more than it holds, so that
-# a text that stops repeating costs little, and a lookup that is always wrong nothing. Without it
-# the slowest recorded answer ran at 0.82 of plain decoding (docs/measurements/lookup.md).
+# An account in tokens bounds what copies may cost. A copied token that was right but not submitted
+# pays in a share, copies pay in what they brought, and the account holds so much at most. So a text
+# that stops repeating costs little, and a lookup that is always wrong costs nothing. Without it the
+# slowest recorded answer ran at 0.80 of plain decoding (docs/measurements/lookup.md).
 _SEEN_RIGHT, _STAKE = 0.2, 8.0
 _INTEREST = 0.0075  # a round, and for the next answer a token; 0.01 makes such a draft 0.5 % dearer
 # A draft that would gain less than a tenth even if it were as good as always right is not probed.
@@ -207,8 +207,8 @@ class AutoGamma:
             self._reset()
         self._credit = min(_CREDIT, self._credit + _INTEREST * self._generated)
         self.neighbours.begin(anew=not follow_clock)
-        # An answer finds out for itself how long its copies last, and how long those do that follow
-        # what a model was not sure enough to go on with.
+        # Each answer learns how long its copies last; those that follow a model's draft are learnt
+        # apart, because the model was not sure enough to go on.
         self._copies, self._tail = Survival(), Survival()
         self._stake = 0.0  # tokens that copies may cost
         self._probes = self._wait = 0  # since a token was accepted; rounds until the next
@@ -239,7 +239,7 @@ class AutoGamma:
         return self._best_gain(times, step) < _WORTH
 
     def _best_gain(self, times: Sequence[float], step: float) -> float:
-        """The speed-up of a draft that is as good as always right."""
+        """The speed-up of the best length if nearly every drafted token is accepted."""
         return gamma_for(MOST, times, step, rereads=self._table.rereads)[1]
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
@@ -304,7 +304,7 @@ class AutoGamma:
             self._credit, self._probes, self._wait = _CREDIT, 0, 0
 
     def _brought(self, done: Round, curve: Curve) -> float:
-        """Tokens that copies brought, less those that their time was worth otherwise."""
+        """Tokens that copies brought, less the tokens that usual rounds make in their time."""
         if not done.copied:
             return _SEEN_RIGHT * sum(done.copy_chances[:1])
         own = done.drafted - done.copied
