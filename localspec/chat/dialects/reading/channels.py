@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from localspec.chat.dialects.marks import overlap, skip_blanks
@@ -19,14 +19,12 @@ from localspec.chat.dialects.notations.values import (
 from localspec.chat.dialects.reading.answer_parts import (
     Call,
     ContentPiece,
-    ReadPiece,
     ThoughtPiece,
-    Underway,
 )
 from localspec.chat.dialects.reading.calls import CallReader
 from localspec.chat.dialects.reading.headers import HeaderNotation, MessageHeader
 from localspec.chat.dialects.reading.known_tools import KnownTools, NoCall
-from localspec.chat.dialects.reading.trim import Trimmer
+from localspec.chat.dialects.reading.piece_reader import PieceReader
 from localspec.chat.dialects.shapes import AnswerMarks
 
 HEADERS: dict[str, HeaderNotation] = {
@@ -36,7 +34,7 @@ HEADERS: dict[str, HeaderNotation] = {
 }
 
 
-class ChannelReader:
+class ChannelReader(PieceReader):
     """Reads an answer in pieces; the result does not depend on how it is cut.
 
     Args:
@@ -54,13 +52,10 @@ class ChannelReader:
         *,
         exact: bool = False,
     ) -> None:
+        super().__init__(exact=exact)
         self._how = HEADERS[marks.speech]
         self._tools = KnownTools(tools)
         self._calls = CallReader(marks.calls, self._tools)
-        self._trimmer = Trimmer(exact=exact)
-        self._out: list[ReadPiece] = []
-        self._underway: Underway = ()
-        self._text = ""
         self._begun = False  # a header has been read
         self._header: MessageHeader | None = self._how.open(prompt)  # None while a header is read
 
@@ -69,36 +64,10 @@ class ChannelReader:
         """Whether the position is inside a thought."""
         return self._header is not None and self._header.kind == "thought"
 
-    @property
-    def underway(self) -> Underway:
-        """The incomplete calls at the present position; see `MarkReader`."""
-        return self._underway
-
-    def feed(self, text: str) -> Iterator[ReadPiece]:
-        """Add text; yield the pieces that are known now."""
-        self._text += text
-        self._underway = ()
-        yield from self._read(final=False, cut=False)
-
-    def end(self, *, cut: bool = False) -> Iterator[ReadPiece]:
-        """End the answer; yield what was held back.
-
-        Args:
-            cut: a limit ended it.
-        """
-        yield from self._read(final=True, cut=cut)
-        yield from self._trimmer.end()
-
-    def _read(self, *, final: bool, cut: bool) -> Iterator[ReadPiece]:
-        while self._text and (
-            self._head(final=final)
-            if self._header is None
-            else self._body(self._header, final=final, cut=cut)
-        ):
-            pass
-        pieces, self._out = self._out, []
-        for piece in pieces:
-            yield from self._trimmer.take(piece)
+    def _step(self, *, final: bool, cut: bool) -> bool:
+        if self._header is None:
+            return self._head(final=final)
+        return self._body(self._header, final=final, cut=cut)
 
     def _head(self, *, final: bool) -> bool:
         """Read a header; return whether there is more to read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from localspec.chat.dialects.marks import may_begin, overlap, skip_blanks
@@ -11,19 +11,17 @@ from localspec.chat.dialects.notations.values import UnfinishedText
 from localspec.chat.dialects.reading.answer_parts import (
     Call,
     ContentPiece,
-    ReadPiece,
     ThoughtPiece,
-    Underway,
 )
 from localspec.chat.dialects.reading.calls import CallReader, stray_closers
 from localspec.chat.dialects.reading.known_tools import KnownTools, NoCall
-from localspec.chat.dialects.reading.trim import Trimmer
+from localspec.chat.dialects.reading.piece_reader import PieceReader
 from localspec.chat.dialects.shapes import AnswerMarks
 
 _LEFT_OVER = re.compile(r"[\]})`\s]{0,8}")
 
 
-class MarkReader:
+class MarkReader(PieceReader):
     """Reads an answer in pieces; the result does not depend on how it is cut.
 
     Args:
@@ -41,12 +39,9 @@ class MarkReader:
         *,
         exact: bool = False,
     ) -> None:
+        super().__init__(exact=exact)
         self._marks = marks
         self._calls = CallReader(marks.calls, KnownTools(tools))
-        self._text = ""
-        self._trimmer = Trimmer(exact=exact)
-        self._out: list[ReadPiece] = []
-        self._underway: Underway = ()
         self._over = False  # an end mark has come
         self._line = ""  # the text before this position on the same line
         self._fresh = True  # this part is only white space so far
@@ -64,39 +59,12 @@ class MarkReader:
         """Whether the position is inside a thought."""
         return self._thought is not None
 
-    @property
-    def underway(self) -> Underway:
-        """The incomplete calls in the model's own notation at the present position.
-
-        Unless a grammar enforces that notation, they may still turn out to be text.
-        """
-        return self._underway
-
-    def feed(self, text: str) -> Iterator[ReadPiece]:
-        """Add text; yield the pieces that are known now."""
-        self._text += text
-        self._underway = ()
-        yield from self._read(final=False, cut=False)
-
-    def end(self, *, cut: bool = False) -> Iterator[ReadPiece]:
-        """End the answer; yield what was held back.
-
-        Args:
-            cut: a limit ended it.
-        """
-        yield from self._read(final=True, cut=cut)
-        yield from self._trimmer.end()
-
-    def _read(self, *, final: bool, cut: bool) -> Iterator[ReadPiece]:
-        while self._text and not self._over:
-            step = self._content if self._thought is None else self._think
-            if not step(final=final, cut=cut):
-                break
+    def _step(self, *, final: bool, cut: bool) -> bool:
+        step = self._content if self._thought is None else self._think
+        more = not self._over and step(final=final, cut=cut)
         if self._over:
             self._text = ""
-        pieces, self._out = self._out, []
-        for piece in pieces:
-            yield from self._trimmer.take(piece)
+        return more
 
     # Inside a thought
 
