@@ -273,7 +273,14 @@ async def test_where_nothing_is_known_it_says_so_and_what_to_do() -> None:
 @pytest.mark.slow
 async def test_a_real_answer_is_looked_into_while_it_is_written_and_afterwards() -> None:
     request = LoadRequest(
-        pair="toy", temp=0.8, seed=3, gamma=3, grammar=ENDLESS, n_predict=1500, threads=1
+        pair="toy",
+        ctx_size=8192,
+        temp=0.8,
+        seed=3,
+        gamma=3,
+        grammar=ENDLESS,
+        n_predict=-1,
+        threads=1,
     )
 
     app = ChatApp(EngineClient(request))
