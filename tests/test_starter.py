@@ -140,6 +140,15 @@ def test_pull_and_rm_know_both_names(  # noqa: PLR0917 - fixtures
     assert (nothing.code, "there is nothing to remove" in nothing.err) == (1, True)
 
 
+def test_the_packages_file_is_not_removed(
+    hub_world: World, places: Path, starter_file: Path
+) -> None:
+    done = hub_world.run("rm", STARTER)
+    assert (done.code, done.out) == (1, "")
+    assert f"its file belongs to {starter.PACKAGE}" in done.err
+    assert starter_file.exists()
+
+
 def test_another_file_in_its_place_is_not_taken(
     hub_world: World, places: Path, no_package: None
 ) -> None:
@@ -426,6 +435,20 @@ def test_as_advised_it_is_an_assistant_with_four_of_five_seeds(starter_file: Pat
     assert sum(map(an_assistant, answers["who are you?"])) >= 4
     assert sum(map(defines, answers[FUNCTION])) >= 4
     assert sum(corrected(each) == 3 for each in answers[SPELLING]) >= 3
+
+
+def test_its_first_prompt_shows_drafting_at_work(starter_file: Path) -> None:
+    """With its own sampling: in four of five answers a third of the tokens is copied."""
+    shares = []
+    with closing(loaded(pair=STARTER, n_predict=96)) as session:
+        sampling = session.settings.sampling
+        for seed in range(1, 6):
+            sampling = replace(sampling, seed=seed)
+            session.settings = replace(session.settings, sampling=sampling, gamma=4)
+            said(session, STARTER_PROMPTS[0])
+            figures = session.figures()
+            shares.append(figures.accepted / figures.generated)
+    assert sum(share >= 1 / 3 for share in shares) >= 4, shares
 
 
 # --- what an empty conversation says ----------------------------------------------------------

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localspec.errors import LocalspecError, NotOnHub
+from localspec.errors import LocalspecError, ModelError, NotOnHub
 from localspec.pairs.disk import folders, installed, starter, trained_heads
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.hub import cache as hub_cache
@@ -55,8 +55,13 @@ def _remove_starter(retries: RetryPolicy) -> Removal:
     try:
         removal = _remove_pair(STARTER, retries)
     except NotOnHub:
-        if packaged is None and not freed:
+        if not freed and packaged is None:
             raise
+        if not freed:
+            raise ModelError(
+                f"nothing of the starter is removed: its file belongs to {starter.PACKAGE}",
+                f"Uninstall that Python package to remove it: {packaged}",
+            ) from None
         removal = Removal(STARTER, 0, ())
     kept = (f"{packaged}: it belongs to the package {starter.PACKAGE}",) if packaged else ()
     return replace(removal, freed=removal.freed + freed, kept=(*removal.kept, *kept))

@@ -44,7 +44,8 @@ STARTER_CAN = (
     " facts up. Try:"
 )
 STARTER_PROMPTS = (
-    "Correct the spelling: I went to the libary to borow a book on gardning.",
+    "Copy this text and correct the spelling: Last week I went to the libary to borow a book on"
+    " gardning. The book was very good, and I read it in one day.",
     "Rewrite in the past tense: She walks to the market and buys some bread.",
     "Write a Python function that reverses a string.",
 )
