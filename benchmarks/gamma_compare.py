@@ -1,4 +1,4 @@
-"""Automatic gamma against every fixed one and plain decoding, on a real pair.
+"""Automatic gamma against every fixed one and plain decoding, on a real pair or with prompt lookup.
 
 Four kinds of text at temperature 0 and 0.8. All settings go side by side in one process, each with
 contexts of its own over the same weights: round by round the one that has written least goes on,
@@ -261,7 +261,7 @@ def race(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--draft", type=Path, help="without one, prompt lookup drafts")
     parser.add_argument("--gammas", default="0,1,2,3,4,6,8,12")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--choose", type=int, default=3)
@@ -274,24 +274,20 @@ def main() -> None:
     fixed = arguments.gammas.split(",")
     options = ContextOptions(n_ctx=arguments.ctx_size, threads=arguments.threads)
     started = time.perf_counter()
-    with (
-        Model.load(arguments.target) as target,
-        Model.load(arguments.draft) as draft,
-        ExitStack() as open_,
-    ):
+    with Model.load(arguments.target) as target, ExitStack() as open_:
+        models = [target]
+        if arguments.draft:
+            models.append(open_.enter_context(Model.load(arguments.draft)))
         contexts = [
-            (
-                open_.enter_context(Context(target, options)),
-                open_.enter_context(Context(draft, options)),
-            )
+            [open_.enter_context(Context(model, options)) for model in models]
             for _ in (*fixed, AUTO)
         ]
         auto = measured(*contexts[-1])
         policies: list[tuple[str, GammaPolicy]] = [(n, FixedGamma(int(n))) for n in fixed]
         policies.append((AUTO, auto))
         lanes = [
-            Lane(name, its, (small,), policy)
-            for (name, policy), (its, small) in zip(policies, contexts, strict=True)
+            Lane(name, its, drafts, policy, lookup=not arguments.draft)
+            for (name, policy), (its, *drafts) in zip(policies, contexts, strict=True)
         ]
         runs = Runs()
         if arguments.chosen is not None:
@@ -377,8 +373,9 @@ def own_ratio(lane: Lane) -> list[float]:
 
 
 def table(runs: Runs, fixed: Sequence[str], arguments: argparse.Namespace) -> str:
+    drafts = f"draft {arguments.draft.name}" if arguments.draft else "prompt lookup"
     lines = [
-        f"Target {arguments.target.name}, draft {arguments.draft.name}, {arguments.tokens} tokens,"
+        f"Target {arguments.target.name}, {drafts}, {arguments.tokens} tokens,"
         f" {arguments.choose} runs to choose, {arguments.repeats} to score.",
         "",
         "| text | temperature | plain, tokens/s | best fixed | auto / best fixed | auto / plain"

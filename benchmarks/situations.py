@@ -42,22 +42,25 @@ from localspec.loading.load_request import LoadRequest
 ANSWERS, TOKENS, EARLY = 40, 128, 64
 SHORT = 900  # characters of a question: every setting reads it for itself
 FIXED = ("1", "2", "4", "8")
-BUSY = "while True: pass"
+BEGIN = """
+import os, random, signal, time
+parent = os.getppid()
+"""
+"""Each loop below ends when this process is gone, however that ended."""
+BUSY = "while os.getppid() == parent: pass"
 BURSTS = """
-import random, time
-while True:
+while os.getppid() == parent:
     until = time.time() + random.uniform(0.5, 3)
     while time.time() < until: pass
     time.sleep(random.uniform(0.5, 6))
 """
 HALVING = """
-import os, signal, time
-while True:
+while os.getppid() == parent:
     until = time.time() + 20
-    while time.time() < until:
-        os.kill(os.getppid(), signal.SIGSTOP)
+    while time.time() < until and os.getppid() == parent:
+        os.kill(parent, signal.SIGSTOP)
         time.sleep(0.01)
-        os.kill(os.getppid(), signal.SIGCONT)
+        os.kill(parent, signal.SIGCONT)
         time.sleep(0.01)
     time.sleep(20)
 """
@@ -127,7 +130,7 @@ def disturbed(script: str) -> Iterator[None]:
     if not script:
         yield
         return
-    process = subprocess.Popen([sys.executable, "-c", script])
+    process = subprocess.Popen([sys.executable, "-c", BEGIN + script])
     try:
         yield
     finally:
