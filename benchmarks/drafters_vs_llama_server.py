@@ -1,22 +1,22 @@
-"""What drafts here, all of it chosen automatically, beside llama-server with each of its drafters.
+"""What drafts here, all of it chosen automatically, compared with llama-server and its drafters.
 
-    uv run python benchmarks/drafters_vs_llama_server.py --binary build/bin/llama-server
-        --target T.gguf --draft D.gguf --output table.md
+    uv run python -m benchmarks.drafters_vs_llama_server --binary build/bin/llama-server
+        --target T.gguf [--draft D.gguf] --output table.md
 
 Build it of llama-cpp-python's own source, so that both sides run the same kernels (cmake -B build
-vendor/llama.cpp, then cmake --build build -t llama-server). The eight kinds of text of
-`drafters_compare.py` are asked of `localspec serve` (the draft and lookup; which, and how much: its
-own choice) and of llama-server: plain, with the draft at some lengths, with `ngram-mod` and
-`ngram-map-k` as they come and with short patterns, and with the draft behind either. All of them
-are loaded; they stream their answers in turns, in a random order: the same rendered prompts, chain,
-threads and context. The first `--choose` questions of every kind and temperature choose the best of
-llama-server's, the others score it. Compared is what a client sees: tokens per second after the
-first. `ngram-mod` remembers what other requests said, and the questions come of few texts: its
-servers begin anew for every question. Texts differ at 0.8, since two programs draw differently. An
-answer counts only if on neither side most of what could be copied repeats itself, not the question.
+vendor/llama.cpp, then cmake --build build -t llama-server). Short questions of the eight kinds of
+`real_prompts.py` are asked of `localspec serve` (lookup, and the draft if there is one; which, and
+how much: its own choice) and of llama-server: plain, with `ngram-mod` and `ngram-map-k` as they
+come and with short patterns, and with the draft at some lengths, alone and after either. All of
+them are loaded; they stream their answers in turns, in a random order: the same rendered prompts,
+chain, threads and context. The first `--choose` questions of every kind and temperature choose the
+best of llama-server's, the others score it. Compared is what a client sees: tokens per second after
+the first. `ngram-mod` remembers what other requests said, so that its servers begin anew for every
+question. Texts differ at 0.8, since two programs draw differently. An answer counts only if on
+neither side most of what could be copied repeats itself, not the question.
 
-A question takes about (twelve settings or one, and ours) x 16 x 96 tokens. It stops behind
-`--minutes` and goes on from the JSON beside `--output`.
+A question takes about (all settings or one, and ours) x 16 x 96 tokens. It stops after `--minutes`
+and goes on from the JSON next to `--output`.
 """
 
 from __future__ import annotations
@@ -32,19 +32,17 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
 import msgspec
-from drafters_compare import COPYING, OTHERS, TEMPERATURES, own_loop, question
-from gamma_compare import interval
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 from msgspec import Struct
 
+from benchmarks.gamma_compare import TEMPERATURES, interval
+from benchmarks.real_prompts import COPYING, OTHERS, questions
 from localspec.engine.llama import Model, machine, repacking_works
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.endpoint import Serving, streaming
 
 Server = Callable[[], AbstractContextManager[int]]
@@ -52,6 +50,10 @@ Server = Callable[[], AbstractContextManager[int]]
 OURS, PLAIN = "localspec", "plain"
 CHAIN = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
 AIMS = {0.0: 1.05, 0.8: 1.15}
+SHORT = 1500  # characters of a question: every server reads it
+SEED = 11  # of the questions
+_FEW = 8  # tokens that could be copied: fewer are no loop
+_GRAM = 3  # of a loop: two tokens repeat by chance
 _MOD = "--spec-ngram-mod-n-match 8 --spec-ngram-mod-n-min 2 --spec-ngram-mod-n-max 24"
 _MAP = "--spec-ngram-map-k-size-n 4 --spec-ngram-map-k-size-m 12"
 _SHORT = {"mod": ("ngram-mod", _MOD.split()), "map": ("ngram-map-k", _MAP.split())}
@@ -71,7 +73,7 @@ def llama_server(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     command = [
-        *(str(binary), "-m", str(target), "-t", threads, "-c", "1024", "-np", "1"),
+        *(str(binary), "-m", str(target), "-t", threads, "-c", "2048", "-np", "1"),
         *("--cache-ram", "0", "--port", str(port)),
         *(() if repacking_works() else ("--no-repack",)),
         *drafting,
@@ -88,25 +90,51 @@ def llama_server(
         process.wait()
 
 
-def drafters(draft: Path, threads: int, lengths: Sequence[str]) -> dict[str, tuple[str, ...]]:
+@cache
+def texts(each: int) -> dict[str, list[str]]:
+    """The first turns of `each` short questions of every kind."""
+    found: dict[str, list[str]] = {kind: [] for kind in (*COPYING, *OTHERS)}
+    for one in questions(8 * each, seed=SEED):
+        if len(one.turns[0]) < SHORT and len(found[one.kind]) < each:
+            found[one.kind].append(one.turns[0])
+    assert all(len(drawn) == each for drawn in found.values())
+    return found
+
+
+def own_loop(ids: Sequence[int], answer: Sequence[int]) -> bool:
+    """Whether most of what lookup could have copied stood in the answer itself alone."""
+    asked = {tuple(ids[i : i + _GRAM + 1]) for i in range(len(ids) - _GRAM)}
+    text, before = [*ids[-_GRAM:], *answer], set(asked)
+    hits = own = 0
+    for i in range(len(text) - _GRAM):
+        gram = tuple(text[i : i + _GRAM + 1])
+        hits += gram in before
+        own += gram in before and gram not in asked
+        before.add(gram)
+    return hits >= _FEW and 2 * own > hits
+
+
+def drafters(
+    draft: Path | None, threads: int, lengths: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
     """llama-server's settings by name, with the words of its command line.
 
     Where several types are named the first of llama.cpp's own order that has a draft drafts:
     patterns before the model.
     """
-    model = ("-md", str(draft), "-td", str(threads))
     found: dict[str, tuple[str, ...]] = {PLAIN: ()}
+    for kind, short in _SHORT.values():
+        found[kind] = ("--spec-type", kind)
+        found[f"{kind}, short"] = ("--spec-type", kind, *short)
+    if draft is None:
+        return found
+    model = ("-md", str(draft), "-td", str(threads))
     for n in lengths:
         found[f"draft {n}"] = ("--spec-type", "draft-simple", *model, "--spec-draft-n-max", n)
     for name, (kind, short) in _SHORT.items():
-        both = f"{kind},draft-simple"
-        found[kind] = ("--spec-type", kind)
-        found[f"{kind}, short"] = ("--spec-type", kind, *short)
-        found[f"draft 3, {kind}"] = ("--spec-type", both, *model)
-        found[f"draft 1, {name} short"] = (
-            *("--spec-type", both, *model, "--spec-draft-n-max", "1"),
-            *short,
-        )
+        both = ("--spec-type", f"{kind},draft-simple", *model)
+        found[f"draft 3, {kind}"] = both
+        found[f"draft 1, {name} short"] = (*both, "--spec-draft-n-max", "1", *short)
     return found
 
 
@@ -167,7 +195,7 @@ def ask(
     """One question to all of these, in this order."""
     at, kind, temperature = asked
     number = at + arguments.questions * (temperature > 0)
-    prompt = rendered(model.chat_template or "", question(kind, number))
+    prompt = rendered(model.chat_template or "", texts(2 * arguments.questions)[kind][number])
     ids = model.tokenize(prompt, add_special=True, parse_special=True)
     never = {} if kind in COPYING else {str(token): -100 for token in model.end_tokens}
     body = CHAIN | {
@@ -274,9 +302,10 @@ def report(runs: Sequence[Asked], arguments: argparse.Namespace) -> str:
     """The tables with what they are of."""
     scored = [run for run in runs if run.at >= arguments.choose]
     counted = {t: sum(r.temperature == t and not r.loops for r in scored) for t in TEMPERATURES}
+    drafts = f"draft {arguments.draft.name}" if arguments.draft else "prompt lookup"
     spread = [run.speeds[PLAIN] for run in runs if PLAIN in run.speeds]
     said = (
-        f"Target {arguments.target.name}, draft {arguments.draft.name}, {arguments.threads}"
+        f"Target {arguments.target.name}, {drafts}, {arguments.threads}"
         f" threads, {arguments.tokens} tokens; {arguments.choose} questions of each kind and"
         f" temperature choose,"
         f" {len(scored)} answers score, of which {counted[0.0]} and {counted[0.8]} are no loops;"
@@ -290,7 +319,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", type=Path, required=True)
     parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--draft", type=Path, help="without one, both copy what repeats")
     parser.add_argument("--lengths", default="1,3,6", help="of llama-server's draft model")
     parser.add_argument("--questions", type=int, default=9)
     parser.add_argument("--choose", type=int, default=3)
@@ -304,7 +333,8 @@ def main() -> None:
     runs = msgspec.json.decode(known, type=list[Asked])
     with ExitStack() as open_:
         model = open_.enter_context(Model.load(arguments.target))
-        threads, words = str(arguments.threads), ("--draft", f"{arguments.draft},lookup")
+        threads = str(arguments.threads)
+        words = ("--draft", f"{arguments.draft},lookup" if arguments.draft else "lookup")
         served = open_.enter_context(Serving("-t", threads, *words, pair=str(arguments.target)))
         servers: dict[str, Server] = {OURS: partial(nullcontext, served.port)}
         its = drafters(arguments.draft, arguments.threads, arguments.lengths.split(","))

@@ -41,14 +41,13 @@ from localspec.chat.figures.figures import gamma_words
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
-from localspec.engine.drafters.head_drafter import head_drafter
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.protocol import Drafter
 from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.llama import Context, ContextOptions, Head, Model, machine
+from localspec.engine.llama import Context, ContextOptions, Model, machine
 from localspec.engine.lookup import Lookup
 from localspec.engine.record.stats import DRAFT, GenerationStats, Round
 from localspec.engine.round.generate import Engine
@@ -136,9 +135,7 @@ def rate(speeds: Sequence[float]) -> float:
 
 
 def drafter(target: Model, draft: Context) -> Drafter:
-    """What drafts with a head, or with a model, whether it has the target's tokens or others."""
-    if isinstance(draft, Head):
-        return head_drafter(draft)
+    """What drafts with a model, whether it has the target's tokens or others."""
     model = draft.model
     size = min(target.n_vocab, model.n_vocab)
     if all(target.piece(token) == model.piece(token) for token in range(size)):
@@ -174,7 +171,7 @@ class Lane:
 
     Args:
         name: how the setting is called.
-        target, drafts: its contexts, of draft models and of heads.
+        target, drafts: its contexts.
         policy: how much is drafted.
         lookup: whether what repeats is copied.
         same_text: draw so that every lane writes the same text with one seed.
@@ -197,16 +194,14 @@ class Lane:
         copier = Lookup(target.n_ctx, model.is_end) if lookup else None
         self.engine = Engine(target, *drafters, lookup=copier)
 
-    def start(
-        self, prompt: str, *, temperature: float, seed: int, tokens: int, ends: bool = False
-    ) -> None:
-        """Read the prompt, and decode the first token; the answer ends only if it may."""
+    def start(self, prompt: str, *, temperature: float, seed: int, tokens: int) -> None:
+        """Read the prompt, and decode the first token; the answer does not end by itself."""
         model = self.engine.target.model
         render = Jinja2ChatFormatter(model.chat_template or "", eos_token="", bos_token="")
         text = render(messages=[{"role": "user", "content": prompt}]).prompt
-        ids = self.ids = model.tokenize(text, add_special=True, parse_special=True)
+        ids = model.tokenize(text, add_special=True, parse_special=True)
         # No end of generation: the runs must be of one length.
-        never = {} if ends else {token: float("-inf") for token in model.end_tokens}
+        never = {token: float("-inf") for token in model.end_tokens}
         sampling = SamplingParams(temperature=temperature, seed=seed, logit_bias=never)
         cancel, self.stats = Cancel(), GenerationStats()
         for context in self._read_anew:
@@ -242,18 +237,10 @@ class Lane:
         return self.stats.generated_tokens / (self.first_s + self.seconds)
 
 
-def race(
-    lanes: Sequence[Lane],
-    prompt: str,
-    *,
-    temperature: float,
-    seed: int,
-    tokens: int,
-    ends: bool = False,
-) -> None:
+def race(lanes: Sequence[Lane], prompt: str, *, temperature: float, seed: int, tokens: int) -> None:
     """Let all go side by side: always the one that has written least."""
     for lane in lanes:
-        lane.start(prompt, temperature=temperature, seed=seed, tokens=tokens, ends=ends)
+        lane.start(prompt, temperature=temperature, seed=seed, tokens=tokens)
     while running := [lane for lane in lanes if not lane.over]:
         min(running, key=lambda lane: lane.stats.generated_tokens).go_on()
 

@@ -77,17 +77,16 @@ Answer = Sequence[Place]
 
 @cache
 def recorded(kinds: tuple[str, ...], temperature: float) -> Sequence[Answer]:
-    """Of each of these kinds all answers at this temperature, one behind the other."""
+    """Of each of these kinds all answers at this temperature, one after the other."""
+    return [[place for each in answers(kind, temperature) for place in each] for kind in kinds]
+
+
+@cache
+def answers(kind: str, temperature: float) -> Sequence[Answer]:
+    """The recorded answers of one kind at one temperature."""
     texts = json.loads(RECORDED.read_text("utf-8"))["texts"]
-    return [
-        [
-            place
-            for text in texts
-            if (text["kind"], text["temperature"]) == (kind, temperature)
-            for place in places_of(text)
-        ]
-        for kind in kinds
-    ]
+    wanted = (kind, temperature)
+    return [places_of(text) for text in texts if (text["kind"], text["temperature"]) == wanted]
 
 
 def places_of(text: dict) -> Answer:
