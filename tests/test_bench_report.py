@@ -334,6 +334,17 @@ def test_every_printable_letter_is_painted_as_one_of_its_own() -> None:
     assert Drawing(20, 20).png() not in painted
 
 
+def test_a_png_without_pillow_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(UsageError, match="Pillow is not installed") as caught:
+        output.check([tmp_path / "report.png"])
+    assert "localspec[png]" in caught.value.remedy
+    output.check([tmp_path / "report.svg"])
+    output.write(full(), tmp_path / "report.svg")
+
+
 def test_paths_are_tried_before_and_left_as_they_were(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     kept.write_text("precious")

@@ -7,11 +7,15 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 from textwrap import wrap
-
-from PIL import Image, ImageDraw, ImageFont
+from typing import TYPE_CHECKING
 
 from localspec.bench.result import ArmReport, BenchReport, MeanInterval, SweepPoint
 from localspec.formats import known
+
+if TYPE_CHECKING:
+    from PIL import ImageDraw
+
+# ruff: noqa: PLC0415 - Pillow is an extra, which only a PNG needs
 
 _SCALE = 2  # pixels of the PNG for one of the drawing
 _WIDTH, _LEFT, _RIGHT = 900.0, 150.0, 860.0
@@ -66,6 +70,8 @@ class Drawing:
         )
 
         def stroke(pen: ImageDraw.ImageDraw) -> None:
+            from PIL import ImageFont
+
             font = ImageFont.load_default(_SCALE * size)
             pen.text((_SCALE * x, _SCALE * y), text, colour, font, anchor="ls")
 
@@ -85,6 +91,8 @@ class Drawing:
 
     def png(self) -> bytes:
         """The drawing as a PNG file of `_SCALE` times the size, in Pillow's own font."""
+        from PIL import Image, ImageDraw
+
         size = math.ceil(_SCALE * self.width), math.ceil(_SCALE * self.height)
         image = Image.new("RGB", size, "white")
         pen = ImageDraw.Draw(image)

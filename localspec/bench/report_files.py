@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def check(paths: Sequence[Path]) -> None:
     """Check that every file can be written, without changing existing ones.
 
     Raises:
-        UsageError: an ending is unknown.
+        UsageError: an ending is unknown, or a PNG is asked for without Pillow.
         LocalspecError: a file cannot be written.
     """
     for path in paths:
@@ -29,6 +30,11 @@ def check(paths: Sequence[Path]) -> None:
             raise UsageError(
                 f"{path.name} has no ending that chooses a format",
                 f"Choose one of {', '.join('.' + ending for ending in ENDINGS)}.",
+            )
+        if path.suffix.lower() == ".png" and find_spec("PIL") is None:
+            raise UsageError(
+                f"{path.name} cannot be drawn: Pillow is not installed",
+                "Write an .svg, or install it: pip install 'localspec[png]'.",
             )
         try:
             if path.exists():
@@ -67,7 +73,7 @@ def _unwritable(path: Path, error: OSError) -> LocalspecError:
 def _content(report: BenchReport, ending: str) -> bytes:
     """The file's bytes."""
     if ending in ("png", "svg"):
-        from localspec.bench.picture import draw  # noqa: PLC0415 - text reports need no Pillow
+        from localspec.bench.picture import draw  # noqa: PLC0415 - text reports need none
 
         return draw(report).png() if ending == "png" else draw(report).svg()
     return {"json": to_json, "csv": csv, "md": markdown}[ending](report).encode()
