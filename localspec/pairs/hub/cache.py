@@ -7,7 +7,6 @@ the files.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shutil
 import stat
@@ -137,12 +136,10 @@ def publish(file: RemoteFile, complete: Path | None, revision: str) -> None:
 
     `complete` holds its bytes, which are moved; None if the blob is there already.
     """
-    blob, pointer = blob_path(file), snapshot_path(file)
+    blob = blob_path(file)
     if complete is not None:
         complete.replace(blob)
-    leads_there = pointer.is_symlink() and folders.real(pointer) == folders.real(blob)
-    if not (leads_there and blob.is_file()):
-        _link(pointer, blob, alone=complete is not None)
+    _link(snapshot_path(file), blob, alone=complete is not None)
     note_revision(file, revision)
 
 
@@ -156,18 +153,9 @@ def note_revision(file: RemoteFile, revision: str) -> None:
 
 def _link(pointer: Path, blob: Path, *, alone: bool) -> None:
     """Make `pointer` a link to `blob`; without links, a copy, or the `blob` moved if `alone`."""
-    aside = pointer.with_name(f".{pointer.name[:100]}.{os.getpid()}")
-    aside.unlink(missing_ok=True)
-    try:
-        if constants().HF_HUB_DISABLE_SYMLINKS:
-            raise OSError
-        aside.symlink_to(os.path.relpath(blob, pointer.parent))
-    except (OSError, NotImplementedError):  # Windows allows links to few users
-        if alone:
-            aside = blob
-        else:
-            shutil.copyfile(blob, aside)
-    aside.replace(pointer)
+    from huggingface_hub.file_download import _create_symlink
+
+    _create_symlink(str(blob), str(pointer), new_blob=alone)
 
 
 def free_bytes(folder: Path) -> int:
