@@ -182,7 +182,7 @@ FAULTS: Final = {
         Fault(
             "A server that knows no ranges has its file appended to what is there.",
             "pairs/hub/download.py",
-            "known = self._done - body.start",
+            "known = self._done - at",
             "known = 0",
         ),
         Fault(
@@ -206,7 +206,7 @@ FAULTS: Final = {
         Fault(
             "Two pairs get one name.",
             "pairs/hub/pair_pull.py",
-            "return len(known) == len(ours) and all(map(_same, known, ours))",
+            "return [_identity(model) for model in existing.models] == ours",
             "return True",
         ),
         Fault(

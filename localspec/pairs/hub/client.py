@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -16,18 +16,11 @@ from urllib.parse import quote
 import msgspec
 
 from localspec import formats
-from localspec.errors import (
-    AccessDenied,
-    BadReference,
-    HubError,
-    HubOffline,
-    HubUnavailable,
-    NotOnHub,
-)
+from localspec.errors import AccessDenied, HubError, HubOffline, HubUnavailable, NotOnHub
 from localspec.limits import LARGEST_FILE
 from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.environment import certificates, proxies
-from localspec.pairs.hub.response_body import ResponseBody, endpoint
+from localspec.pairs.hub.response_body import Take, endpoint, receive
 from localspec.pairs.hub.retries import (
     NO_HUB,
     RetryPolicy,
@@ -82,25 +75,14 @@ def look_up(reference: Reference, retries: RetryPolicy) -> RemoteRepo:
     """Ask the Hub about a repository at a revision. Raises `HubError` or `Cancelled`."""
     repo, revision = reference.repo, quote(reference.revision or "main", safe="")
     url = f"{endpoint()}/api/models/{repo}/revision/{revision}?blobs=true"
-
-    def read() -> bytes:
-        got = bytearray()
-        with translated(reference), ResponseBody(url, retries) as body:
-            for piece in body:
-                got += piece
-                if len(got) > MOST_TOLD:
-                    size = formats.size(MOST_TOLD)
-                    raise HubUnavailable(f"{endpoint()} answers with more than {size}", NO_HUB)
-        return bytes(got)
-
-    told = retried(read, retries)
+    told = _gathered(url, reference, retries)
     try:
         info = msgspec.json.decode(told, type=_Info)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         what = f"{endpoint()} does not answer like a Hub: {reason(error)}"
         raise HubUnavailable(what, NO_HUB) from None
     if info.id.lower() != repo.lower():
-        moved = replace(reference, repo=one_line(info.id, 200))
+        moved = replace(reference, repo=one_line(info.id))
         raise NotOnHub(f"{repo} has moved to {moved.repo}", f"Pull {moved} if you trust its owner.")
     if not re.fullmatch(r"[0-9a-f]{40}", info.sha):
         raise HubUnavailable(f"{endpoint()} gives no commit for {repo}", NO_HUB)
@@ -113,12 +95,9 @@ def look_up(reference: Reference, retries: RetryPolicy) -> RemoteRepo:
 
 
 def _licence(info: _Info) -> str:
-    card = info.card or {}
     tags = [tag.removeprefix("license:") for tag in info.tags if tag.startswith("license:")]
-    name = card.get("license_name") or card.get("license") or "".join(tags[:1])
-    if isinstance(name, list):
-        name = ", ".join(one for one in name if isinstance(one, str))
-    return one_line(name, 80) if isinstance(name, str) else ""
+    named = (info.card or {}).get("license_name")  # where the tag is only "other"
+    return one_line(named if isinstance(named, str) else ", ".join(tags), 80)
 
 
 def require_safe(file: RemoteFile) -> None:
@@ -128,59 +107,66 @@ def require_safe(file: RemoteFile) -> None:
         raise HubError(what, "Do not use this repository.")
 
 
-@contextlib.contextmanager
-def open_body(
-    file: RemoteFile, retries: RetryPolicy, start: int = 0, stop: int | None = None
-) -> Iterator[ResponseBody]:
-    """Open the bytes of `file` as `ResponseBody` does. Raises `HubError` or `Cancelled`."""
-    from huggingface_hub import hf_hub_url
-
-    url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=endpoint())
-    with (
-        translated(Reference(file.repo, file.name)),
-        ResponseBody(url, retries, start, stop) as body,
-    ):
-        yield body
+def receive_file(
+    file: RemoteFile, retries: RetryPolicy, take: Take, start: int, tick: Callable[[], None]
+) -> None:
+    """Read `file` from byte `start` by `receive`. Raises `HubError` or `Cancelled`."""
+    with translated(Reference(file.repo, file.name)):
+        receive(_url(file), retries, take, start, tick=tick)
 
 
 def read_range(file: RemoteFile, offset: int, size: int, retries: RetryPolicy) -> bytes:
-    """Read `size` bytes of `file` from `offset`, fewer at its end; raises as `open_body`."""
+    """Read `size` bytes of `file` from `offset`, fewer at its end; raises as `receive_file`."""
     stop = min(offset + size, file.size)
+    if offset >= stop:
+        return b""
+    return _gathered(_url(file), Reference(file.repo, file.name), retries, offset, stop)
 
-    def read() -> bytes:
+
+def _url(file: RemoteFile) -> str:
+    return f"{endpoint()}/{file.repo}/resolve/{file.commit}/{quote(file.name)}"
+
+
+def _gathered(
+    url: str, reference: Reference, retries: RetryPolicy, start: int = 0, stop: int | None = None
+) -> bytes:
+    """Bytes `start` to `stop` of an answer; without `stop` all, which may be `MOST_TOLD`."""
+
+    def attempt() -> bytes:
         got = bytearray()
-        with open_body(file, retries, offset, stop) as body:
-            for piece in body:
-                got += piece
-                if body.start + len(got) >= stop:
-                    break
-        return bytes(got[offset - body.start : stop - body.start])
 
-    return retried(read, retries) if offset < stop else b""
+        def take(at: int, piece: bytes) -> bool:
+            got.extend(piece[max(0, start - at) :])
+            if stop is None and len(got) > MOST_TOLD:
+                size = formats.size(MOST_TOLD)
+                raise HubUnavailable(f"{endpoint()} answers with more than {size}", NO_HUB)
+            return stop is None or len(got) < stop - start
+
+        with translated(reference):
+            receive(url, retries, take, start, stop)
+        return bytes(got if stop is None else got[: stop - start])
+
+    return retried(attempt, retries)
 
 
 @contextlib.contextmanager
 def translated(reference: Reference) -> Iterator[None]:
     """Convert errors of the library and its HTTP client to errors of localspec."""
     from huggingface_hub import errors
-    from huggingface_hub.utils import HFValidationError, httpx  # type: ignore[attr-defined]
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]
 
-    repo = reference.repo
+    broken = httpx.TimeoutException, httpx.NetworkError, httpx.ProxyError, httpx.RemoteProtocolError
     try:
         yield
     except errors.OfflineModeIsEnabled:
-        what = f"{repo} cannot be looked up: offline mode is on"
+        what = f"{reference.repo} cannot be looked up: offline mode is on"
         raise HubOffline(what, "Unset HF_HUB_OFFLINE.") from None
     except errors.HfHubHTTPError as error:
         raise _from_status(error, reference) from None
-    except HFValidationError:
-        raise BadReference(f"{repo!r} is not a repository's name", "Write user/repo.") from None
     except UnicodeEncodeError:
         what = "the access token has characters that no token has"
         raise AccessDenied(what, f"Check the token: {LOGIN}.") from None
-    except (
-        *(httpx.TimeoutException, httpx.NetworkError, httpx.ProxyError, httpx.RemoteProtocolError),
-    ) as error:
+    except broken as error:
         # The Hub's own server, or the storage that it redirects to.
         host = error.request.url.netloc.decode("ascii", "replace")
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):

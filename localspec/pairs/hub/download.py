@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import stat
@@ -129,12 +130,8 @@ class _Fetching:
     def __init__(
         self, file: RemoteFile, retries: RetryPolicy, report: Callable[[FileProgress], None]
     ) -> None:
-        self._file = file
-        self._retries = retries
-        self._report = report
-        self._done = part_size(file)
-        self._fetched = 0
-        self._told = 0.0
+        self._file, self._retries, self._report = file, retries, report
+        self._done, self._fetched, self._told = part_size(file), 0, 0.0
 
     def tell(self, phase: str, done: int | None = None, note: str = "", pause: float = 0) -> None:
         """Report progress, unless the last report is less than `pause` seconds old."""
@@ -195,27 +192,23 @@ class _Fetching:
         return digest
 
     def _fetch_rest(self, part: Any, digest: Any) -> None:
-        if self._done == self._file.size:
-            return
-        with hub.open_body(self._file, self._retries, self._done) as body:
-            known = self._done - body.start  # a server without ranges begins at 0
-            for piece in body:
-                new = memoryview(piece)[known : known + self._file.size - self._done]
-                known = max(0, known - len(piece))
-                digest.update(new)
-                self._keep(part, new)
-                if self._done == self._file.size:
-                    return
-        raise TransferInterrupted("the connection broke off")
+        def keep(at: int, piece: bytes) -> bool:
+            known = self._done - at  # a server without ranges begins at 0
+            new = memoryview(piece)[known : self._file.size - at]
+            digest.update(new)
+            while new:
+                written = part.write(new)
+                _push_out(part.fileno(), self._done, self._done + written)
+                self._done += written
+                self._fetched += written
+                new = new[written:]
+            return self._done < self._file.size
 
-    def _keep(self, part: Any, new: memoryview) -> None:
-        while new:
-            written = part.write(new)
-            _push_out(part.fileno(), self._done, self._done + written)
-            self._done += written
-            self._fetched += written
-            new = new[written:]
-        self.tell("fetching", pause=_REPORT_EVERY_S)
+        if self._done < self._file.size:
+            tell = functools.partial(self.tell, "fetching")
+            hub.receive_file(self._file, self._retries, keep, self._done, tell)
+        if self._done < self._file.size:
+            raise TransferInterrupted("the connection broke off")
 
 
 def _open_safely(path: str, flags: int) -> int:

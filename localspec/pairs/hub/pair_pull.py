@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import click
+
 from localspec import formats, private
 from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
 from localspec.pairs.disk import folders, installed, starter
@@ -26,6 +28,7 @@ from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
 from localspec.pairs.report import vocabulary
 from localspec.pairs.report.examine import PairReport, examine
 from localspec.pairs.report.model_source import ModelSource
+from localspec.safe_text import one_line
 
 # Bytes that a download leaves free on the disk.
 DISK_MARGIN: Final = 256 * 1000 * 1000
@@ -220,31 +223,20 @@ def _derive(target: ModelSource, known: str) -> str:
 
 
 def _free_for(name: str, report: PairReport) -> bool:
-    """Whether `name` is free, or belongs to the same models."""
+    """Whether `name` is free, or belongs to the same models at any commit."""
+    ours = [_identity(model.record()) for model in report.models]
     try:
         existing = installed.find(name)
     except LocalspecError:
         return True  # a damaged record is replaced
     if existing is not None:
-        known, ours = existing.models, report.models
-        return len(known) == len(ours) and all(map(_same, known, ours))
+        return [_identity(model) for model in existing.models] == ours
     entry = catalogue.pairs().get(name)
-    return entry is None or _is_curated(entry, report)
+    return entry is None or [(side.repo, (side.file,)) for side in entry.files] == ours
 
 
-def _same(model: InstalledModel, source: ModelSource) -> bool:
-    """Whether both are the same model, at any commit."""
-    ours = source.record()
-    if model.repo or ours.repo:
-        return (model.repo, model.files) == (ours.repo, ours.files)
-    return model.paths == ours.paths
-
-
-def _is_curated(entry: catalogue.CuratedPair, report: PairReport) -> bool:
-    return len(report.models) == len(entry.files) and all(
-        ours.repo == theirs.repo and ours.files[0].name == theirs.file
-        for theirs, ours in zip(entry.files, report.models, strict=True)
-    )
+def _identity(model: InstalledModel) -> tuple[object, ...]:
+    return (model.repo, model.files) if model.repo else model.paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,23 +291,13 @@ def parse_request(text: str) -> PullRequest:
     """
     words = _words(text)
     words = words[len(_COMMAND) :] if words[: len(_COMMAND)] == _COMMAND else words
-    pairs: list[str] = []
-    given: dict[str, str] = {}
-    while words:
-        word = words.pop(0)
-        option, equals, value = word.partition("=")
-        if not word.startswith("--"):
-            pairs.append(word)
-        elif option not in ("--draft", "--name"):
-            raise UsageError(f"there is no option {option} here", _FORM)
-        elif not equals and not words:
-            raise UsageError(f"{option} says nothing", _FORM)
-        else:
-            given[option] = value if equals else words.pop(0)
-    if len(pairs) != 1:
-        what = "nothing to pull is named" if not pairs else f"{pairs[1]!r} is one model too many"
-        raise UsageError(what, _FORM)
-    return PullRequest(pairs[0], given.get("--draft"), given.get("--name"))
+    options = [click.Option([option]) for option in ("--draft", "--name")]
+    parameters = [click.Argument(["pair"]), *options]
+    command = click.Command("pull", params=parameters, add_help_option=False)
+    try:
+        return PullRequest(**command.make_context("pull", words).params)
+    except click.UsageError as error:
+        raise UsageError(one_line(error.format_message()).rstrip("."), _FORM) from None
 
 
 def _words(text: str) -> list[str]:

@@ -8,12 +8,12 @@ thread ends with its next piece, or at httpx's timeout.
 from __future__ import annotations
 
 import contextlib
-import queue
 import re
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 
 from localspec import formats
 from localspec.errors import HubError, HubUnavailable
@@ -24,13 +24,15 @@ from localspec.safe_text import reason
 
 # ruff: noqa: PLC0415 - importing huggingface_hub takes a second; many commands do not need it
 
-STEP_S: Final = 0.25
+STEP_S: Final = 0.1
 HEAD_S: Final = 60.0  # for name lookup, redirects, certificates and the head of an answer
 MOST_REDIRECTS: Final = 10
 SLOW_S: Final = 60.0  # a connection counts as broken below SLOW_BYTES in this time
 SLOW_BYTES: Final = 64_000
-_PIECES: Final = 16  # pieces of 64 KiB that may queue up
 _FOR_ERRORS: Final = (b"x-error-code", b"x-error-message", b"retry-after", b"x-request-id")
+
+Take: TypeAlias = Callable[[int, bytes], bool]
+"""Receives a piece and its offset in the file; returns whether more is wanted."""
 
 
 def endpoint() -> str:
@@ -38,90 +40,77 @@ def endpoint() -> str:
     return str(constants().ENDPOINT)
 
 
-class ResponseBody:
-    """The bytes of one answer, for a `with`, from `start` to `stop`, or to the end if it is None.
+def receive(
+    url: str,
+    retries: RetryPolicy,
+    take: Take,
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    """Read an answer from byte `start` to `stop`, or to its end, as long as `take` wants more.
 
-    Within the `with`, `start` is the offset of the first byte that arrives: 0 if the server does
-    not support ranges.
+    The pieces begin at 0 if the server does not support ranges. `take` runs in another thread, and
+    never after this function has ended; `tick` runs every `STEP_S` in the caller's.
+
+    Raises:
+        TransferInterrupted: no answer came within `HEAD_S`, or it is too slow.
+        Cancelled: the user stopped it.
+        Exception: whatever the client, the library, `take` or `tick` raised.
     """
-
-    def __init__(
-        self, url: str, retries: RetryPolicy, start: int = 0, stop: int | None = None
-    ) -> None:
-        self.start = start
-        self._retries = retries
-        asked = f"bytes={start}-{'' if stop is None else stop - 1}"
-        ranged = {"Range": asked} if start or stop is not None else {}
-        # Two simple queues transfer 64 KiB in a third of the time that one bounded queue takes.
-        self._come: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
-        for _ in range(_PIECES):
-            self._room.put(None)
-        self._unwanted = threading.Event()
-        self._thread = threading.Thread(target=self._receive, args=(url, ranged), daemon=True)
-
-    def __enter__(self) -> ResponseBody:
-        """Wait at most `HEAD_S` for the answer's head; raise what the client or library raised."""
-        self._thread.start()
-        deadline = time.monotonic() + HEAD_S
-        try:
-            while (head := self._next()) is None:
-                if time.monotonic() > deadline:
+    reading = _Reading(take)
+    threading.Thread(target=reading.run, args=(url, start, stop), daemon=True).start()
+    before = 0
+    try:
+        while not reading.ended.wait(STEP_S):
+            retries.check()
+            tick()
+            has_head = reading.has_head  # first: `since` is renewed before it
+            if time.monotonic() - reading.since > (SLOW_S if has_head else HEAD_S):
+                if not has_head:
                     raise TransferInterrupted(f"{endpoint()} did not answer in time")
-            told = re.match(r"bytes (\d{1,18})-", head.headers.get("Content-Range", ""))
-            if head.status_code != 206:
-                self.start = 0
-            elif told and int(told[1]) != self.start:
-                raise TransferInterrupted(
-                    f"the server sent bytes from {told[1]} on, not from {self.start}"
-                )
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._unwanted.set()
-        self._room.put(None)
-        self._thread.join(STEP_S)
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the pieces as they arrive, and an empty one whenever none arrives for `STEP_S`."""
-        since, count = time.monotonic(), 0
-        while (piece := self._next()) != b"":
-            count += len(piece or b"")
-            if time.monotonic() - since > SLOW_S:
-                if count < SLOW_BYTES:
+                if (count := reading.count - before) < SLOW_BYTES:
                     slow = f"{formats.size(count)} in {formats.duration(SLOW_S)}"
                     raise TransferInterrupted(f"{endpoint()} sends only {slow}")
-                since, count = time.monotonic(), 0
-            yield piece or b""
+                before, reading.since = reading.count, time.monotonic()
+    finally:
+        with reading.lock:
+            reading.wanted = False
+    if reading.error is not None:
+        raise reading.error
 
-    def _next(self) -> Any:
-        """The next item: the response, then pieces, at last an empty one; None if none came yet."""
-        self._retries.check()
-        try:
-            found = self._come.get(timeout=STEP_S)
-        except queue.Empty:
-            return None
-        self._room.put(None)
-        if isinstance(found, Exception):
-            raise found
-        return found
 
-    def _receive(self, url: str, ranged: dict[str, str]) -> None:
+@dataclass(slots=True)
+class _Reading:
+    """One answer, read by a thread; its caller clears `wanted` to end it."""
+
+    take: Take
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    ended: threading.Event = field(default_factory=threading.Event)
+    wanted: bool = True
+    has_head: bool = False
+    since: float = field(default_factory=time.monotonic)
+    count: int = 0
+    error: Exception | None = None
+
+    def run(self, url: str, start: int, stop: int | None) -> None:
+        """Open and read the answer; keep the error that ends it."""
+        ranged = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
         try:
-            with contextlib.closing(_open(url, ranged)) as response:
-                _require_good(response)
-                self._come.put(response)
-                for piece in filter(None, response.iter_raw()):
-                    self._room.get()
-                    if self._unwanted.is_set():
-                        return
-                    self._come.put(piece)
-                self._come.put(b"")
+            with contextlib.closing(_open(url, ranged if start or stop else {})) as response:
+                at = _first_byte(response, start)
+                self.since, self.has_head = time.monotonic(), True
+                for piece in response.iter_raw():
+                    with self.lock:
+                        if not (self.wanted and self.take(at, piece)):
+                            return
+                    at += len(piece)
+                    self.count += len(piece)
         except Exception as error:
-            self._come.put(error)
+            self.error = error
+        finally:
+            self.ended.set()
 
 
 def _open(url: str, ranged: dict[str, str]) -> Any:
@@ -158,13 +147,17 @@ def _open(url: str, ranged: dict[str, str]) -> Any:
     raise httpx.TooManyRedirects("too many redirects")
 
 
-def _require_good(response: Any) -> None:
+def _first_byte(response: Any, start: int) -> int:
+    """The offset at which the body begins; raises the library's errors for a refusal."""
     from huggingface_hub.utils import hf_raise_for_status, httpx  # type: ignore[attr-defined]
 
     # The library would read the body of an error, which is not shown and may be endless.
     known = [header for header in response.headers.raw if header[0].lower() in _FOR_ERRORS]
-    hf_raise_for_status(
-        httpx.Response(response.status_code, headers=known, request=response.request)
-    )
+    status = response.status_code
+    hf_raise_for_status(httpx.Response(status, headers=known, request=response.request))
     if response.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity"):
         raise HubUnavailable(f"{endpoint()} packs its answers, unasked", NO_HUB)
+    told = re.match(r"bytes (\d{1,18})-", response.headers.get("Content-Range", ""))
+    if status == 206 and told and int(told[1]) != start:
+        raise TransferInterrupted(f"the server sent bytes from {told[1]} on, not from {start}")
+    return start if status == 206 else 0

@@ -40,12 +40,10 @@ def silent(_: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often to retry, with which pauses, and whether the user wants to stop.
+    """How often to retry, and whether the user wants to stop.
 
-    Attributes:
-        pauses: seconds before each new attempt; there is one more attempt than pauses.
-        cancel: set by another thread to stop.
-        note: receives the name of the model being looked at.
+    There is one more attempt than `pauses`, in seconds. Another thread sets `cancel` to stop.
+    `note` receives the name of the model being looked at.
     """
 
     pauses: tuple[float, ...] = PAUSES
@@ -83,8 +81,9 @@ def retried(
         try:
             return action()
         except passing as error:
-            failures = 1 if done() - before > _MUCH else failures + 1
-            in_vain = 0 if done() - before > _LITTLE else in_vain + 1
+            gained = done() - before
+            failures = 1 if gained > _MUCH else failures + 1
+            in_vain = 0 if gained > _LITTLE else in_vain + 1
             if in_vain > len(retries.pauses) or error.retry_after > LONGEST_PAUSE:
                 raise
             tell(error.message)
