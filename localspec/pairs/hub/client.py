@@ -1,4 +1,4 @@
-"""Repositories and their bytes, through the library's HTTP session, addresses and errors.
+"""Repositories and their bytes, through the library's HTTP session and errors.
 
 Metadata and downloads are requested here, not by the library: its metadata requests accept answers
 of any size, and its downloads start from zero in every new process.
