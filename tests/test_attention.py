@@ -18,6 +18,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import ProfileStore, Timing, fill, measure
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.errors import Cancelled
+from localspec.loading.load import check
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import attention
 from localspec.loading.measurements.attention import (
@@ -199,14 +200,14 @@ def test_no_choice_where_values_are_quantised_or_memory_is_short(
     toy_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = LoadRequest(pair=str(toy_target), draft="none", ctx_size=1024)
-    more = load_plan(request).unflashed
+    more = load_plan(check(request)).unflashed
     assert more is not None
     assert more > 0
     quantised = LoadRequest(pair=str(toy_target), draft="none", ctx_size=1024, cache_type_v="q8_0")
-    assert load_plan(quantised).unflashed is None
-    taken = load_plan(request).memory.host
+    assert load_plan(check(quantised)).unflashed is None
+    taken = load_plan(check(request)).memory.host
     monkeypatch.setattr("localspec.machine.available", lambda: PROGRAM + taken + more // 2)
-    assert load_plan(request).unflashed is None
+    assert load_plan(check(request)).unflashed is None
 
 
 def run(*arguments: str) -> Any:

@@ -28,7 +28,7 @@ from localspec.engine.length.profile import measure
 from localspec.engine.llama import Context, ContextOptions, Model, backends, devices
 from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.record.stats import DeviceMemory, FinishReason
-from localspec.loading.load import load_session
+from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan
 from tests.support import toy
@@ -367,7 +367,7 @@ def test_so_does_a_head_that_reads_the_target_s_cells(there: bool, tmp_path: Pat
 def test_the_plan_is_what_the_device_is_asked_for() -> None:
     """Within 5 % or 32 MB, by llama.cpp's own account of its buffers."""
     request = asked(ctx_size=4096)
-    planned = load_plan(request).memory.total
+    planned = load_plan(check(request)).memory.total
     session = load_session(request, progress=lambda *_: None, cancel=Cancel())
     try:
         memory = session.memory()
@@ -457,7 +457,7 @@ def test_doctor_names_it() -> None:
 
 
 def test_more_than_the_device_has_is_refused_before_it_is_loaded() -> None:
-    per_token = load_plan(asked(ctx_size=4096)).memory.target_need.device_cache / 4096
+    per_token = load_plan(check(asked(ctx_size=4096))).memory.target_need.device_cache / 4096
     too_many = str(int(1.1 * device().free / per_token))
     options = ("run", "toy", "-p", "Tell me a story.", "--ctx-size", too_many, "-ngl", "all")
     done = localspec(*options, "--gamma", "0", "-fa", "off")

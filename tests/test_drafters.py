@@ -31,11 +31,13 @@ from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import LocalspecError, OutOfMemory, UsageError
 from localspec.loading import model_loader
-from localspec.loading.load import load_session
-from localspec.loading.load_request import AllowedDrafters, LoadRequest
+from localspec.loading.load import check, load_session
+from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.measured_costs import identity_of
 from localspec.loading.planning import load_plan
 from localspec.pairs.memory.free import FreeMemory
+from localspec.pairs.names import draft_option
+from localspec.pairs.names.draft_option import AllowedDrafters
 from tests.support import toy
 
 from .fakes import ended, fake_session
@@ -365,21 +367,21 @@ def test_a_draft_that_is_often_right_comes_to_read_it_all(contexts: dict[str, Co
     ],
 )
 def test_the_words_of_draft(text: str | None, expected: AllowedDrafters) -> None:
-    assert LoadRequest(draft=text).drafters == expected
+    assert draft_option.parse(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", ",", "a,", "a,a", "none,a", "lookup,LOOKUP"])
 def test_what_draft_cannot_mean(text: str) -> None:
     with pytest.raises(UsageError, match="--draft"):
-        _ = LoadRequest(draft=text).drafters
+        draft_option.parse(text)
 
 
 def test_a_draft_named_twice_in_two_ways_is_refused(toy_draft: Path) -> None:
     with pytest.raises(UsageError, match="twice"):
-        load_plan(LoadRequest(pair="toy", draft=f"auto,{toy_draft}"))
+        check(LoadRequest(pair="toy", draft=f"auto,{toy_draft}"))
     there = os.path.relpath(toy_draft)
     with pytest.raises(UsageError, match="twice"):
-        load_plan(LoadRequest(pair="toy", draft=f"{there},{toy_draft}"))
+        check(LoadRequest(pair="toy", draft=f"{there},{toy_draft}"))
 
 
 @pytest.mark.parametrize(
@@ -405,7 +407,7 @@ def test_more_drafters_than_memory_are_refused(
     def planned(number: int) -> int:
         named = ",".join(map(str, drafts[:number]))
         request = LoadRequest(pair=str(toy_target), draft=named, ctx_size=256)
-        return len(load_plan(request).drafts.models)
+        return len(load_plan(check(request)).drafts)
 
     assert planned(1) == 1
     with pytest.raises(OutOfMemory, match=r"the draft d\d.gguf: ") as refused:
@@ -472,9 +474,9 @@ def test_an_answer_tells_the_models_apart() -> None:
 def test_several_models_are_planned_loaded_and_freed(toy_draft: Path, tmp_path: Path) -> None:
     second = shutil.copy(toy_draft, tmp_path / "second.gguf")
     asked = replace(SMALL, draft=f"auto,{second}")
-    plan = load_plan(asked)
-    assert [each.path.name for each in plan.drafts.models][1:] == ["second.gguf"]
-    assert {each.setup.n_ctx for each in plan.drafts.models} == {256}
+    plan = load_plan(check(asked))
+    assert [each.files.paths[0].name for each in plan.checked.drafts][1:] == ["second.gguf"]
+    assert {each.n_ctx for each in plan.drafts} == {256}
     names, _ = loaded(asked)
     assert len(names) == 3
     assert names[-1] == LOOKUP

@@ -38,10 +38,9 @@ from localspec.engine.record.stats import ASSISTANT
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.params import Accept, SamplingParams
 from localspec.errors import Cancelled, EngineError
-from localspec.loading.load import load_session
+from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.measured_costs import measured
-from localspec.loading.planning import load_plan
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.need import ModelSetup, draft_facts, need
@@ -298,7 +297,7 @@ def test_a_pair_with_it_is_planned_loaded_and_measured(
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     asked = request(files, temp=0.9, seed=5, n_predict=24)
-    assert [each.kind for each in load_plan(asked).drafts.models] == [ASSISTANT]
+    assert [each.kind for each in check(asked).drafts] == [ASSISTANT]
     session = load_session(asked, progress=lambda *_: None, cancel=Cancel())
     with closing(session):
         assert list(session.pair.drafts) == [ASSISTANT]

@@ -47,6 +47,7 @@ from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.params import Accept, SamplingParams
 from localspec.engine.round.verify import Draft
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
+from localspec.loading.load import check
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.measured_costs import identity_of
 from localspec.loading.planning import load_plan
@@ -804,10 +805,11 @@ def test_a_pair_may_have_a_draft_model_and_a_head(hub_world: World) -> None:
     done = hub_world.run("pull", str(target), "--draft", both, "--name", "mine")
     assert done.code == 0, done.err
     found = resolver.resolve("mine")
-    assert (found.draft, found.besides) == (draft, (head,))
-    planned = load_plan(LoadRequest(pair="mine", ctx_size=256))
-    assert [each.kind for each in planned.drafts.models] == [DRAFT, EAGLE3]
-    assert planned.total == load_plan(LoadRequest(pair=str(target), draft=both, ctx_size=256)).total
+    assert found.drafts == (draft, head)
+    planned = load_plan(check(LoadRequest(pair="mine", ctx_size=256)))
+    assert [each.kind for each in planned.checked.drafts] == [DRAFT, EAGLE3]
+    spelt = LoadRequest(pair=str(target), draft=both, ctx_size=256)
+    assert planned.total == load_plan(check(spelt)).total
     shown = hub_world.run("show", "mine").out
     assert f"draft       {draft}" in shown
     assert f"head        {head}" in shown
@@ -818,8 +820,8 @@ def test_a_pair_may_have_a_draft_model_and_a_head(hub_world: World) -> None:
     assert row.n_bytes == sum(path.stat().st_size for path in (target, draft, head))
     # Whoever names the target, or the pair for what drafts in it, gets both.
     for how in ({"pair": str(target)}, {"pair": str(target), "draft": "mine"}):
-        again = load_plan(LoadRequest(ctx_size=256, **how))
-        assert [each.path for each in again.drafts.models] == [draft, head]
+        again = check(LoadRequest(ctx_size=256, **how))
+        assert [each.files.paths[0] for each in again.drafts] == [draft, head]
     again = hub_world.run("pull", str(target), "--draft", both, "--name", "mine")
     assert again.code == 0, again.err
     other = hub_world.run("pull", str(target), "--draft", str(draft), "--name", "mine")
@@ -1201,7 +1203,7 @@ def test_before_loading_as_much_memory_is_counted_as_loading_plans(
     for draft in (None, "lookup", "none"):
         looked = examine(path, draft, RetryPolicy(), n_ctx=256, scan=False)
         needed[draft] = looked.outlook.fit.needed
-        planned = load_plan(LoadRequest(pair=path, draft=draft, ctx_size=256, scan=False))
+        planned = load_plan(check(LoadRequest(pair=path, draft=draft, ctx_size=256, scan=False)))
         assert needed[draft] - PROGRAM == planned.total
     assert needed[None] > needed["none"]
 

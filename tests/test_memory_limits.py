@@ -16,7 +16,7 @@ from localspec.cli.subcommands import LEAST, report, require_memory
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
 from localspec.errors import OutOfMemory
-from localspec.loading.load import load_session
+from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan
 
@@ -197,6 +197,8 @@ def test_weights_that_cannot_all_be_locked_are_told(
     monkeypatch.setattr(machine.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(machine.resource, "getrlimit", lambda _which: (limit, -1))
     monkeypatch.setattr(machine, "address_space_left", lambda _threads=0: None)
-    notices = load_plan(LoadRequest(pair="toy", mlock=True)).notices
+    notices = load_plan(check(LoadRequest(pair="toy", mlock=True))).notices
     assert any("ulimit -l" in each for each in notices) == told
-    assert not any("ulimit -l" in each for each in load_plan(LoadRequest(pair="toy")).notices)
+    assert not any(
+        "ulimit -l" in each for each in load_plan(check(LoadRequest(pair="toy"))).notices
+    )

@@ -28,7 +28,7 @@ from localspec.engine.llama import Context, ContextOptions, Model, add_workers, 
 from localspec.engine.llama.platform import rpc
 from localspec.errors import EngineError, UsageError
 from localspec.loading import planning
-from localspec.loading.load import load_session
+from localspec.loading.load import check, load_session
 from localspec.process import messages as m
 from tests.support import ENDLESS, toy
 from tests.support.workers import relay, worker
@@ -284,7 +284,7 @@ def test_what_two_workers_take_is_what_was_planned() -> None:
                 TOY, rpc=(one, other), tensor_split=shares, n_gpu_layers=-1, ctx_size=8192,
                 flash_attn=flash, draft="none", gamma=0, threads=1,
             )  # fmt: skip
-            planned = planning.load_plan(request).memory.total
+            planned = planning.load_plan(check(request)).memory.total
             session = load_session(request, progress=lambda *_: None, cancel=Cancel())
             with closing(session):
                 memory = session.memory()

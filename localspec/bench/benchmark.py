@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import platform
@@ -29,6 +30,7 @@ from localspec.loading.load import check, load_beside, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.tuning import CALM_S, wait_for_calm
 from localspec.loading.model_loader import Progress
+from localspec.pairs.gguf.header import read_model
 from localspec.safe_text import one_line
 
 # Larger files are identified by their size and first mebibyte, as hashing all would take minutes.
@@ -62,15 +64,15 @@ def bench_pair(
         Cancelled: it was stopped before there was anything to report.
     """
     others = [replace(options, draft=drafters_of(name)) for name in request.drafts[1:]]
-    for each in (options, *others):
-        check(each)  # errors come before the wait
+    read = functools.cache(read_model)
+    target, *more = [check(each, read=read) for each in (options, *others)]  # before the wait
     left = math.inf if request.deadline is None else request.deadline - perf_counter()
     wait_for_calm(progress, cancel, min(CALM_S, _WAITING * left))
     with ExitStack() as stack:
-        first = load_session(options, progress=progress, cancel=cancel, beside=others)
+        first = load_session(target, progress=progress, cancel=cancel, beside=more)
         stack.enter_context(closing(first))
         sessions = [first]
-        for another in others:
+        for another in more:
             beside = load_beside(first, another, progress=progress, cancel=cancel)
             stack.callback(beside.pair.close_drafts)  # the target belongs to the first session
             stack.callback(beside.engine.close)

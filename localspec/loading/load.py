@@ -35,9 +35,17 @@ from localspec.loading.measurements import exactness
 from localspec.loading.measurements.expected_speed import BEHIND, note
 from localspec.loading.measurements.measured_costs import MeasuredPair, made_by, measured
 from localspec.loading.model_loader import LoadedDrafts, ModelLoader, Progress
-from localspec.loading.planning import LoadPlan, check_files, drafts_plan, load_plan, uses_mtp
+from localspec.loading.planning import (
+    CheckedRequest,
+    LoadPlan,
+    ReadModel,
+    checked_request,
+    drafts_plan,
+    load_plan,
+)
 from localspec.pairs.disk import folders, installed, starter
 from localspec.pairs.disk.installed import lasting, lasting_drafts, recall_last, remember_last
+from localspec.pairs.gguf.header import read_model
 from localspec.pairs.names.reserved_names import STARTER
 
 
@@ -112,19 +120,40 @@ def _grammar(options: LoadRequest) -> str:
     return grammar
 
 
+def check(
+    request: LoadRequest,
+    *,
+    read: ReadModel = read_model,
+    progress: Progress = lambda *_: None,
+) -> CheckedRequest:
+    """Check everything except the memory; another pair may be loaded meanwhile.
+
+    Args:
+        request: what to load, and how.
+        read: reads headers; a cached one reads those that several requests share once.
+        progress: receives the step that reads files.
+
+    Raises:
+        LocalspecError: as `load_session`.
+    """
+    settings = chat_settings(request)
+    progress("Reading the headers", None)
+    return checked_request(exactness.settled(request), settings, read)
+
+
 def load_session(
-    options: LoadRequest,
+    wanted: LoadRequest | CheckedRequest,
     *,
     progress: Progress,
     cancel: Cancel,
     notices: tuple[str, ...] = (),
     thorough: bool = False,
-    beside: Sequence[LoadRequest] = (),
+    beside: Sequence[CheckedRequest] = (),
 ) -> Session:
-    """Find, check and load what `options` ask for.
+    """Load what a request means; check it first if that was not done.
 
     Args:
-        options: the request.
+        wanted: the request, checked or not.
         progress: receives every step.
         cancel: stops the loading.
         notices: further notices for the user.
@@ -137,19 +166,16 @@ def load_session(
             unknown (`HubError`), or settings are impossible (`UsageError`).
         Cancelled: `cancel` was set.
     """
-    options = exactness.settled(options)
-    settings = chat_settings(options)
-    progress("Reading the headers", None)
-    if starter.is_meant(options.pair):
-        notices = (*notices, *_prepared(progress))
-    plan = load_plan(options)
-    settings = _settled(settings, plan.advice)
+    checked = check(wanted, progress=progress) if isinstance(wanted, LoadRequest) else wanted
+    checked, more = _with_starter_prepared(checked, progress)
+    plan = load_plan(checked)
+    settings = _settled(checked.settings, plan.advice)
     before = devices()
     with ExitStack() as undo:
         renderer = TemplateRenderer(cancel)  # its process starts while the models load
         undo.callback(renderer.close)
         loader = ModelLoader(
-            plan.options,
+            plan.checked,
             progress,
             cancel,
             undo,
@@ -157,27 +183,30 @@ def load_session(
             thorough,
             plan.unflashed,
         )
-        mtp = any(map(uses_mtp, (options, *beside)))
-        target = loader.load_target(plan.path, plan.memory.target, mtp=mtp)
+        mtp = any(each.mtp for each in (checked, *beside))
+        target = loader.load_target(plan.memory.target, mtp=mtp)
         check_bias(settings, target.model.n_vocab)
         drafts = loader.load_drafts(plan.drafts, target)
-        pair = _pair(loader, plan, target, drafts, notices)
+        pair = _pair(loader, plan, target, drafts, (*notices, *more))
         pair = replace(pair, devices_before=before)
-        session = _session(pair, plan.options, settings, progress, renderer)
+        session = _session(pair, loader.options, settings, progress, renderer)
         undo.pop_all()
     return session
 
 
-def _prepared(progress: Progress) -> Iterator[str]:
-    """Prepare the starter's fastest form; yield a notice about it."""
-    source = starter.source()
+def _with_starter_prepared(
+    checked: CheckedRequest, progress: Progress
+) -> tuple[CheckedRequest, list[str]]:
+    """Prepare the starter's fastest form, which may be another file; return notices about it."""
+    source = starter.source() if starter.is_meant(checked.request.pair) else None
     if source is None:
-        return
-    yield from former_starter.cleared()
+        return checked, []
+    notices = [*former_starter.cleared()]
     if not starter_form.is_settled():
         progress("Converting the starter to a faster form", None)
-        if said := starter_form.settle(source):
-            yield said
+        notices += filter(None, [starter_form.settle(source)])
+        checked = check(checked.request)
+    return checked, notices
 
 
 def _pair(
@@ -190,7 +219,7 @@ def _pair(
     options = loader.options
     draft = None if options.draft is None else lasting_drafts(options.draft)
     return LoadedPair(
-        name=plan.name,
+        name=plan.checked.name,
         reference=(lasting(options.pair or STARTER), draft),
         target=target,
         chat_template=options.chat_template,
@@ -203,8 +232,10 @@ def _pair(
     )
 
 
-def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    """Load the pair of `options`, and remember it if it was named. Its caches may be stored.
+def open_session(
+    wanted: LoadRequest | CheckedRequest, progress: Progress, cancel: Cancel
+) -> Session:
+    """Load the wanted pair, and remember it if it was named. Its caches may be stored.
 
     Without a name, load the last used pair; if that fails, the starter with a notice; and if the
     starter is not on this disk, an installed pair.
@@ -212,18 +243,19 @@ def open_session(options: LoadRequest, progress: Progress, cancel: Cancel) -> Se
     Raises:
         LocalspecError, Cancelled: as `load_session`.
     """
-    session = _opened(options, progress, cancel)
+    request = wanted if isinstance(wanted, LoadRequest) else wanted.request
+    if request.pair is None:
+        session = _opened_in_turn(request, progress, cancel)
+    else:
+        session = load_session(wanted, progress=progress, cancel=cancel)
+        remember_last(request.pair, request.draft)
     session.keep_in(folders.data_folder() / STATES, made_by(session.pair))
-    if options.past:
+    if request.past:
         session.remember_in(folders.data_folder() / PAST)
     return session
 
 
-def _opened(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
-    if options.pair is not None:
-        session = load_session(options, progress=progress, cancel=cancel)
-        remember_last(options.pair, options.draft)
-        return session
+def _opened_in_turn(options: LoadRequest, progress: Progress, cancel: Cancel) -> Session:
     failed: dict[str, LocalspecError] = {}
     for pair, draft in _in_turn(options):
         again = replace(options, pair=pair, draft=draft)
@@ -254,9 +286,9 @@ def _in_turn(options: LoadRequest) -> Iterator[tuple[str, str | None]]:
 
 
 def load_beside(
-    session: Session, options: LoadRequest, *, progress: Progress, cancel: Cancel
+    session: Session, wanted: LoadRequest | CheckedRequest, *, progress: Progress, cancel: Cancel
 ) -> Session:
-    """Load the draft of `options` for the target that `session` has loaded.
+    """Load the draft of a request for the target that `session` has loaded.
 
     The new session shares the target: close only its draft, and use one session at a time.
 
@@ -264,15 +296,16 @@ def load_beside(
         LocalspecError, Cancelled: as `load_session`.
     """
     target = session.pair.target
-    settings = _settled(chat_settings(options), session.pair.advice)
-    plan = drafts_plan(options, target.n_ctx)
+    checked = check(wanted) if isinstance(wanted, LoadRequest) else wanted
+    settings = _settled(checked.settings, session.pair.advice)
+    setups = drafts_plan(checked, target.n_ctx)
     with ExitStack() as undo:
         renderer = TemplateRenderer(cancel)
         undo.callback(renderer.close)
         loader = ModelLoader(
-            options, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn
+            checked, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn
         )
-        drafts = loader.load_drafts(plan, target)
+        drafts = loader.load_drafts(setups, target)
         pair = replace(
             session.pair,
             drafts=drafts.contexts,
@@ -284,7 +317,7 @@ def load_beside(
                 draft_n_gpu_layers=drafts.gpu_layers,
             ),
         )
-        beside = _session(pair, options, settings, progress, renderer)
+        beside = _session(pair, checked.request, settings, progress, renderer)
         undo.pop_all()
     return beside
 
@@ -378,13 +411,3 @@ def _apart(pair: LoadedPair, draft: Context) -> bool:
     if how.device is None or how.draft_device is None:  # the default uses any device
         return False
     return not set(how.device) & set(how.draft_device)
-
-
-def check(options: LoadRequest) -> None:
-    """Check `options` while another pair is loaded: everything except the memory.
-
-    Raises:
-        LocalspecError: as `load_session`.
-    """
-    chat_settings(options)
-    check_files(exactness.settled(options))

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypedDict
-
-from localspec.engine.record.stats import LOOKUP, MTP
-from localspec.errors import UsageError
-
-AUTO: Final = "auto"
-NONE: Final = "none"
+from typing import Literal, TypedDict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,49 +97,6 @@ class LoadRequest:
     accept: str | None = None
     lossy: float | None = None
     repeat_stop: bool = False
-
-    @property
-    def drafters(self) -> AllowedDrafters:
-        """The meaning of `draft`. Raises UsageError if it has none."""
-        return _drafters(AUTO if self.draft is None else self.draft)
-
-
-@dataclass(frozen=True, slots=True)
-class AllowedDrafters:
-    """What may draft.
-
-    Attributes:
-        own: the pair's own draft or one known for its target, and a head inside the target.
-        lookup: whether repeated text is copied.
-        mtp: whether the head inside the target must be there and draft.
-        named: files, references and pairs' names of draft models.
-    """
-
-    own: bool = False
-    lookup: bool = False
-    mtp: bool = False
-    named: tuple[str, ...] = ()
-
-
-def _drafters(text: str) -> AllowedDrafters:
-    words = [word.strip() for word in text.split(",")]
-    known = [word.lower() for word in words]
-    for word, lower in zip(words, known, strict=True):
-        if not word or known.count(lower) > 1 or (lower == NONE and len(words) > 1):
-            why = "an empty name in it" if not word else f"{word} beside others"
-            raise UsageError(
-                f"--draft {text or repr(text)} has {why}", "Name each drafter once, or none at all."
-            )
-    return AllowedDrafters(
-        own=AUTO in known,
-        lookup=not {AUTO, LOOKUP}.isdisjoint(known),
-        mtp=MTP in known,
-        named=tuple(
-            word
-            for word, lower in zip(words, known, strict=True)
-            if lower not in (AUTO, LOOKUP, MTP, NONE)
-        ),
-    )
 
 
 class LoadOptions(TypedDict, total=False):

@@ -17,7 +17,7 @@ from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness
 from localspec.loading.measurements.attention import QUICK, THOROUGH, choose, key
 from localspec.loading.measurements.measured_costs import chosen_threads, profile_store
-from localspec.loading.planning import DraftingPlan, LoadPlan, PlannedDraft, devices_of_draft
+from localspec.loading.planning import CheckedDraft, CheckedRequest, LoadPlan, devices_of_draft
 from localspec.pairs.disk.other_programs import remedy
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.memory.need import ModelSetup
@@ -51,6 +51,7 @@ class ModelLoader:
     """Loads a target and its drafters; `undo` frees them if a later step fails.
 
     Attributes:
+        checked: what is loaded.
         progress: receives every step.
         cancel: stops the loading.
         undo: owns everything loaded so far.
@@ -61,7 +62,7 @@ class ModelLoader:
         exact: as in `LoadRecord`, once the target is loaded.
     """
 
-    options: LoadRequest
+    checked: CheckedRequest
     progress: Progress
     cancel: Cancel
     undo: ExitStack
@@ -74,11 +75,17 @@ class ModelLoader:
     def __post_init__(self) -> None:
         self.flash_attn = self.flash_attn or self.options.flash_attn
 
-    def load_target(self, path: Path, setup: ModelSetup, *, mtp: bool) -> Context:
-        """Load a target as in `setup`, with its inner head if `mtp`; return its context.
+    @property
+    def options(self) -> LoadRequest:
+        """The request."""
+        return self.checked.request
+
+    def load_target(self, setup: ModelSetup, *, mtp: bool) -> Context:
+        """Load the target as in `setup`, with its inner head if `mtp`; return its context.
 
         The attention that is chosen for it also applies to the drafters.
         """
+        path = self.checked.target.paths[0]
         model = self._model(path, setup, draft=False, mtp=mtp)
         self._choose_attention(model, self._how(setup, draft=False), setup)
         target = self._kept(Context(model, self._how(setup, draft=False), self.cancel))
@@ -92,28 +99,34 @@ class ModelLoader:
             )
         return target
 
-    def load_drafts(self, plan: DraftingPlan, target: Context) -> LoadedDrafts:
-        """Load the drafters; leave out a draft model that cannot roll back tokens."""
+    def load_drafts(self, setups: Sequence[ModelSetup], target: Context) -> LoadedDrafts:
+        """Load the drafters; leave out a draft model that cannot roll back tokens.
+
+        Args:
+            setups: one per drafter, in the order of `checked`.
+            target: the loaded target.
+        """
         if not target.can_truncate:
             return LoadedDrafts(note=_cannot_go_back(target.model))
         found: dict[str, Context] = {}
         refused, threads = [], []
-        for planned in plan.models:
-            draft = self._draft(planned, target)
+        for checked, setup in zip(self.checked.drafts, setups, strict=True):
+            draft = self._draft(checked, setup, target)
             if not draft.can_truncate:
                 draft.close()
                 if draft.model is not target.model:
                     draft.model.close()
                 refused.append(_cannot_go_back(draft.model))
                 continue
-            alike = sum(name.split()[0] == planned.kind for name in found)
-            found[f"{planned.kind} {alike + 1}" if alike else planned.kind] = draft
+            alike = sum(name.split()[0] == checked.kind for name in found)
+            found[f"{checked.kind} {alike + 1}" if alike else checked.kind] = draft
             threads.append(self._threads(draft, draft=True))
-        if not found and not plan.lookup:
-            return LoadedDrafts(note=next(iter(refused), f"there is no draft: {plan.why_no_model}"))
+        if not found and not self.checked.lookup:
+            why = f"there is no draft: {self.checked.why_no_draft}"
+            return LoadedDrafts(note=next(iter(refused), why))
         return LoadedDrafts(
             found,
-            plan.lookup,
+            self.checked.lookup,
             notices=tuple(refused),
             threads=next(iter(threads), 0),
             gpu_layers=next((each.model.gpu_layers for each in found.values()), 0),
@@ -185,13 +198,13 @@ class ModelLoader:
         self.undo.callback(model.close)
         return model
 
-    def _draft(self, planned: PlannedDraft, target: Context) -> Context:
+    def _draft(self, checked: CheckedDraft, setup: ModelSetup, target: Context) -> Context:
         """Load a draft model or a head, and make its context."""
-        how = self._how(planned.setup, draft=True)
-        if planned.kind == MTP:
+        how = self._how(setup, draft=True)
+        if checked.kind == MTP:
             return self._kept(Head(target.model, target, how, self.cancel))
-        reads = target.model if planned.kind in head_checks.FILES else None
-        model = self._model(planned.path, planned.setup, draft=True, reads=reads)
+        reads = target.model if checked.kind in head_checks.FILES else None
+        model = self._model(checked.files.paths[0], setup, draft=True, reads=reads)
         if reads:
             return self._kept(head_of(model, target, how, self.cancel))
         return self._kept(Context(model, how, self.cancel))

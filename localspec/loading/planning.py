@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from localspec import formats, machine
 from localspec.chat.advice import SamplingAdvice, advise
+from localspec.chat.settings import ChatSettings
 from localspec.engine.llama import RPC, add_workers, default_threads, devices
 from localspec.engine.record.stats import CROSS_VOCABULARY, DRAFT, MTP, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.disk import trained_heads
 from localspec.pairs.gguf import head_checks, usable
-from localspec.pairs.gguf import header as gguf
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles
 from localspec.pairs.memory.free import Device, FreeMemory, read_speed
 from localspec.pairs.memory.need import ModelFacts, ModelSetup, draft_facts, facts, mtp_facts, need
@@ -28,82 +30,106 @@ from localspec.pairs.memory.placement import (
     usual_context,
 )
 from localspec.pairs.names import catalogue, resolver
-from localspec.pairs.names.resolver import ResolvedPair
 from localspec.pairs.report import vocabulary
 
 LEAST_CTX = 16
 UNQUANTISED = ("f32", "f16", "bf16")  # types of cached values that work without flash attention
 
+ReadModel: TypeAlias = Callable[[Path], ModelFiles]
+"""Reads a model's header; one function for several requests reads each file once."""
+
 
 @dataclass(frozen=True, slots=True)
-class PlannedDraft:
-    """A draft model or a head, and its setup.
+class CheckedDraft:
+    """A drafter whose header was read and checked.
 
     Attributes:
         kind: the drafter's name.
-        path: its first file; for a head inside the target, the target's.
+        files: its files; for a head inside the target, the target's.
+        facts: its sizes.
     """
 
     kind: str
-    path: Path
-    setup: ModelSetup
+    files: ModelFiles
+    facts: ModelFacts
 
 
 @dataclass(frozen=True, slots=True)
-class DraftingPlan:
-    """The drafters to load.
+class CheckedRequest:
+    """A load request, checked as far as possible before anything is loaded.
+
+    Its names are resolved and its headers read; the load needs no other look at them.
 
     Attributes:
-        models: draft models and heads.
+        settings: what the conversation begins with, before any advice for the model.
+        name: the pair's name for display.
         lookup: whether repeated text is copied.
-        why_no_model: the reason if `models` is empty.
+        why_no_draft: the reason if no model drafts.
     """
 
-    models: tuple[PlannedDraft, ...]
+    request: LoadRequest
+    settings: ChatSettings
+    name: str
+    target: ModelFiles
+    drafts: tuple[CheckedDraft, ...]
     lookup: bool
-    why_no_model: str
+    why_no_draft: str
+
+    @property
+    def mtp(self) -> bool:
+        """Whether the head inside the target drafts, so that it is loaded with the target."""
+        return any(each.kind == MTP for each in self.drafts)
+
+    @property
+    def models(self) -> tuple[ModelFiles, ...]:
+        """The files of the target and its drafters, without a head inside the target."""
+        return (self.target, *(each.files for each in self.drafts if each.kind != MTP))
+
+    @property
+    def heads(self) -> tuple[ModelFiles, ...]:
+        """The files of heads, without one inside the target."""
+        return tuple(each.files for each in self.drafts if each.kind in head_checks.FILES)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What to load, from the headers alone.
+    """What to load, and how.
 
     Attributes:
-        name: the pair's name for display.
-        path: the target's first file.
+        checked: the request, without workers that do not answer.
         memory: the setups of the target and of the first draft.
+        drafts: the setups of all drafters, in the order of `checked`.
         total: bytes of all models.
         advice: sampling settings advised for the target.
         notices: what the user should know.
         unflashed: extra bytes without flash attention; None if there is no choice: a device
             computes, values are quantised, or memory is short.
-        options: the request, without workers that do not answer.
     """
 
-    name: str
-    path: Path
+    checked: CheckedRequest
     memory: MemoryPlan
+    drafts: tuple[ModelSetup, ...]
     total: int
-    drafts: DraftingPlan
     advice: SamplingAdvice
     notices: tuple[str, ...]
     unflashed: int | None
-    options: LoadRequest
 
 
-def load_plan(options: LoadRequest) -> LoadPlan:
-    """Resolve and check everything that can be checked without loading.
+def load_plan(checked: CheckedRequest) -> LoadPlan:
+    """Plan how to load what a request means, from the headers and the free memory.
 
     Workers that do not answer are left out, with a notice.
 
     Raises:
-        LocalspecError: as `load_session`.
+        OutOfMemory: the models do not fit.
+        UsageError: a cache type does not suit the models, or the context is too small.
     """
-    greeted = add_workers(options.rpc)
+    request = checked.request
+    greeted = add_workers(request.rpc)
     told = tuple(filter(None, (each.notice for each in greeted)))
     workers = tuple(each.endpoint for each in greeted if not each.problem)
     try:
-        found = _load_plan(_left_to(workers, options))
+        found = _load_plan(replace(checked, request=_left_to(workers, request)))
     except OutOfMemory as error:
         raise OutOfMemory("; ".join((error.message, *told)), error.remedy) from None
     return replace(found, notices=(*told, *found.notices))
@@ -125,44 +151,40 @@ def _left_to(workers: tuple[str, ...], options: LoadRequest) -> LoadRequest:
     return replace(options, rpc=workers, tensor_split=(), device=device, draft_device=draft_device)
 
 
-def _load_plan(options: LoadRequest) -> LoadPlan:
-    found = _find(options)
-    target = facts_of(found.target)
+def _load_plan(checked: CheckedRequest) -> LoadPlan:
+    options, drafts = checked.request, checked.drafts
+    target = facts_of(checked.target)
     limits = _user_limits(options, target)
-    if not (found.drafts or options.drafters.lookup):
+    if not (drafts or checked.lookup):
         limits = replace(limits, snapshots=0)
     free = free_memory(options.device, devices_of_draft(options), _threads(options))
-    more, free = _placed_alone(
-        found.drafts[1:], free, limits, limits.n_ctx or usual_context(target)
-    )
+    more, free = _placed_alone(drafts[1:], free, limits, limits.n_ctx or usual_context(target))
     memory = plan(
         target,
-        found.drafts[0].facts if found.drafts else None,
+        drafts[0].facts if drafts else None,
         free,
         limits,
-        lambda: read_speed(found.target.paths[0]),
+        lambda: read_speed(checked.target.paths[0]),
     )
     n_ctx = memory.target.n_ctx
     setups = [
         *([memory.draft] if memory.draft else []),
         *(replace(it.target, n_ctx=n_ctx) for it in more),
     ]
-    notices = [
-        *(line for model in found.models for line in _beyond_training(n_ctx, model)),
-        *(line for head in found.heads for line in trained_heads.notices(head, found.target)),
+    advice = advice_for(checked.name, checked.target.paths[0].name, checked.target.header)
+    notices = (
+        *(line for model in checked.models for line in _beyond_training(n_ctx, model)),
+        *(line for head in checked.heads for line in trained_heads.notices(head, checked.target)),
         *(f"to fit the memory: {line}" for line in memory.gave_up),
         *memory.advice,
         *(_unlocked(memory) if options.mlock else []),
-    ]
-    name, path = found.resolved.name, found.resolved.target
-    drafts = _drafts_plan(options, found, setups)
+        *advice.notices,
+    )
     unflashed = _unflashed(
-        [target, *(each.facts for each in found.drafts)], [memory.target, *setups], memory
+        [target, *(each.facts for each in drafts)], [memory.target, *setups], memory
     )
     total = memory.total + sum(each.total for each in more)
-    advice = advice_for(name, path.name, found.target.header)
-    notices += advice.notices
-    return LoadPlan(name, path, memory, total, drafts, advice, tuple(notices), unflashed, options)
+    return LoadPlan(checked, memory, tuple(setups), total, advice, notices, unflashed)
 
 
 def advice_for(name: str, file: str, header: GgufHeader) -> SamplingAdvice:
@@ -190,40 +212,21 @@ def _unflashed(
     return more if PROGRAM + memory.host + more < memory.free.ram else None
 
 
-def drafts_plan(options: LoadRequest, n_ctx: int) -> DraftingPlan:
-    """Plan the drafters for a target that is loaded with a context of `n_ctx` tokens.
+def drafts_plan(checked: CheckedRequest, n_ctx: int) -> tuple[ModelSetup, ...]:
+    """The setups of all drafters for a target that is loaded with a context of `n_ctx` tokens.
 
     Raises:
-        LocalspecError: as `load_session`.
+        LocalspecError: as `load_plan`.
     """
-    found = _find(options)
+    options = checked.request
     free = free_memory(devices_of_draft(options), threads=_threads(options))
-    limits = _user_limits(options, facts_of(found.target))
-    placed, _ = _placed_alone(found.drafts, free, limits, n_ctx)
-    return _drafts_plan(options, found, [each.target for each in placed])
-
-
-def uses_mtp(options: LoadRequest) -> bool:
-    """Whether the head inside the target drafts, so that it must be loaded with the target.
-
-    Raises:
-        LocalspecError: as `load_session`.
-    """
-    return any(each.kind == MTP for each in _find(options).drafts)
-
-
-def _drafts_plan(
-    options: LoadRequest, found: _FoundFiles, setups: Sequence[ModelSetup]
-) -> DraftingPlan:
-    models = tuple(
-        PlannedDraft(draft.kind, draft.files.paths[0], setup)
-        for draft, setup in zip(found.drafts, setups, strict=True)
-    )
-    return DraftingPlan(models, options.drafters.lookup, found.resolved.draft_reason)
+    limits = _user_limits(options, facts_of(checked.target))
+    placed, _ = _placed_alone(checked.drafts, free, limits, n_ctx)
+    return tuple(each.target for each in placed)
 
 
 def _placed_alone(
-    drafts: Sequence[_FoundDraft], free: FreeMemory, limits: UserLimits, n_ctx: int
+    drafts: Sequence[CheckedDraft], free: FreeMemory, limits: UserLimits, n_ctx: int
 ) -> tuple[list[MemoryPlan], FreeMemory]:
     """Place draft models beyond the first; return their plans and the memory left.
 
@@ -245,79 +248,47 @@ def _placed_alone(
     return found, free
 
 
-def check_files(options: LoadRequest) -> None:
-    """Check everything that does not depend on free memory.
+def checked_request(
+    request: LoadRequest, settings: ChatSettings, read: ReadModel
+) -> CheckedRequest:
+    """Find a request's files, and check everything that does not depend on free memory.
+
+    Args:
+        request: what to load.
+        settings: what the conversation begins with.
+        read: reads a model's header.
 
     Raises:
-        LocalspecError: as `load_session`.
+        LocalspecError: as `load_session`, but for `OutOfMemory`.
     """
-    _user_limits(options, facts_of(_find(options).target))
-
-
-@dataclass(frozen=True, slots=True)
-class _FoundDraft:
-    """A drafter, found and checked: the name of its kind, its files and its sizes."""
-
-    kind: str
-    files: ModelFiles
-    facts: ModelFacts
-
-
-@dataclass(frozen=True, slots=True)
-class _FoundFiles:
-    """The files of a request, with their headers read and checked."""
-
-    resolved: ResolvedPair
-    target: ModelFiles
-    drafts: tuple[_FoundDraft, ...]
-
-    @property
-    def models(self) -> tuple[ModelFiles, ...]:
-        """The files of the target and its drafters, without a head inside the target."""
-        return (self.target, *(each.files for each in self.drafts if each.kind != MTP))
-
-    @property
-    def heads(self) -> tuple[ModelFiles, ...]:
-        """The files of heads, without one inside the target."""
-        return tuple(each.files for each in self.drafts if each.kind in head_checks.FILES)
-
-
-def _find(options: LoadRequest) -> _FoundFiles:
-    """Find the files, and check by their headers that they can chat and fit together."""
-    asked = options.drafters
-    first = None if asked.own else next(iter(asked.named), resolver.NO_DRAFT)
-    resolved = resolver.resolve(options.pair, first, scan=options.scan)
-    found = [*resolved.drafts]
-    for name in asked.named if asked.own else asked.named[1:]:
-        found += resolver.resolve(options.pair, name, scan=options.scan).drafts
-    real = [path.resolve() for path in found]
-    twice = next((path for i, path in enumerate(real) if path in real[:i]), None)
-    if twice is not None:
-        raise UsageError(f"--draft names {twice.name} twice", "Name each drafter once.")
-    target = _read(resolved.target)
-    drafts = [_draft(path, target) for path in found]
+    found = resolver.resolve(request.pair, request.draft, scan=request.scan)
+    read = functools.cache(read)
+    target = _chat_model(read(found.target))
+    drafts = [_checked_draft(read(path), target) for path in found.drafts]
+    asked = found.asked
     if asked.mtp or (asked.own and head_checks.has_usable_mtp(target.header)):
         head_checks.require_mtp(target.header, str(target.paths[0]))
-        drafts.append(_FoundDraft(MTP, target, mtp_facts(target.header)))
-    return _FoundFiles(resolved, target, tuple(drafts))
+        drafts.append(CheckedDraft(MTP, target, mtp_facts(target.header)))
+    _user_limits(request, facts_of(target))
+    return CheckedRequest(
+        request, settings, found.name, target, tuple(drafts), asked.lookup, found.draft_reason
+    )
 
 
-def _draft(path: Path, target: ModelFiles) -> _FoundDraft:
-    """Read the header of a draft model or head, and check that it fits the target."""
-    files = gguf.read_model(path)
-    if head_checks.is_head(files.header):
-        head_checks.require_head(files, target.header)
-        return _FoundDraft(files.header.architecture, files, draft_facts(files.header))
-    draft = _read(path)
-    compared = vocabulary.check(target.header, draft.header)
+def _checked_draft(draft: ModelFiles, target: ModelFiles) -> CheckedDraft:
+    """Check that a draft model or a head fits the target."""
+    header = draft.header
+    if head_checks.is_head(header):
+        head_checks.require_head(draft, target.header)
+        return CheckedDraft(header.architecture, draft, draft_facts(header))
+    compared = vocabulary.check(target.header, _chat_model(draft).header)
     kind = DRAFT if compared.compatible else CROSS_VOCABULARY
-    return _FoundDraft(kind, draft, draft_facts(draft.header))
+    return CheckedDraft(kind, draft, draft_facts(header))
 
 
-def _read(path: Path) -> ModelFiles:
-    """Read a model's header, and check that llama.cpp can chat with the model."""
-    model = gguf.read_model(path)
-    usable.require_usable(model.header, str(path))
+def _chat_model(model: ModelFiles) -> ModelFiles:
+    """The model, if llama.cpp can chat with it."""
+    usable.require_usable(model.header, str(model.paths[0]))
     return model
 
 

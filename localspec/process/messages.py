@@ -27,7 +27,7 @@ from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.stats import MemoryUse
 from localspec.loading.load_request import LoadRequest
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Both ends must use the same version, which the first message each way tells."""
 
 _SIZE = 4
@@ -112,6 +112,7 @@ class SessionInfo(Struct, frozen=True):
     Attributes:
         pair_reference: what names the pair on a command line: PAIR, and the draft if one was named.
         draft_name: None without a draft.
+        lookup: whether repeated text is copied.
         speculation_note: why nothing can be drafted; empty if something can.
         notices: what the user should know about the pair and its settings.
         dialect: how the model marks thoughts and calls.
@@ -123,6 +124,7 @@ class SessionInfo(Struct, frozen=True):
     pair_reference: tuple[str, str | None]
     target_name: str
     draft_name: str | None
+    lookup: bool
     speculation_note: str
     notices: tuple[str, ...]
     dialect: Dialect

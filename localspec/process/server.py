@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from localspec.engine.record.round_record import GenerationRecord
     from localspec.loading.load_request import LoadRequest
     from localspec.loading.model_loader import Progress
+    from localspec.loading.planning import CheckedRequest
     from localspec.process.messages import SendEvent
 
 _FIGURES_S = 0.75
@@ -43,13 +44,13 @@ class Loader:
     """The functions that load sessions and do jobs; all raise `LocalspecError`.
 
     Attributes:
-        load: makes a session; raises `Cancelled` when cancelled.
+        load: makes a session of a request or a checked one; raises `Cancelled` when cancelled.
         check: checks a request as far as possible while other models are still loaded.
         perform: does an encoded job, returns its encoded result; raises `Cancelled` when cancelled.
     """
 
-    load: Callable[[LoadRequest, Progress, Cancel], Session]
-    check: Callable[[LoadRequest], None]
+    load: Callable[[LoadRequest | CheckedRequest, Progress, Cancel], Session]
+    check: Callable[[LoadRequest], CheckedRequest]
     perform: Callable[[bytes, SendEvent, Cancel], bytes]
 
 
@@ -199,14 +200,16 @@ class EngineServer:
 
     def _load(self, number: int, tell: SendEvent, load: m.Load, cancel: Cancel) -> None:
         request, kept = load.request, load.kept
+        checked: CheckedRequest | None = None
         try:
             if self._session is not None:
-                self._loader.check(request)  # before anything is freed
+                checked = self._loader.check(request)  # before anything is freed
                 self._free()
             if load.job is not None:
                 self._perform(tell, load.job, cancel)
                 cancel = self._new_cancel(number)
-            self._take(tell, request, kept, cancel)
+                checked = None  # a job takes long: files may have changed
+            self._take(tell, request, kept, cancel, checked)
         except Exception as error:
             tell(self._go_back(number, tell, error, kept))
         else:
@@ -241,9 +244,10 @@ class EngineServer:
         request: LoadRequest,
         kept: m.CarriedConversation | None,
         cancel: Cancel,
+        checked: CheckedRequest | None = None,
     ) -> None:
         session = self._session = self._loader.load(
-            request, lambda *at: tell(m.Loading(*at)), cancel
+            checked or request, lambda *at: tell(m.Loading(*at)), cancel
         )
         self._loaded = request
         if kept is not None:

@@ -28,6 +28,7 @@ from localspec.pairs.gguf import usable
 from localspec.pairs.gguf.gguf_writer import MetaValue, rewritten
 from localspec.pairs.gguf.header import ModelFiles, read_model
 from localspec.pairs.names import resolver
+from localspec.pairs.names.draft_option import NONE
 from localspec.train import head_verdict
 from localspec.train.estimate import TEXTS, Estimate, TrainingCosts, estimate, tokens_within
 from localspec.train.head.head_files import (
@@ -114,7 +115,7 @@ def find(pair: str, *, scan: bool) -> tuple[str, ModelFiles]:
     Raises:
         LocalspecError: the model does not exist, or no head can be trained for it.
     """
-    resolved = resolver.resolve(pair, resolver.NO_DRAFT, scan=scan)
+    resolved = resolver.resolve(pair, NONE, scan=scan)
     files = read_model(resolved.target)
     require_trainable(files.header, resolved.target.name)
     usable.require_usable(files.header, str(resolved.target))

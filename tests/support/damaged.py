@@ -450,15 +450,20 @@ def _load(path: Path, role: str, target: Path | None) -> tuple[str, str]:
 
 def _examine(path: Path, role: str, target: Path | None) -> None:
     """What is checked by headers alone before anything is loaded."""
-    from localspec.loading import planning  # noqa: PLC0415
     from localspec.pairs.gguf import head_checks as checks  # noqa: PLC0415
     from localspec.pairs.gguf import header as gguf  # noqa: PLC0415
+    from localspec.pairs.gguf import usable  # noqa: PLC0415
     from localspec.pairs.memory.need import draft_facts, facts, mtp_facts  # noqa: PLC0415
     from localspec.pairs.memory.outlook import outlook_for  # noqa: PLC0415
     from localspec.pairs.report import vocabulary  # noqa: PLC0415
 
-    found = gguf.read_model(path) if role == "head" else planning._read(path)
-    other = planning._read(target) if target else found
+    def chat_model(file: Path) -> gguf.ModelFiles:
+        read = gguf.read_model(file)
+        usable.require_usable(read.header, str(file))
+        return read
+
+    found = gguf.read_model(path) if role == "head" else chat_model(path)
+    other = chat_model(target) if target else found
     if role == "head":
         checks.require_head(found, other.header)
         drafts = draft_facts(found.header)

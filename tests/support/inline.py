@@ -26,12 +26,13 @@ def inline(
         scan: whether models of other programs count.
     """
 
-    def make(request: LoadRequest, progress: Any, cancel: Any) -> Any:
+    def make(request: Any, progress: Any, cancel: Any) -> Any:
         return load(progress, cancel) if check is None else load(request.pair, progress, cancel)
 
-    def look(request: LoadRequest) -> None:
+    def look(request: LoadRequest) -> Any:
         if check is not None:
             check(str(request.pair))
+        return request
 
     loader = Loader(make, look, perform=lambda *_: b"")
     return EngineClient(LoadRequest(pair=first, scan=scan), lambda: EngineServer(lambda: loader))

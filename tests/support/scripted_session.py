@@ -92,6 +92,7 @@ class ScriptedSession:
     pair_reference: tuple[str, str | None] = ("scripted", None)
     target_name: str = "target-27M-Q8_0"
     draft_name: str | None = "draft-1M-Q8_0"
+    lookup: bool = False
     speculation: bool = True
     speculation_note: str = ""
     notices: list[str] = field(default_factory=list)

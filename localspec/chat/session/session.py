@@ -127,6 +127,11 @@ class Session:
         return " + ".join(each.model.name for each in self.pair.drafts.values()) or None
 
     @property
+    def lookup(self) -> bool:
+        """Whether prompt lookup drafts."""
+        return self.pair.lookup
+
+    @property
     def drafters(self) -> tuple[str, ...]:
         """The names of all drafters: the draft models' own names, and prompt lookup."""
         models = tuple(each.model.name for each in self.pair.drafts.values())

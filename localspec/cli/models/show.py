@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from localspec.cli.shared_options import SCAN, WORKERS
-from localspec.loading.load_request import AUTO
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue
+from localspec.pairs.names.draft_option import AUTO
 from localspec.pairs.report import describe
 from localspec.pairs.report.examine import PairReport, examine
 from localspec.safe_text import unbroken

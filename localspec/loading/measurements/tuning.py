@@ -33,7 +33,6 @@ from localspec.engine.llama import (
 from localspec.errors import LocalspecError
 from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measurements import exactness
 from localspec.loading.measurements.expected_speed import choices
 from localspec.loading.measurements.measured_costs import (
     ANY_THREADS,
@@ -61,10 +60,9 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
         LocalspecError: as `load_session`; a model cannot be measured.
         Cancelled: `cancel` was set.
     """
-    options = exactness.settled(options)
-    check(options)  # fail before waiting for a quiet machine
+    checked = check(options)  # fail before waiting for a quiet machine
     wait_for_calm(progress, cancel)
-    loading = load_session(options, progress=progress, cancel=cancel, thorough=True)
+    loading = load_session(checked, progress=progress, cancel=cancel, thorough=True)
     with closing(loading) as session:
         pair = session.pair
         found = []
@@ -72,7 +70,7 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
             if context is not None:
                 context.watch(cancel)
                 progress(f"Measuring {context.model.path.name}", None)
-                found.append(_tuned(context, options, pair, progress, cancel))
+                found.append(_tuned(context, checked.request, pair, progress, cancel))
         target, draft = found[0], found[1] if len(found) > 1 else None
         return TunedPair(
             name=pair.name,

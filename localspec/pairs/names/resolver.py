@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from localspec.errors import ModelFileError, NotFetched, NotOnHub, UsageError
 from localspec.pairs.disk import folders, installed, other_programs, starter
@@ -13,12 +13,11 @@ from localspec.pairs.disk.installed import InstalledPair
 from localspec.pairs.disk.other_programs import FoundModel, FoundModels
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.names import catalogue, references
+from localspec.pairs.names import catalogue, draft_option, references
 from localspec.pairs.names.catalogue import CuratedPair
+from localspec.pairs.names.draft_option import NONE, AllowedDrafters
 from localspec.pairs.names.references import Reference
 from localspec.pairs.names.reserved_names import STARTER
-
-NO_DRAFT: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +27,21 @@ class ResolvedPair:
     Attributes:
         name: the pair's name for display.
         target: the target's first file.
-        draft: the draft's first file, None if nothing drafts.
-        draft_reason: the source of the draft, or why there is none.
-        besides: the first files of further drafters.
+        drafts: the first files of all drafters.
+        draft_reason: the source of the drafters, or why there are none.
+        asked: what was asked to draft; a head inside the target and lookup have no files.
     """
 
     name: str
     target: Path
-    draft: Path | None
+    drafts: tuple[Path, ...]
     draft_reason: str
-    besides: tuple[Path, ...] = ()
+    asked: AllowedDrafters = AllowedDrafters()  # noqa: RUF009 - frozen
 
     @property
-    def drafts(self) -> tuple[Path, ...]:
-        """The first files of all drafters."""
-        return self.besides if self.draft is None else (self.draft, *self.besides)
+    def draft(self) -> Path | None:
+        """The first draft's first file; None if no file drafts."""
+        return next(iter(self.drafts), None)
 
 
 def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) -> ResolvedPair:
@@ -50,26 +49,38 @@ def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) ->
 
     Args:
         pair: a short name, a GGUF file or a Hub reference; None means the starter.
-        draft: a file, a reference, an installed pair's name or ``none``; None leaves the choice to
-            the pair.
+        draft: a value of ``--draft``; None leaves the choice to the pair.
         scan: whether a name may mean a model of another program.
 
     Raises:
         ModelFileError: a file is missing.
         NotOnHub: a name is unknown, or the pair is not on this disk; the remedy pulls it.
         BadReference: the text does not name a model.
-        UsageError: the text is empty.
+        UsageError: a text is empty, or a drafter is named twice.
     """
-    target = _on_disk(STARTER if pair is None else pair, scan, pull_draft=draft)
-    if draft is None:
-        return target
-    if draft.lower() == NO_DRAFT:
-        return replace(target, draft=None, draft_reason="none was wanted", besides=())
-    named = _on_disk(draft, scan)
-    # Here the name of a pair means its drafter.
-    is_pair = isinstance(meaning(draft, scan=scan), InstalledPair | CuratedPair)
-    first, *others = (named.drafts if is_pair else ()) or (named.target,)
-    return replace(target, draft=first, draft_reason="named", besides=tuple(others))
+    asked = draft_option.parse(draft)
+    pulled_with = "" if asked.own or not asked.named else f" --draft {','.join(asked.named)}"
+    text = (STARTER if pair is None else pair).strip()
+    found = _files(meaning(text, scan=scan), text, pulled_with)
+    drafts = tuple(path for name in asked.named for path in _drafts_on_disk(name, scan))
+    if asked.own:
+        drafts = (*found.drafts, *drafts)
+    else:
+        found = replace(found, draft_reason="named" if drafts else asked.why_no_model)
+    require_different(drafts)
+    return replace(found, drafts=drafts, asked=asked)
+
+
+def require_different(drafts: Sequence[Path]) -> None:
+    """Check that no file drafts twice.
+
+    Raises:
+        UsageError: one is named twice.
+    """
+    real = [folders.real(path) for path in drafts]
+    twice = next((path for i, path in enumerate(real) if path in real[:i]), None)
+    if twice is not None:
+        raise UsageError(f"--draft names {twice.name} twice", "Name each drafter once.")
 
 
 Meaning = InstalledPair | CuratedPair | Reference | FoundModel | Path
@@ -110,25 +121,32 @@ def meaning(text: str, *, scan: bool = True) -> Meaning:
     raise NotOnHub(f"there is no pair named {text}", suggestion(text, others))
 
 
-def _on_disk(text: str, scan: bool, pull_draft: str | None = None) -> ResolvedPair:
-    text, meant = text.strip(), meaning(text, scan=scan)
+def _drafts_on_disk(text: str, scan: bool) -> tuple[Path, ...]:
+    """The files that `text` means as a drafter: of a pair, its own drafters if it has any."""
+    meant = meaning(text, scan=scan)
+    found = _files(meant, text)
+    is_pair = isinstance(meant, InstalledPair | CuratedPair)
+    return (found.drafts if is_pair else ()) or (found.target,)
+
+
+def _files(meant: Meaning, text: str, pulled_with: str = "") -> ResolvedPair:
+    """The files of what `text` means, with its own drafters."""
     if isinstance(meant, InstalledPair):
         return _from_record(meant)
     if isinstance(meant, CuratedPair):
         here = [hub_cache.find(file.reference) for file in meant.files]
         if all(here):
-            draft, reason = None, "the catalogue names none for it"
-            if meant.draft is not None:
-                draft, reason = here[1][0], f"part of {meant.name}"
-            return ResolvedPair(meant.name, here[0][0], draft, reason)
+            (target, *_), *drafts = here
+            reason = f"part of {meant.name}" if drafts else "the catalogue names none for it"
+            return ResolvedPair(meant.name, target, tuple(each[0] for each in drafts), reason)
         pulls = f"Run `localspec pull {meant.name}`."
         remedy = starter.REMEDY if meant.name == STARTER else pulls
         raise NotFetched(f"{meant.name} is not on this disk", remedy)
     if isinstance(meant, Reference):
         if paths := hub_cache.find(meant):
             return _with_known_draft(text, paths[0])
-        more = f" --draft {pull_draft}" if pull_draft and pull_draft.lower() != NO_DRAFT else ""
-        raise NotFetched(f"{text} is not on this disk", f"Run `localspec pull {text}{more}`.")
+        remedy = f"Run `localspec pull {text}{pulled_with}`."
+        raise NotFetched(f"{text} is not on this disk", remedy)
     if isinstance(meant, FoundModel):
         return _with_known_draft(meant.name, meant.path)
     gguf.require_file(meant)
@@ -139,7 +157,7 @@ def _from_record(pair: InstalledPair) -> ResolvedPair:
     target, draft = pair.target, pair.draft
     for model in pair.models:
         if not model.complete:
-            named = ",".join(each.origin for each in pair.drafts) or NO_DRAFT
+            named = ",".join(each.origin for each in pair.drafts) or NONE
             raise ModelFileError(
                 f"a file of the pair {pair.name} is gone: {model.first_gone}",
                 f"Run `localspec pull {target.origin} --draft {named} --name {pair.name}`.",
@@ -147,7 +165,7 @@ def _from_record(pair: InstalledPair) -> ResolvedPair:
     if draft is None and pair.name == STARTER:  # a head may have been trained for it
         return _with_known_draft(pair.name, target.path)
     if draft is None:
-        return ResolvedPair(pair.name, target.path, None, "the pair was pulled without one")
+        return ResolvedPair(pair.name, target.path, (), "the pair was pulled without one")
     return _with_drafts_of(pair, pair.name, target.path, f"part of {pair.name}")
 
 
@@ -155,13 +173,12 @@ def _with_known_draft(name: str, target: Path) -> ResolvedPair:
     """Give `target` the draft of an installed pair with the same target, if any."""
     pair = pair_with(target)
     if pair is None:
-        return ResolvedPair(name, target, None, "none was named, and none is known for this target")
+        return ResolvedPair(name, target, (), "none was named, and none is known for this target")
     return _with_drafts_of(pair, name, target, f"as in the pair {pair.name}")
 
 
 def _with_drafts_of(pair: InstalledPair, name: str, target: Path, reason: str) -> ResolvedPair:
-    first, *others = (each.path for each in pair.drafts)
-    return ResolvedPair(name, target, first, reason, tuple(others))
+    return ResolvedPair(name, target, tuple(each.path for each in pair.drafts), reason)
 
 
 def pair_with(target: Path) -> InstalledPair | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from localspec import formats
-from localspec.errors import DownloadCorrupt, HubOffline, LocalspecError, NotOnHub, UsageError
+from localspec.errors import DownloadCorrupt, HubOffline, LocalspecError, NotOnHub
 from localspec.pairs.disk import folders, starter
 from localspec.pairs.disk import other_programs as others
 from localspec.pairs.disk.installed import InstalledPair
@@ -24,23 +24,17 @@ from localspec.pairs.memory.free import FreeMemory, read_speed
 from localspec.pairs.memory.need import ModelFacts, active_share, draft_facts, facts, own_head
 from localspec.pairs.memory.outlook import MemoryOutlook, outlook_for
 from localspec.pairs.memory.placement import SNAPSHOTS
-from localspec.pairs.names import catalogue, resolver
+from localspec.pairs.names import catalogue, draft_option, resolver
 from localspec.pairs.names.catalogue import CuratedFile, CuratedPair, ListedPair
+from localspec.pairs.names.draft_option import NONE, AllowedDrafters
 from localspec.pairs.names.references import Reference
 from localspec.pairs.names.reserved_names import STARTER
-from localspec.pairs.names.resolver import NO_DRAFT
 from localspec.pairs.report import model_source, vocabulary
 from localspec.pairs.report.model_source import ModelSource
 from localspec.pairs.report.vocabulary import VocabularyReport
 
 # A draft that is not much smaller than its target costs more than it saves.
 LARGEST_SHARE: Final = 0.5
-AUTO: Final = "auto"
-_WITHOUT_A_MODEL: Final = {
-    NO_DRAFT: "none was wanted",
-    "lookup": "what repeats is copied (lookup)",
-    head_checks.MTP: "the head inside the target was named",
-}
 # At most this many models of other programs are tried, smallest first, as each header is read.
 MOST_OTHERS: Final = 40
 
@@ -142,9 +136,7 @@ def examine(
 
     Args:
         pair: a short name, a file or a Hub reference.
-        draft: separated by commas: files, references, pairs' names and the words ``auto`` (the
-            pair's own), ``lookup``, ``mtp`` (the head inside the target) and ``none``; None means
-            ``auto``.
+        draft: a value of ``--draft``; None means ``auto``.
         retries: the caller's.
         n_ctx: tokens of context to count memory for, None to choose.
         free: returns the free memory, None for the machine's main memory alone.
@@ -155,24 +147,25 @@ def examine(
         HubError, ModelError, UsageError: a model cannot be found or read.
         Cancelled: the user stopped it.
     """
+    asked = draft_option.parse(draft)
     name, target, own = _find(pair, retries, scan)
     usable.require_usable(target.header, target.label)
-    asked = _asked(AUTO if draft is None else draft)
-    found, reason, candidates = _no_model(asked)
-    if AUTO in asked and own is not None:
-        found = own()
-        reason = f"part of {name}" if found else f"{name} has none"
-    elif AUTO in asked:
-        found, reason, candidates = _search(target, retries, scan)
-    if named := [word for word in asked if word != AUTO and word not in _WITHOUT_A_MODEL]:
+    drafts: _DraftsFound = (), asked.why_no_model, ()
+    if asked.own and own is not None:
+        theirs = own()
+        drafts = theirs, f"part of {name}" if theirs else f"{name} has none", ()
+    elif asked.own:
+        drafts = _search(target, retries, scan)
+    found, reason, candidates = drafts
+    if asked.named:
         reason = reason if found else "named"
-        found = (*found, *(one for word in named for one in _find_drafts(word, retries, scan)))
-    _require_different(found)
+        found = (*found, *(one for it in asked.named for one in _find_drafts(it, retries, scan)))
+    resolver.require_different([each.paths[0] for each in found])
     if further and not candidates:
         candidates = _try_all((target, *found), retries, scan)
-    if head_checks.MTP in asked:
+    if asked.mtp:
         head_checks.require_mtp(target.header, target.label)
-    own_heads = own_head(target.header) if {AUTO, head_checks.MTP} & {*asked} else []
+    own_heads = own_head(target.header) if asked.own or asked.mtp else []
     sizes = [_draft_facts(each, target) for each in found]
     ahead = outlook_for(
         facts(target.header, target.more_bytes),
@@ -181,7 +174,7 @@ def examine(
         n_ctx,
         lambda: read_speed(target.paths[0]) if target.paths else None,
         besides=sizes[1:] + own_heads,
-        snapshots=0 if NO_DRAFT in asked else SNAPSHOTS,
+        snapshots=0 if asked == AllowedDrafters() else SNAPSHOTS,
     )
     first = found[0] if found else None
     report = vocabulary.compare(target.header, first.header) if first else None
@@ -190,28 +183,6 @@ def examine(
 
 _DraftsFound = tuple[Sequence[ModelSource], str, tuple[DraftCandidate, ...]]
 """The drafters, their source or why there are none, and the candidates that were tried."""
-
-
-def _asked(text: str) -> list[str]:
-    """Split a value of ``--draft``; words with a special meaning are returned in lower case."""
-    asked = [word.strip() for word in text.split(",")]
-    known = [low if (low := word.lower()) in (AUTO, *_WITHOUT_A_MODEL) else word for word in asked]
-    if NO_DRAFT in known and len(known) > 1:
-        raise UsageError(
-            f"--draft {text} has {NO_DRAFT} beside others", "Name what drafts, or none at all."
-        )
-    return known
-
-
-def _no_model(asked: Sequence[str]) -> _DraftsFound:
-    return (), _WITHOUT_A_MODEL.get(asked[0], ""), ()
-
-
-def _require_different(drafts: Sequence[ModelSource]) -> None:
-    places = [tuple(map(folders.real, each.paths)) for each in drafts]
-    for at, place in enumerate(places):
-        if place in places[:at]:
-            raise UsageError(f"--draft names {place[0].name} twice", "Name each drafter once.")
 
 
 def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
@@ -249,7 +220,7 @@ def _find(text: str, retries: RetryPolicy, scan: bool) -> tuple[str, ModelSource
 def _curated(entry: CuratedPair, file: CuratedFile, retries: RetryPolicy) -> ModelSource:
     """Look at one side of a curated pair; it must be exactly the file that was verified."""
     target, *drafts = (Reference(side.repo, file=side.file) for side in entry.files)
-    draft = drafts[0] if drafts else NO_DRAFT
+    draft = drafts[0] if drafts else NONE
     newest = f"If you trust its owner: `localspec pull {target} --draft {draft}`."
     try:
         found = model_source.from_hub(file.reference, retries)

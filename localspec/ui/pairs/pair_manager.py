@@ -413,12 +413,11 @@ class PairManager:
         if session is None:
             raise UsageError("no model is loaded", "Load one first: /pairs NAME.")
         pair, draft = session.pair_reference
-        lookup = LoadRequest(draft=draft).drafters.lookup
 
         def look() -> None:
             asked = draft if draft == "none" else None
             report = examine(pair, asked, self._retries, scan=scan, further=True)
-            lines = describe.draft_lines(report, session.draft_name, lookup=lookup)
+            lines = describe.draft_lines(report, session.draft_name, lookup=session.lookup)
             if session.draft_name is None:
                 architecture = report.target.header.architecture
                 lines += filter(None, [head_promise.line(pair, session.pair_name, architecture)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from localspec import formats
-from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.ranking import MachineSpeed, RankedPair
 from localspec.pairs.disk import starter
 from localspec.pairs.hub.pair_pull import PullRequest
@@ -55,5 +54,4 @@ def drafting(session: SessionInfo | None) -> str:
     """Say what drafts for the target in use, if there is one."""
     if session is None:
         return describe.drafting_line(None, lookup=False)
-    lookup = LoadRequest(draft=session.pair_reference[1]).drafters.lookup
-    return describe.drafting_line(session.draft_name, lookup=lookup)
+    return describe.drafting_line(session.draft_name, lookup=session.lookup)

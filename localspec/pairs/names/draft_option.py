@@ -1,0 +1,66 @@
+"""The meaning of ``--draft``: models by name, and words for other drafters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from localspec.errors import UsageError
+
+AUTO: Final = "auto"
+NONE: Final = "none"
+_LOOKUP: Final = "lookup"
+_MTP: Final = "mtp"
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedDrafters:
+    """What may draft; by default nothing.
+
+    Attributes:
+        own: the pair's own draft or one known for its target, and a head inside the target.
+        lookup: whether repeated text is copied.
+        mtp: whether the head inside the target must be there and draft.
+        named: files, references and pairs' names of draft models.
+    """
+
+    own: bool = False
+    lookup: bool = False
+    mtp: bool = False
+    named: tuple[str, ...] = ()
+
+    @property
+    def why_no_model(self) -> str:
+        """Why no file drafts, if neither the pair's own drafters nor others were asked for."""
+        if self.mtp:
+            return "the head inside the target was named"
+        return "what repeats is copied (lookup)" if self.lookup else "none was wanted"
+
+
+def parse(text: str | None) -> AllowedDrafters:
+    """The meaning of a value of ``--draft``; None means ``auto``.
+
+    Raises:
+        UsageError: it has none.
+    """
+    text = AUTO if text is None else text
+    words = [word.strip() for word in text.split(",")]
+    known = [word.lower() for word in words]
+    for word, lower in zip(words, known, strict=True):
+        if word and known.count(lower) > 1:
+            raise UsageError(f"--draft names {word} twice", "Name each drafter once.")
+        if not word or (lower == NONE and len(words) > 1):
+            why = "an empty name in it" if not word else f"{word} beside others"
+            raise UsageError(
+                f"--draft {text or repr(text)} has {why}", "Name each drafter once, or none at all."
+            )
+    return AllowedDrafters(
+        own=AUTO in known,
+        lookup=not {AUTO, _LOOKUP}.isdisjoint(known),
+        mtp=_MTP in known,
+        named=tuple(
+            word
+            for word, lower in zip(words, known, strict=True)
+            if lower not in (AUTO, _LOOKUP, _MTP, NONE)
+        ),
+    )

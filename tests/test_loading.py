@@ -1,0 +1,126 @@
+"""One load looks at each thing once: names are resolved, and headers are parsed, a single time."""
+
+from __future__ import annotations
+
+import queue
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.bench import benchmark
+from localspec.bench.prompt_sets import BenchRequest, PromptSet
+from localspec.engine.cancel import Cancel
+from localspec.loading.load import load_session
+from localspec.loading.load_request import LoadRequest
+from localspec.pairs.gguf import header as gguf
+from localspec.pairs.names import resolver
+from localspec.process import messages as m
+from localspec.process import server
+from tests.support import toy
+
+
+def ignore(*_: object) -> None: ...
+
+
+def asked(**how: Any) -> LoadRequest:
+    return LoadRequest(threads=1, ctx_size=256, gamma=1, **how)
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the header of each file was parsed."""
+    found: Counter[str] = Counter()
+    parse = gguf.parse_header
+
+    def counting(read: Any, total: int | None, label: str, *more: Any) -> gguf.GgufHeader:
+        found[Path(label).name] += 1
+        return parse(read, total, label, *more)
+
+    monkeypatch.setattr(gguf, "parse_header", counting)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pair", "draft"),
+    [
+        (toy.TARGET, f"{toy.DRAFT}"),
+        (toy.TARGET, f"{toy.TARGET}"),
+        (toy.TARGET, f"{toy.EAGLE3},{toy.DRAFT},lookup"),
+        (None, "mtp"),
+        (toy.TARGET, "none"),
+    ],
+    ids=["a draft", "itself", "a head and a draft", "the head inside", "nothing"],
+)
+def test_a_load_parses_each_header_once(
+    pair: Path | None, draft: str, parsed: Counter[str]
+) -> None:
+    request = asked(pair=str(pair or toy.mtp()), draft=draft)
+    load_session(request, progress=ignore, cancel=Cancel()).close()
+    assert set(parsed.values()) == {1}
+    assert len(parsed) == 1 + sum(name in draft for name in (toy.DRAFT.name, toy.EAGLE3.name))
+
+
+@pytest.fixture
+def engine() -> Iterator[server.EngineServer]:
+    found = server.EngineServer(server.loader)
+    yield found
+    found.shut_down()
+    assert found.join(20)
+
+
+def test_a_change_to_another_pair_parses_each_header_once(
+    engine: server.EngineServer, parsed: Counter[str]
+) -> None:
+    """The check comes while the pair before is still loaded; the load goes on with its result."""
+    said: queue.Queue[m.Envelope[m.Event]] = queue.Queue()
+    engine.listen(said.put)
+
+    def load(number: int, **how: Any) -> None:
+        engine.send(m.Envelope(number, 1, m.Load(asked(**how))))
+        while not isinstance(event := said.get(timeout=60).body, m.Loaded):
+            assert not isinstance(event, m.LoadFailed), event
+
+    load(1, pair=str(toy.TARGET), draft="none")
+    parsed.clear()
+    load(2, pair="toy")
+    assert parsed == {toy.TARGET.name: 1, toy.DRAFT.name: 1}
+
+
+def test_a_bench_of_several_drafts_parses_each_header_once(
+    parsed: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark, "CALM_S", 0.0)
+    drafts = ("lookup", str(toy.DRAFT), str(toy.EAGLE3))
+    wanted = BenchRequest(
+        prompts=PromptSet("one", toy.questions(1).prompts, ignore_end=True),
+        repeats=1,
+        n_predict=4,
+        temperature=0.0,
+        seed=1,
+        gamma=1,
+        drafts=drafts,
+    )
+    request = asked(pair=str(toy.TARGET), draft="lookup")
+    report = benchmark.bench_pair(
+        request, wanted, Cancel(), progress=ignore, asking=ignore, warn=ignore
+    )
+    assert len(report.on) == len(drafts)
+    assert parsed == {toy.TARGET.name: 1, toy.DRAFT.name: 1, toy.EAGLE3.name: 1}
+
+
+def test_a_load_resolves_each_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Counter[str] = Counter()
+    meaning = resolver.meaning
+
+    def counting(text: str, **how: Any) -> resolver.Meaning:
+        found[text] += 1
+        return meaning(text, **how)
+
+    monkeypatch.setattr(resolver, "meaning", counting)
+    named = (str(toy.DRAFT), str(toy.EAGLE3))
+    request = asked(pair=str(toy.TARGET), draft=",".join(named))
+    load_session(request, progress=ignore, cancel=Cancel()).close()
+    assert found == dict.fromkeys((str(toy.TARGET), *named), 1)
