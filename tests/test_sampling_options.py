@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
+import localspec
+from localspec.chat.advice import SamplingAdvice
 from localspec.chat.figures.figures import gamma_words, lossy_words
 from localspec.chat.settings import ChatSettings
 from localspec.cli.answers.run import command as run_command
+from localspec.cli.settings_file import settings_of
 from localspec.engine.record.stats import GammaNote, GammaReason
 from localspec.engine.round.acceptance import Accept
+from localspec.engine.round.params import CHAIN
 from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import chat_settings
+from localspec.loading.load_request import LoadOptions
+from localspec.serve.requests import CompletionRequest, parsed
+from localspec.ui.commands.parameters import changed
 from tests.support import toy
 
 from .support.replay import read_trace, rederive
@@ -63,6 +73,53 @@ def test_a_lenience_that_cannot_be_is_refused_before_loading(
     with pytest.raises(UsageError, match=reason):
         chat_settings(parse(*arguments))
     assert chat_settings(parse("--lossy", "0.5", "--typical-p", "0.5")).lenience == 0.5
+
+
+@pytest.mark.parametrize("name", CHAIN)
+def test_a_setting_of_the_chain_is_on_every_surface(name: str) -> None:
+    """The command line, the settings file, requests and `/set` have it, from one table."""
+    each = CHAIN[name]
+    on_command_line = next(one for one in run_command.params if one.name == each.key)
+    assert isinstance(on_command_line, click.Option)
+    assert on_command_line.opts == [*each.flags]
+    assert (on_command_line.help or "").startswith(each.meaning)
+    assert settings_of(run_command)[each.name] is on_command_line
+
+    expected = SamplingParams(**{name: each.kind(1)})
+    assert chat_settings(parse(each.flags[-1], "1")).sampling == expected
+    for spelt in (name, each.name, each.key, *each.also):
+        assert changed(ChatSettings(), spelt, "1", SamplingAdvice()).sampling == expected
+    for spelt in (name, *each.also):
+        body = json.dumps({"prompt": "a", spelt: 1}).encode()
+        assert parsed(body, CompletionRequest).asked(ChatSettings()).settings.sampling == expected
+    assert each.key in LoadOptions.__annotations__
+
+
+def test_a_setting_of_the_chain_is_declared_once() -> None:
+    """Elsewhere its name is a type for checkers, or computed with; no surface repeats it."""
+    names = {name for name in CHAIN if "penalty" in name} | {"typical_p", "repeat_last_n"}
+    package = Path(localspec.__file__).parent
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if not names.isdisjoint(spelt(ast.parse(path.read_text(encoding="utf-8"))))
+    }
+    assert found == {
+        "engine/round/params.py",
+        "engine/round/acceptance.py",
+        "engine/round/sampling.py",
+        "loading/load_request.py",
+    }
+
+
+def spelt(tree: ast.Module) -> Iterator[str]:
+    """The identifiers and whole strings of a file, those of options as identifiers."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)):
+                yield text.lstrip("-").replace("-", "_")
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+                yield name
 
 
 def test_several_biases_of_one_token_add_up() -> None:

@@ -13,26 +13,18 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 from localspec.chat.settings import ChatSettings
-from localspec.engine.round.params import SamplingParams
+from localspec.engine.round.params import CHAIN, SamplingParams
 from localspec.errors import SamplingError
 from localspec.safe_text import one_line
 
 Number: TypeAlias = int | float
 
 DEFAULTS: Final = SamplingParams()
-ADVISABLE: Final = (
-    *("temperature", "top_k", "top_p", "min_p", "typical_p"),
-    *("repeat_penalty", "presence_penalty", "frequency_penalty", "repeat_last_n"),
-)
+ADVISABLE: Final = tuple(CHAIN)
 """The fields of `SamplingParams` that have a source: all but the seed and the logit bias."""
 
 _KEY: Final = "general.sampling."
-_IN_FILES: Final = {
-    **{name: name for name in ("top_k", "top_p", "min_p")},
-    "temp": "temperature",
-    "penalty_repeat": "repeat_penalty",
-    "penalty_last_n": "repeat_last_n",
-}
+_IN_FILES: Final = {each.file_key: name for name, each in CHAIN.items() if each.file_key}
 _OFF: Final = {"xtc_probability": 0, "mirostat": 0}
 _ORDER: Final = ("penalties", "top_k", "typ_p", "top_p", "min_p", "temperature")
 
@@ -124,7 +116,7 @@ class SamplingAdvice:
 
 def option(name: str) -> str:
     """The command line's name of a field of `SamplingParams`, with underscores."""
-    return "temp" if name == "temperature" else name
+    return CHAIN[name].key
 
 
 def advise(

@@ -22,13 +22,13 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
-from localspec.engine.round.params import SamplingParams
+from localspec.engine.round.params import CHAIN, SamplingParams
 from localspec.errors import SamplingError
 from localspec.safe_text import decoded
 
@@ -40,7 +40,7 @@ PANELS = ("full", "compact", "off")
 # Parameters that a file cannot set: they would stand for a question, or act at each start.
 _NEVER = {"help", "target", "prompt", "output", "compare"}
 _PAIR_FOR = {"chat", "run", "serve"}
-_SAMPLER = {one.name for one in fields(SamplingParams)} - {"logit_bias"}
+_SAMPLER = {each.key: name for name, each in CHAIN.items()}
 ALLOWED = 'keys with Ctrl or Alt, or F1 to F24, such as "f5" or ["f5", "ctrl+r"]'
 # All other keys without Ctrl, Alt or F are for typing and moving about.
 _KEY = re.compile(
@@ -232,8 +232,7 @@ def _checked(parameter: click.Parameter, value: Any) -> Any:
     # As on the command line, 5.7 is not a whole number, and nothing is rounded.
     given = [_written(one) for one in value] if isinstance(value, list) else _written(value)
     taken = parameter.process_value(context, given)
-    name = "temperature" if parameter.name == "temp" else parameter.name
-    if name in _SAMPLER:
+    if name := _SAMPLER.get(parameter.name or ""):
         SamplingParams(**{name: taken})
     return given
 

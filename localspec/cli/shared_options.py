@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from localspec.cli import option_types as types
-from localspec.engine.round.params import SamplingParams
+from localspec.engine.round.params import CHAIN, SamplingOption
 from localspec.errors import UsageError
 from localspec.limits import CACHE_TYPES
 from localspec.loading.load_request import LoadRequest
@@ -19,7 +19,6 @@ from localspec.loading.load_request import LoadRequest
 MAX_THREADS = 512  # ggml's own limit
 CONSTRAINTS = ("grammar", "grammar_file", "json_schema", "json_schema_file")
 _DEFAULTS = LoadRequest()
-_CHAIN = SamplingParams()
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 """The decorator of a command that click makes for an option."""
@@ -46,11 +45,12 @@ def _set(names: str, kind: Any, text: str, metavar: str | None = "N") -> Option:
     return option(names, kind, text, metavar, default=getattr(_DEFAULTS, name))
 
 
-def _advised(names: str, kind: Any, text: str, metavar: str = "N") -> Option:
+def _advised(one: SamplingOption) -> Option:
     """An option of the sampler chain; unset, it takes the value advised for the model, if any."""
-    name = names.split(maxsplit=1)[0].lstrip("-").replace("-", "_")
-    usual = getattr(_CHAIN, "temperature" if name == "temp" else name)
-    return option(names, kind, f"{text}  [default: as advised, else {usual}]", metavar)
+    kind: Any = types.whole(one.least) if one.least < 0 else click.IntRange(one.least, 2**31 - 1)
+    kind, metavar = (float, "X") if one.kind is float else (kind, "N")
+    text = f"{one.meaning}  [default: as advised, else {one.usual}]"
+    return option(" ".join(one.flags), kind, text, metavar)
 
 
 def _threads(names: str, text: str) -> Option:
@@ -256,42 +256,15 @@ _DRAFTING: tuple[Option, ...] = (
     ),
 )
 
+_CHAIN = tuple(map(_advised, CHAIN.values()))
 _SAMPLING: tuple[Option, ...] = (
-    _advised(
-        "--temp",
-        float,
-        "Temperature; 0 is greedy. `localspec show` tells what a model's makers advise.",
-        "X",
-    ),
-    _advised("--top-k", types.whole(-1), "Keep the N most probable tokens; 0 keeps all."),
-    _advised("--top-p", float, "Keep the most probable tokens up to this share; 1 keeps all.", "X"),
-    _advised(
-        "--min-p",
-        float,
-        "Keep tokens with at least this share of the best one's probability; 0 keeps all.",
-        "X",
-    ),
+    *_CHAIN[:4],
     option(
         "-s --seed",
         types.seed,
         "Seed of the random draws; the same seed gives the same text.  [default: a new one]",
     ),
-    _advised(
-        "--typical-p --typical",
-        float,
-        "Keep the tokens nearest to the entropy up to this share; 1 keeps all.",
-        "X",
-    ),
-    _advised(
-        "--repeat-penalty", float, "Divide the logits of recent tokens by this; 1 is off.", "X"
-    ),
-    _advised("--presence-penalty", float, "Subtract this from the logits of recent tokens.", "X"),
-    _advised("--frequency-penalty", float, "Subtract this for every recent occurrence.", "X"),
-    _advised(
-        "--repeat-last-n",
-        click.IntRange(0, 2**31 - 1),
-        "How many tokens are recent, the prompt's included; 0 switches penalties off.",
-    ),
+    *_CHAIN[4:],
     option(
         "-l --logit-bias",
         types.bias,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, structs
@@ -13,7 +13,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects.shapes import ThinkingOptions
 from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.engine.grammars import lark
-from localspec.engine.round.params import Accept, SamplingParams
+from localspec.engine.round.params import CHAIN, Accept, SamplingParams
 from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 from localspec.serve.refusals import Refusal
@@ -26,10 +26,16 @@ StopText = Annotated[str, Meta(max_length=256)]
 Top = Annotated[int, Meta(ge=0, le=20)]
 T = TypeVar("T")
 
-_CHAIN = (
-    *("temperature", "top_p", "top_k", "min_p", "typical_p"),
-    *("repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty"),
-)
+# A request has a field for each name of a setting of the sampler chain.
+_CHAIN = {alias: name for name, each in CHAIN.items() for alias in (*each.also, name)}
+if TYPE_CHECKING:
+    from msgspec import Struct as _ChainFields
+else:
+    _ChainFields = msgspec.defstruct(
+        "_ChainFields",
+        [(alias, CHAIN[name].kind | None, None) for alias, name in _CHAIN.items()],
+        kw_only=True,
+    )
 
 
 class StreamOptions(Struct):
@@ -38,31 +44,22 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class AnswerOptions(Struct, kw_only=True):
+class AnswerOptions(_ChainFields, kw_only=True):
     """The options that both kinds of requests share; None takes the server's setting.
+
+    Those of the sampler chain are the fields of `SamplingParams`, and other programs' names.
 
     Attributes:
         model: a name of the loaded pair.
         gamma, accept: extensions of localspec: the draft length and the acceptance rule.
         draft: extension: which loaded drafters may draft: ``auto``, ``none``, or names separated by
             commas.
-        repeat_penalty, repetition_penalty: two names of one option, llama.cpp's and that of others.
     """
 
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Count | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    repeat_penalty: float | None = None
-    repetition_penalty: float | None = None
-    repeat_last_n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     seed: Seed | None = None
     stop: StopText | Annotated[list[StopText], Meta(max_length=16)] | None = None
@@ -110,9 +107,11 @@ class AnswerOptions(Struct, kw_only=True):
         )
 
     def _sampling(self, own: SamplingParams) -> SamplingParams:
-        given = {name: value for name in _CHAIN if (value := getattr(self, name)) is not None}
-        if self.repetition_penalty is not None:
-            given.setdefault("repeat_penalty", self.repetition_penalty)
+        given: dict[str, Any] = {
+            name: value
+            for alias, name in _CHAIN.items()
+            if (value := getattr(self, alias)) is not None
+        }
         if self.seed is not None:
             given["seed"] = None if self.seed < 0 else self.seed
         if self.logit_bias is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from localspec.errors import SamplingError
 
@@ -19,6 +19,64 @@ class Accept(StrEnum):
     COUPLED = "coupled"
     TOKEN = "token"  # noqa: S105 - a rule, not a password
     BLOCK = "block"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingOption:
+    """One setting of the sampler chain, as users choose it.
+
+    The command line, the settings file, ``/set``, requests to ``serve`` and the advice in a model's
+    file all come from it.
+
+    Attributes:
+        usual: llama.cpp's default.
+        flags: its names on the command line, the usual one first.
+        meaning: a sentence for ``--help``.
+        holds: whether a value is allowed.
+        wanted: the allowed values in words.
+        least: the least value that the command line takes for a whole number.
+        file_key: its name after ``general.sampling.`` in a model's file; empty if it has none.
+        also: other programs' names for it in requests.
+    """
+
+    usual: int | float
+    flags: tuple[str, ...]
+    meaning: str
+    holds: Callable[[Any], bool] = lambda _: True
+    wanted: str = ""
+    least: int = 0
+    file_key: str = ""
+    also: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> type[int] | type[float]:
+        """The type of its values."""
+        return type(self.usual)
+
+    @property
+    def name(self) -> str:
+        """Its name for users, such as ``top-k``."""
+        return self.flags[0].lstrip("-")
+
+    @property
+    def key(self) -> str:
+        """The same as an identifier, such as ``top_k``: the field of a load request."""
+        return self.name.replace("-", "_")
+
+
+def _option(usual: float, *flags: str, **how: Any) -> Any:
+    """A field of `SamplingParams` that users choose by an option."""
+    made = SamplingOption(usual=usual, flags=flags, **how)
+    return field(default=usual, metadata={_OPTION: made})
+
+
+_OPTION = "option"
+_MOST = 1e6  # settings end where 32-bit floats would turn them into something else
+_SHARE = {"holds": lambda x: 0 < x <= 1, "wanted": "a number above 0, up to 1 (off)"}
+_SUBTRACTED = {
+    "holds": lambda x: abs(x) <= _MOST,
+    "wanted": "a number from -1000000 to 1000000; 0 is off",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,23 +100,81 @@ class SamplingParams:
         SamplingError: a value that makes no distribution. Nothing is clamped.
     """
 
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    typical_p: float = 1.0
-    repeat_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repeat_last_n: int = 64
+    temperature: float = _option(
+        0.8,
+        "--temp",
+        meaning="Temperature; 0 is greedy. `localspec show` tells what a model's makers advise.",
+        holds=lambda x: x == 0 or 1e-6 <= x <= _MOST,
+        wanted="0 (greedy) or a number from 0.000001 to 1000000",
+        file_key="temp",
+    )
+    top_k: int = _option(
+        40,
+        "--top-k",
+        meaning="Keep the N most probable tokens; 0 keeps all.",
+        least=-1,
+        file_key="top_k",
+    )
+    top_p: float = _option(
+        0.95,
+        "--top-p",
+        meaning="Keep the most probable tokens up to this share; 1 keeps all.",
+        file_key="top_p",
+        **_SHARE,
+    )
+    min_p: float = _option(
+        0.05,
+        "--min-p",
+        meaning="Keep tokens with at least this share of the best one's probability; 0 keeps all.",
+        holds=lambda x: x == 0 or 1e-30 <= x <= 1,
+        wanted="0 (off) or a number from 1e-30 to 1",
+        file_key="min_p",
+    )
+    typical_p: float = _option(
+        1.0,
+        "--typical-p",
+        "--typical",
+        meaning="Keep the tokens nearest to the entropy up to this share; 1 keeps all.",
+        **_SHARE,
+    )
+    repeat_penalty: float = _option(
+        1.0,
+        "--repeat-penalty",
+        meaning="Divide the logits of recent tokens by this; 1 is off.",
+        holds=lambda x: 1e-6 <= x <= _MOST,
+        wanted="a number from 0.000001 to 1000000; 1 is off",
+        file_key="penalty_repeat",
+        also=("repetition_penalty",),
+    )
+    presence_penalty: float = _option(
+        0.0,
+        "--presence-penalty",
+        meaning="Subtract this from the logits of recent tokens.",
+        **_SUBTRACTED,
+    )
+    frequency_penalty: float = _option(
+        0.0,
+        "--frequency-penalty",
+        meaning="Subtract this for every recent occurrence.",
+        **_SUBTRACTED,
+    )
+    repeat_last_n: int = _option(
+        64,
+        "--repeat-last-n",
+        meaning="How many tokens are recent, the prompt's included; 0 switches penalties off.",
+        holds=lambda x: x >= 0,
+        wanted="0 (off) or a number of tokens",
+        file_key="penalty_last_n",
+    )
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        for name, (holds, wanted) in _LIMITS.items():
-            value = getattr(self, name)
-            if not holds(value):
-                raise _bad(name, value, wanted)
+        for name, option in CHAIN.items():
+            if not option.holds(value := getattr(self, name)):
+                raise _bad(name, value, option.wanted)
+        if self.seed is not None and self.seed < 0:
+            raise _bad("seed", self.seed, "0 or a positive whole number")
         for token, bias in self.logit_bias.items():
             if token < 0 or not (abs(bias) <= _MOST or bias == -math.inf):
                 wanted = "token ids with -inf or a number up to 1000000 either way"
@@ -81,31 +197,10 @@ class SamplingParams:
         )
 
 
-_MOST = 1e6  # settings end where 32-bit floats would turn them into something else
-
-_LIMITS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "temperature": (
-        lambda x: x == 0 or 1e-6 <= x <= _MOST,
-        "0 (greedy) or a number from 0.000001 to 1000000",
-    ),
-    "top_p": (lambda x: 0 < x <= 1, "a number above 0, up to 1 (off)"),
-    "min_p": (lambda x: x == 0 or 1e-30 <= x <= 1, "0 (off) or a number from 1e-30 to 1"),
-    "typical_p": (lambda x: 0 < x <= 1, "a number above 0, up to 1 (off)"),
-    "repeat_penalty": (
-        lambda x: 1e-6 <= x <= _MOST,
-        "a number from 0.000001 to 1000000; 1 is off",
-    ),
-    "presence_penalty": (
-        lambda x: abs(x) <= _MOST,
-        "a number from -1000000 to 1000000; 0 is off",
-    ),
-    "frequency_penalty": (
-        lambda x: abs(x) <= _MOST,
-        "a number from -1000000 to 1000000; 0 is off",
-    ),
-    "repeat_last_n": (lambda x: x >= 0, "0 (off) or a number of tokens"),
-    "seed": (lambda x: x is None or x >= 0, "0 or a positive whole number"),
+CHAIN: Final[Mapping[str, SamplingOption]] = {
+    each.name: each.metadata[_OPTION] for each in fields(SamplingParams) if each.metadata
 }
+"""The settings of the sampler chain by the fields of `SamplingParams`: all but bias and seed."""
 
 
 def _bad(name: str, value: object, wanted: str) -> SamplingError:

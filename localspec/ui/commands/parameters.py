@@ -2,55 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import starmap
 from pathlib import Path
 from typing import Any
 
 from localspec import formats, private
-from localspec.chat.advice import ADVISABLE, SamplingAdvice, SettingSource, option
+from localspec.chat.advice import SamplingAdvice, SettingSource
 from localspec.chat.dialects.shapes import ThinkingOptions
 from localspec.chat.figures.figures import accepted_words
 from localspec.chat.settings import ChatSettings, Gamma
-from localspec.engine.round.params import SamplingParams
+from localspec.engine.round.params import CHAIN
 from localspec.errors import LocalspecError, UsageError
 from localspec.limits import MAX_GAMMA
 from localspec.pairs.disk.folders import data_folder
 from localspec.safe_text import one_line
 
-
-def _kinds() -> dict[str, Callable[[str], Any]]:
-    """How the words of a user become values, by the field of `SamplingParams`."""
-    found: dict[str, Callable[[str], Any]] = {
-        one.name: float if one.type in ("float", float) else int
-        for one in fields(SamplingParams)
-        if one.name != "logit_bias"
-    }
-    return found | {"seed": lambda value: None if value in ("none", "-1") else int(value)}
-
-
-def _field(name: str) -> str:
-    return "temperature" if name == "temp" else name.replace("-", "_")
-
-
-_SAMPLING = (name.replace("_", "-") for name in _kinds() if name != "temperature")
+_FIELDS = {each.name: name for name, each in CHAIN.items()}
 _MEANINGS = {
     ("n-predict", "-1"): "no limit",
     ("seed", "none"): "another for each answer",
     ("stop", "none"): "no text ends an answer",
 }
-NAMES = ("temp", *_SAMPLING, "n-predict", "stop")
+NAMES = (*_FIELDS, "seed", "n-predict", "stop")
 # What Ollama, llama.cpp and OpenAI's protocol call them.
 ALSO = {
-    "temperature": "temp",
     "num-predict": "n-predict",
     "max-tokens": "n-predict",
     "num-ctx": "ctx-size",
     "n-ctx": "ctx-size",
-    "typical": "typical-p",
+    **{
+        spelt: each.name
+        for name, each in CHAIN.items()
+        for other in (name, *each.also, *each.flags[1:])
+        if (spelt := other.lstrip("-").replace("_", "-")) != each.name
+    },
 }
 _HOTTEST = 2.0  # OpenAI's protocol allows no more
+
+
+def _field(name: str) -> str:
+    return _FIELDS.get(name, name.replace("-", "_"))
 
 
 def shown(settings: ChatSettings, context_size: int, advice: SamplingAdvice) -> str:
@@ -73,7 +66,7 @@ def shown(settings: ChatSettings, context_size: int, advice: SamplingAdvice) -> 
     }
     for name, source in advice.sources(settings).items():
         if source is not SettingSource.DEFAULT:
-            meant[option(name).replace("_", "-")] = f" ({advice.words(source)})"
+            meant[CHAIN[name].name] = f" ({advice.words(source)})"
     return " · ".join(
         f"{name} {_spelt(value)}{meant.get(name, '')}" for name, value in values.items()
     )
@@ -115,13 +108,13 @@ def changed(settings: ChatSettings, name: str, value: str, advice: SamplingAdvic
         raise UsageError(f"there is no parameter {name}", remedy)
     if plain == "stop":
         return replace(settings, stop=() if value == "none" else (value,))
-    mine = {_field(plain)}.intersection(ADVISABLE)
+    mine = {_field(plain)}.intersection(CHAIN)
     if mine and value == "default":
         return advice.settled(replace(settings, chosen=settings.chosen - mine))
     try:
         if plain == "n-predict":
             return replace(settings, n_predict=max(-1, int(value)))
-        taken = _kinds()[_field(plain)](value)
+        taken: Any = _seed(value) if plain == "seed" else CHAIN[_FIELDS[plain]].kind(value)
     except ValueError:
         raise UsageError(f"{plain} cannot be “{value}”", "Say a number.") from None
     sampling = replace(settings.sampling, **{_field(plain): taken})
@@ -129,6 +122,10 @@ def changed(settings: ChatSettings, name: str, value: str, advice: SamplingAdvic
     return replace(
         settings, sampling=sampling, chosen=settings.chosen | mine, repeatable=repeatable
     )
+
+
+def _seed(value: str) -> int | None:
+    return None if value in ("none", "-1") else int(value)
 
 
 def thinking(settings: ChatSettings, can: ThinkingOptions) -> str:
