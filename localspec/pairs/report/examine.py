@@ -29,6 +29,7 @@ from localspec.pairs.names.catalogue import CuratedFile, CuratedPair, ListedPair
 from localspec.pairs.names.draft_option import NONE, AllowedDrafters
 from localspec.pairs.names.references import Reference
 from localspec.pairs.names.reserved_names import STARTER
+from localspec.pairs.names.resolver import Meaning
 from localspec.pairs.report import model_source, vocabulary
 from localspec.pairs.report.model_source import ModelSource
 from localspec.pairs.report.vocabulary import VocabularyReport
@@ -148,18 +149,14 @@ def examine(
         Cancelled: the user stopped it.
     """
     asked = draft_option.parse(draft)
-    name, target, own = _find(pair, retries, scan)
+    meant = resolver.meaning(pair, scan=scan)
+    target = _target(meant, retries)
+    name = "" if isinstance(meant, Reference | Path) else meant.name
     usable.require_usable(target.header, target.label)
-    drafts: _DraftsFound = (), asked.why_no_model, ()
-    if asked.own and own is not None:
-        theirs = own()
-        drafts = theirs, f"part of {name}" if theirs else f"{name} has none", ()
-    elif asked.own:
-        drafts = _search(target, retries, scan)
-    found, reason, candidates = drafts
+    found, reason, candidates = _own_drafts(meant, target, retries, scan, asked)
     if asked.named:
         reason = reason if found else "named"
-        found = (*found, *(one for it in asked.named for one in _find_drafts(it, retries, scan)))
+        found = (*found, *(one for it in asked.named for one in _named_drafts(it, retries, scan)))
     resolver.require_different([each.paths[0] for each in found])
     if further and not candidates:
         candidates = _try_all((target, *found), retries, scan)
@@ -192,29 +189,25 @@ def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
     return draft_facts(draft.header, draft.more_bytes)
 
 
-Finder = Callable[[], tuple[ModelSource, ...]]
+def _target(meant: Meaning, retries: RetryPolicy) -> ModelSource:
+    match meant:
+        case InstalledPair():
+            return model_source.from_record(meant.target, retries)
+        case CuratedPair():
+            return replace(_curated(meant, meant.target, retries), licence=meant.licence)
+        case Reference():
+            return model_source.from_hub(meant, retries)
+        case FoundModel():
+            target = model_source.local(meant.path)
+            return replace(target, licence=target.licence or meant.licence)
+        case _:
+            return model_source.local(meant)
 
 
-def _find(text: str, retries: RetryPolicy, scan: bool) -> tuple[str, ModelSource, Finder | None]:
-    """Find the pair's name (empty if none), its target, and a function that finds its drafters."""
-    found = resolver.meaning(text, scan=scan)
-    if isinstance(found, InstalledPair):
-        target, drafts = model_source.from_record(found.target, retries), found.drafts
-        return (
-            found.name,
-            target,
-            lambda: tuple(model_source.from_record(it, retries) for it in drafts),
-        )
-    if isinstance(found, CuratedPair):
-        entry, curated = found, found.files[1:]
-        target = replace(_curated(entry, entry.target, retries), licence=entry.licence)
-        return entry.name, target, lambda: tuple(_curated(entry, it, retries) for it in curated)
-    if isinstance(found, Reference):
-        return "", model_source.from_hub(found, retries), None
-    if isinstance(found, FoundModel):
-        target = model_source.local(found.path)
-        return found.name, replace(target, licence=target.licence or found.licence), None
-    return "", model_source.local(found), None
+def _drafts_of(pair: InstalledPair | CuratedPair, retries: RetryPolicy) -> tuple[ModelSource, ...]:
+    if isinstance(pair, InstalledPair):
+        return tuple(model_source.from_record(each, retries) for each in pair.drafts)
+    return tuple(_curated(pair, each, retries) for each in pair.files[1:])
 
 
 def _curated(entry: CuratedPair, file: CuratedFile, retries: RetryPolicy) -> ModelSource:
@@ -236,33 +229,39 @@ def _curated(entry: CuratedPair, file: CuratedFile, retries: RetryPolicy) -> Mod
     return found
 
 
-def _find_drafts(text: str, retries: RetryPolicy, scan: bool) -> tuple[ModelSource, ...]:
-    _, found, own = _find(text, retries, scan)
-    # Here the name of a pair means its drafters.
-    return (own() if own is not None else ()) or (found,)
+def _named_drafts(text: str, retries: RetryPolicy, scan: bool) -> tuple[ModelSource, ...]:
+    """What `text` means as a drafter: of a pair, its own drafters if it has any."""
+    meant = resolver.meaning(text, scan=scan)
+    drafts = _drafts_of(meant, retries) if isinstance(meant, InstalledPair | CuratedPair) else ()
+    return drafts or (_target(meant, retries),)
 
 
-def _search(target: ModelSource, retries: RetryPolicy, scan: bool) -> _DraftsFound:
-    """Find a draft for a target that has none."""
-    paired = _paired_before(target)
-    if paired:
-        return _find_drafts(paired, retries, scan), f"as in the pair {paired}", ()
+def _own_drafts(
+    meant: Meaning, target: ModelSource, retries: RetryPolicy, scan: bool, asked: AllowedDrafters
+) -> _DraftsFound:
+    """The pair's own drafters, or those found for a target that has none, if they may draft."""
+    if not asked.own:
+        return (), asked.why_no_model, ()
+    if isinstance(meant, InstalledPair | CuratedPair):
+        found = _drafts_of(meant, retries)
+        return found, f"part of {meant.name}" if found else f"{meant.name} has none", ()
+    if paired := _pair_with(target):
+        return _drafts_of(paired, retries), f"as in the pair {paired.name}", ()
     candidates = _try_all((target,), retries, scan)
     fitting = sum(candidate.fits for candidate in candidates)
     reason = f"none was named; {fitting or 'none'} of {len(candidates)} known models would fit"
     return (), reason, candidates
 
 
-def _paired_before(target: ModelSource) -> str:
-    """The name of an installed or curated pair with the same target; empty without one."""
-    known = resolver.pair_with(target.paths[0])
-    if known is not None:
-        return known.name
+def _pair_with(target: ModelSource) -> InstalledPair | CuratedPair | None:
+    """An installed or curated pair with the same target and a draft; None without one."""
+    if known := resolver.pair_with(target.paths[0]):
+        return known
     for entry in catalogue.pairs().values():
         same = target.repo.lower() == entry.target.repo.lower()
         if same and entry.draft and any(file.name == entry.target.file for file in target.files):
-            return entry.name
-    return ""
+            return entry
+    return None
 
 
 def _try_all(
