@@ -178,7 +178,7 @@ def in_words(error: Exception) -> tuple[str, str]:
         return error.message, error.remedy
     if lacks_memory(error):
         return "there is not enough memory", "Close other programs, or choose a smaller pair."
-    if isinstance(error, OSError) and (said := of_system(error)) is not None:
+    if (said := of_system(error)) is not None:
         return said
     return (
         f"something unforeseen happened ({type(error).__name__}: {error})",
@@ -186,12 +186,16 @@ def in_words(error: Exception) -> tuple[str, str]:
     )
 
 
+_MORE_PROCESSES: Final = "Allow more processes and threads (ulimit -u), or close other programs."
 # What the system may lack, and the remedy.
 _STRAINS: Final = {
     errno.ENOSPC: "Make room on the disk.",
     errno.EDQUOT: "Make room on the disk.",
     errno.EMFILE: "Allow more open files (ulimit -n).",
     errno.ENFILE: "Close other programs.",
+    errno.EAGAIN: _MORE_PROCESSES,
+    errno.ENOMEM: "Close other programs, or choose a smaller pair.",
+    errno.EFBIG: "Allow larger files (ulimit -f).",
     errno.EIO: "Check the disk or the terminal: it does not respond.",
 }
 _REFUSED: Final = {
@@ -201,8 +205,14 @@ _REFUSED: Final = {
 }
 
 
-def of_system(error: OSError) -> tuple[str, str] | None:
-    """A system error's message and remedy; None if the cause is not known."""
+def of_system(error: BaseException) -> tuple[str, str] | None:
+    """A system error's message and remedy; None if it is another error, or its cause not known."""
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return "no further thread can be started", _MORE_PROCESSES
+    return _of_os(error) if isinstance(error, OSError) else None
+
+
+def _of_os(error: OSError) -> tuple[str, str] | None:
     said = error.strerror or str(error)
     path = shortened(str(error.filename), 200) if error.filename else ""
     if error.errno in _STRAINS:

@@ -15,6 +15,13 @@ _LINE_BREAKS = re.compile("\r\n|[\u2028\u2029\x85\x0b\x0c]")
 # Control characters, halves of surrogate pairs (the terminal cannot encode them), and direction
 # overrides (they make text read differently from what it is).
 _HARMFUL = re.compile("[\x00-\x08\x0d-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufeff]")
+# Byte-order marks of encodings with more than one byte per letter. UTF-32's begins with UTF-16's.
+_WIDE = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 _PICTURES = 0x2400
 _DELETE_PICTURE = "\u2421"
 _REPLACEMENT = "\ufffd"
@@ -61,15 +68,30 @@ def shortened(text: str, limit: int) -> str:
 
 
 def decoded(raw: bytes) -> str:
-    """The text of a file that any editor wrote: UTF-8, or UTF-16 with its byte-order mark.
+    """The text of a file that any editor wrote: UTF-8, or UTF-16 or UTF-32 with a byte-order mark.
 
-    A mark is no part of the text.
+    The mark is not part of the text.
 
     Raises:
-        UnicodeDecodeError: it is neither.
+        UnicodeDecodeError: the bytes are in another encoding.
     """
-    wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return raw.decode("utf-16" if wide else "utf-8-sig")
+    encoding = next((name for mark, name in _WIDE if raw.startswith(mark)), "utf-8-sig")
+    return raw.decode(encoding)
+
+
+def decoded_without_zeros(raw: bytes) -> str:
+    """`decoded` for text that a program or a model reads, in which a zero byte has no place.
+
+    UTF-16 without its mark would pass as UTF-8 with a zero byte next to every letter.
+
+    Raises:
+        UnicodeDecodeError: the bytes are in another encoding, or one of them is zero.
+    """
+    text = decoded(raw)
+    if "\0" in text:
+        at = raw.index(0)
+        raise UnicodeDecodeError("utf-8", raw, at, at + 1, "a zero byte")
+    return text
 
 
 def reason(error: BaseException) -> str:

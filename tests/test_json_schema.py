@@ -206,6 +206,15 @@ def test_a_schema_of_the_wrong_shape_is_never_a_crash() -> None:
         ({}, ["{}", '{"a": [1, true]}'], ["1"]),
         ({"items": {}, "maxItems": 1}, ["[]", '[{"a":1}]'], ["[1,2]"]),
         ({"type": "array", "minItems": 2, "maxItems": 3}, ["[1,2]", "[1, 2, null]"], ["[1]"]),
+        ({"type": "array", "minItems": 2.0, "maxItems": 3.0}, ["[1,2]", "[1, 2, 3]"], ["[1]"]),
+        ({"type": "string", "maxLength": 2.0}, ['""', '"ab"'], ['"abc"']),
+        ({"minProperties": 1.0, "maxProperties": 1e0}, ['{"a":1}'], ["{}", '{"a":1,"b":1}']),
+        (
+            {"oneOf": [{"type": "string", "maxLength": 1.0}, {"type": "null"}]},
+            ['"a"', "null"],
+            ['"ab"'],
+        ),
+        ({"properties": {"maxLength": {"type": "integer"}}}, ['{"maxLength":3}'], ["{1}"]),
         ({"items": True, "maxItems": 0}, ["[]"], ["[1]"]),
         (
             {"prefixItems": [{"type": "null"}, {"type": "integer"}], "minItems": 2, "maxItems": 2},

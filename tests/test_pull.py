@@ -745,9 +745,9 @@ def test_a_model_that_is_its_own_draft_is_fetched_and_counted_once(
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("HF_HUB_DOWNLOAD_TIMEOUT", "soon", "HF_* environment variables"),
+        ("HF_HUB_DOWNLOAD_TIMEOUT", "soon", "HF_HUB_DOWNLOAD_TIMEOUT cannot be used"),
         ("HF_TOKEN", "hf_\xe4", "characters that no token has"),
-        ("HF_HOME", "/dev/null/home", "the access token cannot be looked for"),
+        ("HF_HOME", "/dev/null/home", "the access token cannot be read"),
         ("HF_ENDPOINT", "not an address", "cannot be used"),
         ("HF_ENDPOINT", "ftp://127.0.0.1", "cannot be used"),
     ],

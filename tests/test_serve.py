@@ -130,6 +130,22 @@ def test_plain_completions_go_on_from_text_and_from_ids(client: openai.OpenAI) -
     assert "".join(one.choices[0].text for one in stream) == found.text
 
 
+def test_each_token_of_a_picture_has_its_own_probability(served: Serving) -> None:
+    """The toy writes an emoji as four bytes: four tokens without a text of their own."""
+    body = {"prompt": "A dog:", "grammar": 'root ::= "🐕漢🐕"', "temperature": 0, "logprobs": 5}
+    _, _, data = served.ask("/v1/completions", {**body, "max_tokens": 30})
+    choice = json.loads(data)["choices"][0]
+    assert choice["text"] == "🐕漢🐕"
+    scores = choice["logprobs"]
+    assert sum(token.startswith("bytes:") for token in scores["tokens"]) > 8
+    for token, logprob, best in zip(
+        scores["tokens"], scores["token_logprobs"], scores["top_logprobs"], strict=True
+    ):
+        assert len(best) >= 5
+        assert best.get(token, logprob) == logprob
+        assert [*best.values()] == sorted(best.values(), reverse=True)
+
+
 @pytest.mark.slow
 def test_a_seed_gives_the_same_text_with_and_without_drafts() -> None:
     """By passes that give equal bits: without AVX-512 those over several tokens give others."""

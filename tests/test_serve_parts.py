@@ -25,6 +25,7 @@ from uvicorn.server import ServerState
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
+from localspec.chat.dialects.enforcement.value_rules import CallableTool, PythonRules
 from localspec.chat.events import (
     Origin,
     PromptMade,
@@ -647,6 +648,18 @@ def test_a_chats_whole_number_too_and_what_templates_get_stays(field: str) -> No
     assert getattr(asked, field) == 3
     assert asked.chat_template_kwargs == {"budget": 2.0}
     assert type(asked.chat_template_kwargs["budget"]) is float
+
+
+def test_counts_in_a_tools_schema_may_be_written_with_a_point() -> None:
+    """In a notation that is not JSON, too, whose rules localspec writes itself."""
+
+    def written(count: float) -> str:
+        listed = {"type": "array", "items": {"type": "integer"}, "maxItems": count}
+        schema = {"type": "object", "properties": {"a": listed}}
+        rules = PythonRules(CallableTool("f", schema, "tools", strict=True), "t")
+        return rules.value(rules.tool.schema, "tools")
+
+    assert written(2.0) == written(2) != written(3)
 
 
 @pytest.mark.parametrize("thinks", [True, False])

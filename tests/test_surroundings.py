@@ -13,6 +13,7 @@ import pwd
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,13 @@ import pytest
 
 from localspec import private
 from localspec.bench import comparison, prompt_sets
+from localspec.chat.conversation import Message, Role
+from localspec.chat.prompt.template import ChatTemplate
+from localspec.cli.answers.serve import _keys
 from localspec.cli.option_types import file_text
 from localspec.cli.settings_file import read
+from localspec.cli.shell_completion import install
+from localspec.engine.llama import Model
 from localspec.engine.llama.grammar import check_grammar
 from localspec.errors import LocalspecError, UsageError, in_words, of_system
 from localspec.loading.load_request import LoadRequest
@@ -34,7 +40,11 @@ from localspec.pairs.names.references import Reference
 from localspec.process import messages as m
 from localspec.process import spawning
 from localspec.scratch import nameless_file
+from localspec.serve.http_server import listening
+from localspec.serve.requests import CompletionRequest, parsed
 from localspec.ui.input.extracts import attached
+from tests.support.command import run
+from tests.support.gguf_models import Sizes, other_vocabulary, write_llama
 from tests.support.hub_server import CERTIFICATE
 from tests.test_process import Heard
 
@@ -167,6 +177,17 @@ def test_where_memory_holds_no_file_either_the_variable_is_named(
     assert "TMPDIR" in in_words(lost.value)[1]
 
 
+@posix
+def test_a_system_that_shows_no_processes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without /proc, which a chroot may lack."""
+    monkeypatch.setattr("psutil._psplatform.pids", list)
+    told = run("ps")
+    assert (told.code, told.err) == (
+        1,
+        "error: the system shows no processes\n  Mount /proc here.\n",
+    )
+
+
 # --- no home ----------------------------------------------------------------------------------
 
 
@@ -187,6 +208,22 @@ def test_without_a_home_nothing_is_put_into_a_folder_named_after_it(
     with pytest.raises(LocalspecError, match="no home folder") as told:
         folder()
     assert variable in told.value.remedy
+
+
+@posix
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_without_a_home_completion_has_nowhere_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    def nobody(_uid: int) -> Any:
+        raise KeyError("no such user")
+
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path))
+    for name in ("HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    with pytest.raises(LocalspecError, match="no home folder"):
+        install(shell, click.Command("localspec"), "_X")
 
 
 # --- certificates and proxies -----------------------------------------------------------------
@@ -228,6 +265,55 @@ def test_of_several_variables_those_that_are_wrong_are_named(
     assert environment.certificates() == "SSL_CERT_FILE and SSL_CERT_DIR"
 
 
+@pytest.mark.parametrize("reference", ["a/b", "https://huggingface.co/a/b"])
+def test_an_address_of_the_hub_that_is_none_is_named(reference: str) -> None:
+    code, _, told = localspec("pull", reference, HF_ENDPOINT="http://[")
+    assert code == 2
+    assert "HF_ENDPOINT cannot be used: Invalid IPv6 URL" in told
+
+
+def test_of_the_hubs_variables_the_wrong_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "soon")
+    monkeypatch.setenv("HF_HOME", "/somewhere")
+    wrong = ValueError("invalid literal for int() with base 10: 'soon'")
+    assert environment.hub_settings(wrong) == "HF_HUB_ETAG_TIMEOUT"
+    assert environment.hub_settings(ValueError("Invalid IPv6 URL")).startswith("one of HF_")
+
+
+def test_a_token_that_is_no_text_is_told_with_its_file(tmp_path: Path) -> None:
+    (tmp_path / "token").write_bytes(b"hf_\xff")
+    code, _, told = localspec(
+        "pull", "a/b", HF_HOME=str(tmp_path), HF_ENDPOINT="http://127.0.0.1:1"
+    )
+    assert code == 1
+    assert "the access token cannot be read" in told
+    assert str(tmp_path / "token") in told
+
+
+# --- a shell's completion ---------------------------------------------------------------------
+
+PROGRAM = "import sys; sys.argv[0] = 'localspec'; from localspec.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("shell", "word"), [("bash", None), ("bash", "here"), ("zsh", None), ("fish", None)]
+)
+def test_a_variable_of_completion_that_no_shell_has_set_is_named(
+    shell: str, word: str | None
+) -> None:
+    words = {} if word is None else {"COMP_WORDS": "localspec", "COMP_CWORD": word}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "_LOCALSPEC_COMPLETE": f"{shell}_complete", **words},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: _LOCALSPEC_COMPLETE is set")
+    assert "Unset it" in done.stderr
+
+
 # --- llama.cpp's library ----------------------------------------------------------------------
 
 
@@ -251,7 +337,7 @@ def test_a_library_that_is_none_is_told_with_its_path(tmp_path: Path) -> None:
 # --- byte-order marks -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
 def test_files_of_any_editor_are_read_without_their_mark(tmp_path: Path, encoding: str) -> None:
     """Of every kind that a person may write: `utf-16` is what PowerShell's ``>`` makes."""
     path = tmp_path / "file"
@@ -277,6 +363,37 @@ def test_half_a_character_is_refused_in_words(tmp_path: Path) -> None:
             file_text(path)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-be"])
+def test_wide_letters_without_a_mark_are_refused_in_words(tmp_path: Path, encoding: str) -> None:
+    """They pass as UTF-8 with zero bytes: llama.cpp would read a grammar up to the first one."""
+    path = tmp_path / "file"
+    path.write_bytes(f"root ::= {'a' * 30}".encode(encoding))
+    with pytest.raises(click.BadParameter, match="not UTF-8"):
+        file_text(path)
+    with pytest.raises(UsageError, match="cannot be read"):
+        _keys(path)
+    with pytest.raises(UsageError, match="no UTF-8 text"):
+        attached(path)
+
+
+def test_the_mark_of_a_template_in_a_model_is_no_part_of_prompts(tmp_path: Path) -> None:
+    source = "\ufeff{% for m in messages %}{{ m.content }}{% endfor %}"
+    vocabulary = replace(other_vocabulary(), template=source)
+    path = write_llama(tmp_path / "m.gguf", vocabulary, Sizes(), seed=0, type="q8_0")
+    with Model.load(path) as model:
+        template = ChatTemplate(model)
+        try:
+            assert template.render([Message(Role.USER, "hi")]) == "hi"
+        finally:
+            template.close()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_request_may_begin_with_a_mark(encoding: str) -> None:
+    body = '{"prompt": "é"}'.encode(encoding)
+    assert parsed(body, CompletionRequest).prompt == "é"
+
+
 # --- addresses of a mirror --------------------------------------------------------------------
 
 
@@ -296,6 +413,12 @@ def test_the_path_of_a_mirror_is_no_repository(
     assert references.parse(f"https://huggingface.co/{rest}") == reference
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 80])
+def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
+    with pytest.raises(UsageError, match=r"cannot listen at .*:0: "):
+        listening(host, 0)
+
+
 # --- what nobody foresaw ----------------------------------------------------------------------
 
 
@@ -306,6 +429,7 @@ def test_the_path_of_a_mirror_is_no_repository(
         (errno.EROFS, "can be written"),
         (errno.ENOSPC, "Make room"),
         (errno.ELOOP, "Check that path"),
+        (errno.EFBIG, "ulimit -f"),
     ],
 )
 def test_an_error_of_the_system_names_its_path_also_over_the_pipe(number: int, way: str) -> None:
@@ -317,6 +441,34 @@ def test_an_error_of_the_system_names_its_path_also_over_the_pipe(number: int, w
         assert said is not None
         assert "/some/file" in said[0]
         assert way in said[1]
+
+
+@posix
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EFBIG])
+def test_what_the_system_lacks_is_told_without_a_path_too(number: int) -> None:
+    said = of_system(OSError(number, os.strerror(number)))
+    assert said is not None
+    assert os.strerror(number) in said[0]
+
+
+THREADS = """
+import resource, threading
+from localspec.cli.subcommands import report
+resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))
+threading.stack_size(1 << 28)
+try:
+    threading.Thread(target=print).start()
+except RuntimeError as error:
+    report(error)
+"""
+
+
+@posix
+def test_a_thread_that_cannot_be_started_is_told() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.startswith("error: no further thread can be started\n  Allow more")
 
 
 def test_an_error_that_names_nothing_stays_a_fault() -> None:

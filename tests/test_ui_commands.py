@@ -155,7 +155,7 @@ def test_files_that_no_prompt_can_hold_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=kind):
             extracts.attached(file)
     file.write_bytes(b"a\0b")
-    with pytest.raises(UsageError, match="no text"):
+    with pytest.raises(UsageError, match="no UTF-8 text"):
         extracts.attached(file)
     with pytest.raises(UsageError, match="cannot read"):
         extracts.attached(tmp_path)

@@ -12,7 +12,7 @@ import click
 
 from localspec import formats
 from localspec.limits import MAX_GAMMA
-from localspec.safe_text import decoded, unbroken
+from localspec.safe_text import decoded_without_zeros, unbroken
 
 # The largest grammar or schema, in bytes; a device or a pipe may never end.
 LARGEST_TEXT = 16_000_000
@@ -96,7 +96,7 @@ def file_text(value: Any) -> str:
     if len(raw) > LARGEST_TEXT:
         raise click.BadParameter(f"{name} is too large: {formats.size(LARGEST_TEXT)} are allowed.")
     try:
-        return decoded(raw).replace("\r\n", "\n").replace("\r", "\n")
+        return decoded_without_zeros(raw).replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
         raise click.BadParameter(f"{name} is not UTF-8.") from None
 

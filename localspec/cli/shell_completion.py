@@ -10,9 +10,9 @@ from click.shell_completion import get_completion_class
 
 from localspec import private
 from localspec.errors import LocalspecError, UsageError
-from localspec.pairs.disk.folders import config_folder
+from localspec.pairs.disk.folders import config_folder, home
 
-_PROGRAM, _VARIABLE = "localspec", "_LOCALSPEC_COMPLETE"
+_PROGRAM = "localspec"
 _STARTS = {"bash": ".bashrc", "zsh": ".zshrc"}
 # zsh knows `compdef` once its completion is on, which this file often has anyway.
 _BEFORE = {
@@ -21,19 +21,20 @@ _BEFORE = {
 }
 
 
-def install(shell: str, command: Command) -> str:
+def install(shell: str, command: Command, variable: str) -> str:
     """Write the script that completes, and have the shell read it when it starts.
 
     Args:
         shell: its name; empty for the one in use.
         command: the command to complete.
+        variable: of the environment, by which the shell will ask for completion.
 
     Returns:
         A sentence that tells what was done.
 
     Raises:
         UsageError: the shell is not known.
-        LocalspecError: a file cannot be written.
+        LocalspecError: a file cannot be written, or there is no home folder.
     """
     shell = shell or Path(os.environ.get("SHELL", "")).name
     made = get_completion_class(shell)
@@ -42,7 +43,7 @@ def install(shell: str, command: Command) -> str:
         raise UsageError(
             f"there is no completion for {name}", "Say --install-completion bash, zsh or fish."
         )
-    source = made(command, {}, _PROGRAM, _VARIABLE).source()
+    source = made(command, {}, _PROGRAM, variable).source()
     try:
         where = _fish(source) if shell == "fish" else _started(shell, source)
     except OSError as error:
@@ -55,7 +56,7 @@ def install(shell: str, command: Command) -> str:
 
 def _fish(source: str) -> Path:
     """Write the script into fish's own folder, which fish reads on demand."""
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    base = os.environ.get("XDG_CONFIG_HOME") or home() / ".config"
     script = Path(base) / "fish" / "completions" / f"{_PROGRAM}.fish"
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(source, encoding="utf-8")
@@ -68,7 +69,7 @@ def _started(shell: str, source: str) -> Path:
     private.make_folder(folder)
     script = folder / f"completion.{shell}"
     script.write_text(_BEFORE[shell] + source, encoding="utf-8")
-    start = Path.home() / _STARTS[shell]
+    start = home() / _STARTS[shell]
     text = start.read_text("utf-8", "surrogateescape") if start.exists() else ""
     line = f'[ -r "{script}" ] && . "{script}"'
     if line not in text:

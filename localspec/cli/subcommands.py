@@ -59,6 +59,9 @@ COMMANDS = {
 ALSO = {"ls": "list", "models": "list"}
 
 
+COMPLETES = "_LOCALSPEC_COMPLETE"
+"""The variable by which a shell asks click for completion."""
+
 _LONGEST = 450  # characters of a message; the line has more around it
 
 LEAST = 200_000_000
@@ -157,7 +160,7 @@ def _install(ctx: click.Context, _option: click.Parameter, shell: str | None) ->
         return
     from localspec.cli.shell_completion import install  # noqa: PLC0415 - seldom
 
-    click.echo(install(shell, ctx.command))
+    click.echo(install(shell, ctx.command, COMPLETES))
     ctx.exit()
 
 
@@ -241,8 +244,10 @@ def report(error: BaseException) -> int:
         _say(error.message, error.remedy)
     elif lacks_memory(error):
         _say("there is not enough memory", "Close other programs, or raise the limit (ulimit -v).")
-    elif isinstance(error, OSError) and (said := of_system(error)) is not None:
+    elif (said := of_system(error)) is not None:
         _say(*said)
+    elif isinstance(error, KeyError | ValueError) and COMPLETES in os.environ:
+        _say(f"{COMPLETES} is set, and no shell asks for completion", "Unset it.")
     elif isinstance(error, Exception) and not isinstance(error, Cancelled):
         _say(
             _fit(f"localspec has a fault: {type(error).__name__}: {error}"),

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.errors import UsageError
 from localspec.process.engine_client import EngineClient
+from localspec.safe_text import reason
 from localspec.serve.access import AccessRules
 from localspec.serve.counters import EndpointCounters
 from localspec.serve.endpoint import Endpoint
@@ -112,9 +113,9 @@ def listening(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family, backlog=128)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
         raise UsageError(
-            f"cannot listen at {host}:{port}: {error.strerror}",
+            f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or reason(error)}",
             "Choose another with --host and --port.",
         ) from None
 

@@ -16,6 +16,7 @@ from localspec.engine.grammars import lark
 from localspec.engine.round.params import CHAIN, Accept, SamplingParams
 from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
+from localspec.safe_text import decoded
 from localspec.serve.refusals import Refusal
 from localspec.serve.request_tools import FunctionTool, RequestTools
 from localspec.serve.schemas import require_bounded
@@ -428,7 +429,7 @@ def parsed(body: bytes, kind: type[T]) -> T:
         Refusal: it is invalid; the message names the place.
     """
     try:
-        return msgspec.convert(_whole(msgspec.json.decode(body)), kind)
+        return msgspec.convert(_whole(msgspec.json.decode(decoded(body))), kind)
     except msgspec.ValidationError as error:
         place = str(error).partition(" - at ")[2]
         raise Refusal(400, str(error), param=place.strip("`$.") or None) from None

@@ -7,10 +7,11 @@ import os
 import random
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 from unittest import mock
 
 import click
@@ -18,6 +19,7 @@ from huggingface_hub import constants
 
 from localspec.cli.subcommands import COMMANDS, cli, main
 from localspec.pairs.disk import starter
+from tests.support import toy
 
 LONGEST = 500
 # What a terminal, or whoever reads it, would be led astray by.
@@ -50,8 +52,11 @@ class Outcome:
     @property
     def wrong(self) -> str:
         """What should not be; empty where all is well."""
-        if self.code not in (1, 2):
-            return f"exit code {self.code!r}"
+        return f"exit code {self.code!r}" if self.code not in (1, 2) else self.wrongly_said
+
+    @property
+    def wrongly_said(self) -> str:
+        """What should not be said, however the command ended; empty where all is well."""
         if "has a fault" in self.err or "Traceback" in self.err:
             return f"a fault: {self.err[:300]!r}"
         if wild := STEERS.search(self.out + self.err):
@@ -119,6 +124,41 @@ def cases(seed: int, count: int) -> Iterator[list[str]]:
             yield [command, *pair, *extra, f"{name}={wild}"]
 
 
+def answers(seed: int, count: int) -> Iterator[list[str]]:
+    """Command lines of which many succeed: one prompt, and one to three options of `run`.
+
+    Half of the values are such as the option takes, though not together with all others.
+    """
+    rng = random.Random(seed)
+    command = cli.get_command(click.Context(cli), "run")
+    assert command is not None
+    known = [one for one in command.params if isinstance(one, click.Option)]
+    for _ in range(count):
+        given = ["run", "toy", "-p", "A dog", "-n", "3", "-c", "128", "-t", "1", "--gamma", "2"]
+        for one in rng.sample(known, rng.randint(1, 3)):
+            name = rng.choice([*one.opts, *one.secondary_opts])
+            if one.is_flag:
+                given.append(name)
+            else:
+                given += [name, _taken(one, rng) if rng.random() < 0.5 else value(rng)]
+        yield given
+
+
+def _taken(option: click.Option, rng: random.Random) -> str:
+    """A value that an option takes, or nearly."""
+    if isinstance(option.type, click.Choice):
+        return str(rng.choice(option.type.choices))
+    if option.name in ("threads", "threads_batch", "draft_threads"):
+        return str(rng.randint(-2, 4))  # more would only take long
+    return rng.choice(
+        [
+            *(str(rng.randint(-2, 300)), str(rng.randint(0, 9)), f"{rng.uniform(-1, 3):.3f}"),
+            *("0", "1", "toy", "lookup", "none", "auto", "A", "CPU", "1,2", "15+1.5", "15-inf"),
+            *('root ::= "a"', '{"type": "integer"}', "127.0.0.1:1", os.devnull, "."),
+        ]
+    )
+
+
 @contextmanager
 def nowhere(folder: Path) -> Iterator[None]:
     """Run commands in an empty folder, without the Hub and without the starter's package.
@@ -126,7 +166,7 @@ def nowhere(folder: Path) -> Iterator[None]:
     So a text that reads as a question is refused as well: nothing is there that could answer.
     """
     before = Path.cwd()
-    places = {f"LOCALSPEC_{name}": str(folder / name) for name in ("DATA", "CONFIG", "CACHE")}
+    places = {f"LOCALSPEC_{name}": str(folder / name) for name in ("DATA", "CONFIG")}
     places |= {"LOCALSPEC_ENGINE": "inline"}  # no process for each
     with (
         mock.patch.dict(os.environ, places),
@@ -141,14 +181,14 @@ def nowhere(folder: Path) -> Iterator[None]:
             os.chdir(before)
 
 
-def run(arguments: list[str]) -> Outcome:
-    """Run the command line as the console script does."""
+def run(arguments: list[str], given: BinaryIO | None = None) -> Outcome:
+    """Run the command line as the console script does, with nothing or a file as input."""
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
     err = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")
-    given = io.TextIOWrapper(io.BytesIO(), "utf-8")
     with (
+        io.TextIOWrapper(given or io.BytesIO(), "utf-8") as stdin,
         mock.patch.object(sys, "argv", ["localspec", *arguments]),
-        mock.patch.multiple(sys, stdout=out, stderr=err, stdin=given),
+        mock.patch.multiple(sys, stdout=out, stderr=err, stdin=stdin),
     ):
         try:
             main()
@@ -162,4 +202,18 @@ def attack(numbers: range, folder: Path) -> list[str]:
     """Run so many cases in an empty folder; what went wrong, a line each."""
     with nowhere(folder):
         found = [(arguments, run(arguments)) for arguments in cases(numbers.start, len(numbers))]
-    return [f"{[each[:60] for each in given]}: {done.wrong}" for given, done in found if done.wrong]
+    return _told((given, done.wrong) for given, done in found)
+
+
+def attack_answers(seed: int, count: int, folder: Path) -> list[str]:
+    """The same with so many command lines that may succeed; the toy is there to answer."""
+    toy.install(folder / "DATA")
+    with nowhere(folder):
+        found = [(arguments, run(arguments)) for arguments in answers(seed, count)]
+    return _told(
+        (given, done.wrongly_said if done.code == 0 else done.wrong) for given, done in found
+    )
+
+
+def _told(found: Iterable[tuple[list[str], str]]) -> list[str]:
+    return [f"{[each[:60] for each in given]}: {wrong}" for given, wrong in found if wrong]

@@ -14,7 +14,7 @@ from localspec.cli.option_types import no_nan, plain_text
 from localspec.cli.shared_options import GroupedCommand, option, shared_options
 from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.errors import LocalspecError, UsageError
-from localspec.safe_text import decoded
+from localspec.safe_text import decoded_without_zeros
 
 if TYPE_CHECKING:
     from localspec.loading.load_request import LoadRequest
@@ -127,7 +127,7 @@ def _keys(path: Path | None) -> list[str]:
         return []
     try:
         with path.open("rb") as file:
-            lines = decoded(file.read(_LARGEST)).splitlines()
+            lines = decoded_without_zeros(file.read(_LARGEST)).splitlines()
     except (OSError, UnicodeDecodeError):
         raise UsageError(f"the keys in {path} cannot be read", "Write one a line.") from None
     keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]

@@ -60,15 +60,26 @@ def command(as_json: bool) -> None:
 
 
 def running() -> list[RunningCommand]:
-    """The running commands of this user, the oldest first."""
+    """The running commands of this user, the oldest first.
+
+    Raises:
+        LocalspecError: the system shows no processes at all.
+    """
     found = []
-    for process in psutil.process_iter():
+    for process in _processes():
         # The process has ended meanwhile, or belongs to another user.
         with suppress(psutil.Error, OSError):
             name = command_of(process.cmdline())
             if name and process.pid != os.getpid() and _is_ours(process):
                 found.append(_look(process, name))
     return sorted(found, key=lambda one: one.since)
+
+
+def _processes() -> list[psutil.Process]:
+    try:
+        return [*psutil.process_iter()]
+    except (OSError, IndexError):  # psutil takes the first of none
+        raise LocalspecError("the system shows no processes", "Mount /proc here.") from None
 
 
 def command_of(words: list[str]) -> str:

@@ -323,12 +323,12 @@ def _both(way: Any, other: Any, shared: Schema, as_came: Schema) -> Schema:
 
 
 def _as_came(value: Any) -> Any:
-    """A part of a schema whose references go to definitions as they came."""
+    """A part of a schema whose references go to definitions as they came, its counts whole."""
     if isinstance(value, list):
         return [_as_came(part) for part in value]
     if not isinstance(value, dict):
         return value
-    found = {key: _as_came(part) for key, part in value.items()}
+    found = {key: lark.whole_count(key, _as_came(part)) for key, part in value.items()}
     if isinstance(reference := found.get("$ref"), str):
         start, _, name = reference.rpartition("/")
         known = start.removeprefix("#/") in lark.SHARED

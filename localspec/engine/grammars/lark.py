@@ -28,6 +28,9 @@ _NOTES = frozenset(
 # An integer without bounds gets these: a model that repeats a digit would never end it.
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LARGEST = 10**15
+_COUNTS = frozenset(
+    f"{bound}{what}" for bound in ("min", "max") for what in ("Length", "Items", "Properties")
+)
 _KINDS = {
     "object": ("properties", "required", "additionalProperties"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
@@ -148,8 +151,8 @@ def _combines(part: Mapping[str, Any]) -> bool:
 
 
 def typed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema with the types that its words mean, and integers with bounds."""
-    found = dict(schema)
+    """A schema with the types that its words mean, whole counts, and integers with bounds."""
+    found = {word: whole_count(word, value) for word, value in schema.items()}
     for path, part in inner(schema):
         found = replaced(found, path, typed(part))
     kinds = [kind for kind, words in _KINDS.items() if found.keys() & set(words)]
@@ -158,6 +161,12 @@ def typed(schema: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("type") == "integer" and not found.keys() & {*_BOUNDS, "enum", "const"}:
         found |= {"minimum": -_LARGEST, "maximum": _LARGEST}
     return found
+
+
+def whole_count(word: str, value: Any) -> Any:
+    """The value of a schema's word; for a word that counts, 3.0 is 3: JSON has one number type."""
+    whole = word in _COUNTS and isinstance(value, float) and value.is_integer()
+    return int(value) if whole else value
 
 
 def _closed(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -153,9 +153,9 @@ class Model:
 
     @property
     def chat_template(self) -> str | None:
-        """The Jinja chat template in the GGUF, or None."""
+        """The Jinja chat template in the GGUF without any byte-order mark, or None."""
         text = lib.llama_model_chat_template(self.handle, None)
-        return text.decode("utf-8", "replace") if text else None
+        return text.decode("utf-8", "replace").removeprefix("\ufeff") if text else None
 
     @property
     def add_bos(self) -> bool:

@@ -43,6 +43,18 @@ def _folder(variable: str, usual: str) -> Path:
     return found
 
 
+def home() -> Path:
+    """The user's home folder.
+
+    Raises:
+        LocalspecError: there is none.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:  # there is neither HOME nor an entry for the user
+        raise LocalspecError("there is no home folder", "Set HOME to one.") from None
+
+
 def shipped(name: str) -> Path:
     """The path of the file or folder `name` that localspec ships; it may not exist.
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from localspec.errors import HubError, NotOnHub, UsageError
 from localspec.pairs.disk import folders
+from localspec.pairs.hub.environment import hub_settings
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import references
 from localspec.pairs.names.references import Reference
@@ -53,7 +54,7 @@ def constants() -> Any:
     try:
         from huggingface_hub import constants as found
     except ValueError as error:
-        what = f"one of the HF_* environment variables cannot be used: {reason(error)}"
+        what = f"{hub_settings(error)} cannot be used: {reason(error)}"
         raise UsageError(what, "Correct it, or unset it.") from None
     return found
 

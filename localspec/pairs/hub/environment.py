@@ -1,4 +1,4 @@
-"""Environment variables for proxies and certificates of the Hub's client, for messages."""
+"""Environment variables that the Hub's client reads, for messages."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ def certificates() -> str:
     """Names of the variables for secure connections: the wrong ones, or else all that are set."""
     given = [name for name in _CERTIFICATES if os.environ.get(name)]
     return _named([name for name in given if not _usable(name)] or given)
+
+
+def hub_settings(error: Exception) -> str:
+    """The variable of the Hub's library whose value `error` quotes, or else all that are set."""
+    given = [name for name in sorted(os.environ) if name.startswith("HF_") and os.environ[name]]
+    quoted = [name for name in given if repr(os.environ[name]) in str(error)]
+    return _named(quoted) if len(quoted) == 1 else f"one of {_named(given)}"
 
 
 def _usable(name: str) -> bool:

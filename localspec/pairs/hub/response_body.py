@@ -123,10 +123,10 @@ def _open(url: str, ranged: dict[str, str]) -> Any:
 
     try:
         headers = build_hf_headers(library_name="localspec") | {"Accept-Encoding": "identity"}
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise HubError(
-            f"the access token cannot be looked for: {error}",
-            "Check the permissions of HF_HOME, or set HF_HOME to another folder.",
+            f"the access token cannot be read: {reason(error)}",
+            f"Check the file {constants().HF_TOKEN_PATH}, or set HF_HOME to another folder.",
         ) from None
     try:
         session = get_session()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from localspec.errors import BadReference, NotOnHub
 from localspec.pairs.disk import folders
@@ -128,7 +128,7 @@ def _parse_url(text: str) -> Reference:
     path = f"{url.netloc}{url.path}" if scheme == "hf" else url.path
     if scheme not in ("", "http", "https", "hf") or not rest:
         raise BadReference(f"{text!r} is not a Hub address", _FORMS)
-    own = urlsplit(os.environ.get("HF_ENDPOINT", ""))
+    own = _own_hub()
     if scheme.startswith("http") and url.netloc.lower() not in (*_HUB_HOSTS, own.netloc.lower()):
         raise BadReference(f"{url.netloc} is not the Hub", "Set HF_ENDPOINT to use another Hub.")
     if url.netloc.lower() == own.netloc.lower():  # a mirror may be a folder on its server
@@ -142,6 +142,14 @@ def _parse_url(text: str) -> Reference:
         file = file if file.lower().endswith(".gguf") else ""
         return _checked(text, Reference("/".join(parts[:2]), file=file, revision=revision))
     return parse("/".join(parts)) if len(parts) > 1 else _checked(text, Reference(parts[0]))
+
+
+def _own_hub() -> SplitResult:
+    """The address in ``HF_ENDPOINT``; empty without one, or if it is not an address."""
+    try:
+        return urlsplit(os.environ.get("HF_ENDPOINT", ""))
+    except ValueError:  # reported by whatever asks the Hub
+        return urlsplit("")
 
 
 def _checked(text: str, reference: Reference) -> Reference:

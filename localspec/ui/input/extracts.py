@@ -10,7 +10,7 @@ from pathlib import Path
 
 from localspec.errors import UsageError
 from localspec.pairs.disk.folders import is_file, user_path
-from localspec.safe_text import decoded
+from localspec.safe_text import decoded_without_zeros
 from localspec.ui.transcript.items import Answer, ConversationItem
 
 LONGEST = 200_000
@@ -36,13 +36,11 @@ def attached(path: Path) -> str:
             raise UsageError(f"cannot read {path}: it is no file", "Check the path.")
         if found.st_size > 4 * LONGEST:
             raise UsageError(f"{path} is too long: {found.st_size:,} bytes", _SHORTER)
-        text = decoded(path.read_bytes())
+        text = decoded_without_zeros(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "Check the path.") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} is no UTF-8 text", "Attach text files only.") from None
-    if "\0" in text:
-        raise UsageError(f"{path} is no text", "Attach text files only.")
     if len(text) > LONGEST:
         raise UsageError(f"{path} is too long: {len(text):,} characters", _SHORTER)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))

@@ -1,0 +1,67 @@
+"""A few of the environments and files that `python -m tests.support.sweep` tries in hundreds.
+
+Each run draws others, and prints its seed. The options are in `tests/test_hostile_options.py`.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import hostile_files, hostile_options, hostile_surroundings
+from tests.support.hostile_files import ENCODINGS, TEXTS, OddFile
+from tests.support.hostile_surroundings import Surroundings
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="these are made by POSIX's means")
+
+
+def seeded() -> int:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201
+    return seed
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.slow)])
+def test_files_of_odd_encodings_are_read_or_refused_in_words(count: int, tmp_path: Path) -> None:
+    assert hostile_files.attack(seeded(), count, tmp_path) == []
+
+
+@posix
+@pytest.mark.parametrize("count", [3, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("starter_file")
+def test_environments_of_every_kind_end_in_an_answer_or_a_sentence(
+    count: int, tmp_path: Path
+) -> None:
+    assert hostile_surroundings.attack(seeded(), count, tmp_path) == []
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(150, marks=pytest.mark.slow)])
+def test_options_that_may_go_together_end_in_an_answer_or_a_sentence(
+    count: int, tmp_path: Path
+) -> None:
+    assert hostile_options.attack_answers(seeded(), count, tmp_path) == []
+
+
+@posix
+def test_the_sweeps_find_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault, a traceback and silence are told; a sentence is not."""
+    for said, found in (
+        ("print('localspec has a fault: X')", "has a fault"),
+        ("raise ValueError('x')", "Traceback"),
+        ("raise SystemExit(1)", "exit code 1"),
+        ("sys.stderr.write('error: so it is'); raise SystemExit(1)", ""),
+    ):
+        place = f"import sys; {said}; "
+        monkeypatch.setattr(hostile_surroundings, "PROGRAM", place)
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        assert found in (wrong := hostile_surroundings.fault_of(Surroundings(("x",)), folder))
+        assert bool(found) is bool(wrong)
+
+
+def test_what_a_file_reads_as_depends_on_its_encoding() -> None:
+    texts = {name: OddFile("grammar", name).content for name in ENCODINGS}
+    assert texts["utf-8"].decode() == TEXTS["grammar"]
+    assert len(set(texts.values())) > 35
