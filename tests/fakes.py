@@ -44,6 +44,8 @@ class FakeModel:
     n_ctx_train: int = 4096
     weights_bytes: int = 1000
     name: str = "fake"
+    family: str = "fake"
+    n_params: int = 1_000_000
     path: Path = Path("fake.gguf")
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -191,7 +193,7 @@ class ScriptedEngine:
         self.closed = True
 
     def prefill(
-        self, prompt: Sequence[int], cancel: Cancel, _policy: object = None
+        self, prompt: Sequence[int], cancel: Cancel, _policy: object = None, **_how: bool
     ) -> Generator[tuple[int, int], None, Prefill]:
         if self.prefill_error is not None:
             raise self.prefill_error

@@ -18,6 +18,7 @@ from localspec.engine.record.stats import DRAFT, FinishReason, GenerationStats, 
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.prompt_steps import PromptSteps
 from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import Cancelled, PromptTooLong
 
@@ -337,6 +338,54 @@ def test_cancelling_during_the_prefill() -> None:
     with pytest.raises(Cancelled):
         next(steps)
     assert engine.target.tokens == [1] * 32
+
+
+def passes_over(monkeypatch: pytest.MonkeyPatch, token_s: float, **how: bool) -> list[int]:
+    """The tokens of each pass over a prompt of 3,000, if a token takes `token_s`; then 900 more."""
+    now = [0.0]
+    target = StubContext(random_script(VOCAB, 5), StubModel(VOCAB), n_ctx=4096, n_batch=512)
+    decode = target.decode
+
+    def timed(tokens: Sequence[int], n_logits: int) -> NDArray[np.float32]:
+        now[0] += len(tokens) * token_s
+        return decode(tokens, n_logits)
+
+    monkeypatch.setattr("localspec.engine.round.generate.perf_counter", lambda: now[0])
+    target.decode = timed  # type: ignore[method-assign]
+    engine = Engine(target)  # type: ignore[arg-type]
+    for prompt in ([1] * 3001, [1] * 3901):
+        read, whole = [*engine.prefill(prompt, Cancel(), **how)][-1]
+        assert read == whole
+    assert sum(map(len, target.batches)) == 3900
+    return [len(each) for each in target.batches]
+
+
+@pytest.mark.parametrize(("token_s", "step"), [(0.02, 16), (0.006, 64), (0.001, 256)])
+def test_every_pass_over_a_prompt_takes_half_a_second_at_most(
+    monkeypatch: pytest.MonkeyPatch, token_s: float, step: int
+) -> None:
+    first, *later = passes_over(monkeypatch, token_s)
+    assert first == 64  # nothing is known yet
+    assert max(later) == step <= 0.5 / token_s < 2 * step
+    assert sum(each != step for each in later) <= 2  # the ends of both prompts
+
+
+def test_a_prompt_that_must_be_repeatable_is_read_in_passes_of_one_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = [512] * 5 + [440] + [512, 388]
+    assert passes_over(monkeypatch, 0.02, follow_clock=False) == whole
+    assert passes_over(monkeypatch, 1e-6)[1:3] == [512, 512]  # a fast machine makes no more passes
+
+
+def test_a_machine_that_becomes_busy_gets_shorter_passes() -> None:
+    steps = PromptSteps(512)
+    for n, seconds, then in (
+        *((64, 0.1, 256), (256, 0.4, 256), (256, 1.6, 64), (64, 0.5, 64), (3, 0.4, 64)),
+        *((64, 900.0, 8), (8, 0.01, 256), (256, 0.0, 512)),
+    ):
+        steps.took(n, seconds)
+        assert steps.size == then, (n, seconds)
 
 
 def test_switching_speculation_off_and_on_in_the_middle() -> None:

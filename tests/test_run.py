@@ -15,13 +15,18 @@ from typing import Any
 
 import pytest
 
+from localspec.chat.events import Origin, PromptProgress, RoundText, Span
 from localspec.chat.session.session import Session
 from localspec.cli import main
+from localspec.cli.answers.answer_output import _stream
+from localspec.cli.standard_streams import ProgressLine
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, OutOfMemory
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.memory.placement import DEFAULT_CTX
+from localspec.process.messages import TurnReported
+from tests.fakes import round_of
 from tests.support import gguf_models
 
 STORY = "Tell me a story about a dog."
@@ -674,3 +679,23 @@ def test_every_round_says_who_drafted(run: Run) -> None:
 def test_a_wrong_list_of_drafters_is_refused(run: Run) -> None:
     fails(run("toy", "-p", "hi", "--draft", "none,lookup"), "--draft", "none", code=2)
     fails(run("toy", "-p", "hi", "--draft", "auto,toy"), "twice", code=2)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_only_a_terminal_shows_how_far_a_long_prompt_is_read(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, terminal: bool
+) -> None:
+    class Worker:
+        def result(self, _kind: object, hear: Callable[[Any], None]) -> str:
+            text = RoundText((Span("Hi.", Origin.TARGET),), round_of(0, 0))
+            for event in (PromptProgress(16, 400, 0, 18.4), PromptProgress(390, 400, 0, 0.4), text):
+                hear(TurnReported(event))
+            return "the result"
+
+    monkeypatch.setattr(ProgressLine, "is_terminal", property(lambda _: terminal))
+    worker: Any = Worker()
+    assert _stream(worker, show=True) == "the result"
+    out, err = capsys.readouterr()
+    assert out == "Hi.\n"
+    assert ("reading 400 tokens: 4 %, about 18 s left" in err) is terminal
+    assert err.count("left") == terminal

@@ -91,11 +91,17 @@ class TokensScored(Struct, frozen=True, tag=True):
 
 
 class PromptProgress(Struct, frozen=True, tag=True):
-    """The prompt is being read: `done` of `total` new tokens; `cached` were cached already."""
+    """The prompt is being read: `done` of `total` new tokens.
+
+    Attributes:
+        cached: tokens before these that the cache held already.
+        seconds_left: for the rest, at the speed so far.
+    """
 
     done: int
     total: int
     cached: int
+    seconds_left: float = 0.0
 
 
 class RoundText(Struct, frozen=True, tag=True):

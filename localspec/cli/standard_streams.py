@@ -131,6 +131,11 @@ class ProgressLine:
         self._state: object = None
         self._next = 0.0
 
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a line can be redrawn."""
+        return self._is_terminal
+
     def step(self, step: str) -> None:
         """Name the work that begins; printed once."""
         if step != self._said:

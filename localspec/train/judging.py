@@ -124,6 +124,6 @@ def _answered(
     for context in (session.pair.target, *session.pair.drafts.values()):
         context.clear()
     policy = FixedGamma(GAMMA)
-    for _ in session.engine.prefill(prompt, cancel, policy):
+    for _ in session.engine.prefill(prompt, cancel, policy, follow_clock=False):
         pass
     return list(session.engine.generate(prompt, settings, policy, cancel))

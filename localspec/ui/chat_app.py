@@ -487,11 +487,12 @@ class ChatApp(App[None], inherit_bindings=False):
         self._status.lasting(text, hint=hint, tail=tail)
 
     def _prompt_read(self, progress: PromptProgress) -> None:
-        """Show how much of the prompt is read."""
+        """Show how much of the prompt is read, and how long the rest takes."""
         if self.turns.phase is EnginePhase.ANSWERING:
             text = f"reading {formats.count(progress.total)} tokens"
             share = progress.done / progress.total if progress.total else 1.0
-            self._status.lasting(text, share, hint="Esc stops")
+            left = formats.duration(progress.seconds_left)
+            self._status.lasting(text, share, hint=f"about {left} left, Esc stops")
             if progress.done >= progress.total:
                 self.show_phase()
 

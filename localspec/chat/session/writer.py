@@ -24,6 +24,8 @@ from localspec.engine.record.stats import FinishReason, GenerationStats, Prefill
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 
+_SHORT = 32  # tokens of the longest pass that is measured
+
 
 class Writer:
     """Reads a prompt and writes the continuation, independently of any conversation.
@@ -50,6 +52,8 @@ class Writer:
         self._drafting = drafting
         self._slow = SlownessCheck(pair.target, costs)
         self._grammars = GrammarReader(pair.target.model)
+        if costs is not None:  # passes over a prompt take at most as long for each token
+            engine.steps.expect(_SHORT, costs.target.at(0).seconds(_SHORT))
         self.counted: tuple[Meter, TextKind]
         self._before: tuple[Meter, TextKind]
         self.forget()
@@ -126,7 +130,8 @@ class Writer:
         """
         meter, _ = self.counted
         self._pair.hold_threads(how.repeatable)
-        meter.prefilled((yield from self._read(prompt, cancel)))
+        free = not how.repeatable and how.trace is None and self._pair.loaded.exact is None
+        meter.prefilled((yield from self._read(prompt, cancel, follow_clock=free)))
         rounds = self._engine.generate(prompt, how, self._drafting, cancel)
         try:
             done: Round
@@ -171,21 +176,26 @@ class Writer:
             flash_attn=self._pair.loaded.flash_attn,
         )
 
-    def _read(self, prompt: Sequence[int], cancel: Cancel) -> Generator[TurnEvent, None, Prefill]:
+    def _read(
+        self, prompt: Sequence[int], cancel: Cancel, *, follow_clock: bool
+    ) -> Generator[TurnEvent, None, Prefill]:
         started = perf_counter()
         if self.stored is not None:
             self.stored.restore(prompt[:-1])
         if self.past is not None:
             self._engine.past = self.past.recall()
-        restored_s = perf_counter() - started
-        with closing(self._engine.prefill(prompt, cancel, self._drafting)) as steps:
+        begun = perf_counter()
+        restored_s = begun - started
+        reading = self._engine.prefill(prompt, cancel, self._drafting, follow_clock=follow_clock)
+        with closing(reading) as steps:
             while True:
                 try:
                     done, total = next(steps)
                 except StopIteration as end:
                     prefill: Prefill = end.value
                     return replace(prefill, seconds=prefill.seconds + restored_s)
-                yield PromptProgress(done, total, cached=len(prompt) - 1 - total)
+                left_s = (perf_counter() - begun) * (total - done) / done if done else 0.0
+                yield PromptProgress(done, total, len(prompt) - 1 - total, left_s)
 
     def _constraint(self, grammar: str, after: Sequence[str]) -> Constraint | None:
         """The grammar's initial state; the first grammar takes longer, as every token is read."""

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec import formats
-from localspec.chat.events import Noticed, RoundText
+from localspec.chat.events import Noticed, PromptProgress, RoundText
 from localspec.chat.figures.benefit import benefit
 from localspec.chat.figures.figures import gamma_words, lossy_words, speedup_words
-from localspec.cli.standard_streams import takes_all, warn, write, write_said
+from localspec.cli.standard_streams import ProgressLine, takes_all, warn, write, write_said
 from localspec.engine.record.stats import FinishReason, GenerationStats, Round
 from localspec.loading.results import AnswerResult
 from localspec.process.messages import Event, TurnReported
@@ -29,6 +29,7 @@ _SUMS = (
 )
 
 
+_WORTH_A_LINE_S = 1.0
 _REPEATED = (
     "the answer only repeated itself and was stopped; --no-repeat-stop lets it go on, a higher"
     " --temp may help"
@@ -72,23 +73,37 @@ def print_answer(
 
 
 def _stream(worker: JobClient, *, show: bool) -> AnswerResult:
-    """Write the text as it comes; end the line even where the answer breaks off."""
-    last = ""
+    """Write the text as it comes; end the line even where the answer breaks off.
+
+    While a long prompt is read, a terminal shows how far that is.
+    """
+    last, line = "", ProgressLine()
 
     def hear(event: Event) -> None:
         nonlocal last
         match event:
             case TurnReported(Noticed(text)):
                 warn(text)
-            case TurnReported(RoundText() as round_) if show and round_.text:
-                last = round_.text
-                write_said(last)
+            case TurnReported(PromptProgress() as now) if line.is_terminal:
+                if now.seconds_left >= _WORTH_A_LINE_S:
+                    line.update(_reading(now))
+            case TurnReported(RoundText() as round_):
+                line.clear()
+                if show and round_.text:
+                    last = round_.text
+                    write_said(last)
 
     try:
         return worker.result(AnswerResult, hear)
     finally:
+        line.clear()
         if last and not last.endswith("\n"):
             write("\n")
+
+
+def _reading(now: PromptProgress) -> str:
+    read, left = formats.percent(now.done / now.total), formats.duration(now.seconds_left)
+    return f"reading {formats.count(now.total)} tokens: {read}, about {left} left"
 
 
 def _document(found: AnswerResult, memory: int) -> dict[str, Any]:

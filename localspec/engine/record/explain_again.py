@@ -47,7 +47,7 @@ def explain_again(
     how.sampler.accept(tokens[record.begun :])
     passes = PassRecorder(how.proposer, made.drafted)
     draft = _drafted_again(engine, made, tokens, passes, cancel)
-    for _ in engine.prefill(tokens, cancel):
+    for _ in engine.prefill(tokens, cancel, follow_clock=False):
         cancel.check()
     engine.target.mark(len(made.drafted) + 1)
     logits = engine.target.decode([tokens[-1], *made.drafted], len(made.drafted) + 1)
@@ -98,7 +98,7 @@ def _show(
     drafter.begin(tokens, argmax_proposer, cancel)
     last = len(tokens) - 1
     for end in (*range(begun + EXCERPT_TOKENS, last, EXCERPT_TOKENS), last):
-        for _ in engine.prefill(tokens[:end], cancel):
+        for _ in engine.prefill(tokens[:end], cancel, follow_clock=False):
             cancel.check()
         engine.target.decode(tokens[end - 1 : end], 0)
         if end < last:

@@ -26,6 +26,7 @@ from localspec.engine.record.round_record import GenerationRecord
 from localspec.engine.record.stats import LOOKUP, FinishReason, Prefill, Round
 from localspec.engine.round.acceptance import Verification, verification
 from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.prompt_steps import PromptSteps
 from localspec.engine.round.sampling import Logits
 from localspec.engine.round.verify import Draft, Verdict
 from localspec.errors import Cancelled, PromptTooLong
@@ -67,7 +68,8 @@ class Engine:
         drafters: by name; none if the target cannot take tokens back.
         lookup: copies from the text so far; None if nothing may be copied.
         past: other texts that lookup may copy from, unless the drafts must follow from the seed.
-        rows: the largest number of tokens in a pass.
+        rows: the largest number of tokens in a pass over a draft.
+        steps: chooses the passes over prompts.
         recorder: observes the rounds.
     """
 
@@ -84,6 +86,7 @@ class Engine:
         self.drafters = {each.name: each for each in drafters} if able else {}
         self.lookup = lookup if able else None
         self.past = NO_PAST
+        self.steps = PromptSteps(target.n_batch)
         self.recorder = RoundRecorder(target.model, self.drafters)
 
     @property
@@ -92,7 +95,12 @@ class Engine:
         return bool(self.drafters) or self.lookup is not None
 
     def prefill(
-        self, prompt: Sequence[int], cancel: Cancel, policy: GammaPolicy | None = None
+        self,
+        prompt: Sequence[int],
+        cancel: Cancel,
+        policy: GammaPolicy | None = None,
+        *,
+        follow_clock: bool = True,
     ) -> Generator[tuple[int, int], None, Prefill]:
         """Read all but the last token of `prompt` into the target's cache, reusing what is there.
 
@@ -100,6 +108,9 @@ class Engine:
             prompt: its ids.
             cancel: stops it.
             policy: of the generation to come; None if it may ask any drafter.
+            follow_clock: whether to make passes that take half a second at most. Passes of other
+                sizes round differently, so a prompt that must give equal bits is read in passes
+                that are as long as possible.
 
         Yields:
             (tokens read, tokens to read), after every batch.
@@ -121,10 +132,13 @@ class Engine:
         self._show(policy, tuple(self.drafters))
         end = len(prompt) - 1
         cached = self.target.keep_prefix(prompt[:end])
-        for start in range(cached, end, self.target.n_batch):
+        while (at := len(self.target.tokens)) < end:
             cancel.check()
             self.target.mark()
-            self.target.decode(prompt[start : min(start + self.target.n_batch, end)], 0)
+            step = self.steps.size if follow_clock else self.target.n_batch
+            part, begun = prompt[at : min(at + step, end)], perf_counter()
+            self.target.decode(part, 0)
+            self.steps.took(len(part), perf_counter() - begun)
             yield len(self.target.tokens) - cached, end - cached
         self.target.wait()  # or the first round would seem to take the prompt's time
         return Prefill(len(prompt), cached, end - cached, perf_counter() - started)
