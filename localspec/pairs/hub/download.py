@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import hashlib
 import os
 import stat
@@ -205,8 +204,9 @@ class _Fetching:
             return self._done < self._file.size
 
         if self._done < self._file.size:
-            tell = functools.partial(self.tell, "fetching")
-            hub.receive_file(self._file, self._retries, keep, self._done, tell)
+            hub.receive_file(
+                self._file, self._retries, keep, self._done, lambda: self.tell("fetching")
+            )
         if self._done < self._file.size:
             raise TransferInterrupted("the connection broke off")
 
