@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from llama_cpp import llama_cpp as lib
 
-from localspec.chat.advice import ADVISABLE, SamplingAdvice, SettingSource, advise
+from localspec.chat.advice import SamplingAdvice, SettingSource, advise
 from localspec.chat.history.fields import document_of, settings_of
 from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings
@@ -23,7 +23,7 @@ from localspec.cli.models.show import command as show_command
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
-from localspec.engine.round.params import SamplingParams
+from localspec.engine.round.params import CHAIN, SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import load_beside, load_session
 from localspec.loading.load_request import LoadRequest
@@ -240,7 +240,7 @@ def test_advice_is_found_by_the_file_in_any_quant_and_by_the_pairs_name(
 
 def test_the_catalogue_advises_nothing_that_cannot_be_followed() -> None:
     for pair in catalogue.pairs().values():
-        assert set(pair.sampling) <= set(ADVISABLE), pair.name
+        assert set(pair.sampling) <= set(CHAIN), pair.name
         assert advise(pair.name, {}, pair.sampling) == SamplingAdvice(pair.name, {}, pair.sampling)
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import OutOfMemory, UsageError
-from localspec.loading.planning import facts_of
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.free import Device, FreeMemory
 from localspec.pairs.memory.need import ModelFacts, ModelSetup, facts, need
@@ -190,7 +189,7 @@ def test_all_parts_of_a_split_model_are_counted_by_layer(tmp_path: Path) -> None
         (tmp_path / name).write_bytes(data)
     model = gguf.read_model(tmp_path / "big-00001-of-00003.gguf")
     assert len(model.header.tensors) == 3
-    assert facts_of(model).weights == model.header.tensor_bytes
+    assert facts(model.header).weights == model.header.tensor_bytes
 
 
 # --- accelerators -----------------------------------------------------------------------------

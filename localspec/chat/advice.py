@@ -20,8 +20,6 @@ from localspec.safe_text import one_line
 Number: TypeAlias = int | float
 
 DEFAULTS: Final = SamplingParams()
-ADVISABLE: Final = tuple(CHAIN)
-"""The fields of `SamplingParams` that have a source: all but the seed and the logit bias."""
 
 _KEY: Final = "general.sampling."
 _IN_FILES: Final = {each.file_key: name for name, each in CHAIN.items() if each.file_key}
@@ -62,13 +60,13 @@ class SamplingAdvice:
     def settled(self, settings: ChatSettings) -> ChatSettings:
         """`settings` with the advised values for everything that the user has not chosen."""
         values: dict[str, Any] = {
-            name: self.value(name) for name in ADVISABLE if name not in settings.chosen
+            name: self.value(name) for name in CHAIN if name not in settings.chosen
         }
         return replace(settings, sampling=replace(settings.sampling, **values))
 
     def sources(self, settings: ChatSettings) -> dict[str, SettingSource]:
         """Where each setting in force comes from, by the fields of `SamplingParams`."""
-        return {name: self._source(name, settings) for name in ADVISABLE}
+        return {name: self._source(name, settings) for name in CHAIN}
 
     def _source(self, name: str, settings: ChatSettings) -> SettingSource:
         if name in settings.chosen or getattr(settings.sampling, name) != self.value(name):
@@ -81,7 +79,7 @@ class SamplingAdvice:
         """The value and source of every setting, if the user chooses none, by option name."""
         sources = self.sources(self.settled(ChatSettings()))
         return {
-            option(name): {"value": self.value(name), "source": source.value}
+            CHAIN[name].key: {"value": self.value(name), "source": source.value}
             for name, source in sources.items()
         }
 
@@ -112,11 +110,6 @@ class SamplingAdvice:
         if not self.ignored:
             return ()
         return (f"sampling advice for {self.model} is left out: {', '.join(self.ignored)}",)
-
-
-def option(name: str) -> str:
-    """The command line's name of a field of `SamplingParams`, with underscores."""
-    return CHAIN[name].key
 
 
 def advise(

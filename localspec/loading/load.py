@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from localspec.chat.advice import ADVISABLE, SamplingAdvice, option
+from localspec.chat.advice import SamplingAdvice
 from localspec.chat.dialects.learning.dialect_store import DIALECTS
 from localspec.chat.prompt.renderer import TemplateRenderer
 from localspec.chat.session.pair import LoadedPair
@@ -27,7 +27,7 @@ from localspec.engine.llama import Context, Head, default_threads, devices
 from localspec.engine.lookup import Lookup
 from localspec.engine.record.stats import CROSS_VOCABULARY, DRAFT
 from localspec.engine.round.generate import Engine
-from localspec.engine.round.params import Accept, SamplingParams, check_lenience
+from localspec.engine.round.params import CHAIN, Accept, SamplingParams, check_lenience
 from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.loading import former_starter, starter_form
 from localspec.loading.load_request import LoadRequest
@@ -56,7 +56,9 @@ def chat_settings(options: LoadRequest) -> ChatSettings:
         UsageError: sampling settings that give no distribution; an invalid grammar or schema.
     """
     given = {
-        name: value for name in ADVISABLE if (value := getattr(options, option(name))) is not None
+        name: value
+        for name, each in CHAIN.items()
+        if (value := getattr(options, each.key)) is not None
     }
     try:
         sampling = SamplingParams(

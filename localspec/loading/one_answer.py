@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import structs
 
-from localspec.chat.advice import option
 from localspec.chat.conversation import Message
 from localspec.chat.dialects.reading.origins import OriginReader
 from localspec.chat.events import Noticed, RoundText, Span, TurnEnd, TurnEvent
@@ -22,6 +21,7 @@ from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import FinishReason
 from localspec.engine.record.trace import TraceWriter
+from localspec.engine.round.params import CHAIN
 from localspec.errors import LocalspecError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
@@ -152,7 +152,7 @@ def _settings(session: Session) -> dict[str, Any]:
         "temp": sampling.pop("temperature"),
         **sampling,
         "sampling_sources": {
-            option(name): source.value for name, source in session.advice.sources(chosen).items()
+            CHAIN[name].key: source.value for name, source in session.advice.sources(chosen).items()
         },
         # JSON has no infinity.
         "logit_bias": {str(token): str(bias) for token, bias in chosen.sampling.logit_bias.items()},

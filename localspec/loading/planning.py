@@ -153,7 +153,7 @@ def _left_to(workers: tuple[str, ...], options: LoadRequest) -> LoadRequest:
 
 def _load_plan(checked: CheckedRequest) -> LoadPlan:
     options, drafts = checked.request, checked.drafts
-    target = facts_of(checked.target)
+    target = facts(checked.target.header)
     limits = _user_limits(options, target)
     if not (drafts or checked.lookup):
         limits = replace(limits, snapshots=0)
@@ -220,7 +220,7 @@ def drafts_plan(checked: CheckedRequest, n_ctx: int) -> tuple[ModelSetup, ...]:
     """
     options = checked.request
     free = free_memory(devices_of_draft(options), threads=_threads(options))
-    limits = _user_limits(options, facts_of(checked.target))
+    limits = _user_limits(options, facts(checked.target.header))
     placed, _ = _placed_alone(checked.drafts, free, limits, n_ctx)
     return tuple(each.target for each in placed)
 
@@ -269,7 +269,7 @@ def checked_request(
     if asked.mtp or (asked.own and head_checks.has_usable_mtp(target.header)):
         head_checks.require_mtp(target.header, str(target.paths[0]))
         drafts.append(CheckedDraft(MTP, target, mtp_facts(target.header)))
-    _user_limits(request, facts_of(target))
+    _user_limits(request, facts(target.header))
     return CheckedRequest(
         request, settings, found.name, target, tuple(drafts), asked.lookup, found.draft_reason
     )
@@ -290,11 +290,6 @@ def _chat_model(model: ModelFiles) -> ModelFiles:
     """The model, if llama.cpp can chat with it."""
     usable.require_usable(model.header, str(model.paths[0]))
     return model
-
-
-def facts_of(model: ModelFiles) -> ModelFacts:
-    """The sizes of a model on disk."""
-    return facts(model.header)
 
 
 def free_memory(

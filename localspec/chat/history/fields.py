@@ -12,13 +12,13 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 
-from localspec.chat.advice import ADVISABLE, DEFAULTS
+from localspec.chat.advice import DEFAULTS
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import MODELS, Origin, Span, joined
 from localspec.chat.history.tree import ConversationHeader, MessageNode, PairReference
 from localspec.chat.settings import ChatSettings
 from localspec.engine.record.stats import FinishReason
-from localspec.engine.round.params import SamplingParams
+from localspec.engine.round.params import CHAIN, SamplingParams
 from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 
@@ -166,7 +166,7 @@ def _sampling(
         numbers = {token: -math.inf if one is None else one for token, one in bias.items()}
         document = {**document, "logit_bias": numbers}
     found = _of_its_type(document, SamplingParams)
-    chosen = {name for name in ADVISABLE if found.get(name) not in (None, getattr(DEFAULTS, name))}
+    chosen = {name for name in CHAIN if found.get(name) not in (None, getattr(DEFAULTS, name))}
     try:
         return replace(base.sampling, **found), frozenset(chosen)
     except SamplingError:
