@@ -243,10 +243,10 @@ def test_quants_that_are_not_there_list_those_that_are() -> None:
 # --- the curated list -------------------------------------------------------------------------
 
 
-# Figures are of other machines, and come with where they were published or that nobody knows.
+# Figures are of other machines, and come with where they were published.
 NO_FIGURES = "no figures are published; what it brings here shows once it is measured"
 EVIDENCE = re.compile(
-    rf"{NO_FIGURES}|elsewhere, .*\(read, but nobody noted where\)|elsewhere, .*"
+    rf"{NO_FIGURES}|elsewhere, .*"
     r" \(published in (llama\.cpp (issue|PR) \d+|[\w-]+/[\w.-]+|a report of .+)\)"
 )
 

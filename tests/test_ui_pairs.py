@@ -667,10 +667,10 @@ def test_a_pull_says_how_long_it_takes_on_as_soon_as_that_can_be_told() -> None:
     file = download.FileProgress("a.gguf", "e", "fetching", 250, 1000, 250)
     told = pair_pull.PullProgress(file, (file,), 250, 1000, 100.0, 95.0)
     state = PairsState(work=PairWork.PULLING, name="small", progress=told)
-    assert state.doing() == "fetching small 25%, 1 min 35 s left"
+    assert state.doing() == "fetching small 25 %, 1 min 35 s left"
     assert "1 min 35 s left" in pull_lines(state, 80, 24)[0].plain
     state.progress = replace(told, seconds_left=None)
-    assert state.doing() == "fetching small 25%"
+    assert state.doing() == "fetching small 25 %"
     assert "fetching" in pull_lines(state, 80, 24)[0].plain
 
 
@@ -846,7 +846,7 @@ def test_a_fast_pair_takes_one_line_on_a_small_screen() -> None:
     assert row_line(state, own, 68).cell_length == head_line(68).cell_length == 68
     state = PairsState(ranked=[RankedPair(own, "fits", 1636.0, 1939.0, measured=True)])
     assert row_line(state, own, 68).cell_length == 68
-    assert "1,636 › 1,939" in row_line(state, own, 68).plain
+    assert "1,636, 1,939 drafted" in row_line(state, own, 68).plain
 
 
 async def test_the_command_for_a_card_without_a_backend_comes_first(
@@ -865,7 +865,24 @@ async def test_the_command_for_a_card_without_a_backend_comes_first(
     first, help_, then = f"First of all: {advice[0]}", advice[1], "For this machine:"
     assert 0 < listed.index(first) < listed.index(help_) < listed.index(then)
     assert "Tokens/s are expected from starter" in listed
-    assert "; behind a › with drafting." in listed
+    assert "with drafting; " in listed
+
+
+async def test_on_a_busy_machine_pairs_are_proposed_once_it_was_calm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    times = (0.02, *(0.02 + n / 1000 for n in range(9)))
+    busy = PairCosts(10**9, times, bits=8.5, doubtful=True)
+    ranking.remember("starter", busy, None, None)
+    async with chatting(Rooms(), first="starter", proposes=True) as chat:
+        await chat.until(lambda: pair_messages.BUSY in " ".join(chat.transcript().split()), "busy")
+        await chat.ask("One question.")
+        assert "for this machine" not in chat.transcript()
+        ranking.remember("starter", replace(busy, doubtful=False), None, None)
+        await chat.ask("Another question.")
+        await chat.until(lambda: "for this machine: " in chat.transcript(), "a proposal")
+        assert " ".join(chat.transcript().split()).count(pair_messages.BUSY) == 1
 
 
 def test_what_the_key_does_is_said_with_the_size_or_that_it_is_here_already() -> None:
@@ -879,7 +896,7 @@ def test_what_the_key_does_is_said_with_the_size_or_that_it_is_here_already() ->
     assert (
         pair_messages.what_get_does(wanted, here) == f"Ctrl+F changes to {row.name}, which is here."
     )
-    assert "measured 9.0 tokens/s" in pair_messages.answers_now(wanted, here)
+    assert ": 9.0 tokens/s, 12 with drafting; " in pair_messages.answers_now(wanted, here)
 
 
 def test_a_pair_that_nothing_drafts_for_is_shown_without_an_assumed_acceptance() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from localspec import formats
+from localspec.cli.models import proposed
 from localspec.cli.shared_options import SCAN
 from localspec.loading.measurements import ranking
-from localspec.loading.measurements.ranking import MachineSpeed, RankedPair
+from localspec.loading.measurements.ranking import RankedPair
 from localspec.pairs.disk import installed, other_programs
 from localspec.pairs.disk.other_programs import FoundModel, FoundModels
 from localspec.pairs.disk.remove import used_bytes
@@ -49,7 +50,7 @@ def command(scan: bool, as_json: bool) -> None:
     _print_table(_HEADINGS, map(_cells, pairs))
     room = (speed and speed.room) or 0
     _print_found(others, room)
-    _print_proposed(pairs, speed)
+    click.echo("\n".join(proposed.lines(pairs, speed)))
     machine, card = pairs[0].row.fit, f", {formats.size(room)} of it on a graphics card"
     click.echo(
         f"\nMemory: {formats.size(machine.available)} available of {formats.size(machine.total)}"
@@ -60,22 +61,6 @@ def command(scan: bool, as_json: bool) -> None:
         click.echo(
             f"warning: the record of {safe_name} is damaged; `localspec rm {safe_name}`", err=True
         )
-
-
-def _print_proposed(pairs: list[RankedPair], speed: MachineSpeed | None) -> None:
-    """Print the pairs that suit this machine, and the source of the speeds."""
-    if speed is None or not (basis := speed.basis(pairs)):
-        click.echo("\nSpeeds can be expected once a pair was loaded here: localspec chat")
-        return
-    if speed.advice is not None:
-        what, command = speed.advice
-        click.echo(f"\nFirst of all: {what}. This helps:\n\n    {command}")
-    if best := ranking.proposed(pairs):
-        click.echo("\nFor this machine:\n")
-        rows = [(one.row.kind, f"localspec chat {one.row.name}", one.offer) for one in best]
-        click.echo("\n".join(f"  {line}" for line in formats.columns(rows)))
-    both = "; behind a › with drafting" if any(pair.gains for pair in pairs) else ""
-    click.echo(f"\nTokens/s are {basis}{both}.")
 
 
 def _print_found(others: FoundModels, room: int) -> None:
@@ -126,11 +111,10 @@ def _memory(fit: MemoryFit) -> str:
 def _data(pair: RankedPair) -> dict[str, Any]:
     data = asdict(pair.row)
     del data["fit"]
-    expected = {"plain": pair.baseline, "drafted": pair.drafted, "measured": pair.measured}
     return data | {
         "bytes": data.pop("n_bytes"),
         "memory": describe.fit_data(pair.row.fit),
-        "tokens_per_second": expected,
+        "tokens_per_second": pair.data,
     }
 
 

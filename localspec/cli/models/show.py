@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 import click
 
+from localspec import formats
+from localspec.cli.models import proposed
 from localspec.cli.shared_options import SCAN, WORKERS
+from localspec.errors import HubOffline, HubUnavailable
+from localspec.loading.measurements import ranking
+from localspec.loading.measurements.ranking import RankedPair
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue
+from localspec.pairs.names.catalogue import ListedPair
 from localspec.pairs.names.draft_option import AUTO
+from localspec.pairs.names.reserved_names import STARTER
 from localspec.pairs.report import describe
 from localspec.pairs.report.examine import PairReport, examine
 from localspec.safe_text import unbroken
@@ -43,48 +51,92 @@ def command(
     scan: bool,
     as_json: bool,
 ) -> None:
-    """Show a pair's vocabulary check, memory plan, licence, and its speed as far as measured.
+    """Show a pair's vocabulary check, memory plan, licence, and its speed.
 
-    PAIR is a pair's name, a GGUF file or a Hub reference, of which only the headers are read.
+    PAIR is a pair's name, a GGUF file or a Hub reference, of which only the headers are read. With
+    the starter, the default, the pairs that suit this machine are shown as well.
     """
     from localspec.loading import planning  # noqa: PLC0415 - it needs llama.cpp
 
-    notices = planning.greet(rpc)
-    found = examine(
-        pair, draft, RetryPolicy(), n_ctx=ctx_size, free=partial(planning.free_for, rpc), scan=scan
-    )
+    notices, rows = planning.greet(rpc), catalogue.rows()
+    free = partial(planning.free_for, rpc)
+    try:
+        found = examine(pair, draft, RetryPolicy(), n_ctx=ctx_size, free=free, scan=scan)
+    except (HubOffline, HubUnavailable) as error:
+        row = next((row for row in rows if row.name == pair.lower()), None)
+        if row is None or as_json or draft not in (None, AUTO):
+            raise
+        click.echo(f"{error.message}; the catalogue knows this much:", err=True)
+        _print(_listed_lines(row))
+        return
     named = [] if draft in (None, AUTO) else ["--draft", str(draft)]
-    tune = shlex.join(["localspec", "tune", pair, *named])
-    speed, profile = _speed(found, tune)
+    listed = (row for row in rows if row.name == found.name and not named)
+    known = ranking.ranked([next(listed, found.listed)], ranking.recall())[0]
+    speed, profile = _speed(found, known, shlex.join(["localspec", "tune", pair, *named]))
     target = found.target
     advice = planning.advice_for(found.name, target.paths[0].name, target.header)
     for notice in (*notices, *advice.notices):
         click.echo(unbroken(notice), err=True)
     if as_json:
-        more = {"sampling": advice.document(), "profile": profile}
+        more = {"sampling": advice.document(), "profile": profile, "tokens_per_second": known.data}
         click.echo(json.dumps(describe.as_data(found) | more, indent=2))
         return
-    if found.name:
-        click.echo(f"pair        {found.name}")
     entry = catalogue.pairs().get(found.name)
     curated = [f"drafting    {entry.evidence}", f"dialect     {entry.dialect}"] if entry else []
     sampling = [f"sampling    {advice.told}"]
-    for line in [*describe.lines(found), *curated, *sampling, *speed]:
+    _print([*([f"pair        {found.name}"] if found.name else []), *describe.lines(found)])
+    _print([*curated, *sampling, *speed])
+    if found.name == STARTER:
+        speeds = ranking.recall()
+        click.echo("\n".join(proposed.lines(ranking.ranked(rows, speeds), speeds)))
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
         click.echo(unbroken(line))
 
 
-def _speed(found: PairReport, tune: str) -> tuple[list[str], dict[str, Any] | None]:
-    """The measurements of a pair on this disk, as lines and as data."""
+def _speed(
+    found: PairReport, known: RankedPair, tune: str
+) -> tuple[list[str], dict[str, Any] | None]:
+    """The speed of a pair as lines, and what was measured of it as data."""
     plan = found.outlook.plan
+    expected = _expected_lines(known)
     if (
         plan is None
         or found.missing
         or (found.vocabulary is not None and not found.vocabulary.usable)
     ):
-        return [], None
+        return expected, None
     from localspec.loading.measurements import expected_speed  # noqa: PLC0415 - it needs llama.cpp
 
     draft = found.draft.paths[0] if found.draft is not None else None
-    known = expected_speed.expected(found.target.paths[0], draft, plan)
+    profile = expected_speed.expected(found.target.paths[0], draft, plan)
     exact = expected_speed.exact(found.target.paths[0], plan)
-    return expected_speed.lines(known, exact, tune), expected_speed.data(known, exact)
+    lines = expected_speed.lines(profile, exact, tune)
+    unmeasured = expected if profile is None else []
+    return [*unmeasured, *lines], expected_speed.data(profile, exact)
+
+
+def _expected_lines(known: RankedPair) -> list[str]:
+    """What `list` and the chat expect of a pair; nothing if this machine was not measured."""
+    speed = ranking.recall()
+    if speed is None or not known.baseline:
+        return []
+    return [f"speed       {known.speed}; {speed.basis([known])}"]
+
+
+def _listed_lines(row: ListedPair) -> list[str]:
+    """What is known of a curated pair whose files cannot be looked at."""
+    entry, fit = catalogue.pairs()[row.name], row.fit
+    return [
+        f"pair        {row.name}, {row.state}, {formats.size(row.n_bytes)}",
+        f"target      {row.target}",
+        f"draft       {row.draft}",
+        f"memory      about {formats.size(fit.needed)} needed, {formats.size(fit.available)}"
+        f" available: {fit.verdict}",
+        f"licence     {row.licence or 'not stated'}",
+        f"drafting    {row.evidence}",
+        f"dialect     {entry.dialect}",
+        *_expected_lines(ranking.ranked([row], ranking.recall())[0]),
+    ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from localspec import formats
 from localspec.cli.option_types import plain_text
 from localspec.cli.shared_options import MAX_THREADS, SCAN, GroupedCommand, option, pair_of
 from localspec.cli.standard_streams import ProgressLine
@@ -115,4 +116,4 @@ def _show(line: ProgressLine, text: str, share: float | None) -> None:
     if share is None:
         line.step(text)
     else:
-        line.update(f"{text}  {share:.1%}", text.partition(":")[0])
+        line.update(f"{text}  {formats.percent(share, 1)}", text.partition(":")[0])

@@ -35,10 +35,13 @@ _HEAD: Final = 0.05  # share of a target's bytes that its inner head reads
 _ROOM: Final = 1.225  # bytes of memory per byte of a model's files
 _WORTH_A_WORD: Final = 1.05
 _CARD: Final = " on a card"
-_DOUBTFUL: Final = (
-    " (doubtful: something disturbed that; it is measured again in an idle moment of the chat)"
-)
+_ROUGH: Final = "; a rough estimate: the machine was busy"
 _HERE: Final = ("installed", "found")  # states of pairs that need no download
+_UNKNOWN: Final = {
+    "fits": "its speed is not known yet",
+    "tight": "it fits once other programs make room",
+    "too large": "too large for this machine",
+}
 _ORDER: Final = ("fits", "slow", "tight", "too large")
 
 
@@ -114,10 +117,19 @@ class MachineSpeed:
         return self.pairs.get(f"{name}{_CARD}") or self.pairs.get(name)
 
     def largest(self, *, on_device: bool) -> tuple[str, PairCosts] | None:
-        """The best pair to derive others from: the largest that ran there, mixtures left out."""
+        """The best pair to derive others from: the largest that ran there, mixtures left out.
+
+        One that was measured in calm goes before larger ones that were not.
+        """
         told = (item for item in self.pairs.items() if item[1].bits)
         there = [item for item in told if item[1].on_device == on_device]
-        return max(there, key=lambda item: item[1].weights, default=None)
+        return max(there, key=lambda item: (not item[1].doubtful, item[1].weights), default=None)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether something disturbed every measurement from which others can be derived."""
+        found = self.largest(on_device=True) or self.largest(on_device=False)
+        return found is not None and found[1].doubtful
 
     def basis(self, pairs: Sequence[RankedPair]) -> str:
         """Say where the speeds of `pairs` come from; empty if nothing was measured.
@@ -136,7 +148,7 @@ class MachineSpeed:
         reckoned = [self.own(pair.row.name) for pair in pairs if pair.measured]
         reckoned += [one[1]] if one and not all(told) else []
         if any(costs is not None and costs.doubtful for costs in reckoned):
-            made += _DOUBTFUL
+            made += _ROUGH
         accepted = f", if {formats.percent(ACCEPTED[DRAFT])} of drafted tokens are accepted"
         return made + (accepted if any(pair.gains for pair in pairs) else "")
 
@@ -212,6 +224,8 @@ class RankedPair:
         baseline: tokens per second without drafting; None if unknown.
         drafted: tokens per second with its drafters, at least `baseline`.
         measured: whether its costs were measured here; the acceptance is assumed even then.
+        proposable: whether it is modest in memory, and its speed does not rest on a measurement
+            that something disturbed.
     """
 
     row: ListedPair
@@ -219,6 +233,7 @@ class RankedPair:
     baseline: float | None = None
     drafted: float | None = None
     measured: bool = False
+    proposable: bool = False
 
     @property
     def gains(self) -> bool:
@@ -227,30 +242,54 @@ class RankedPair:
 
     @property
     def speeds(self) -> str:
-        """Tokens per second, without and with drafting: ``9.4 › 14``; empty if unknown."""
-        more = f" › {_short(self.drafted)}" if self.gains else ""
+        """Tokens per second, without and with drafting: ``9.4, 14 with drafting``; or empty."""
+        more = f", {_short(self.drafted)} with drafting" if self.gains else ""
         return f"{_short(self.baseline)}{more}" if self.baseline else ""
 
     @property
     def offer(self) -> str:
-        """Its memory and expected speed, in one line."""
-        row = self.row
+        """What to expect of it, in a line that can be read aloud."""
+        row, licence = self.row, self.row.licence or "licence not stated"
         size = formats.size(row.n_bytes) + ("" if row.state in _HERE else " to fetch")
-        with_it = "the head inside it" if row.drafter == MTP else "its draft"
-        more = f", {_short(self.drafted)} with {with_it}" if self.gains else ""
-        how = "measured" if self.measured else "expected"
-        slow = ", slower than one reads" if self.verdict == "slow" else ""
-        speed = (
-            f"{how} {_short(self.baseline)} tokens/s{more}{slow}" if self.baseline else self.verdict
-        )
-        return f"{size}, {speed}, {row.licence or 'licence not stated'}"
+        return f"{self.speed}; {size}, {licence}"
+
+    @property
+    def speed(self) -> str:
+        """Its expected speed, with a word on drafting, or why the speed is not known."""
+        if not self.baseline:
+            return _UNKNOWN[self.verdict]
+        about = "" if self.measured else "about "
+        drafted = f", {_short(self.drafted)} with drafting" if self.gains else ""
+        slow = ": slower than reading speed" if self.verdict == "slow" else ""
+        alone = "" if self.gains else f" ({self._alone()})"
+        return f"{about}{_short(self.baseline)} tokens/s{drafted}{slow}{alone}"
+
+    def _alone(self) -> str:
+        """Why drafting is not expected to help."""
+        if not self.row.drafter:
+            return "no draft model: only repeated text is copied ahead"
+        if self.row.active < 1:
+            return "a mixture of experts: drafting may not help"
+        return "drafting is not expected to pay here"
+
+    @property
+    def data(self) -> dict[str, float | bool | None]:
+        """The speeds for programs, in tokens per second."""
+        return {"plain": self.baseline, "drafted": self.drafted, "measured": self.measured}
+
+    @property
+    def line(self) -> str:
+        """Its name, and what to expect of it."""
+        return f"{one_line(self.row.name, 40)}: {self.offer}"
 
     @property
     def short(self) -> str:
         """The speeds, or why there are none, for a narrow column."""
         if self.verdict in ("tight", "too large") or not self.speeds:
             return self.verdict
-        return f"slow {_short(self.drafted)}" if self.verdict == "slow" else self.speeds
+        if self.verdict == "slow":
+            return f"slow {_short(self.drafted)}"
+        return self.speeds.replace(" with drafting", " drafted")
 
 
 def _short(speed: float | None) -> str:
@@ -277,19 +316,29 @@ def _key(one: RankedPair) -> tuple[float, ...]:
 
 
 def proposed(pairs: Sequence[RankedPair]) -> list[RankedPair]:
-    """The best of `ranked` pairs for every purpose: at most one each, and only pairs that fit."""
-    best = sorted((one for one in pairs if one.baseline), key=lambda one: _key(one)[1:])
-    found = []
-    for kind in LEAST:
-        of_kind = [one for one in best if one.row.kind == kind and one.verdict in _ORDER[:2]]
-        found += of_kind[:1]
-    return found
+    """The best of `ranked` pairs for every purpose: at most one each, and only pairs that fit.
+
+    Pairs that draft with gain go before others. Without a calm measurement there are none.
+    """
+    best = sorted(
+        (one for one in pairs if one.proposable and one.verdict in _ORDER[:2]),
+        key=lambda one: (_ORDER.index(one.verdict), not one.gains, *_key(one)[2:]),
+    )
+    firsts = (next((one for one in best if one.row.kind == kind), None) for kind in LEAST)
+    return [one for one in firsts if one is not None]
+
+
+def proposal_lines(best: Sequence[RankedPair]) -> list[str]:
+    """The proposed pairs, a line each: the same in the chat, in `list` and in `show`."""
+    return formats.columns([(one.row.kind, one.line) for one in best]) if best else []
 
 
 def _expected(row: ListedPair, speed: MachineSpeed | None) -> RankedPair:
     """What to expect of `row`, with the accelerators' own memory included."""
-    if speed is not None and speed.room:
-        row = replace(row, fit=row.fit.beside(speed.room))
+    room = speed.room or 0 if speed is not None else 0
+    modest = row.fit.modest(room)
+    if room:
+        row = replace(row, fit=row.fit.beside(room))
     known = None if speed is None else speed.own(row.name)
     own = known is not None and row.state in _HERE
     costs = known if own else None if speed is None else expected_costs(row, speed)
@@ -298,7 +347,8 @@ def _expected(row: ListedPair, speed: MachineSpeed | None) -> RankedPair:
     baseline = 1 / costs.times[1]
     drafted = baseline * _gain(row, costs)
     slow = row.fit.verdict == "fits" and drafted < LEAST.get(row.kind, 0.0)
-    return RankedPair(row, "slow" if slow else row.fit.verdict, baseline, drafted, own)
+    verdict = "slow" if slow else row.fit.verdict
+    return RankedPair(row, verdict, baseline, drafted, own, modest and not costs.doubtful)
 
 
 def expected_costs(row: ListedPair, speed: MachineSpeed) -> PairCosts | None:
@@ -320,7 +370,14 @@ def expected_costs(row: ListedPair, speed: MachineSpeed) -> PairCosts | None:
         step = like.overhead + row.draft_bytes * like.per_byte
     elif row.drafter == MTP:
         step = like.overhead + _HEAD * row.target_bytes * row.active * like.per_byte
-    return PairCosts(row.target_bytes, tuple(times), like.overhead, step, like.on_device)
+    return PairCosts(
+        row.target_bytes,
+        tuple(times),
+        like.overhead,
+        step,
+        like.on_device,
+        doubtful=basis[1].doubtful or like.doubtful,
+    )
 
 
 def _times(row: ListedPair, like: PairCosts) -> list[float]:

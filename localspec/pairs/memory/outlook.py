@@ -21,6 +21,7 @@ from localspec.pairs.memory.placement import (
 )
 
 COUNTED_CTX: Final = 4096  # tokens of context that lists assume
+_SHARE: Final = 0.6  # of main memory: the rest is for the system and other programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,14 @@ class MemoryFit:
     available: int
     total: int
     verdict: str
+
+    def modest(self, room: int = 0) -> bool:
+        """Whether a pair may be proposed, if it is counted in main memory alone.
+
+        It takes at most 60 % of main memory, or no more than the `room` that accelerators have free
+        in memory of their own.
+        """
+        return self.needed <= max(_SHARE * self.total, room)
 
     def beside(self, room: int) -> MemoryFit:
         """The same with `room` more bytes, of accelerators with their own memory."""

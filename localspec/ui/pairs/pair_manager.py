@@ -96,6 +96,7 @@ class PairManager:
     _phase: EnginePhase = EnginePhase.LOADING  # the engine's latest phase
     _asks: bool = False  # whether a question was asked yet
     _reminds: bool = False  # whether the proposal still has to follow the first answer
+    _awaits_calm: bool = False  # whether the machine was too busy to propose anything
 
     # For this machine
 
@@ -111,17 +112,23 @@ class PairManager:
             self.tell(*pair_messages.interrupted(wanted))
         elif self._in_starter:
             self._reminds = True
-            self._list_and(lambda: self._propose(ranking.proposed(self.state.ranked)))
+            self._list_and(self._propose)
 
     @property
     def _in_starter(self) -> bool:
         return self.engine.info is not None and self.engine.info.pair_name == STARTER
 
-    def _propose(self, best: Sequence[RankedPair]) -> None:
-        speed = self.state.speed
-        if speed is not None and speed.advice is not None:
+    def _propose(self) -> None:
+        """Propose pairs, or say that a calm measurement is missing."""
+        speed, best = self.state.speed, ranking.proposed(self.state.ranked)
+        if speed is None:
+            return
+        waited, self._awaits_calm = self._awaits_calm, speed.disturbed
+        if speed.advice is not None and not waited:
             self.tell(f"first of all: {speed.advice[0]}", speed.advice[1])
-        if not best or speed is None:
+        if self._awaits_calm and not waited:
+            self.tell(pair_messages.BUSY, unasked=not self._asks)
+        if not best:
             return
         self.offered = PullRequest(best[0].row.name)
         if self.engine_state.phase in ANSWER:
@@ -159,7 +166,9 @@ class PairManager:
         return next((one for one in self.state.ranked if one.row.name == name), None)
 
     def _answered(self) -> None:
-        """Show the proposal after the starter's first answer."""
+        """Show the proposal after the starter's first answer, or once the machine was calm."""
+        if self._awaits_calm and self._in_starter and self.offered is None:
+            self._list_and(self._propose)
         known = self._known(self.offered)
         if self._reminds and self._in_starter and known is not None and self._getting is None:
             self._reminds = False

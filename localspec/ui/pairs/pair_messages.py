@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from localspec import formats
+from localspec.loading.measurements import ranking
 from localspec.loading.measurements.ranking import MachineSpeed, RankedPair
 from localspec.pairs.disk import starter
 from localspec.pairs.hub.pair_pull import PullRequest
@@ -14,6 +15,7 @@ from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
 
 GET = "Ctrl+F"
+BUSY = "the machine is busy: pairs are proposed once it was measured in a calm moment"
 
 
 def interrupted(wanted: PullRequest) -> tuple[str, str]:
@@ -39,7 +41,7 @@ def what_get_does(wanted: PullRequest | None, known: RankedPair | None) -> str:
 
 def proposal(best: Sequence[RankedPair], speed: MachineSpeed, key: str) -> str:
     """What the key does, then the proposed pairs: the first lines stay in sight."""
-    lines = [f"{one.row.kind}: {one.row.name}, {one.offer}" for one in best]
+    lines = ranking.proposal_lines(best)
     return "\n".join([key, f"for this machine ({speed.basis(best)}):", *lines])
 
 

@@ -96,7 +96,7 @@ class PairsState:
     def share(self) -> str:
         """The share of the pull that is done, and the time left; empty while not known."""
         at = self.progress
-        share = f" {at.done / at.total:.0%}" if at and at.total else ""
+        share = f" {formats.percent(at.done / at.total)}" if at and at.total else ""
         left = f", {formats.duration(at.seconds_left)} left" if at and at.seconds_left else ""
         return share + left
 
@@ -160,7 +160,8 @@ def _state(state: PairsState, row: ListedPair) -> str:
         return "in use"
     if row.name == state.name and state.work is PairWork.PULLING:
         done = state.progress
-        return f"pull {done.done / done.total:4.0%}" if done and done.total else "pulling"
+        share = done.done / done.total if done and done.total else None
+        return "pulling" if share is None else f"pull {formats.percent(share)}"
     return row.state
 
 
@@ -198,8 +199,7 @@ def _row_lines(state: PairsState, row: ListedPair, width: int) -> list[Content]:
     """The details of a pair that has not been checked yet."""
     need, known = row.fit, state.expected(row)
     basis = state.speed.basis([known]) if state.speed is not None else ""
-    both = ", without › with drafting" if known.gains else ""
-    speeds = f"{known.speeds} tokens/s{both}, {basis}" if known.speeds else _UNKNOWN
+    speeds = f"{known.speed}; {basis}" if known.baseline else _UNKNOWN
     memory = (
         f"about {formats.size(need.needed)} needed, {formats.size(need.available)} available:"
         f" {need.verdict}"
@@ -257,7 +257,11 @@ def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
     left = progress.seconds_left
     times = f"{speed}, {formats.duration(left)} left" if left is not None else progress.file.phase
     lines = [
-        two_sides(Content.assemble((f"{share:4.0%} ", "bold"), figures), (times, MUTED), width),
+        two_sides(
+            Content.assemble((f"{formats.percent(share):>5} ", "bold"), figures),
+            (times, MUTED),
+            width,
+        ),
         bar(share, width, "$primary"),
     ]
     if progress.file.note:
@@ -273,7 +277,9 @@ def _file_line(file: FileProgress, width: int) -> Content:
     """One file: the end of its name, a bar, its share and its state."""
     share = file.done / file.size if file.size else 1.0
     right = Content.assemble(
-        bar(share, 12) if width >= 56 else "", f" {share:4.0%} ", (f"{file.phase:<8}", MUTED)
+        bar(share, 12) if width >= 56 else "",
+        f" {formats.percent(share):>5} ",
+        (f"{file.phase:<8}", MUTED),
     )
     room = max(4, width - right.cell_length - 1)
     name = one_line(file.name, 400)

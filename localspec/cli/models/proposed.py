@@ -1,0 +1,36 @@
+"""The pairs that suit this machine, as `localspec list` and `localspec show` print them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from localspec.loading.measurements import ranking
+from localspec.loading.measurements.ranking import MachineSpeed, RankedPair
+
+NOT_MEASURED = "Speeds can be expected once a pair was loaded here: localspec chat"
+_BUSY = (
+    "The machine was busy when it was measured. Pairs are proposed once a chat has measured it in a"
+    " calm moment."
+)
+
+
+def lines(pairs: Sequence[RankedPair], speed: MachineSpeed | None) -> list[str]:
+    """The advice on a card, the best pair for every purpose, and the source of their speeds.
+
+    Args:
+        pairs: all listed ones, as `ranking.ranked` gives them.
+        speed: what is known about this machine.
+    """
+    if speed is None or not (basis := speed.basis(pairs)):
+        return ["", NOT_MEASURED]
+    found = []
+    if speed.advice is not None:
+        what, command = speed.advice
+        found += ["", f"First of all: {what}. This helps:", "", f"    {command}"]
+    if best := ranking.proposed(pairs):
+        found += ["", "For this machine:", ""]
+        found += [f"  {line}" for line in ranking.proposal_lines(best)]
+    elif speed.disturbed:
+        found += ["", _BUSY]
+    how = "`localspec chat NAME` offers to fetch a pair. " if best else ""
+    return [*found, "", f"{how}Tokens/s are {basis}."]
