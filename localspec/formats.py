@@ -54,6 +54,13 @@ def speed(tokens_per_second: float | None) -> str:
     return f"{tokens_per_second:.1f}" if tokens_per_second < 100 else f"{tokens_per_second:,.0f}"
 
 
+def many(value: float) -> str:
+    """A large number in words: ``135 million``, ``1.54 billion``."""
+    if value < 1e9:
+        return f"{value / 1e6:.3g} million"
+    return f"{value / 1e9:.3g} billion"
+
+
 def known(value: object) -> str:
     """`value` as text; a dash for None."""
     return UNKNOWN if value is None else str(value)
@@ -87,8 +94,8 @@ def number(value: float | None, digits: int = 1) -> str:
 
 
 def times(ratio: float) -> str:
-    """A speed-up: ``1.62x``."""
-    return f"{ratio:.2f}x"
+    """A speed-up: ``1.62×``."""
+    return f"{ratio:.2f}×"
 
 
 def milliseconds(seconds: float | None) -> str:

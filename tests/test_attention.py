@@ -176,7 +176,7 @@ def test_doctor_tells_what_was_found_of_the_models_that_were_loaded_here(
     scripted(monkeypatch, on=1.0, off=0.5)
     assert choice(model, store) == measured_here(store)[0]
     said = "1 of 1 ways to run models that were measured do without flash attention"
-    assert doctor._attention_lines() == [f"attention   {said}, up to 2.0x as fast"]
+    assert doctor._attention_lines() == [f"attention   {said}, up to 2.0× as fast"]
 
 
 def test_with_a_seed_the_next_run_has_the_same_attention(

@@ -290,7 +290,7 @@ def test_the_target_as_its_own_draft_is_slower_and_that_is_said(toy_target: Path
     assert report.best.overall.speedup is not None
     assert report.best.overall.speedup.below_one
     assert report.best.overall.acceptance == pytest.approx(1, abs=0.02)
-    assert report.verdict[0].startswith("Speculation makes it slower")
+    assert "slower than without drafting" in report.verdict[0]
     assert any("smaller draft would pay" in line for line in report.verdict)
 
 
@@ -301,5 +301,5 @@ def test_a_random_draft_is_slower_and_that_is_said(tmp_path: Path) -> None:
     assert report.best is not None
     assert report.best.overall.speedup is not None
     assert report.best.overall.speedup.below_one
-    assert report.verdict[0].startswith("Speculation makes it slower")
+    assert "slower than without drafting" in report.verdict[0]
     assert any("rarely right" in line for line in report.verdict)

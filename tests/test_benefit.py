@@ -86,9 +86,9 @@ def test_an_answer_that_drafted_is_never_said_not_to_have_drafted() -> None:
 
 def test_a_draft_of_a_model_is_guessed_and_kept() -> None:
     model = replace(LONG, drafters=(("draft", 36, 18),), drafted=36, accepted=18)
-    assert benefit(model) == "guessed 36 tokens, kept 18"
+    assert benefit(model) == "guessed 36, kept 18"
     both = replace(model, drafters=(("draft", 30, 12), (LOOKUP, 6, 6)))
-    assert benefit(both) == "guessed 36 tokens, kept 18"
+    assert benefit(both) == "guessed 36, kept 18"
     assert benefit(Figures()) == ""
 
 

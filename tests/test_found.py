@@ -26,7 +26,8 @@ from localspec.pairs.hub import pair_pull
 from localspec.pairs.hub.pair_pull import PullRequest
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import resolver
-from localspec.pairs.report.examine import examine
+from localspec.pairs.report.describe import candidate_lines
+from localspec.pairs.report.examine import TOO_LARGE, DraftCandidate, examine
 from tests.support import ggufs, toy
 from tests.support.hub_world import World, world
 
@@ -347,6 +348,15 @@ def test_a_found_mixture_is_as_fast_as_the_experts_it_reads_and_then_as_measured
     assert (speeds()["experts"].baseline, speeds()["experts"].measured) == (50, True)
     assert not speeds()["whole"].measured
     assert "to fetch" not in speeds()["experts"].offer
+
+
+def test_drafts_of_the_catalogue_that_are_too_large_take_one_line() -> None:
+    large = [DraftCandidate(f"u/r{n}", 9, on_disk=False, reason=TOO_LARGE) for n in range(12)]
+    assert candidate_lines(tuple(large)) == ["no draft of the catalogue is small enough"]
+    mine = DraftCandidate("mine", 9, on_disk=True, reason=TOO_LARGE)
+    first, second = candidate_lines((mine, *large))
+    assert first == f"no    --draft mine (9 bytes, on this disk): {TOO_LARGE}"
+    assert second == "no other draft of the catalogue is small enough"
 
 
 def test_a_found_model_gets_a_pairs_name_by_a_pull_and_stays(stores: Stores) -> None:

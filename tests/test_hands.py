@@ -47,6 +47,7 @@ def test_what_other_programs_call_the_commands(
     start: Callable[..., Terminal], tmp_path: Path
 ) -> None:
     chat = start(*SHORT)
+    chat.sees("million parameters. It makes mistakes")
     chat.child.send("/?\r")
     chat.sees("Esc closes")
     chat.child.send(ESC)
@@ -174,7 +175,7 @@ def test_models_beside_the_target_are_offered_to_draft(
     chat.child.send("/draft ")
     chat.until(lambda: "small.gguf" in chat.text().split("ready")[-1], "its file")
     chat.child.send(f"{UP}\r")
-    chat.until(lambda: "drafting now: localspec" in chat.text(), "the draft")
+    chat.until(lambda: "drafting now: small" in chat.text(), "the draft")
     chat.child.send("/exit\r")
     assert chat.ends() == 0
 

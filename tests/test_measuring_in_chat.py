@@ -75,7 +75,7 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
             await says(chat, "/stats", "toy: 1 answer, 12 tokens in")
             await says(chat, "/draft", "auto: ")
             now = " ".join(chat.transcript().split())
-            assert "drafting now: localspec demo draft and lookup" in now
+            assert "drafting now: draft-Q8_0 and lookup" in now
             assert "and lookup, which copies what repeats" in now
             assert "more models do not fit and would have to be fetched" in now
             assert "fetched):" not in now  # what nobody can choose has no line of its own

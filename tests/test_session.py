@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -407,3 +408,18 @@ def test_closing_ends_a_turn_that_nobody_reads_any_more() -> None:
     session.close()
     assert session.messages[-1].content == "h"
     assert list(turn) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/m/SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct.Q4_1"),
+        ("/m/big-Q4_K_M-00001-of-00003.gguf", "big-Q4_K_M"),
+        (f"/blobs/sha256-{'ab' * 32}", "135M 8k Lc100K Mix1 Ep2"),
+    ],
+)
+def test_a_model_is_shown_by_its_files_name_unless_that_is_a_hash(path: str, shown: str) -> None:
+    model = FakeModel(name="135M 8k Lc100K Mix1 Ep2", path=Path(path))
+    session, _ = fake_session(model=model)
+    assert session.target_name == shown
+    assert session.about == "fake, 1 million parameters"

@@ -32,7 +32,7 @@ from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.gguf.header import GgufHeader, read_header
 from localspec.pairs.names import catalogue, resolver
 from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
-from localspec.ui.transcript.items import STARTER_PROMPTS
+from localspec.ui.transcript.items import PROMPTS
 from tests.support import toy
 from tests.support.chat_pilot import chatting
 from tests.support.hub_world import World
@@ -467,7 +467,7 @@ async def test_the_welcome_says_what_it_can_and_leaves_room_for_a_proposal(
         seen = " ".join(chat.screen().split())
         assert "135 million parameters: corrects and rewrites short texts, writes small" in seen
         assert "makes facts up" in seen
-        assert all(prompt in seen for prompt in STARTER_PROMPTS)
+        assert all(prompt in seen for prompt in PROMPTS)
         assert notice in seen
         assert chat.screen().splitlines()[2].strip().startswith(STARTER)  # from its first line on
     async with chatting(size) as chat:

@@ -59,7 +59,7 @@ def test_three_turns_speculation_toggled_and_quit(terminal: Callable[..., Termin
         chat.sees(f"▌ {text}")
         chat.until(lambda: "ready" in chat.text() and "tokens/s" in chat.text(), f"turn {turn}")
         if turn == 0:
-            assert "% accepted" in chat.text()
+            assert "guessed" in chat.text()
             chat.child.send("\x1bOQ")  # F2
             chat.sees("speculation off")
     chat.child.send("\x14")  # Ctrl+T

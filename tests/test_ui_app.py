@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 from textual import events
 
-from localspec.chat.events import Origin, Span
+from localspec.chat.events import Origin, PromptProgress, Span, TurnEvent
+from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import DeviceMemory, FinishReason, GammaNote, GammaReason
 from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLong
 from localspec.ui.chat_app import ChatApp
@@ -24,6 +26,7 @@ from localspec.ui.input.prompt_area import LONGEST_PASTE
 from localspec.ui.panel import layout as panel_layout
 from localspec.ui.panel.dashboard import Dashboard, PanelForm, natural_form, next_form
 from localspec.ui.screens.help import HelpScreen, help_lines
+from localspec.ui.transcript.items import PROMPTS
 from localspec.ui.transcript.transcript import Transcript
 from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
@@ -41,7 +44,7 @@ async def test_a_conversation_of_three_turns() -> None:
         shown = chat.transcript()
         for text in ("▌ One?", "First answer.", "▌ Two?", "Second.", "▌ Three?", "Third."):
             assert text in shown
-        assert "% accepted" in shown
+        assert "guessed" in shown
         assert "ready" in chat.status()
         assert "target-27M" not in shown
 
@@ -328,6 +331,47 @@ async def test_a_failed_load_is_shown_in_place_and_kept_for_the_exit() -> None:
     assert isinstance(app.pair_loader.load_error, ModelFileError)
 
 
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+async def test_the_welcome_says_what_model_this_is_and_what_to_try(size: tuple[int, int]) -> None:
+    async with chatting(size) as chat:
+        seen = " ".join(chat.screen().split())
+        assert "Scripted, 27 million parameters. It makes mistakes: check what matters." in seen
+        assert all(prompt in seen for prompt in PROMPTS)
+        assert "F1" in seen
+        written = chat.app.prompt
+        for prompt in (*PROMPTS, PROMPTS[0]):
+            await chat.press("enter")
+            await chat.until(lambda: written.text, "a prompt")
+            assert written.text == prompt
+            written.clear()
+        await chat.press("enter")
+        await chat.until(lambda: written.text, "a prompt")
+        await chat.press("enter")
+        await chat.until(lambda: f"▌ {PROMPTS[1]}" in chat.transcript() and chat.ready())
+        await chat.press("enter")
+        assert not written.text  # only where nothing was asked yet
+
+
+class Reading(ScriptedSession):
+    """Stops where little of the prompt is read."""
+
+    def turn(self, text: str, cancel: Cancel) -> Iterator[TurnEvent]:
+        yield PromptProgress(16, 400, 0, 18.4)
+        self.gate.pass_through(cancel)
+        yield from super().turn(text, cancel)
+
+
+async def test_while_a_prompt_is_read_the_time_left_is_said() -> None:
+    async with chatting((80, 24), session=Reading(gate=Gate(is_open=False))) as chat:
+        await chat.send("a long question")
+        await chat.until(lambda: "reading 400 tokens" in chat.status(), "the reading")
+        assert "4 %" in chat.status()
+        assert "about 18 s left, Esc stops" in chat.status()
+        chat.session.gate.open()
+        await chat.until(chat.ready, "the answer")
+        assert "left" not in chat.status()
+
+
 async def test_what_is_said_before_the_first_frame_is_seen() -> None:
     def load(progress: Any, cancel: Any) -> Any:
         raise ModelFileError("no file called x.gguf", "Check the path.")
@@ -527,7 +571,8 @@ async def test_every_size_is_usable(size: tuple[int, int]) -> None:
         form = natural_form(*size)
         assert chat.app.query_one("#full").display == (form is PanelForm.FULL)
         if form is not PanelForm.OFF:
-            await chat.until(lambda: "accepted" in chat.screen())
+            words = "accepted" if form is PanelForm.FULL else "kept"
+            await chat.until(lambda: words in chat.screen())
         assert ("F1 Help" in chat.screen()) == (size[1] >= 8)
 
 

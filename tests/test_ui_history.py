@@ -82,7 +82,7 @@ async def test_what_was_said_is_there_the_next_time(archive: Path) -> None:
         await chat.until(lambda: "And at night?" in chat.transcript(), "the conversation")
         await chat.until(chat.ready)
         assert "Colour of the sky?" in chat.transcript()
-        assert "% accepted" in chat.transcript()  # how the old answers were made
+        assert "guessed" in chat.transcript()  # how the old answers were made
         assert "so far scripted answered here, now another does" in chat.transcript()
         assert chat.session.settings.sampling.temperature == 0.25
         assert chat.session.settings.system_prompt == "Be brief."

@@ -257,19 +257,18 @@ def answer(tokens: int, drafted: int, accepted: int) -> dict[str, Any]:
 
 def test_where_next_to_nothing_was_drafted_no_share_of_it_reads_as_a_success() -> None:
     few, many = answer(205, 4, 4), answer(100, 80, 40)
-    assert "4 of 4 accepted" in footnote(few, None, empty=False)
-    assert "50 % accepted" in footnote(many, None, empty=False)
-    assert "accepted" not in footnote(answer(205, 0, 0), None, empty=False)
+    assert "guessed 4, kept 4" in footnote(few, None, empty=False)
+    assert "guessed 80, kept 40" in footnote(many, None, empty=False)
+    assert "guessed" not in footnote(answer(205, 0, 0), None, empty=False)
     before = {"generated_tokens": 9, "tokens_per_second": 5.0, "acceptance_rate": 0.5}
     assert "50 % accepted" in footnote(before, None, empty=False)  # of an earlier version
     now = replace(DRAFTED, generated=205, drafted=4, accepted=4, acceptance_rate=1.0)
-    for lines in shown(now):
+    for lines, few_of_them in zip(shown(now), ("4 of 4", "guessed 4, kept 4"), strict=True):
         assert "100 %" not in lines
-        assert "4 of 4" in lines
-        assert "━" not in lines.split("4 of 4")[1][:15]
-    assert "4 of 4 accepted" in totals([few])
-    assert "44 of 84" not in totals([few, many])
-    assert "52 % accepted" in totals([few, many])
+        assert few_of_them in lines
+        assert "━" not in lines.split(few_of_them)[1][:15]
+    assert "guessed 4, kept 4" in totals([few])
+    assert "guessed 84, kept 44" in totals([few, many])
 
 
 def test_a_conversation_that_is_opened_contradicts_itself_nowhere() -> None:
@@ -278,9 +277,8 @@ def test_a_conversation_that_is_opened_contradicts_itself_nowhere() -> None:
     state.take(Figures(context_size=1024))
     column, lines = text(full_lines(state, 36, 40)), text(compact_lines(state, 90))
     assert "222/1,024 context" in lines
-    assert "90 drafted" in lines
-    assert "30 accepted" in lines
-    assert "33 %" in lines
+    assert "guessed 90, kept 30" in lines
+    assert "33 %" in column
     assert "222 of 1,024" in column
     state.begin({"tokens_per_second": 9.0})  # nobody knows the rest
     state.take(Figures())

@@ -95,7 +95,7 @@ class MeanInterval:
         return self.high is not None and self.high < 1
 
     def __str__(self) -> str:
-        """``1.62x (1.50 to 1.75)``."""
+        """``1.62× (1.50 to 1.75)``."""
         said = times(self.value)
         if self.low is None or self.high is None:
             return said

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from localspec.bench.result import INTERRUPTED, OUT_OF_TIME, ArmReport, BenchReport, MeanInterval
+from localspec.chat.figures.benefit import compared
 from localspec.engine.record.stats import LOOKUP
 from localspec.formats import percent, times
 
@@ -40,29 +41,34 @@ def _without(report: BenchReport) -> str:
     if speed is None:
         return "Nothing could be timed: the answers were too short, or too few."
     why = report.draft_note or "nothing was drafted"
-    return f"Without drafting: {speed:.1f} tokens/s. Speculation was not measured: {why}."
+    return f"Without drafting: {speed:.1f} tokens/s. Drafting was not measured: {why}."
 
 
 def _answer(report: BenchReport, best: ArmReport, found: MeanInterval) -> str:
-    which = f" with {best.name}" if len(report.on) > 1 else ""
+    """What drafting brought over all kinds, in the words that the chat uses for an answer."""
+    which = f"{best.name}: " if len(report.on) > 1 else ""
     value, low, high = found.value, found.low, found.high
     if low is None or high is None:
         return (
-            f"Speculation{which} was {times(value)} as fast in a single question:"
-            " too little to tell. Ask more."
+            f"{which}Can't tell what drafting brings: {compared(value, 2)} in a single question,"
+            " which is too little. Ask more."
         )
-    said = f"{times(value)} as fast over all (95 % interval {low:.2f} to {high:.2f})"
+    said = f"{compared(value, 2)}, over all (95 % interval {low:.2f} to {high:.2f})"
     if low > 1:
-        return f"Speculation{which} helps: {said}."
+        return f"{which}{_capital(said)}."
     if high < 1:
-        return f"Speculation{which} makes it slower: {said}. Leave it off."
+        return f"{which}{_capital(said)}. Leave drafting off."
     width = (high - low) / value
     if width <= _NARROW or abs(value - 1) <= _SMALL < width <= 2 * _NARROW:
-        return f"Speculation{which} makes no difference here: {said}."
+        return f"{which}No gain here: {said}."
     return (
-        f"It cannot be told whether speculation{which} helps: {said}."
+        f"{which}Can't tell what drafting brings: {said}."
         " More prompts, more repeats or a quieter machine would tell."
     )
+
+
+def _capital(said: str) -> str:
+    return said[0].upper() + said[1:]
 
 
 def _choice(report: BenchReport, best: ArmReport) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from localspec.chat.events import Span, TurnEnd
 from localspec.chat.figures.figures import Figures
 from localspec.chat.settings import ChatSettings
+from localspec.formats import percent, times
 
 _WIDTH = 40  # characters of the longest bar
 _NOISY = 0.3
@@ -132,7 +133,8 @@ def tuned_text(found: TunedPair) -> str:
             "",
             "accepted  draft  speed-up",
             *(
-                f"{choice.acceptance:>7.0%} {choice.gamma or 'none':>7} {choice.speedup:>8.2f}x"
+                f"{percent(choice.acceptance):>8} {choice.gamma or 'none':>6}"
+                f" {times(choice.speedup):>9}"
                 for choice in found.choices
             ),
         ]
@@ -143,7 +145,7 @@ def tuned_text(found: TunedPair) -> str:
             lines += ["", f"Threads for {model.name}: {model.threads} ({', '.join(tried)} a token)"]
     spread = max(model.spread for model in models)
     if spread > _NOISY:
-        lines += ["", f"Timings varied by {spread:.0%}: something else may be running."]
+        lines += ["", f"Timings varied by {percent(spread)}: something else may be running."]
     if any(model.busy for model in models):
         lines += ["", "Other programs kept cores busy at the end."]
     if kept := ", ".join(model.name for model in models if model.kept):

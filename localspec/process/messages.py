@@ -118,6 +118,7 @@ class SessionInfo(Struct, frozen=True):
         dialect: how the model marks thoughts and calls.
         speculation: whether drafting is on.
         advice: sampling settings that are advised for the target.
+        about: the target's family and size, in words.
     """
 
     pair_name: str
@@ -131,6 +132,7 @@ class SessionInfo(Struct, frozen=True):
     settings: ChatSettings
     speculation: bool
     advice: SamplingAdvice = SamplingAdvice()
+    about: str = ""
 
 
 class CarriedConversation(Struct, frozen=True):

@@ -85,17 +85,17 @@ class Estimate:
         return (
             f"about {formats.duration(self.seconds)}, {formats.size(self.disk)} of disk and"
             f" {formats.size(self.memory)} of memory, for {self.tokens:,} tokens of answers;"
-            f" expected: {self.acceptance:.0%} of each drafted token accepted,"
+            f" expected: {formats.percent(self.acceptance)} of each drafted token accepted,"
             f" {self.speedup:.2f} times the speed here (a step of the head takes"
-            f" {self.share:.0%} of one of the target)"
+            f" {formats.percent(self.share)} of one of the target)"
         )
 
     def doubt(self) -> str:
         """Why no head can pay, in words."""
         return (
-            f"no head can make this target faster here: even with {REACHABLE:.0%} of each drafted"
-            f" token accepted the best is {self.best:.2f} times the speed, since checking more"
-            " tokens takes nearly as much longer"
+            f"no head can make this target faster here: even with {formats.percent(REACHABLE)} of"
+            f" each drafted token accepted the best is {self.best:.2f} times the speed, since"
+            " checking more tokens takes nearly as much longer"
         )
 
 

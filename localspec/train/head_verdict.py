@@ -13,6 +13,7 @@ from localspec.bench.result import MeanInterval
 from localspec.chat.conversation import Message
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
+from localspec.formats import percent
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.model_loader import Progress
@@ -51,11 +52,13 @@ class HeadVerdict:
     def lines(self) -> list[str]:
         """The verdict for people."""
         lines = [
-            f"accepted    temperature {name}: {its.first:.0%} of first tokens, {its.all:.0%} of all"
+            f"accepted    temperature {name}: {percent(its.first)} of first tokens,"
+            f" {percent(its.all)} of all"
             f" ({' '.join(f'{each:.2f}' for each in its.positions)} by position)"
             for name, its in (("0", self.greedy), ("0.8", self.sampled))
         ]
-        lines.append(f"control     {self.greedy.control:.0%}, the commonest token always guessed")
+        control = percent(self.greedy.control)
+        lines.append(f"control     {control}, the commonest token always guessed")
         if self.speedup is not None:
             lines.append(
                 f"speed       {self.speedup} over decoding without drafting, greedily, here"

@@ -369,8 +369,9 @@ class _TrainingRun:
         )
         if not found.better and not request.force:
             raise LocalspecError(
-                f"the head is no better than the control: {found.greedy.first:.0%} of first tokens"
-                f" accepted, {found.greedy.control:.0%} by always guessing the commonest token",
+                "the head is no better than the control:"
+                f" {formats.percent(found.greedy.first)} of first tokens accepted,"
+                f" {formats.percent(found.greedy.control)} by always guessing the commonest token",
                 "Go on with more --tokens and --anew; the head so far is kept with --force.",
             )
         out = place(self.target.paths[0], request.out)
@@ -405,7 +406,8 @@ def check(
         listener.progress("Judging the head", None)
         common = session.pair.target.model.end or 0
         found = head_verdict.accepted_of(session, common, listener.cancel)
-    lines = [f"accepted    {found.first:.0%} of first tokens, {found.all:.0%} of all, greedily"]
+    first, every = formats.percent(found.first), formats.percent(found.all)
+    lines = [f"accepted    {first} of first tokens, {every} of all, greedily"]
     made = trained_heads.made_for(head.header)
     if made is None or made.hash == fingerprint(target.paths):
         return lines

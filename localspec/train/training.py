@@ -157,5 +157,6 @@ class Training:
     def _words(self) -> str:
         now = self.standing
         left = now.seconds / now.step * (self.steps - now.step)
-        drafted = f", {now.shares[0]:.0%} of first tokens accepted" if now.shares else ""
+        first = formats.percent(now.shares[0]) if now.shares else ""
+        drafted = f", {first} of first tokens accepted" if first else ""
         return f"Training: {formats.duration(left)} left{drafted}"

@@ -95,6 +95,7 @@ class ScriptedSession:
     lookup: bool = False
     speculation: bool = True
     speculation_note: str = ""
+    about: str = "Scripted, 27 million parameters"
     notices: list[str] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     settings: ChatSettings = field(default_factory=ChatSettings)

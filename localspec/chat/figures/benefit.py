@@ -13,7 +13,6 @@ from localspec import formats
 from localspec.chat.figures.figures import Figures
 from localspec.engine.record.stats import LEAST_TOKENS, LOOKUP, GammaReason, GenerationStats
 
-_SAME: Final = 0.05  # share; people do not notice a smaller difference
 _BUSIER: Final = 1.15  # ratio of the times of rounds without a draft
 
 _NOTHING: Final = "nothing was drafted"
@@ -56,12 +55,12 @@ def _without(now: Figures) -> str:
     return _NOTHING
 
 
-def compared(ratio: float) -> str:
-    """Describe a ratio of speeds: with drafting divided by without."""
-    if abs(ratio - 1) < _SAME:
+def compared(ratio: float, digits: int = 1) -> str:
+    """Describe a ratio of speeds: with drafting divided by without, to so many decimals."""
+    if abs(ratio - 1) < 0.5 * 10**-digits:
         return "as fast as without drafting"
     if ratio > 1:
-        return f"{ratio:.1f}× faster than without drafting"
+        return f"{ratio:.{digits}f}× faster than without drafting"
     return f"{formats.percent(1 - ratio)} slower than without drafting"
 
 
@@ -98,4 +97,9 @@ def kept(
         return _NOTHING
     if {name for name, *_ in drafters} == {LOOKUP}:
         return f"copied {formats.count(accepted)} of {formats.count(generated)} tokens"
-    return f"guessed {formats.count(drafted)} tokens, kept {formats.count(accepted)}"
+    return guessed(drafted, accepted)
+
+
+def guessed(drafted: int, accepted: int) -> str:
+    """How many tokens were drafted, and how many of them were accepted, in everyday words."""
+    return f"guessed {formats.count(drafted)}, kept {formats.count(accepted)}"

@@ -243,9 +243,9 @@ def gamma_words(note: GammaNote | None) -> str:
     return f"{said}, {lossy_words(note.lenience)}" if lossy else said
 
 
-def speedup_words(found: Speedup, *, times: str = "x") -> str:
+def speedup_words(found: Speedup) -> str:
     """What drafting gained, with its range of uncertainty, as text."""
-    return f"{found.estimate:.1f}{times}, {found.low:.1f} to {found.high:.1f}"
+    return f"{found.estimate:.1f}× ({found.low:.1f} to {found.high:.1f})"
 
 
 def figures_of(stats: GenerationStats | None) -> dict[str, float]:

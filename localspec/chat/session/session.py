@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -9,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from localspec import formats
 from localspec.chat.advice import SamplingAdvice
 from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.dialects import Dialect
@@ -28,6 +30,7 @@ from localspec.chat.states.past_conversations import PastStore
 from localspec.chat.states.state_files import StateFiles
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.llama import Model
 from localspec.engine.record.explain_again import explain_again
 from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.round_record import GenerationRecord
@@ -118,13 +121,19 @@ class Session:
 
     @property
     def target_name(self) -> str:
-        """The target's own name."""
-        return self.pair.target.model.name
+        """What the target is called on the screen."""
+        return _shown_name(self.pair.target.model)
 
     @property
     def draft_name(self) -> str | None:
-        """The draft models' own names; None without any."""
-        return " + ".join(each.model.name for each in self.pair.drafts.values()) or None
+        """What the draft models are called on the screen; None without any."""
+        return " + ".join(_shown_name(each.model) for each in self.pair.drafts.values()) or None
+
+    @property
+    def about(self) -> str:
+        """The target's family and size, in words."""
+        model = self.pair.target.model
+        return f"{model.family}, {formats.many(model.n_params)} parameters"
 
     @property
     def lookup(self) -> bool:
@@ -550,3 +559,12 @@ class Session:
         told = with_system(said, settings.system_prompt)
         text = self.template.render(told, cancel, variables)
         return self._known_ids.prompt(text)
+
+
+def _shown_name(model: Model) -> str:
+    """The file's name, without its ending and part; where that is a hash, the model's own.
+
+    Many models are called after the run that made them, such as "135M 8k Lc100K Mix1 Ep2".
+    """
+    stem = re.sub(r"-\d{5}-of-\d{5}$", "", model.path.stem)
+    return model.name if re.fullmatch(r"(sha256-)?[0-9a-f]{32,}", stem) else stem

@@ -61,7 +61,7 @@ def _attention_lines() -> list[str]:
     off = [choice.gain for choice in found if not choice.flash]
     if not found:
         return []
-    faster = f", up to {max(off):.1f}x as fast" if off else ""
+    faster = f", up to {max(off):.1f}× as fast" if off else ""
     runs = f"{len(off)} of {len(found)} ways to run models that were measured"
     return [f"attention   {runs} do without flash attention{faster}"]
 

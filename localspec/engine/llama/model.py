@@ -152,6 +152,13 @@ class Model:
         return self.metadata.get("general.name") or self.path.stem
 
     @property
+    def family(self) -> str:
+        """What its makers call the family, or else llama.cpp's name of the architecture."""
+        return self.metadata.get("general.basename") or self.metadata.get(
+            "general.architecture", ""
+        )
+
+    @property
     def chat_template(self) -> str | None:
         """The Jinja chat template in the GGUF without any byte-order mark, or None."""
         text = lib.llama_model_chat_template(self.handle, None)

@@ -70,7 +70,7 @@ class AttentionTiming:
     def __str__(self) -> str:
         """The choice and its gain in one line, for people."""
         how = "with" if self.flash else "without"
-        return f"{how} flash attention: {self.gain:.2f}x as fast at {self.depth} tokens"
+        return f"{how} flash attention: {self.gain:.2f}× as fast at {self.depth} tokens"
 
 
 def key(target: Path, setup: ModelSetup, threads: int | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.length.stopping import gamma_for
 from localspec.engine.llama import default_threads, devices
 from localspec.engine.record.stats import DRAFT
+from localspec.formats import percent, times
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness, ranking
 from localspec.loading.measurements.attention import AttentionTiming, key, stored
@@ -215,7 +216,8 @@ def _measured(known: ExpectedSpeed | None, tune: str) -> list[str]:
 def _line(one: GammaChoice, baseline: float) -> str:
     length = one.gamma or "none"
     speed = _speed(one.speedup * baseline)
-    return f"            {one.acceptance:>8.0%} {length:>7} {speed:>9} {one.speedup:>8.2f}x"
+    accepted, speedup = percent(one.acceptance), times(one.speedup)
+    return f"            {accepted:>8} {length:>7} {speed:>9} {speedup:>9}"
 
 
 def _speed(value: float) -> str:

@@ -9,7 +9,7 @@ from localspec import formats
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.memory.need import MemoryNeed, ModelSetup
 from localspec.pairs.memory.outlook import MemoryFit, MemoryOutlook
-from localspec.pairs.report.examine import DraftCandidate, PairReport
+from localspec.pairs.report.examine import TOO_LARGE, DraftCandidate, PairReport
 from localspec.pairs.report.model_source import ModelSource
 from localspec.pairs.report.vocabulary import VocabularyReport
 from localspec.safe_text import one_line
@@ -125,15 +125,21 @@ def licence_line(report: PairReport) -> str:
 
 
 def candidate_lines(candidates: tuple[DraftCandidate, ...]) -> list[str]:
-    """Say which drafts would fit a target without one, and why others do not."""
+    """Say which drafts would fit a target without one, and why others do not.
+
+    Those that would have to be fetched and are too large take one line together.
+    """
+    tried = [one for one in candidates if one.on_disk or one.reason != TOO_LARGE]
     found = []
-    for one in candidates[:MOST_CANDIDATES]:
+    for one in tried[:MOST_CANDIDATES]:
         word = "fits" if one.fits else "no"
         where = "on this disk" if one.on_disk else "to be fetched"
         size = formats.size(one.bytes)
         found.append(f"{word:5} --draft {one.draft} ({size}, {where}): {one.reason}")
-    if len(candidates) > MOST_CANDIDATES:
-        found.append(f"and {len(candidates) - MOST_CANDIDATES} more that do not fit better")
+    if len(tried) > MOST_CANDIDATES:
+        found.append(f"and {len(tried) - MOST_CANDIDATES} more that do not fit better")
+    if len(tried) < len(candidates):
+        found.append(f"no {'other ' if tried else ''}draft of the catalogue is small enough")
     return found
 
 

@@ -36,6 +36,7 @@ from localspec.pairs.report.vocabulary import VocabularyReport
 
 # A draft that is not much smaller than its target costs more than it saves.
 LARGEST_SHARE: Final = 0.5
+TOO_LARGE: Final = f"it is too large: more than {formats.percent(LARGEST_SHARE)} of the target"
 # At most this many models of other programs are tried, smallest first, as each header is read.
 MOST_OTHERS: Final = 40
 
@@ -331,8 +332,7 @@ def _tried(
     target: ModelSource, untried: DraftCandidate, where: Path | Reference, retries: RetryPolicy
 ) -> DraftCandidate:
     if untried.bytes > LARGEST_SHARE * target.n_bytes:
-        share = formats.percent(LARGEST_SHARE)
-        return replace(untried, reason=f"it is too large: more than {share} of the target")
+        return replace(untried, reason=TOO_LARGE)
     try:
         if isinstance(where, Path):
             header = read_header(where)

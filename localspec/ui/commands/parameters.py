@@ -11,7 +11,7 @@ from typing import Any
 from localspec import formats, private
 from localspec.chat.advice import SamplingAdvice, SettingSource
 from localspec.chat.dialects.shapes import ThinkingOptions
-from localspec.chat.figures.figures import accepted_words
+from localspec.chat.figures.benefit import guessed
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.round.params import CHAIN
 from localspec.errors import LocalspecError, UsageError
@@ -241,7 +241,7 @@ def totals(answers: Iterable[Mapping[str, Any]]) -> str:
 def _total(pair: str, answers: list[tuple[int, float, int, int]]) -> str:
     tokens, seconds = sum(one[0] for one in answers), sum(one[1] for one in answers)
     drafted, accepted = sum(one[2] for one in answers), sum(one[3] for one in answers)
-    said = f", {accepted_words(drafted, accepted, tokens)} accepted" if drafted else ""
+    said = f", {guessed(drafted, accepted)}" if drafted else ""
     return (
         f"{one_line(pair, 40)}: {len(answers)} answer{'s' if len(answers) > 1 else ''},"
         f" {formats.count(tokens)} tokens in {formats.seconds(seconds)},"

@@ -13,6 +13,7 @@ from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.input import extracts
 from localspec.ui.input.prompt_area import PromptArea
 from localspec.ui.pairs.pair_loader import PairLoader
+from localspec.ui.transcript.items import PROMPTS
 from localspec.ui.transcript.transcript import Transcript
 
 
@@ -39,6 +40,7 @@ class PromptSender:
     changed: Callable[[], None]
     waiting: list[str] = field(default_factory=list)
     _doubted: str = ""  # a message that names a missing file
+    _tried: int = 0  # prompts to try that were taken
 
     def enter(self, text: str, command: bool) -> bool:
         """Take an entered text, once the input is empty, if it may be sent now.
@@ -74,10 +76,15 @@ class PromptSender:
         self.library.draft("\n".join(filter(None, [*self.waiting, self.prompt.text])))
 
     def _accepts(self, text: str) -> bool:
-        """Whether `text` may be sent or wait; an empty Enter loads a lost engine again."""
+        """Whether `text` may be sent or wait.
+
+        An empty Enter loads a lost engine again, and takes a prompt to try where nothing was asked.
+        """
         if (slash := command_table.parse(text)) is not None:
             return command_table.may_run(*slash, self.engine_state.phase)
         takes = self.engine_state.phase is EnginePhase.READY or self.turns.busy
+        if not text and self.engine_state.phase is EnginePhase.READY:
+            return not self.turns.messages()
         return self.engine_state.phase is EnginePhase.DEAD or (bool(text) and takes)
 
     def _send(self, text: str, before: str) -> None:
@@ -89,6 +96,9 @@ class PromptSender:
         elif self.engine_state.phase is EnginePhase.DEAD:
             self.prompt.put_back(text)
             self.pair_loader.reload(lambda: self._send_again(text))
+        elif not text:
+            self.prompt.give_back(PROMPTS[self._tried % len(PROMPTS)])
+            self._tried += 1
         elif text != self._doubted and (missing := extracts.missing(text)):
             self._doubted = text
             self.engine_state.say(f"there is no file {missing}: Enter sends the word as it is")

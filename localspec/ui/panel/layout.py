@@ -11,7 +11,7 @@ from typing import Any
 from textual.content import Content
 
 from localspec import formats
-from localspec.chat.figures.benefit import benefit
+from localspec.chat.figures.benefit import benefit, guessed
 from localspec.chat.figures.figures import (
     Figures,
     accepted_share,
@@ -28,7 +28,7 @@ from localspec.ui.widgets import HEAD, MUTED
 _SPEEDS_KEPT, _ROUNDS_KEPT = 200, 80
 _LATELY = 16  # rounds per column of the acceptance over time
 _TALLEST_COLUMNS = 6
-_SWITCHED_OFF = ("○ off", "bold $text-warning")
+_ON, _OFF = ("● on", "bold $text-success"), ("○ off", "bold $text-warning")
 _MARKS = {"█": "$primary", "▒": "$warning", "─": drawing.FAINT}
 
 
@@ -141,21 +141,17 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
     bar_width = 10 if width >= 76 else 5
     speed = now.speed_now if now.generating else now.speed_average
     unit = "tokens/s" if speed is None else f"tokens/s {big_speed(state)[1]}"
-    gamma = Content.assemble(("● ", "$text-success"), ("gamma ", MUTED), (str(now.gamma), "bold"))
     first = [
         _figure(formats.speed(speed), unit),
         sparkline(state.speeds, bar_width),
-        _figure(accepted_words(now.drafted, now.accepted, now.generated), "accepted"),
+        Content.styled(guessed(now.drafted, now.accepted), "bold"),
         bar(accepted_share(now.drafted, now.accepted, now.generated), bar_width),
-        Content.assemble((formats.number(now.tokens_per_round, 2), "bold"), ("/round", MUTED)),
     ]
     # "Switched off" matters more than any figure, so it stands where it is always seen.
-    off = Content.styled(*_SWITCHED_OFF)
-    first = [*first, gamma] if now.speculation else [first[0], off, *first[1:]]
+    switch = Content.styled(*(_ON if now.speculation else _OFF))
+    first.insert(len(first) if now.speculation else 1, switch)
     second = [
         _figure(f"{_thousands(now.context_used)}/{_thousands(now.context_size)}", "context"),
-        _figure(formats.count(now.drafted), "drafted"),
-        _figure(formats.count(now.accepted), "accepted"),
         _figure(formats.seconds(now.time_to_first_token_s), "to first"),
         _figure(formats.size(memory.taken) if memory else formats.UNKNOWN, "memory"),
     ]
@@ -226,7 +222,7 @@ def _speedup(found: Speedup | None) -> Piece:
 
 def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     now = state.figures
-    switch = ("● on", "bold $text-success") if now.speculation else _SWITCHED_OFF
+    switch = _ON if now.speculation else _OFF
     lines = [two_sides(("Speculation", HEAD), switch, width)]
     note = "" if now.speculation else state.note
     if not note and (policy := gamma_words(now.gamma_note)):

@@ -17,8 +17,7 @@ from textual.widgets import Static
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import RoundText, TurnEnd, TurnEvent
-from localspec.chat.figures.benefit import of_two
-from localspec.chat.figures.figures import accepted_words
+from localspec.chat.figures.benefit import guessed, of_two
 from localspec.engine.record.stats import GenerationStats
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, safe
@@ -71,8 +70,7 @@ def heading(side: AnswerSide) -> Content:
         if stats.tokens_per_second is not None:
             said += f", {stats.tokens_per_second:.1f} tokens/s"
         if stats.drafted_tokens:
-            counts = stats.drafted_tokens, stats.accepted_tokens, stats.generated_tokens
-            said += f", {accepted_words(*counts)} accepted"
+            said += f", {guessed(stats.drafted_tokens, stats.accepted_tokens)}"
     return Content.assemble((name, "bold"), ("  " + said, "$text-accent"))
 
 

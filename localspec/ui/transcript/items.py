@@ -13,7 +13,8 @@ from textual.strip import Strip
 from localspec import formats
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Span
-from localspec.chat.figures.figures import AnswerFigures, accepted_words
+from localspec.chat.figures.benefit import guessed
+from localspec.chat.figures.figures import AnswerFigures
 from localspec.chat.history.conversation_record import MessageVersion
 from localspec.chat.history.tree import FOLDED, folded
 from localspec.engine.record.stats import FinishReason
@@ -39,17 +40,19 @@ _FIRST_KEYS = (
     ("Esc", "stop an answer"),
     ("F1", "all keys and commands"),
 )
-STARTER_CAN = (
+_STARTER_CAN = (
     "135 million parameters: corrects and rewrites short texts, writes small functions, makes"
-    " facts up. Try:"
+    " facts up."
 )
-STARTER_PROMPTS = (
+_CAN = "It makes mistakes: check what matters."
+_TRY = "To try (Enter writes one, Enter again sends it):"
+PROMPTS = (
     "Copy this text and correct the spelling: Last week I went to the libary to borow a book on"
     " gardning. The book was very good, and I read it in one day.",
     "Rewrite in the past tense: She walks to the market and buys some bread.",
     "Write a Python function that reverses a string.",
 )
-"""Prompts to try with the starter; the first copies text, which shows drafting at work."""
+"""Prompts to try; the first copies text, which shows drafting at work."""
 _INDENT = Content("  ")
 _ENDINGS = {
     FinishReason.STOP: "",
@@ -208,10 +211,12 @@ class Welcome(ConversationItem):
             Content.styled(self._how(), f"{MUTED} italic"),
             Content(""),
         ]
-        if session.pair_name == STARTER:
-            prompts = (Content.assemble(("› ", KEY), prompt) for prompt in STARTER_PROMPTS)
-            text += [Content(STARTER_CAN), *prompts]  # no keys, so that the proposal stays in sight
-        else:
+        starts = session.pair_name == STARTER
+        can = _STARTER_CAN if starts else f"{one_line(session.about, 80)}. {_CAN}"
+        text += [Content(can), Content.styled(_TRY, MUTED)]
+        text += [Content.assemble(("› ", KEY), prompt) for prompt in PROMPTS]
+        if not starts:  # with the starter the proposal takes their place
+            text.append(Content(""))
             text += (
                 Content.assemble((f"{key:<7}", KEY), (what, MUTED)) for key, what in _FIRST_KEYS
             )
@@ -420,7 +425,7 @@ def version_mark(place: MessageVersion | None) -> Content:
 
 
 def footnote(figures: AnswerFigures, reason: FinishReason | None, *, empty: bool) -> str:
-    """One line about a finished answer: length, speed, acceptance, and how it ended."""
+    """One line about a finished answer: length, speed, guesses, and how it ended."""
     known = {name: value for name, value in figures.items() if isinstance(value, int | float)}
     parts = []
     tokens, drafted, accepted = (
@@ -431,7 +436,7 @@ def footnote(figures: AnswerFigures, reason: FinishReason | None, *, empty: bool
     if (speed := known.get("tokens_per_second")) is not None:
         parts.append(f"{formats.speed(speed)} tokens/s")
     if drafted:
-        parts.append(f"{accepted_words(drafted, accepted, tokens)} accepted")
+        parts.append(guessed(drafted, accepted))
     elif (rate := known.get("acceptance_rate")) is not None:  # kept before the counts were
         parts.append(f"{formats.percent(rate)} accepted")
     if (lossy := known.get("lossy")) is not None:

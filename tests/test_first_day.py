@@ -1,0 +1,143 @@
+"""The screen of a first day: figures and sentences that contradict each other are found."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from itertools import zip_longest
+
+import pytest
+
+from localspec.chat.figures.figures import Figures
+from localspec.engine.record.stats import (
+    LOOKUP,
+    FinishReason,
+    GammaNote,
+    GammaReason,
+    Speedup,
+)
+from localspec.ui.panel.layout import (
+    PanelState,
+    compact_lines,
+    full_lines,
+    head_lines,
+    summary,
+)
+from localspec.ui.transcript.items import footnote
+from tests.support import screen_figures
+
+LONG = Figures(
+    speculation=True,
+    gamma=4,
+    generated=400,
+    drafted=320,
+    accepted=315,
+    acceptance_rate=315 / 320,
+    speed_average=31.24,
+    speedup=Speedup(1.32, 1.21, 1.44),
+    tokens_per_round=3.2,
+    drafters=((LOOKUP, 320, 315),),
+    gamma_note=GammaNote(GammaReason.NOTHING_REPEATS),
+    time_to_first_token_s=0.4,
+    context_used=450,
+    context_size=4096,
+)
+
+
+def screen(now: Figures, *, wide: bool = True, said: str | None = None) -> str:
+    """The chat's screen after an answer, as the app lays it out."""
+    told = {
+        "generated_tokens": now.generated,
+        "tokens_per_second": now.speed_average,
+        "drafted_tokens": now.drafted,
+        "accepted_tokens": now.accepted,
+    }
+    left = ["▌ What is the average of 3 tokens/s?", "An answer.", ""]
+    left.append(said or footnote(told, FinishReason.STOP, empty=False))
+    state = PanelState(figures=now)
+    if not wide:
+        figures = [line.plain for line in compact_lines(state, 80)]
+        below = [f"  ready  {summary(now)}", "╭──────╮", "│      │"]
+        return "\n".join([*left, *figures, *below])
+    panel = ["", *head_lines(state, 36), *full_lines(state, 36, 44)]
+    both = zip_longest(left, panel)
+    return "\n".join(f"{one or '':<90} {two.plain if two else ''}" for one, two in both)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize(
+    ("now", "sentence"),
+    [
+        (LONG, "1.3× faster than without drafting"),
+        (replace(LONG, speedup=Speedup(0.81, 0.75, 0.88)), "19 % slower than without drafting"),
+        (
+            replace(LONG, speedup=Speedup(1.1, 0.9, 1.3)),
+            "no clear gain: 0.9 to 1.3× with drafting",
+        ),
+        (replace(LONG, speedup=Speedup(1.02, 1.01, 1.03)), "as fast as without drafting"),
+        (replace(LONG, speedup=None), "copied 315 of 400 tokens"),
+        (
+            replace(LONG, speedup=None, drafters=(("draft", 320, 315),)),
+            "guessed 320, kept 315",
+        ),
+        (
+            replace(LONG, speedup=None, drafted=0, accepted=0, drafters=()),
+            "no gain here: nothing in this text repeats, and no model drafts",
+        ),
+    ],
+)
+def test_what_the_app_shows_is_read_and_agrees(now: Figures, sentence: str, *, wide: bool) -> None:
+    read = screen_figures.read(screen(now, wide=wide))
+    assert read.sentence == sentence
+    assert (read.tokens, read.speed, read.guessed, read.kept) == (
+        now.generated, 31.2, now.drafted, now.accepted,
+    )  # fmt: skip
+    if wide:
+        assert (read.average, read.drafted, read.accepted) == (31.2, now.drafted, now.accepted)
+        assert (read.ratio is None) is (now.speedup is None)
+    assert screen_figures.contradictions(read) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ("1.3× faster", "1.6× faster", "1.6× faster than"),
+        ("1.3× faster than", "no gain here: not drafting", "tokens were guessed"),
+        ("average 31.2", "average 35.9", "35.9 in the panel"),
+        ("without 23.7", "without 29.9", "is not 1.3"),
+        ("kept 315", "kept 215", "320/315 in the panel"),
+        ("1.3×, 1.2–1.4", "", "without the speed"),
+        ("400 tokens · ", " 40 tokens · ", "a × beside 40 tokens"),
+    ],
+)
+def test_every_planted_contradiction_is_found(before: str, after: str, found: str) -> None:
+    whole = screen(LONG)
+    assert before in whole
+    told = screen_figures.contradictions(
+        screen_figures.read(whole.replace(before, f"{after:<{len(before)}}"))
+    )
+    assert any(found in each for each in told), told
+
+
+def test_a_sentence_on_two_lines_of_the_status_is_read_whole() -> None:
+    slow = replace(LONG, slow="behind 3,400 tokens of context a token takes 1.6 times as long")
+    lines = screen(slow, wide=False).replace("; behind", ";\n behind")
+    read = screen_figures.read(lines)
+    assert read.sentence.endswith("a token takes 1.6 times as long")
+    assert screen_figures.contradictions(read) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_answers_of_the_starter_agree_with_their_figures(starter_file: object) -> None:
+    from benchmarks.first_day import COPIES, WORDS, day_of, say  # noqa: PLC0415 - needs a terminal
+
+    with day_of("starter", (200, 50)) as day:
+        day.moment("the welcome")
+        for question in WORDS[:2]:
+            now = day.moment("a short answer", day.ask(question).now)
+            assert "×" not in now.text
+        say(day, "/set n-predict 120")
+        now = day.moment("a copy", day.ask(COPIES[0]).now)
+        assert now.guessed > 0
+        assert day.tally.wrong == []
