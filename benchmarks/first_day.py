@@ -1,6 +1,6 @@
 """A new user's day in a real terminal: does what the screen says agree with itself and the clock?
 
-    uv run python -m benchmarks.first_day [PAIR] [--busy] [--size 200x50]    # ten moments
+    uv run python -m benchmarks.first_day [PAIR] [--busy] [--size 200x50] [--parts words,tales]
     uv run python -m benchmarks.first_day [PAIR] --answers          # twelve short, twelve long
 
 PAIR (by default the starter) answers questions in the chat, as if somebody typed them. At ten
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 F2, F4, F5, CTRL_B, ESC = "\x1bOQ", "\x1bOS", "\x1b[15~", "\x02", "\x1b"
-LONG, SHORT = 200, 40  # tokens of the answers
+LONG, SHORT = 160, 40  # tokens of the answers
 SPEED_OFF = 0.12  # share by which a speed may differ from the stopwatch's: the screen's frames
 LEFT_OFF, LEFT_OFF_S = 0.35, 1.0  # the same of a time left; that of a second is no fault
 MOST_PAUSE_S = 1.2  # between two steps while a prompt is read: one second, and a frame
@@ -167,24 +167,26 @@ class Day:
             self.chat.read()
 
 
-def ten_moments(day: Day, *, long_prompt: int) -> None:
-    """The day: what a new user does in the first quarter of an hour."""
+def words(day: Day, _lines: int) -> None:
+    """The welcome, and two short answers."""
     day.moment("the welcome")
     for question in WORDS[:2]:
         day.moment("a short answer", day.ask(question).now)
+
+
+def tales(day: Day, _lines: int) -> None:
+    """Longer answers: a tale and two edits, and each once more without drafting."""
     say(day, f"/set n-predict {LONG}")
     for name, question in (("a tale", TALES[0]), ("a copy", COPIES[0]), ("an edit", COPIES[2])):
         with_drafts = day.ask(question)
         now = day.moment(name, with_drafts.now)
-        if now.tokens > 2 * FEWEST:
+        if now.tokens > FEWEST:
             day.within(f"{name}, speed", now.speed, with_drafts.speed, SPEED_OFF)
         if now.ratio is not None:
             compared(day, name, with_drafts)
     day.chat.child.send("/stats\r")
     day.chat.sees("tokens in")
     day.moment("/stats")
-    twice(day)
-    reading(day, long_prompt)
 
 
 def compared(day: Day, name: str, drafted: Timed) -> None:
@@ -201,8 +203,10 @@ def compared(day: Day, name: str, drafted: Timed) -> None:
         day.tally.off.append(f"{name}: {low} to {high}× on the screen, {found:.2f} by the clock")
 
 
-def twice(day: Day) -> None:
+def twice(day: Day, _lines: int) -> None:
     """Ctrl+B: one question without and with drafting, side by side."""
+    day.chat.child.send(TALES[1])
+    day.chat.sees(TALES[1][:30])
     day.chat.child.send(CTRL_B)
     day.chat.sees("Esc closes")
     patient(day.chat, lambda: "the texts" in day.chat.text(), "both answers")
@@ -318,11 +322,15 @@ def day_of(pair: str, size: tuple[int, int], draft: str = "auto") -> Iterator[Da
             chat.child.close(force=True)
 
 
+PARTS = {"words": words, "tales": tales, "twice": twice, "reading": reading}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("pair", nargs="?", default="starter")
     parser.add_argument("--draft", default="auto")
     parser.add_argument("--busy", action="store_true")
+    parser.add_argument("--parts", default=",".join(PARTS), help="of the day")
     parser.add_argument("--answers", action="store_true")
     parser.add_argument("--size", default="200x50")
     parser.add_argument("--lines", type=int, default=120, help="of the long prompt")
@@ -334,7 +342,8 @@ def main() -> int:
         if asked.answers:
             answers(day)
         else:
-            ten_moments(day, long_prompt=asked.lines)
+            for part in asked.parts.split(","):
+                PARTS[part](day, asked.lines)
     tally = day.tally
     print(f"\n{tally.moments} moments, {len(tally.wrong)} contradictions;"
           f" {len(tally.off)} of {tally.timed} figures off by the stopwatch")  # fmt: skip

@@ -73,6 +73,7 @@ def test_an_answer_without_a_draft_says_why() -> None:
     assert "nothing in this text repeats" in benefit(repeats)
     assert benefit(replace(bare, speculation=False)) == "drafting is off"
     assert benefit(replace(dear, busy=BUSY)) == f"not drafting: {BUSY}"
+    assert benefit(replace(repeats, busy=BUSY)) == benefit(repeats)  # that is why, busy or not
 
 
 def test_an_answer_that_drafted_is_never_said_not_to_have_drafted() -> None:

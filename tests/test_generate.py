@@ -360,13 +360,13 @@ def passes_over(monkeypatch: pytest.MonkeyPatch, token_s: float, **how: bool) ->
     return [len(each) for each in target.batches]
 
 
-@pytest.mark.parametrize(("token_s", "step"), [(0.02, 16), (0.006, 64), (0.001, 256)])
-def test_every_pass_over_a_prompt_takes_half_a_second_at_most(
+@pytest.mark.parametrize(("token_s", "step"), [(0.02, 32), (0.006, 128), (0.00195, 400)])
+def test_every_pass_over_a_prompt_takes_less_than_a_second(
     monkeypatch: pytest.MonkeyPatch, token_s: float, step: int
 ) -> None:
     first, *later = passes_over(monkeypatch, token_s)
     assert first == 64  # nothing is known yet
-    assert max(later) == step <= 0.5 / token_s < 2 * step
+    assert max(later) == step <= 0.8 / token_s < step + 16
     assert sum(each != step for each in later) <= 2  # the ends of both prompts
 
 
@@ -381,8 +381,8 @@ def test_a_prompt_that_must_be_repeatable_is_read_in_passes_of_one_length(
 def test_a_machine_that_becomes_busy_gets_shorter_passes() -> None:
     steps = PromptSteps(512)
     for n, seconds, then in (
-        *((64, 0.1, 256), (256, 0.4, 256), (256, 1.6, 64), (64, 0.5, 64), (3, 0.4, 64)),
-        *((64, 900.0, 8), (8, 0.01, 256), (256, 0.0, 512)),
+        *((64, 0.2, 256), (256, 0.8, 256), (256, 3.2, 64), (64, 0.8, 64), (3, 0.4, 64)),
+        *((64, 900.0, 16), (16, 0.05, 256), (256, 0.0, 512)),
     ):
         steps.took(n, seconds)
         assert steps.size == then, (n, seconds)

@@ -445,7 +445,7 @@ def test_its_first_prompt_shows_drafting_at_work(starter_file: Path) -> None:
         for seed in range(1, 6):
             sampling = replace(sampling, seed=seed)
             session.settings = replace(session.settings, sampling=sampling, gamma=4)
-            said(session, STARTER_PROMPTS[0])
+            said(session, PROMPTS[0])
             figures = session.figures()
             shares.append(figures.accepted / figures.generated)
     assert sum(share >= 1 / 3 for share in shares) >= 4, shares

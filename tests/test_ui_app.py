@@ -334,7 +334,8 @@ async def test_a_failed_load_is_shown_in_place_and_kept_for_the_exit() -> None:
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
 async def test_the_welcome_says_what_model_this_is_and_what_to_try(size: tuple[int, int]) -> None:
     async with chatting(size) as chat:
-        seen = " ".join(chat.screen().split())
+        await chat.until(lambda: "F1" in chat.transcript(), "all of it")
+        seen = " ".join(chat.transcript().split())
         assert "Scripted, 27 million parameters. It makes mistakes: check what matters." in seen
         assert all(prompt in seen for prompt in PROMPTS)
         assert "F1" in seen

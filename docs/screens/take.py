@@ -15,11 +15,11 @@ from localspec.loading.load_request import LoadRequest
 from localspec.process.engine_client import EngineClient
 from localspec.ui.chat_app import Appearance, ChatApp
 from localspec.ui.screens.rounds import RoundScreen
-from localspec.ui.transcript.items import STARTER_PROMPTS
+from localspec.ui.transcript.items import PROMPTS
 
 HERE = Path(__file__).parent
 QUESTION = "Write a Python function that adds two numbers."
-SPELLING = STARTER_PROMPTS[0]
+SPELLING = PROMPTS[0]
 SIZES = {"40x10": (40, 10), "80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 
 

@@ -42,9 +42,9 @@ def _without(now: Figures) -> str:
     """Why nothing was drafted in an answer, as far as that is known."""
     if not now.speculation:
         return "drafting is off"
-    if now.busy:
-        return f"not drafting: {now.busy}"
     reason = now.gamma_note.reason if now.gamma_note else None
+    if now.busy and reason is not GammaReason.NOTHING_REPEATS:
+        return f"not drafting: {now.busy}"
     if reason is GammaReason.TOO_DEAR and now.check is not None:
         return (
             "no gain here: not drafting, since checking four tokens takes as long as writing"

@@ -108,7 +108,7 @@ class Engine:
             prompt: its ids.
             cancel: stops it.
             policy: of the generation to come; None if it may ask any drafter.
-            follow_clock: whether to make passes that take half a second at most. Passes of other
+            follow_clock: whether to make passes that take less than a second. Passes of other
                 sizes round differently, so a prompt that must give equal bits is read in passes
                 that are as long as possible.
 

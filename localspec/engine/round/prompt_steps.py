@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-_STEP_S: Final = 0.5  # half a second, so that a machine that turns busy still ends a pass in one
+_STEP_S: Final = 0.8  # below a second, as the machine may turn busy
 _FIRST: Final = 64
-_FEWEST: Final = 8
+_UNIT: Final = 16  # kernels are fastest for multiples of it
 
 
 class PromptSteps:
-    """Chooses the passes over a prompt: the largest power of two that takes half a second at most.
+    """Chooses the passes over a prompt, each as long as fits into eight tenths of a second.
 
     Longer passes take less time for each token, but nothing shows until one has ended.
 
@@ -36,7 +36,4 @@ class PromptSteps:
     def expect(self, n: int, seconds: float) -> None:
         """Choose the size for passes that take `seconds` for every `n` tokens."""
         fitting = n * _STEP_S / max(seconds, 1e-9)
-        size = _FEWEST
-        while 2 * size <= min(fitting, self._most):
-            size *= 2
-        self.size = size if 2 * size <= self._most else self._most
+        self.size = min(self._most, max(1, int(fitting / _UNIT)) * _UNIT)
