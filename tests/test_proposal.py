@@ -14,7 +14,7 @@ if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
 from localspec.pairs.names import catalogue
-from tests.support import toy
+from tests.support import costs, toy
 from tests.support.hub_server import HubServer, running, wait_for
 from tests.support.terminal import Terminal
 
@@ -35,8 +35,12 @@ def hub(toy_target: Path, toy_draft: Path) -> Iterator[HubServer]:
 
 
 @pytest.fixture
-def start(starter_file: Path, hub: HubServer, tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+def start(
+    starter_file: Path, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    costs.keep_starter(starter_file)  # measured in calm, whatever else runs: pairs are proposed
 
     def begin(size: tuple[int, int], *arguments: str) -> Terminal:
         folders = {"LOCALSPEC_CACHE": str(tmp_path / "cache"), "HF_HOME": str(tmp_path / "hf")}
