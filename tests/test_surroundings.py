@@ -46,6 +46,7 @@ from localspec.ui.input.extracts import attached
 from tests.support.command import run
 from tests.support.gguf_models import Sizes, other_vocabulary, write_llama
 from tests.support.hub_server import CERTIFICATE
+from tests.support.terminal import Terminal
 from tests.test_process import Heard
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="a folder in use cannot be deleted")
@@ -312,6 +313,27 @@ def test_a_variable_of_completion_that_no_shell_has_set_is_named(
     assert done.returncode == 1
     assert done.stderr.startswith("error: _LOCALSPEC_COMPLETE is set")
     assert "Unset it" in done.stderr
+
+
+# --- the screen's own variables ---------------------------------------------------------------
+
+
+@posix
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("TEXTUAL_COLOR_SYSTEM", "plaid"), ("TEXTUAL_DRIVER", "xterm"), ("TEXTUAL_DRIVER", "")],
+)
+def test_a_screen_that_its_variables_spoil_is_told(
+    tmp_path: Path, variable: str, value: str
+) -> None:
+    chat = Terminal(["chat", "toy", "-c", "128"], tmp_path, environment={variable: value})
+    try:
+        assert chat.ends() == 2
+        assert f"error: the screen failed with {variable} set" in chat.text()
+        assert f"Unset {variable}." in chat.text()
+    finally:
+        chat.child.close(force=True)
 
 
 # --- llama.cpp's library ----------------------------------------------------------------------

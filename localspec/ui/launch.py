@@ -8,6 +8,7 @@ keys: a line break there would send half of the paste.
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 from codecs import getincrementaldecoder
@@ -20,9 +21,10 @@ from textual.driver import Driver
 
 from localspec import private
 from localspec.chat.dialects.marks import overlap
-from localspec.errors import ConversationError
+from localspec.errors import ConversationError, LocalspecError, UsageError
 from localspec.pairs.disk.folders import data_folder
 from localspec.process.engine_client import EngineClient
+from localspec.safe_text import reason
 from localspec.signals import leaving
 from localspec.ui.chat_app import Appearance, ChatApp
 
@@ -116,10 +118,14 @@ def run_app(
     Raises:
         LocalspecError: what kept the models from being loaded, if that is how it ended.
         ConversationError: the conversation is not kept to its end.
+        UsageError: the screen failed, and variables of Textual are set.
         Ended: a signal asked for the end, or the terminal is gone; the conversation is kept.
         Exception: an unforeseen one that ended the app; the terminal is what it was.
     """
-    app = _App(engine, archive=archive, resume=resume, appearance=appearance)
+    try:
+        app = _App(engine, archive=archive, resume=resume, appearance=appearance)
+    except Exception as error:
+        raise _explained(error) from None
     with leaving(app.exit):
         try:
             with reading_anything():
@@ -131,7 +137,7 @@ def run_app(
             app.engine.join(_PATIENCE_S)
             kept = app.library.shut_down()
     if app.fault is not None:
-        raise app.fault
+        raise _explained(app.fault)
     if app.pair_loader.load_error is not None:
         raise app.pair_loader.load_error
     if not kept:
@@ -139,6 +145,15 @@ def run_app(
             f"what was said last could not be written to {archive}",
             "Look for another program that holds the file, and for room on the disk.",
         )
+
+
+def _explained(error: Exception) -> Exception:
+    """`error`; if variables of Textual are set, the likely cause, an error that names them."""
+    named = " and ".join(sorted(name for name in os.environ if name.startswith("TEXTUAL_")))
+    if not named or isinstance(error, LocalspecError):
+        return error
+    what = f"the screen failed with {named} set: {type(error).__name__}: {reason(error)}"
+    return UsageError(what, f"Unset {named}.")
 
 
 class TerminalText:

@@ -8,7 +8,7 @@ import random
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -127,7 +127,7 @@ def cases(seed: int, count: int) -> Iterator[list[str]]:
 def answers(seed: int, count: int) -> Iterator[list[str]]:
     """Command lines of which many succeed: one prompt, and one to three options of `run`.
 
-    Half of the values are such as the option takes, though not together with all others.
+    Three of four values are such as the option takes, though not together with all others.
     """
     rng = random.Random(seed)
     command = cli.get_command(click.Context(cli), "run")
@@ -140,23 +140,30 @@ def answers(seed: int, count: int) -> Iterator[list[str]]:
             if one.is_flag:
                 given.append(name)
             else:
-                given += [name, _taken(one, rng) if rng.random() < 0.5 else value(rng)]
+                given += [name, _taken(one, rng) if rng.random() < 0.75 else value(rng)]
         yield given
 
 
 def _taken(option: click.Option, rng: random.Random) -> str:
-    """A value that an option takes, or nearly."""
-    if isinstance(option.type, click.Choice):
-        return str(rng.choice(option.type.choices))
+    """A value that the option takes by itself."""
     if option.name in ("threads", "threads_batch", "draft_threads"):
-        return str(rng.randint(-2, 4))  # more would only take long
-    return rng.choice(
-        [
-            *(str(rng.randint(-2, 300)), str(rng.randint(0, 9)), f"{rng.uniform(-1, 3):.3f}"),
-            *("0", "1", "toy", "lookup", "none", "auto", "A", "CPU", "1,2", "15+1.5", "15-inf"),
-            *('root ::= "a"', '{"type": "integer"}', "127.0.0.1:1", os.devnull, "."),
-        ]
-    )
+        return str(rng.randint(-1, 4))  # more would only take long
+    choices = option.type.choices if isinstance(option.type, click.Choice) else ()
+    values = [
+        *map(str, choices),
+        *(str(rng.randint(-2, 300)), str(rng.randint(0, 9)), f"{rng.uniform(-1, 3):.3f}"),
+        *("0", "1", "toy", "lookup", "none", "auto", "A", "CPU", "1,2", "15+1.5", "15-inf"),
+        *('root ::= "a"', '{"type": "integer"}', "127.0.0.1:1", os.devnull, "."),
+    ]
+    rng.shuffle(values)
+    return next(each for each in values if _takes(option, each))
+
+
+def _takes(option: click.Option, text: str) -> bool:
+    with suppress(click.BadParameter):
+        option.process_value(click.Context(cli), (text,) if option.multiple else text)
+        return True
+    return False
 
 
 @contextmanager

@@ -74,7 +74,7 @@ _OF_WORDS = (
 _OF_PYTHON = {
     "PYTHONUTF8": ("0", "1"),
     "PYTHONOPTIMIZE": ("1", "2"),
-    "PYTHONIOENCODING": ("ascii", "latin-1", "utf-16", "cp037", "ascii:strict"),
+    "PYTHONIOENCODING": ("ascii", "latin-1", "cp1252", "ascii:strict"),
 }
 _KEPT = ("LOCALSPEC_CACHE", "PYTHONPYCACHEPREFIX")
 _COMPLETIONS = ("bash_complete", "zsh_complete", "fish_complete", "bash_source", "nonsense_x")
