@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,20 @@ def test_every_file_and_room_that_is_named_is_there(page: str) -> None:
         and not ("/" not in name.rstrip("/") and any(package.rglob(name.rstrip("/"))))
     ]
     assert gone == []
+
+
+def test_a_failed_build_says_the_line_that_the_documents_say() -> None:
+    """The build backend formats the message with `str.format`: a brace would end it."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]
+    message = settings["config-settings-package"]["llama-cpp-python"]["messages.after-failure"]
+    assert message.format() == message
+    lines = [line.strip() for line in message.splitlines() if line.endswith("localspec chat")]
+    assert lines
+    for line in lines:
+        assert line in (ROOT / "README.md").read_text(encoding="utf-8")
+        assert line in (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+        named = re.findall(r"\$PWD/([\w./-]+)", line)
+        assert all((ROOT / name).is_file() for name in named)
 
 
 def test_every_class_and_function_that_the_map_names_is_there() -> None:
