@@ -1,8 +1,8 @@
 """A model calls tools through `localspec serve`, asked by OpenAI's own client.
 
 Ten questions under ``tool_choice: required``, whole and as a stream, then a loop in which the model
-decides by itself: up to five turns of calls, whose results it is given, and an answer. Prints what
-came of each. Some minutes, by the model.
+decides by itself: five turns of calls, each of which needs the result of the last, and an answer.
+Prints what came of each. Some minutes, by the model.
 
     uv run python -m benchmarks.tool_calls MODEL
 """
@@ -19,7 +19,7 @@ from openai import OpenAI
 from tests.support.endpoint import Serving
 
 CITIES = ("Paris", "Rome", "Oslo", "Lille", "Bonn", "Kobe", "Lima", "Bergen", "Sapporo", "Riga")
-TURNS = 5
+TURNS = 5  # as many as there are boxes
 
 
 def tool(name: str, description: str, **properties: str) -> Any:
@@ -33,6 +33,14 @@ TOOLS = [
     tool("get_weather", "The weather of a city now.", city="string"),
     tool("add", "The sum of two numbers.", a="number", b="number"),
 ]
+BOX = tool("open_box", "Opens a box and says what lies in it.", label="string")
+BOXES = {
+    "red": "the label `blue`",
+    "blue": "the label `green`",
+    "green": "the label `white`",
+    "white": "the label `black`",
+    "black": "the number 417",
+}
 
 
 def required(client: OpenAI, model: str, cities: Sequence[str] = CITIES) -> tuple[int, int]:
@@ -61,27 +69,36 @@ def required(client: OpenAI, model: str, cities: Sequence[str] = CITIES) -> tupl
     return formed, alike
 
 
-def loop(client: OpenAI, model: str) -> str:
-    """What the model answers at last, once it has called what it wanted; empty without an end."""
+def loop(client: OpenAI, model: str) -> tuple[int, str]:
+    """How many turns called a tool, and the answer after them; empty without an end.
+
+    Each box names the next one, so that no call can be made before the result of the last.
+    """
     question = (
-        "What is 17 + 25? Add 8 to that, then 100, then 3, then 50. Use the tool for each step,"
-        " one after the other. At the end tell me the last sum in a sentence."
+        "There are boxes with labels. In each lies the label of the next box, in the last one a"
+        " number. Open the box `red`, then the one that is named in it, and so on. Open one box"
+        " at a time. At the end tell me the number in a sentence."
     )
     messages: list[Any] = [{"role": "user", "content": question}]
-    for _ in range(TURNS + 1):
+    for turn in range(2 * TURNS):
         said = client.chat.completions.create(
-            model=model, messages=messages, tools=TOOLS, temperature=0, max_tokens=300
+            model=model,
+            messages=messages,
+            tools=[BOX],
+            parallel_tool_calls=False,
+            temperature=0,
+            max_tokens=300,
         )
         message = said.choices[0].message
         messages.append(message.model_dump(exclude_none=True))
         if not message.tool_calls:
-            return message.content or ""
+            return turn, message.content or ""
         for call in message.tool_calls:
-            given = json.loads(call.function.arguments)
-            result = given.get("a", 0) + given.get("b", 0) if call.function.name == "add" else "sun"
-            print(f"{call.function.name} {given} -> {result}")
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": str(result)})
-    return ""
+            label = str(json.loads(call.function.arguments).get("label")).strip("`")
+            found = BOXES.get(label, "there is no such box")
+            print(f"{call.function.name} {label} -> {found}")
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": found})
+    return 2 * TURNS, ""
 
 
 def main() -> None:
@@ -91,7 +108,8 @@ def main() -> None:
         model = client.models.list().data[0].id
         formed, alike = required(client, model)
         print(f"required: {formed} of {len(CITIES)} well-formed, {alike} streamed alike")
-        print(f"loop: {loop(client, model)!r}")
+        turns, answer = loop(client, model)
+        print(f"loop: {turns} turns of calls (of {TURNS} that are needed), then {answer!r}")
 
 
 if __name__ == "__main__":
