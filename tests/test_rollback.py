@@ -36,7 +36,7 @@ from localspec.engine.round.sampling import SamplingParams
 from localspec.engine.round.verify import Draft
 from localspec.errors import Cancelled
 
-from .support.gguf_models import ARCHITECTURES, GENERATORS
+from .support.gguf_models import ARCHITECTURES, GENERATORS, write_random_gemma3
 
 TOKENS = 200
 GAMMA = 5
@@ -417,3 +417,26 @@ def test_where_going_back_gives_other_logits_nothing_is_drafted(
         assert context.rollback is Rollback.NONE
         assert not Engine(context, Scripted([], 1)).drafts
         assert len(tokens_of(generate(Engine(context), PROMPT, 4, 10))) == 10
+
+
+@pytest.mark.parametrize("flash_attention", [True, False])
+def test_a_windows_logits_do_not_depend_on_how_its_cache_came_about(
+    tmp_path: Path, flash_attention: bool
+) -> None:
+    """Cut back, or restored from a copy: the very bits of a cache that was only filled.
+
+    What differs between caches comes from the split into passes alone, which is the same here.
+    """
+    text = [*range(20, 220)]
+    options = ContextOptions(n_ctx=512, threads=1, flash_attention=flash_attention)
+    path = write_random_gemma3(tmp_path / "window.gguf", window=32)
+    with Model.load(path) as model, Context(model, options) as context:
+        context.decode(text[:-1], 0)
+        state = context.state()
+        plain = context.decode(text[-1:], 1)
+        context.truncate(len(text) - 1)
+        context.decode([*range(300, 312)], 0)  # another end
+        assert context.keep_prefix(text[:-1]) == len(text) - 1
+        assert (context.decode(text[-1:], 1) == plain).all()
+        context.restore(text[:-1], state)
+        assert (context.decode(text[-1:], 1) == plain).all()
