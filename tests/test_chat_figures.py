@@ -14,6 +14,7 @@ import pytest
 from localspec import machine
 from localspec.chat.figures.figures import Meter
 from localspec.chat.session.drafting import Drafting
+from localspec.chat.session.time_left import TimeLeft
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
@@ -204,3 +205,17 @@ def test_the_peak_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
     outer += f"subprocess.run([sys.executable, '-c', {inner!r}], check=True)"
     done = subprocess.run([sys.executable, "-c", outer], capture_output=True, check=True)
     assert 5_000_000 < int(done.stdout) < 100_000_000
+
+
+def test_the_time_left_follows_the_last_seconds() -> None:
+    now = [0.0]
+    left = TimeLeft(lambda: now[0])
+    for second in range(1, 11):  # 100 tokens a second
+        now[0] = float(second)
+        assert left.seconds(100 * second, 3000) == pytest.approx(30 - second)
+    for second in range(1, 9):  # and 20 since the machine is busy
+        now[0] = 10.0 + second
+        found = left.seconds(1000 + 20 * second, 3000)
+    assert found == pytest.approx((2000 - 160) / 20)
+    assert TimeLeft(lambda: 0.0).seconds(5, 10) == 0.0
+    assert left.seconds(1160, 1160) == 0.0

@@ -13,6 +13,7 @@ from localspec.chat.figures.slowness import SlownessCheck
 from localspec.chat.session.answer import AnswerText, TextKind
 from localspec.chat.session.drafting import Drafting
 from localspec.chat.session.pair import LoadedPair
+from localspec.chat.session.time_left import TimeLeft
 from localspec.chat.settings import ChatSettings
 from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
@@ -184,8 +185,7 @@ class Writer:
             self.stored.restore(prompt[:-1])
         if self.past is not None:
             self._engine.past = self.past.recall()
-        begun = perf_counter()
-        restored_s = begun - started
+        restored_s, left = perf_counter() - started, TimeLeft()
         reading = self._engine.prefill(prompt, cancel, self._drafting, follow_clock=follow_clock)
         with closing(reading) as steps:
             while True:
@@ -194,8 +194,8 @@ class Writer:
                 except StopIteration as end:
                     prefill: Prefill = end.value
                     return replace(prefill, seconds=prefill.seconds + restored_s)
-                left_s = (perf_counter() - begun) * (total - done) / done if done else 0.0
-                yield PromptProgress(done, total, len(prompt) - 1 - total, left_s)
+                cached = len(prompt) - 1 - total
+                yield PromptProgress(done, total, cached, left.seconds(done, total))
 
     def _constraint(self, grammar: str, after: Sequence[str]) -> Constraint | None:
         """The grammar's initial state; the first grammar takes longer, as every token is read."""
