@@ -43,7 +43,9 @@ SPEED_OFF = 0.12  # share by which a speed may differ from the stopwatch's: the 
 LEFT_OFF, LEFT_OFF_S = 0.35, 1.0  # the same of a time left; that of a second is no fault
 MOST_PAUSE_S = 1.2  # between two steps while a prompt is read: one second, and a frame
 FOOT = re.compile(r"\d tokens? · [\d.,]+ tokens/s|an empty answer")
-STATUS = re.compile(r"\s*(answering|stopping|reading [\d,]+ tokens|ready|one moment)")
+STATUS = re.compile(  # or the compact panel above it
+    r"\s*(answering|stopping|reading [\d,]+ tokens|ready|one moment|[\d.,–]+ tokens/s )"
+)
 PROGRESS = re.compile(r"reading ([\d,]+) tokens\D+(\d+) %\s+about (?:(\d+) min )?(\d+) s left")
 
 TALES = (
@@ -158,7 +160,8 @@ class Day:
         left = screen_figures.conversation(self.chat.text())
         below = left.rpartition(self._mark)[2].splitlines()[1:]
         answer = takewhile(lambda line: not STATUS.match(line), below)
-        return "\n".join(line for line in answer if not line.lstrip().startswith("▌")).strip()
+        lines = (line.strip(" ▏│") for line in answer)
+        return "\n".join(line for line in lines if line and not line.startswith("▌"))
 
     def _settle(self, seconds: float = 0.6) -> None:
         """Read what is still drawn."""

@@ -71,7 +71,9 @@ def test_an_answer_without_a_draft_says_why() -> None:
     assert benefit(dear).endswith("checking four tokens takes as long as writing 3.1")
     repeats = replace(bare, gamma_note=GammaNote(GammaReason.NOTHING_REPEATS))
     assert "nothing in this text repeats" in benefit(repeats)
-    assert benefit(replace(bare, speculation=False)) == "drafting is off"
+    assert benefit(replace(bare, speculation=False, off=True)) == "drafting is off"
+    assert benefit(replace(bare, off=True)) == "drafting was off"  # and has been switched on since
+    assert "nothing in this text repeats" in benefit(replace(repeats, speculation=False))
     assert benefit(replace(dear, busy=BUSY)) == f"not drafting: {BUSY}"
     assert benefit(replace(repeats, busy=BUSY)) == benefit(repeats)  # that is why, busy or not
 
@@ -91,6 +93,16 @@ def test_a_draft_of_a_model_is_guessed_and_kept() -> None:
     both = replace(model, drafters=(("draft", 30, 12), (LOOKUP, 6, 6)))
     assert benefit(both) == "guessed 36, kept 18"
     assert benefit(Figures()) == ""
+
+
+def test_an_answer_was_written_without_drafting_if_that_was_off_in_all_its_rounds() -> None:
+    for switched in ((True, True), (True, False), (False, True), (False, False)):
+        meter = Meter(4096)
+        for off in switched:
+            meter.add(done(0, 0), off=off)
+        note = GammaNote(GammaReason.OFF)
+        now = meter.figures(generating=False, speculation=True, gamma=3, note=note)
+        assert now.off is all(switched)
 
 
 @pytest.mark.parametrize(("rounds", "told"), [(7, False), (8, True)])

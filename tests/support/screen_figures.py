@@ -13,7 +13,7 @@ _GUESSES = r"(?: · guessed ([\d,]+), kept ([\d,]+))?"
 _FOOT = re.compile(rf"([\d,]+) tokens? · ([\d.,]+) tokens/s{_GUESSES}")
 _AVERAGE = re.compile(r"average +[\d.,–]+ tokens/s")
 _RATIO = re.compile(r"(\d+\.\d)×, (\d+\.\d)–(\d+\.\d)")
-_NOTHING = ("nothing was drafted", "not drafting", "drafting is off")
+_NOTHING = ("nothing was drafted", "not drafting", "drafting is off", "drafting was off")
 
 
 @dataclass(frozen=True)

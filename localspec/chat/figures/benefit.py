@@ -40,8 +40,8 @@ def benefit(now: Figures) -> str:
 
 def _without(now: Figures) -> str:
     """Why nothing was drafted in an answer, as far as that is known."""
-    if not now.speculation:
-        return "drafting is off"
+    if now.off:
+        return f"drafting {'was' if now.speculation else 'is'} off"
     reason = now.gamma_note.reason if now.gamma_note else None
     if now.busy and reason is not GammaReason.NOTHING_REPEATS:
         return f"not drafting: {now.busy}"

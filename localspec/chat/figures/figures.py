@@ -44,6 +44,7 @@ class Figures:
     Attributes:
         generating: whether a turn is running.
         speculation: whether drafting is switched on and possible.
+        off: whether drafting was off in all rounds of this answer.
         gamma: current draft length; 0 drafts nothing.
         gamma_note: where gamma comes from, for `gamma_words`; None if it is not known.
         speed_now: tokens per second over about the last second.
@@ -72,6 +73,7 @@ class Figures:
 
     generating: bool = False
     speculation: bool = False
+    off: bool = False
     gamma: int = 0
     gamma_note: GammaNote | None = None
     speed_now: float | None = None
@@ -130,6 +132,7 @@ class Meter:
     ) -> None:
         self.stats = GenerationStats(lenience=lenience)
         self._speedup: Speedup | None = None
+        self._off = False
         self._context_size = context_size
         self._clock = clock
         self._lock = threading.Lock()
@@ -144,9 +147,16 @@ class Meter:
             self.stats.add_prefill(prefill)
             self._recent.append((self._clock(), 0))
 
-    def add(self, done: Round, speedup: Speedup | None = None) -> None:
-        """Count one round; `speedup` is the turn's speed-up after it."""
+    def add(self, done: Round, speedup: Speedup | None = None, *, off: bool = False) -> None:
+        """Count one round.
+
+        Args:
+            done: the round.
+            speedup: the turn's speed-up after it.
+            off: whether drafting was off.
+        """
         with self._lock:
+            self._off = off and (self._off or not self.stats.rounds)
             self.stats.add(done)
             self._speedup = speedup
             now = self._clock()
@@ -165,6 +175,7 @@ class Meter:
             return Figures(
                 generating=generating,
                 speculation=speculation,
+                off=self._off,
                 gamma=gamma,
                 gamma_note=note,
                 speed_now=self._speed_now(generating=generating),
