@@ -153,7 +153,14 @@ QWEN = (
     "<tool_call>\n<function=bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
 )
 HERMES = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
+DSML = (
+    '<｜DSML｜function_calls>\n<｜DSML｜invoke name="bash">\n'
+    '<｜DSML｜parameter name="command">ls</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="count">7</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+)
 LS = Call("bash", {"command": "ls"})
+LS_7 = Call("bash", {"command": "ls", "count": 7})
 GEMMA = '<|tool_call>{}bash{}command:<|"|>ls<|"|>{}<tool_call|>'
 OSS = "openai-gpt-oss-120b"
 
@@ -179,6 +186,16 @@ OSS = "openai-gpt-oss-120b"
         ("Qwen3-0.6B", "", HERMES.replace("}}", "}"), AnswerReading(None, None, [LS])),
         ("Qwen3-0.6B", "", HERMES.replace("}}", "}}}"), AnswerReading(None, None, [LS])),
         ("Qwen3-0.6B", "", f"a\n{HERMES}\n{HERMES}\nb", AnswerReading(None, "a\n\nb", [LS, LS])),
+        # A code fence or double braces around JSON.
+        ("Qwen3-0.6B", "", HERMES.replace("{\"name", "```json\n{\"name").replace("}}", "}}\n```"), AnswerReading(None, None, [LS])),
+        ("Qwen2.5-7B", "", HERMES.replace("{\"name", "{{\"name").replace("}}", "}}}"), AnswerReading(None, None, [LS])),
+        # Closing marks of values that are missing.
+        ("Qwen3-Coder", "", QWEN.replace("\n</parameter>", ""), AnswerReading(None, None, [LS])),
+        ("Qwen3-Coder", "", QWEN.replace("</parameter>", "<parameter=count>\n7\n</parameter>"), AnswerReading(None, None, [LS_7])),
+        ("GLM-4.6", "", "<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>ls\n</tool_call>", AnswerReading(None, None, [LS])),
+        ("GLM-4.6", "", "<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>ls\n<arg_key>count</arg_key>\n<arg_value>7</arg_value>\n</tool_call>", AnswerReading(None, None, [LS_7])),
+        # A tag without the type of its value.
+        ("DeepSeek-V3.2", "", DSML, AnswerReading(None, None, [LS_7])),
         # Types are the schema's.
         (
             "Qwen3-Coder",
@@ -198,6 +215,9 @@ OSS = "openai-gpt-oss-120b"
         # Harmony.
         (OSS, "", '<|channel|>analysis to=functions.bash<|message|>{"command":"ls"}<|call|>', AnswerReading(None, None, [LS])),
         (OSS, "", ' to=functions.bash<|channel|>commentary<|message|>{"command":"ls"}', AnswerReading(None, None, [LS])),
+        (OSS, "", '<|channel|>commentary to=functions.bash<|channel|>commentary<|message|>{"command":"ls"}<|call|>', AnswerReading(None, None, [LS])),
+        (OSS, "", '<|channel|>commentary to=functions.bash <|constrain|>functions.bash<|message|>{"command":"ls"}<|call|>', AnswerReading(None, None, [LS])),
+        (OSS, "", "<|channel|>commentary to=functions.bash<|message|><|call|>", AnswerReading(None, None, [Call("bash", {})])),
         (OSS, "", "<|channel|>analysis<|message|>a<|end|>b", AnswerReading("a", "b")),
         (OSS, "", "analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b", AnswerReading("a", "b")),
     ],

@@ -14,12 +14,14 @@ from localspec.chat.dialects.reading.known_tools import KnownTools
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _TO = r"to=(?P<{}>[^\s<]+)"
-# A header, perhaps incomplete: role, recipient, channel, recipient, content type of the body.
+# A header, perhaps incomplete: role, recipient, channel, recipient, content type of the body. Some
+# headers repeat the channel after the recipient, or name the tool as the content type.
 _WHOLE = re.compile(
     rf"\s*(?:{re.escape(_START)})?\s*(?:assistant)?\s*(?:{_TO.format('before')})?\s*"
     rf"(?:{re.escape(_CHANNEL)}\s*(?P<channel>\w*)|(?P<bare>analysis|commentary|final)(?=\s*<))?"
-    rf"\s*(?:{_TO.format('after')})?\s*"
-    rf"(?:{re.escape(_CONSTRAIN)})?\s*(?:(?:json|code)\b)?\s*(?P<message>{re.escape(_MESSAGE)})?"
+    rf"\s*(?:{_TO.format('after')}\s*(?:{re.escape(_CHANNEL)}\s*\w*)?)?\s*"
+    rf"(?:{re.escape(_CONSTRAIN)}\s*[\w.\-]*)?\s*(?:(?:json|code)\b)?\s*"
+    rf"(?P<message>{re.escape(_MESSAGE)})?"
 )
 _LONGEST = 300
 _WORDS = ("assistant", "to=", "json", "code", "analysis<", "commentary<", "final<")

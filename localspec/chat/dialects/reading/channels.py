@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from localspec.chat.dialects.marks import overlap, skip_blanks
+from localspec.chat.dialects.marks import may_begin, overlap, skip_blanks
 from localspec.chat.dialects.notations import functionary, harmony, muse
 from localspec.chat.dialects.notations.values import (
     UnfinishedText,
@@ -151,6 +151,8 @@ class ChannelReader(PieceReader):
         if place >= len(self._text) and not final:
             raise UnfinishedText
         if not self._text.startswith("{", place):
+            if not final and any(may_begin(self._text, place, mark) for mark in self._how.stops):
+                raise UnfinishedText
             ended = self._how.end_of_body(self._text, place, self._tools, final=final)
             if ended is not None and ended[0] == place:
                 return [Call(name, {})], place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -36,6 +37,7 @@ _HEADER = re.compile(r"[\w.\-:/\s`]*\Z")
 NAMES = ("name", "tool_name", "function")
 ARGUMENTS = ("arguments", "parameters", "args", "input")
 _FENCED = re.compile(r"\s*```")
+_FENCE = re.compile(r"```\w*\s*(?=[{\[])")
 
 
 def envelope(value: Any, shape: CallShape, tools: KnownTools) -> tuple[Call, ...] | None:
@@ -77,6 +79,7 @@ class NotationReader:
         self._value_open = _value_open(shape)
         self._name_end = _flexible(shape.name_end)
         self._head = _head(shape)
+        self._end = _end_of_call(shape)
 
     def at(self, text: str, at: int, *, final: bool, cut: bool) -> FoundCalls:
         """As in `CallReader.at`."""
@@ -85,6 +88,7 @@ class NotationReader:
         lone = bool(self._alone) and text.startswith(self._alone, at)
         if opened >= len(text) and not final:
             raise UnfinishedText
+        opened = self._after_wrapping(text, opened, final=final)
         if text[opened : opened + 1] in ("{", "[") and not (
             shape.style == "gemma" or (shape.style == "python" and text[opened] == "[")
         ):
@@ -120,6 +124,14 @@ class NotationReader:
             if not final and any(may_begin(text, at, one) for one in self.shape.before):
                 raise UnfinishedText
             return at
+
+    def _after_wrapping(self, text: str, at: int, *, final: bool) -> int:
+        """Where JSON begins that a model has put into a code fence or into double braces."""
+        if fence := _FENCE.match(text, at):
+            at = fence.end()
+        elif not final and re.fullmatch(r"`{1,2}|```\w*\s*", text[at : at + _LONGEST_HEADER]):
+            raise UnfinishedText
+        return at + text.startswith("{{", at)
 
     def _json(self, text: str, at: int, *, final: bool, cut: bool) -> FoundCalls:
         try:
@@ -278,7 +290,13 @@ class NotationReader:
                     raise UnfinishedText
                 return at
             key, is_text, start = self._key(text, place + len(shape.key_open), final=final)
-            value, at = self._value(text, start, final=final, cut=cut)
+            value, end = self._value(text, start, final=final, cut=cut)
+            missing = self._next_argument(
+                text[start:end], {*(properties or ())} - {key, *arguments}
+            )
+            if missing is not None:
+                value, end = self._unclosed(text[start : start + missing]), start + missing
+            at = end
             of = properties.get(key) if isinstance(properties, Mapping) else None
             arguments[key] = typed(value, of, schema, is_text=is_text)
 
@@ -325,7 +343,20 @@ class NotationReader:
             at = end
         if not final or cut:
             raise UnfinishedText
-        return self._laid_out(text[start:]), len(text)
+        ended = self._end.search(text, start)
+        end = ended.start() if ended else len(text)
+        return self._unclosed(text[start:end]), end
+
+    def _next_argument(self, value: str, names: set[str]) -> int | None:
+        """Where a declared argument begins inside a value whose closing mark is missing."""
+        first = re.escape(next(iter(split_marks(self.shape.value_open)), ""))
+        named = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+        found = re.search(rf"\s*{re.escape(self.shape.key_open)}(?:{named}){first}", value)
+        return found.start() if found and names else None
+
+    def _unclosed(self, value: str) -> str:
+        """A value without the white space of the layout, if its closing mark is missing."""
+        return self._laid_out(value).rstrip("\n")
 
     def _laid_out(self, value: str) -> str:
         """A value without the white space of the layout."""
@@ -335,6 +366,13 @@ class NotationReader:
             return value
         value = value[len(lead) :]
         return value.removesuffix(tail) if tail else value
+
+
+def _end_of_call(shape: CallShape) -> re.Pattern[str]:
+    """A pattern for a mark after a call that another mark or the end of the answer follows."""
+    after, before = ("|".join(map(re.escape, filter(None, m))) for m in (shape.after, shape.before))
+    ended = "|".join(filter(None, (after, before, r"\Z")))
+    return re.compile(rf"\s*(?:{after})\s*(?={ended})" if after else r"(?!)")
 
 
 def _flexible(mark: str) -> re.Pattern[str]:
@@ -358,16 +396,17 @@ def _head(shape: CallShape) -> re.Pattern[str]:
 def _value_open(shape: CallShape) -> re.Pattern[str]:
     """A pattern for the text between an argument's name and its value; it captures a named type.
 
-    If there are several marks, all but the first may be missing.
+    If there are several marks, all but the first may be missing; so may the type.
     """
     text, other = shape.value_open.rstrip(), shape.other_open.rstrip()
     if text != other and other:
         same = common(text, other)
         ends = common(text[same:][::-1], other[same:][::-1])
+        close = text[len(text) - ends :]
         return re.compile(
-            re.escape(text[:same])
-            + r"(?P<kind>[^<>\n]{0,40}?)"
-            + re.escape(text[len(text) - ends :])
+            rf"{re.escape(text[:same])}(?P<kind>[^<>\n]{{0,40}}?){re.escape(close)}"
+            + "|"
+            + re.escape(close.lstrip(string.ascii_letters))
         )
     first, *rest = split_marks(text) or [""]
     return re.compile(re.escape(first) + "".join(rf"(?:\s*{re.escape(one)})?" for one in rest))
