@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 F2, F4, F5, CTRL_B, ESC = "\x1bOQ", "\x1bOS", "\x1b[15~", "\x02", "\x1b"
+ROUNDS = 8  # that draft, from which on a ratio may be told
 LONG, SHORT = 160, 40  # tokens of the answers
 SPEED_OFF = 0.12  # share by which a speed may differ from the stopwatch's: the screen's frames
 LEFT_OFF, LEFT_OFF_S = 0.35, 1.0  # the same of a time left; that of a second is no fault
@@ -274,13 +275,13 @@ def answers(day: Day) -> None:
     for question in (*TALES, *COPIES):
         now = day.moment("long", day.ask(question).now)
         if now.ratio is None:
-            lacking += now.guessed > 0
+            lacking += (now.rounds or 0) >= ROUNDS
             continue
         estimate, low, high = now.ratio
         widths.append((high - low) / 2 / estimate)
     median_width = median(widths) if widths else 0.0
     print(f"\n{len(widths)} of 12 long answers with a ×, half the interval {median_width:.0%} of it"
-          f" in the median; {lacking} without one though something was drafted")  # fmt: skip
+          f" in the median; {lacking} without one though {ROUNDS} rounds drafted")  # fmt: skip
 
 
 def say(day: Day, command: str) -> None:

@@ -33,6 +33,8 @@ LONG = Figures(
     drafted=320,
     accepted=315,
     acceptance_rate=315 / 320,
+    recovered=5,
+    bonus=80,
     speed_average=31.24,
     speedup=Speedup(1.32, 1.21, 1.44),
     tokens_per_round=3.2,
@@ -117,6 +119,12 @@ def test_every_planted_contradiction_is_found(before: str, after: str, found: st
         screen_figures.read(whole.replace(before, f"{after:<{len(before)}}"))
     )
     assert any(found in each for each in told), told
+
+
+def test_a_ratio_of_too_few_drafted_rounds_is_found() -> None:
+    for bonus, told in ((1, ["a × from 6 drafted rounds"]), (2, [])):
+        read = screen_figures.read(screen(replace(LONG, recovered=5, bonus=bonus)))
+        assert screen_figures.contradictions(read) == told
 
 
 def test_a_sentence_on_two_lines_of_the_status_is_read_whole() -> None:

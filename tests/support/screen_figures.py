@@ -9,6 +9,7 @@ from dataclasses import dataclass
 FEWEST = 50
 """Tokens of the shortest answer for which a ratio may be shown."""
 
+_FEWEST_ROUNDS = 8  # that drafted
 _GUESSES = r"(?: · guessed ([\d,]+), kept ([\d,]+))?"
 _FOOT = re.compile(rf"([\d,]+) tokens? · ([\d.,]+) tokens/s{_GUESSES}")
 _AVERAGE = re.compile(r"average +[\d.,–]+ tokens/s")
@@ -25,6 +26,7 @@ class Figures:
         average, without: tokens per second in the full panel; None if it is not shown.
         ratio: in the full panel: estimate, low and high.
         drafted, accepted: in the full panel.
+        rounds: that drafted: each ends with a recovered or a bonus token, unless the answer does.
         sentence: what drafting brought; empty if there is none.
         text: the whole screen.
     """
@@ -38,6 +40,7 @@ class Figures:
     ratio: tuple[float, float, float] | None = None
     drafted: int | None = None
     accepted: int | None = None
+    rounds: int | None = None
     sentence: str = ""
     text: str = ""
 
@@ -62,6 +65,7 @@ def read(screen: str) -> Figures:
         ratio=(float(ratio[1]), float(ratio[2]), float(ratio[3])) if ratio else None,
         drafted=_count(r"drafted +([\d,]+)", counts),
         accepted=_count(r"accepted +([\d,]+)", counts),
+        rounds=sum(map(_whole, re.findall(r"(?:recovered|bonus) +([\d,]+)", counts))),
         sentence=_in_panel(panel) if panel else _in_status(lines),
         text=screen,
     )
@@ -83,6 +87,8 @@ def _claims(now: Figures) -> Iterator[str]:
     """Ratios that nothing stands for."""
     if "×" in now.text and (now.tokens < FEWEST or not now.guessed):
         yield f"a × beside {now.tokens} tokens of which {now.guessed} were guessed"
+    if now.ratio and now.rounds is not None and now.rounds < _FEWEST_ROUNDS - 1:
+        yield f"a × from {now.rounds} drafted rounds"
     if now.tokens and not now.sentence:
         yield "no sentence says what drafting brought"
 
