@@ -70,10 +70,10 @@ def test_an_answer_without_a_draft_says_why() -> None:
     dear = replace(bare, gamma_note=GammaNote(GammaReason.TOO_DEAR))
     assert benefit(dear).endswith("checking four tokens takes as long as writing 3.1")
     repeats = replace(bare, gamma_note=GammaNote(GammaReason.NOTHING_REPEATS))
-    assert "nothing in this text repeats" in benefit(repeats)
+    assert "too little of this text repeats" in benefit(repeats)
     assert benefit(replace(bare, speculation=False, off=True)) == "drafting is off"
     assert benefit(replace(bare, off=True)) == "drafting was off"  # and has been switched on since
-    assert "nothing in this text repeats" in benefit(replace(repeats, speculation=False))
+    assert "too little of this text repeats" in benefit(replace(repeats, speculation=False))
     assert benefit(replace(dear, busy=BUSY)) == f"not drafting: {BUSY}"
     assert benefit(replace(repeats, busy=BUSY)) == benefit(repeats)  # that is why, busy or not
 

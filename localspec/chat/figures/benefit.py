@@ -17,7 +17,7 @@ _BUSIER: Final = 1.15  # ratio of the times of rounds without a draft
 
 _NOTHING: Final = "nothing was drafted"
 _SINCE = {
-    GammaReason.NOTHING_REPEATS: "nothing in this text repeats, and no model drafts",
+    GammaReason.NOTHING_REPEATS: "too little of this text repeats, and no model drafts",
     GammaReason.TOO_DEAR: "this draft costs more than it saves",
 }
 
