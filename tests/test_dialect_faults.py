@@ -35,8 +35,6 @@ PARTS_ONLY = (
     "{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
-# It wants the date besides.
-NEEDS_MORE = "fireworks-ai-llama-3-firefunction-v2"
 WEATHER = {
     "type": "function",
     "function": {
@@ -121,6 +119,40 @@ def test_f4_not_every_template_with_tool_call_is_hermes() -> None:
         assert hermes not in box(name, tool_choice="required").grammar
 
 
+@needs_templates
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [
+        ("LFM2-8B-A1B", '<|tool_call_start|>[get_weather(city="Oslo")]<|tool_call_end|>'),
+        (
+            "ibm-granite-granite-3.3-2B-Instruct",
+            '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
+        ),
+        (
+            "fireworks-ai-llama-3-firefunction-v2",
+            ' functools[{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
+        ),
+    ],
+)
+def test_f4_a_notation_that_the_prompt_asks_for_is_the_one_that_is_enforced(
+    name: str, raw: str
+) -> None:
+    """These templates describe it, or only their models know it."""
+    read = dialect_of(name).read(raw, [WEATHER])
+    assert read == AnswerReading(None, None, [Call("get_weather", {"city": "Oslo"})])
+    required = box(name, tool_choice="required")
+    assert required.native
+    assert "<tool_call>" not in required.grammar
+
+
+@needs_templates
+def test_firefunction_is_told_the_date_and_the_tools() -> None:
+    """Its template refused every conversation: it requires both, under names of its own."""
+    template = chat_template(TEMPLATES["fireworks-ai-llama-3-firefunction-v2"])
+    assert "Today is " in template.render([USER], give_up=False)
+    assert "get_weather" in template.render([USER], variables={"tools": [WEATHER]}, give_up=False)
+
+
 def box(name: str, **more: Any) -> RequestTools:
     """What a request with a tool comes to, for the model of a template."""
     asked = request([USER], tools=[WEATHER], **more)
@@ -153,7 +185,7 @@ def test_f5_no_template_refuses_what_an_earlier_call_holds() -> None:
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "content": f"Sunny and warm: {i}", "tool_call_id": "unknown"},
         ]
-    for name in TEMPLATES.keys() - {NEEDS_MORE}:
+    for name in TEMPLATES:
         found = request(talk, tools=[WEATHER]).asked(
             ChatSettings(), box(name), dialect_of(name).thinking
         )
@@ -181,7 +213,7 @@ def test_f5_no_template_refuses_several_calls_in_a_turn(named: bool) -> None:
         results.reverse()  # they may come in any order
     turn = {"role": "assistant", "content": "I look.", "tool_calls": calls}
     alone = 0
-    for name in TEMPLATES.keys() - {NEEDS_MORE}:
+    for name in TEMPLATES:
         tools = box(name)
         found = request([USER, turn, *results], tools=[WEATHER]).asked(
             ChatSettings(), tools, dialect_of(name).thinking
@@ -208,7 +240,7 @@ def test_f6_a_template_that_takes_only_parts_gets_them() -> None:
 
 
 @needs_templates
-@pytest.mark.parametrize("name", sorted(TEMPLATES.keys() - {NEEDS_MORE}))
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
 def test_f6_and_f7_every_message_arrives_in_every_real_template(name: str) -> None:
     """A lone system message too: where the role is refused or dropped, it becomes the first one."""
     template = chat_template(TEMPLATES[name])

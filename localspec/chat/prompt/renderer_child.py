@@ -37,6 +37,7 @@ except ImportError:  # Windows: the parent's clock is the only limit
 MEMORY = 192 << 20  # bytes of address space beyond those at the start
 CPU_S = 3  # ends an endless template if the parent is gone or stopped
 LEAST_OUTPUT = 1_000_000  # characters, even for a conversation of almost none
+FIREFUNCTION = "functools["  # the mark of calls in the templates of Firefunction
 TOO_MUCH_MEMORY = {"unusable": "takes too much memory"}
 _STATM = Path("/proc/self/statm")
 
@@ -107,6 +108,7 @@ def rendered(template: jinja2.Template, request: dict[str, Any]) -> str:
         **dict.fromkeys(("functions", "function_call", "tools", "tool_choice")),
         "add_generation_prompt": True,
         **request["variables"],
+        **described(request),
         "messages": request["messages"],
         "bos_token": request["bos"],
         "eos_token": request["eos"],
@@ -119,6 +121,15 @@ def rendered(template: jinja2.Template, request: dict[str, Any]) -> str:
             raise TooMuchOutput
         parts.append(part)
     return "".join(parts)
+
+
+def described(request: dict[str, Any]) -> dict[str, str]:
+    """The tools and the date as text, which Firefunction's templates require under these names."""
+    if FIREFUNCTION not in request["template"]:
+        return {}
+    tools = request["variables"].get("tools") or []
+    date = datetime.now().strftime("%B %d %Y")
+    return {"functions": json.dumps(tools, indent=4, ensure_ascii=False), "datetime": date}
 
 
 def size(message: dict[str, Any]) -> int:

@@ -49,6 +49,7 @@ _ATTRIBUTES = CallShape(
     value_close="</parameter>",
 )
 _LFM = CallShape("python", ("<|tool_call_start|>",), ("<|tool_call_end|>",))
+_LFM_TOOLS = "<|tool_list_start|>"
 _PYTHON_TAG = CallShape("python", ("<|python_tag|>",))
 _MISTRAL = CallShape("named", ("[TOOL_CALLS]",), name_end="[ARGS]")
 
@@ -67,13 +68,16 @@ _SPOKEN_OF = (
 
 
 def usual_calls(template: str, learnt: CallShape | None = None) -> tuple[CallShape, ...]:
-    """Notations that a model may use although its template does not write them.
+    """Notations that a model may use although its template does not write them, likely ones first.
 
     Args:
         template: notations whose last opening mark occurs in it are included.
         learnt: the notation that it writes; its first mark may precede other notations too.
     """
     shapes = [_HERMES, _QWEN, _ATTRIBUTES, _LFM]
+    spoken_of = [one for one in _SPOKEN_OF if one.before[-1] in template]
+    if _LFM_TOOLS in template:
+        spoken_of.append(_LFM)
     if learnt is not None and len(learnt.before) > 1:
         first, last = learnt.before[:1], learnt.after[-1:]
         shapes = [
@@ -82,8 +86,9 @@ def usual_calls(template: str, learnt: CallShape | None = None) -> tuple[CallSha
         ]
     if any(mark in template for mark in ("python_tag", "eom_id", "eot_id")):
         shapes.append(_PYTHON_TAG)
-    shapes += [one for one in _SPOKEN_OF if one.before[-1] in template]
-    return (learnt, *shapes) if learnt is not None else tuple(shapes)
+    if learnt is None:
+        return tuple(dict.fromkeys((*spoken_of, *shapes)))
+    return (learnt, *shapes, *spoken_of)
 
 
 def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> AnswerMarks | None:

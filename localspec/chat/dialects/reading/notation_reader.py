@@ -74,7 +74,8 @@ class NotationReader:
 
     def __init__(self, shape: CallShape, tools: KnownTools) -> None:
         self.shape, self._tools = shape, tools
-        self.triggers = tuple(mark for mark in shape.before if is_mark(mark))
+        alone = len(shape.before) == 1  # then even a word is a mark
+        self.triggers = tuple(mark for mark in shape.before if is_mark(mark) or (alone and mark))
         self._alone = shape.before[-1] if len(self.triggers) > 1 else ""
         self._value_open = _value_open(shape)
         self._name_end = _flexible(shape.name_end)
