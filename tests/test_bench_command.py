@@ -80,7 +80,7 @@ def test_own_prompts_and_a_draft_of_none(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "Without drafting" in done.stdout
     assert "tale" in done.stdout
-    assert "Speculation was not measured" in done.stdout
+    assert "Drafting was not measured" in done.stdout
 
 
 @pytest.mark.usefixtures("scripted")

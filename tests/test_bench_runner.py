@@ -219,7 +219,7 @@ def test_without_a_draft_plain_decoding_is_measured() -> None:
     assert [arm.name for arm in report.arms] == ["off"]
     assert report.off.overall.tokens_per_second is not None
     assert report.sweep == ()
-    assert "Speculation was not measured: there is no draft" in report.verdict[0]
+    assert "Drafting was not measured: there is no draft" in report.verdict[0]
 
 
 @pytest.mark.slow
