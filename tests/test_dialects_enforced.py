@@ -15,6 +15,7 @@ from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.enforcement.call_grammar import CallGrammar, call_grammar
 from localspec.chat.dialects.enforcement.value_rules import CallableTool
 from localspec.chat.dialects.learning.learner import learnt
+from localspec.chat.dialects.shapes import AnswerMarks, CallShape
 from localspec.chat.events import Origin, PromptMade, RoundText, Span, TurnEnd
 from localspec.chat.prompt.renderer import TemplateSource
 from localspec.engine.grammars import lark
@@ -208,6 +209,7 @@ TOOLS: list[Any] = [
     {"type": "function", "function": {"name": name, "parameters": SCHEMA}}
     for name in ("look_up", "store")
 ]
+PYTHON = CallShape("python", ("<|call|>",))
 ENDING = ('"', "'", "}", "]", ")", ",", ":", "0", "1", "e", "l", "\n", " ")
 
 
@@ -274,6 +276,68 @@ def test_what_cannot_be_enforced_is_named(name: str) -> None:
     grammars(marked=False).begin(calls_of(dialect, tools).required())
     with pytest.raises(SchemaError, match="'format'"):
         grammars(marked=False).begin(calls_of(dialect, tools, strict=True).required())
+
+
+WAYS: list[Any] = [
+    {
+        "type": "object",
+        "properties": {"kind": {"const": kind}, kind: {"type": "integer"}},
+        "required": ["kind", kind],
+    }
+    for kind in ("near", "far")
+]
+
+
+@pytest.mark.parametrize(
+    ("ways", "good", "bad"),
+    [
+        ([{"type": "integer"}, {"type": "boolean"}], "True", "None"),
+        (WAYS, '{"kind": "far", "far": 1}', '{"kind": "far", "near": 1}'),
+        ([{"type": "integer"}, {"type": "number"}], "", ""),
+    ],
+)
+def test_one_of_several_schemas_is_enforced_where_none_overlap(
+    ways: list[Any], good: str, bad: str
+) -> None:
+    """In Python's notation, which llguidance does not know as it knows JSON."""
+    schema = {"type": "object", "properties": {"a": {"oneOf": ways}}, "required": ["a"]}
+    dialect = Dialect(True, AnswerMarks(calls=(PYTHON,)))
+    calls = [CallableTool("f", schema, "tools", True)]
+    if not good:
+        with pytest.raises(SchemaError, match="'oneOf'"):
+            call_grammar(dialect.marks, calls, several=False)
+        return
+    grammar = call_grammar(dialect.marks, calls, several=False).required()
+    for value, fits in ((good, True), (bad, False)):
+        text = f"<|call|>[f(a={value})]".replace('"', "'")
+        left = allowed(plain(), grammars(marked=False).begin(grammar), text)
+        assert (left == "") is fits, text
+
+
+@pytest.mark.parametrize("name", ["Qwen3-Coder", "GLM-4.6"])
+@pytest.mark.parametrize("word", ["anyOf", "oneOf"])
+def test_given_texts_among_several_schemas_are_enforced_between_tags(name: str, word: str) -> None:
+    """As of an optional choice: any text was let through."""
+    dialect, _ = learnt_of(name)
+    form = {word: [{"type": "string", "enum": ["c", "f"]}, {"type": "null"}]}
+    schema = {"type": "object", "properties": {"a": form}, "required": ["a"]}
+    grammar = call_grammar(
+        dialect.marks, [CallableTool("f", schema, "tools", True)], several=False
+    ).required()
+    shape = dialect.marks.calls[0]
+    for value, fits in (("c", True), ("null", True), ("x", False), ("12", False)):
+        text = (
+            f"{shape.before[0]}\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>"
+            f"\n{shape.after[-1]}"
+            if name == "Qwen3-Coder"
+            else f"<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{value}</arg_value>\n</tool_call>"
+        )
+        left = allowed(plain(), grammars(marked=False).begin(grammar), text)
+        assert (left == "") is fits, value
+    odd = {word: [{"type": "string", "pattern": "^a$"}, {"type": "null"}]}
+    tool = CallableTool("f", {**schema, "properties": {"a": odd}}, "tools", True)
+    with pytest.raises(SchemaError, match="'pattern'"):
+        call_grammar(dialect.marks, [tool], several=False)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,13 +6,18 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from localspec.chat.dialects.enforcement.value_rules import CallableTool, PythonRules
+from localspec.chat.dialects.enforcement.value_rules import (
+    CallableTool,
+    PythonRules,
+    given_values,
+)
 from localspec.chat.dialects.marks import common
-from localspec.chat.dialects.notations.values import kinds_of
+from localspec.chat.dialects.notations.values import kinds_of, referred
 from localspec.chat.dialects.shapes import CallShape
 from localspec.engine.grammars import lark
 
 _KINDS = ("integer", "number", "boolean", "null", "array", "object")
+_DEEPEST = 8  # schemas within schemas
 # Keywords that cannot be enforced for text between tags.
 _TEXT_WORDS = ("pattern", "format", "minLength", "maxLength")
 
@@ -56,14 +61,15 @@ class _TagValues:
         place = f"{self._tool.place}.properties.{name}"
         kinds = kinds_of(_typed(schema), self._tool.schema)
         ways = []
+        texts: list[str | None] = []
         if not kinds or "string" in kinds:
-            text = self._text(schema, kinds, place)
-            ways.append(f"{lark.mark(self._shape.value_open)} {text}")
-        if self._told or "string" not in kinds:
+            texts = self._texts(schema, place)
+            ways.append(f"{lark.mark(self._shape.value_open)} {self._text(texts)}")
+        if self._told or None not in texts:
             # If the tag does not tell text from other values, any text is allowed.
             ways += self._others(schema, kinds or set(_KINDS), place) if kinds or self._told else []
         rule = f"{self._of}v{len(self.rules)}"
-        self.rules[rule] = " | ".join(ways)
+        self.rules[rule] = " | ".join(dict.fromkeys(ways))
         return f"{lark.mark(self._shape.key_open)} {lark.literal(name)} {rule} blank"
 
     def other(self) -> str:
@@ -74,15 +80,30 @@ class _TagValues:
             f"{lark.mark(shape.key_open)} OTHER {lark.mark(shape.value_open)} {self._until} blank"
         )
 
-    def _text(self, schema: Any, kinds: set[str], place: str) -> str:
-        if kinds == {"string"} and isinstance(schema, Mapping):
-            if isinstance(values := schema.get("enum", [schema.get("const")]), list):
-                texts = [one for one in values if isinstance(one, str)]
-                if texts:
-                    known = " | ".join(lark.literal(one) if one else '""' for one in texts)
-                    return f"({known}) {self._close}"
+    def _text(self, texts: list[str | None]) -> str:
+        known = [one for one in dict.fromkeys(texts) if one is not None]
+        if None in texts:
+            return self._until
+        ways = " | ".join(lark.literal(one) if one else '""' for one in known)
+        return f"({ways}) {self._close}"
+
+    def _texts(self, schema: Any, place: str, depth: int = 0) -> list[str | None]:
+        """The texts that a value may be; None stands for any text."""
+        whole = self._tool.schema
+        if isinstance(schema, Mapping) and "$ref" in schema:
+            schema = referred(schema["$ref"], whole)
+        if not isinstance(schema, Mapping) or depth > _DEEPEST:
+            return [None]
+        ways = schema.get("anyOf", schema.get("oneOf"))
+        if isinstance(ways, list) and ways:
+            self._tool.require_enforceable(schema, place)
+            kinds = [kinds_of(_typed(way), whole) for way in ways]
+            texts = [way for way, of in zip(ways, kinds, strict=True) if not of or "string" in of]
+            return [text for way in texts for text in self._texts(way, place, depth + 1)]
+        known = [one for one in given_values(schema) or () if isinstance(one, str)]
+        if not known:
             self._tool.require_enforceable(schema, place, _TEXT_WORDS)
-        return self._until
+        return [*known] or [None]
 
     def _others(self, schema: Any, kinds: set[str], place: str) -> list[str]:
         """The rules of values that are not text, one per tag that announces them."""

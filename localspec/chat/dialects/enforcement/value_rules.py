@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from localspec.chat.dialects.notations.values import kinds_of, referred
@@ -62,6 +63,8 @@ class CallableTool:
         if not self.strict or not isinstance(schema, Mapping):
             return
         for word in schema:
+            if word == "oneOf" and word not in words and self._are_apart(schema[word]):
+                continue
             if word in _BEYOND or word in words:
                 raise SchemaError(
                     f"{word!r} cannot be enforced in the notation in which this model writes"
@@ -69,6 +72,12 @@ class CallableTool:
                     "Leave it out, or leave out 'strict'.",
                     place,
                 )
+
+    def _are_apart(self, ways: Any) -> bool:
+        """Whether no value can conform to two of the schemas: then one is as good as any."""
+        return isinstance(ways, list) and all(
+            _apart(one, other, self.schema) for one, other in combinations(ways, 2)
+        )
 
 
 class ValueRules:
@@ -415,6 +424,40 @@ def _properties(schema: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
     required = needed if isinstance(needed, list) else ()
     named = found.items() if isinstance(found, Mapping) else ()
     return [(name, one, name in required) for name, one in named]
+
+
+def _apart(one: Any, other: Any, whole: Any) -> bool:
+    """Whether types, given values or a required property tell the values of two schemas apart."""
+    one, other = (
+        referred(way["$ref"], whole) if isinstance(way, Mapping) and "$ref" in way else way
+        for way in (one, other)
+    )
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return False
+    kinds, others = _plain_kinds(one, whole), _plain_kinds(other, whole)
+    if kinds and others and not kinds & others:
+        return True
+    values, rest = given_values(one), given_values(other)
+    if values is not None and rest is not None:
+        return not any(value in rest for value in values)
+    required = {name: way for name, way, needed in _properties(other) if needed}
+    return kinds == others == {"object"} and any(
+        needed and name in required and _apart(way, required[name], whole)
+        for name, way, needed in _properties(one)
+    )
+
+
+def _plain_kinds(schema: Mapping[str, Any], whole: Any) -> set[str]:
+    """The types of a schema that names them itself; an integer counts as a number."""
+    if schema.keys() & {"anyOf", "oneOf", "allOf"} and "type" not in schema:
+        return set()
+    return {"number" if kind == "integer" else kind for kind in kinds_of(schema, whole)}
+
+
+def given_values(schema: Mapping[str, Any]) -> list[Any] | None:
+    """The values that a schema lists; None if it lists none."""
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return values if isinstance(values, list) else None
 
 
 def _count(value: Any) -> int | None:
