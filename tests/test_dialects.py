@@ -194,6 +194,9 @@ OSS = "openai-gpt-oss-120b"
         ("Qwen3-Coder", "", QWEN.replace("</parameter>", "<parameter=count>\n7\n</parameter>"), AnswerReading(None, None, [LS_7])),
         ("GLM-4.6", "", "<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>ls\n</tool_call>", AnswerReading(None, None, [LS])),
         ("GLM-4.6", "", "<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>ls\n<arg_key>count</arg_key>\n<arg_value>7</arg_value>\n</tool_call>", AnswerReading(None, None, [LS_7])),
+        # No arguments, and JSON where Python is usual.
+        ("Qwen3-0.6B", "", HERMES.replace('{"command": "ls"}', "[]"), AnswerReading(None, None, [Call("bash", {})])),
+        ("LFM2-8B", "", '<|tool_call_start|>[ {"name": "bash", "arguments": {"command": "ls"}}]<|tool_call_end|>', AnswerReading(None, None, [LS])),
         # A tag without the type of its value.
         ("DeepSeek-V3.2", "", DSML, AnswerReading(None, None, [LS_7])),
         # Types are the schema's.
@@ -337,6 +340,17 @@ def test_what_is_no_mark_is_told_at_once() -> None:
     reader = dialect_of("Qwen3-Coder").reader([TOOL])
     told = ["".join(piece.text for piece in reader.feed(part)) for part in ("a < b", " <to", "p>")]  # type: ignore[union-attr]
     assert told == ["a < b", "", " <top>"]
+
+
+@needs_templates
+def test_a_header_that_was_cut_off_is_not_shown() -> None:
+    raw = "<|channel|>analysis<|message|>a<|end|><|start|>assist"
+    dialect = dialect_of(OSS)
+    assert dialect.read(raw, [TOOL], cut=True) == AnswerReading("a")
+    for seed in range(5):
+        read = in_pieces(dialect, raw, [TOOL], "", random.Random(seed), cut=True)
+        assert read == AnswerReading("a")
+    assert dialect.read("assist", [TOOL], cut=True) == AnswerReading(None, "assist")
 
 
 LOOP = "{% for i in range(9999) %}{% for j in range(9999) %}{% for k in range(9999) %}{% endfor %}{% endfor %}{% endfor %}"

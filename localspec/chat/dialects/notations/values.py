@@ -201,8 +201,11 @@ def begun(arguments: Mapping[str, Any]) -> str:
 
 
 def arguments_of(value: Any) -> dict[str, Any] | None:
-    """Arguments as an object, also from its JSON text; None for anything else."""
-    if value is None or value == "":
+    """Arguments as an object, also from its JSON text; None for anything else.
+
+    An empty list counts as an empty object, as some languages write that.
+    """
+    if value in (None, "", []):
         return {}
     if isinstance(value, str):
         try:

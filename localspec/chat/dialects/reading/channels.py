@@ -66,12 +66,13 @@ class ChannelReader(PieceReader):
 
     def _step(self, *, final: bool, cut: bool) -> bool:
         if self._header is None:
-            return self._head(final=final)
+            return self._head(final=final, cut=cut)
         return self._body(self._header, final=final, cut=cut)
 
-    def _head(self, *, final: bool) -> bool:
-        """Read a header; return whether there is more to read."""
-        found = self._how.read(self._text, self._tools, begun=self._begun, final=final)
+    def _head(self, *, final: bool, cut: bool) -> bool:
+        """Read a header; return whether there is more. One that was cut off is lost."""
+        whole = final and not (cut and self._begun)
+        found = self._how.read(self._text, self._tools, begun=self._begun, final=whole)
         if found is None:
             if final:
                 self._text = ""

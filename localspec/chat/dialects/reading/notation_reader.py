@@ -37,6 +37,7 @@ _HEADER = re.compile(r"[\w.\-:/\s`]*\Z")
 NAMES = ("name", "tool_name", "function")
 ARGUMENTS = ("arguments", "parameters", "args", "input")
 _FENCED = re.compile(r"\s*```")
+_LISTED = re.compile(r"\[(?!\s*\{)")  # a list that is not one of JSON's objects
 _FENCE = re.compile(r"```\w*\s*(?=[{\[])")
 
 
@@ -91,7 +92,7 @@ class NotationReader:
             raise UnfinishedText
         opened = self._after_wrapping(text, opened, final=final)
         if text[opened : opened + 1] in ("{", "[") and not (
-            shape.style == "gemma" or (shape.style == "python" and text[opened] == "[")
+            shape.style == "gemma" or (shape.style == "python" and _LISTED.match(text, opened))
         ):
             return self._json(text, opened, final=final, cut=cut)
         tools = self._tools
@@ -131,6 +132,8 @@ class NotationReader:
         if fence := _FENCE.match(text, at):
             at = fence.end()
         elif not final and re.fullmatch(r"`{1,2}|```\w*\s*", text[at : at + _LONGEST_HEADER]):
+            raise UnfinishedText
+        if not final and re.fullmatch(r"\[\s*", text[at : at + _LONGEST_HEADER]):
             raise UnfinishedText
         return at + text.startswith("{{", at)
 
