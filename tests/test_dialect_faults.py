@@ -143,6 +143,7 @@ def test_f4_a_notation_that_the_prompt_asks_for_is_the_one_that_is_enforced(
     required = box(name, tool_choice="required")
     assert required.native
     assert "<tool_call>" not in required.grammar
+    assert box(name).after != "functools"  # a word of any text on Python
 
 
 @needs_templates

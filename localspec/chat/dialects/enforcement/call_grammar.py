@@ -14,7 +14,7 @@ from localspec.chat.dialects.enforcement.value_rules import (
     PythonArguments,
     ValueRules,
 )
-from localspec.chat.dialects.marks import split_marks
+from localspec.chat.dialects.marks import is_mark, split_marks
 from localspec.chat.dialects.shapes import AnswerMarks, CallShape
 from localspec.engine.grammars import lark
 
@@ -36,7 +36,7 @@ class CallGrammar:
     """The grammar of one or several calls, in parts.
 
     Attributes:
-        begin: the mark before calls; empty if they have none.
+        begin: the mark before calls; empty if they have none, or if it is a word of any text.
         rest: what follows that mark.
         whole: an answer that consists of calls.
         lead: what may precede such an answer.
@@ -90,7 +90,7 @@ def call_grammar(
     if marks.content and marks.closers:  # an empty answer may precede calls
         lead += f" ({lark.mark(marks.content[0])} {lark.mark(marks.closers[0])} blank)?"
     whole = f"{_mark(shape, begin)} {rest}" if begin else rest
-    return CallGrammar(begin, rest, whole, lead, rules)
+    return CallGrammar(begin if is_mark(begin) else "", rest, whole, lead, rules)
 
 
 def _mark(shape: CallShape, text: str) -> str:
