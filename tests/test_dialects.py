@@ -343,6 +343,15 @@ def test_what_is_no_mark_is_told_at_once() -> None:
 
 
 @needs_templates
+def test_a_long_value_without_its_closing_tag_is_read_in_little_time() -> None:
+    raw = QWEN.replace("ls\n</parameter>", "ls" + "\n" * 200_000 + "x")
+    begun = time.monotonic()
+    (call,) = dialect_of("Qwen3-Coder").read(raw, [TOOL]).calls
+    assert time.monotonic() - begun < 10  # milliseconds; minutes if each line break is tried
+    assert call.arguments["command"].endswith("\nx")
+
+
+@needs_templates
 def test_a_header_that_was_cut_off_is_not_shown() -> None:
     raw = "<|channel|>analysis<|message|>a<|end|><|start|>assist"
     dialect = dialect_of(OSS)

@@ -353,14 +353,16 @@ class NotationReader:
 
     def _next_argument(self, value: str, names: set[str]) -> int | None:
         """Where a declared argument begins inside a value whose closing mark is missing."""
+        if not names or self.shape.key_open not in value:
+            return None
         first = re.escape(next(iter(split_marks(self.shape.value_open)), ""))
         named = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-        found = re.search(rf"\s*{re.escape(self.shape.key_open)}(?:{named}){first}", value)
-        return found.start() if found and names else None
+        found = re.search(rf"{re.escape(self.shape.key_open)}(?:{named}){first}", value)
+        return found.start() if found else None
 
     def _unclosed(self, value: str) -> str:
         """A value without the white space of the layout, if its closing mark is missing."""
-        return self._laid_out(value).rstrip("\n")
+        return self._laid_out(value).rstrip()
 
     def _laid_out(self, value: str) -> str:
         """A value without the white space of the layout."""
@@ -376,7 +378,7 @@ def _end_of_call(shape: CallShape) -> re.Pattern[str]:
     """A pattern for a mark after a call that another mark or the end of the answer follows."""
     after, before = ("|".join(map(re.escape, filter(None, m))) for m in (shape.after, shape.before))
     ended = "|".join(filter(None, (after, before, r"\Z")))
-    return re.compile(rf"\s*(?:{after})\s*(?={ended})" if after else r"(?!)")
+    return re.compile(rf"(?:{after})\s*(?={ended})" if after else r"(?!)")
 
 
 def _flexible(mark: str) -> re.Pattern[str]:
