@@ -408,6 +408,17 @@ def test_a_hostile_template_teaches_nothing_and_ends_in_time(kind: str) -> None:
         assert dialect.read(text, [TOOL]) == AnswerReading(None, text)
 
 
+def test_a_word_is_not_learnt_as_the_mark_of_calls() -> None:
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{% if m.tool_calls %}the"
+        "{{ m.tool_calls[0].function|tojson }}{% else %}{{ m.content }}{% endif %}</s>{% endfor %}"
+    )
+    dialect = learn(template)
+    assert not any("the" in shape.before for shape in dialect.marks.calls)
+    raw = 'the{"name": "bash", "arguments": {}}'
+    assert dialect.read(raw, [TOOL]) == AnswerReading(None, raw)
+
+
 def test_a_template_is_learnt_once_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -103,7 +103,7 @@ def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> AnswerMark
             if one is None or _OTHER in one:
                 continue
             shape = _shape(one, none)
-            if shape is not None:
+            if shape is not None and _marked(shape):
                 if shape.style == "tags":
                     flags = turn(1, arguments={"zqflag": True, "zqlist": ["zqitem"]}) or ""
                     shape = structs.replace(shape, pythonic=_pythonic(flags))
@@ -116,6 +116,12 @@ def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> AnswerMark
                     as_text=as_text,
                 )
     return None
+
+
+def _marked(shape: CallShape) -> bool:
+    """Whether calls begin with a mark or with nothing, and not with a word of any text."""
+    usual = any(shape.before == one.before for one in _SPOKEN_OF)
+    return usual or not shape.before or any(map(is_mark, shape.before))
 
 
 def _pythonic(flags: str) -> Literal["", "flags", "all"]:
