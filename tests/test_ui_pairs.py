@@ -574,9 +574,9 @@ async def test_what_is_typed_wrongly_is_said_and_can_be_mended(
     hub_world: World, strangers: Repo
 ) -> None:
     cases = {
-        "": "nothing to pull is named",
-        "ann/Big-GGUF ann/Small-GGUF": "one model too many",
-        "ann/Big-GGUF --ctx-size 5": "no option --ctx-size",
+        "": "Missing argument",
+        "ann/Big-GGUF ann/Small-GGUF": "unexpected extra argument",
+        "ann/Big-GGUF --ctx-size 5": "No such option",
         "ann/Big-GGUF:Q5_K_M": "It has: Q2_K, Q8_0.",
         "ann/Big-GGUF --draft ann/Nobody": "there is no repository ann/Nobody",
         "ann//x": "names no repository",
