@@ -72,7 +72,9 @@ def required(client: OpenAI, model: str, cities: Sequence[str] = CITIES) -> tupl
 def loop(client: OpenAI, model: str) -> tuple[int, str]:
     """How many turns called a tool, and the answer after them; empty without an end.
 
-    Each box names the next one, so that no call can be made before the result of the last.
+    Each box names the next one, so that no call can be made before the result of the last. Where
+    the model ends its turn with nothing, which small models do, a call is required of it; where
+    that repeats an earlier one, it is asked for its answer.
     """
     question = (
         "There are boxes with labels. In each lies the label of the next box, in the last one a"
@@ -80,16 +82,23 @@ def loop(client: OpenAI, model: str) -> tuple[int, str]:
         " at a time. At the end tell me the number in a sentence."
     )
     messages: list[Any] = [{"role": "user", "content": question}]
+    made: set[str] = set()
     for turn in range(2 * TURNS):
-        said = client.chat.completions.create(
-            model=model,
-            messages=messages,
-            tools=[BOX],
-            parallel_tool_calls=False,
-            temperature=0,
-            max_tokens=300,
-        )
-        message = said.choices[0].message
+        asked: dict[str, Any] = {
+            "model": model,
+            "messages": messages,
+            "tools": [BOX],
+            "parallel_tool_calls": False,
+            "temperature": 0,
+            "max_tokens": 300,
+        }
+        for choice in ("auto", "required", "none"):
+            message = client.chat.completions.create(tool_choice=choice, **asked).choices[0].message
+            calls = {call.function.arguments for call in message.tool_calls or ()}
+            if message.content or calls - made:
+                break
+            print(f"(nothing new under {choice})")
+        made |= calls
         messages.append(message.model_dump(exclude_none=True))
         if not message.tool_calls:
             return turn, message.content or ""

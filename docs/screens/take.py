@@ -24,7 +24,7 @@ SIZES = {"40x10": (40, 10), "80x24": (80, 24), "120x40": (120, 40), "200x60": (2
 
 
 async def take(
-    name: str, size: tuple[int, int], *, asked: tuple[str, ...] = (SPELLING, QUESTION),
+    name: str, size: tuple[int, int], *, asked: tuple[str, ...] = (QUESTION, SPELLING),
     keys: tuple[str, ...] = (), theme: str | None = None, **how: Any,
 ) -> None:  # fmt: skip
     """One picture: ask, press keys, export."""
