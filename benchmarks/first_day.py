@@ -3,7 +3,7 @@
     uv run python -m benchmarks.first_day [PAIR] [--busy] [--size 200x50] [--parts words,tales]
     uv run python -m benchmarks.first_day [PAIR] --answers          # twelve short, twelve long
 
-PAIR (by default the starter) answers questions in the chat, as if somebody typed them. At ten
+PAIR (by default the starter) answers questions in the chat, as if a person typed them. At ten
 moments the screen is read off: the line below the answer, the sentence, the panel. Figures and
 sentences are compared with each other (`tests/support/screen_figures.py`) and with a stopwatch:
 speeds by the time that an answer takes on the screen, ratios by the same question answered with
@@ -41,7 +41,7 @@ F2, F4, F5, CTRL_B, ESC = "\x1bOQ", "\x1bOS", "\x1b[15~", "\x02", "\x1b"
 ROUNDS = 8  # that draft, from which on a ratio may be told
 LONG, SHORT = 160, 40  # tokens of the answers
 SPEED_OFF = 0.12  # share by which a speed may differ from the stopwatch's: the screen's frames
-LEFT_OFF, LEFT_OFF_S = 0.35, 1.0  # the same of a time left; that of a second is no fault
+LEFT_OFF, LEFT_OFF_S = 0.35, 1.0  # the same of a time left; an error of a second is allowed
 MOST_PAUSE_S = 1.2  # between two steps while a prompt is read: one second, and a frame
 FOOT = re.compile(r"\d tokens? · [\d.,]+ tokens/s|an empty answer")
 STATUS = re.compile(  # or the compact panel above it
@@ -315,7 +315,7 @@ def busy(*, wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def day_of(pair: str, size: tuple[int, int], draft: str = "auto") -> Iterator[Day]:
-    """A chat with a pair in a terminal of so many columns and rows, with a history of its own."""
+    """A chat with a pair in a terminal of the given size, with its own history."""
     how = ["--draft", draft, "--temp", "0", "--n-predict", str(SHORT)]
     with tempfile.TemporaryDirectory() as data:
         chat = Terminal(["chat", pair, *how], Path(data), *size)

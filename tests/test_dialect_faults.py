@@ -148,7 +148,7 @@ def test_f4_a_notation_that_the_prompt_asks_for_is_the_one_that_is_enforced(
 
 @needs_templates
 def test_firefunction_is_told_the_date_and_the_tools() -> None:
-    """Its template refused every conversation: it requires both, under names of its own."""
+    """Its template refused every conversation: it requires both, under its own names."""
     template = chat_template(TEMPLATES["fireworks-ai-llama-3-firefunction-v2"])
     assert "Today is " in template.render([USER], give_up=False)
     assert "get_weather" in template.render([USER], variables={"tools": [WEATHER]}, give_up=False)

@@ -121,7 +121,7 @@ class OddFile:
 
 
 def cases(seed: int, count: int) -> Iterator[OddFile]:
-    """Draw so many, each at most once as long as there are others."""
+    """Draw `count`, each at most once as long as there are others."""
     rng = random.Random(seed)
     every = [OddFile(kind, encoding) for kind in TEXTS for encoding in ENCODINGS]
     while count > 0:
@@ -130,7 +130,7 @@ def cases(seed: int, count: int) -> Iterator[OddFile]:
 
 
 def attack(seed: int, count: int, folder: Path) -> list[str]:
-    """Try so many in an empty folder; what went wrong, a line each."""
+    """Try `count` in an empty folder; what went wrong, a line each."""
     found = []
     for number, one in enumerate(cases(seed, count)):
         place = folder / str(number)

@@ -213,7 +213,7 @@ def attack(numbers: range, folder: Path) -> list[str]:
 
 
 def attack_answers(seed: int, count: int, folder: Path) -> list[str]:
-    """The same with so many command lines that may succeed; the toy is there to answer."""
+    """The same with `count` command lines that may succeed; the toy is there to answer."""
     toy.install(folder / "DATA")
     with nowhere(folder):
         found = [(arguments, run(arguments)) for arguments in answers(seed, count)]

@@ -152,7 +152,7 @@ class Surroundings:
 
 
 def cases(seed: int, count: int) -> Iterator[Surroundings]:
-    """Draw so many environments: up to three variables, and in every third one a state."""
+    """Draw `count` environments: up to three variables, and in every third one a state."""
     rng = random.Random(seed)
     states = [state for state in STATES if state and state not in _impossible()]
     for _ in range(count):
@@ -190,7 +190,7 @@ def _impossible() -> frozenset[str]:
 
 
 def attack(seed: int, count: int, folder: Path) -> list[str]:
-    """Try so many environments, each in a folder within `folder`; what went wrong, a line each."""
+    """Try `count` environments, each in a folder within `folder`; what went wrong, a line each."""
     return [
         f"{one}: {wrong}"
         for number, one in enumerate(cases(seed, count))

@@ -56,7 +56,7 @@ def _without(now: Figures) -> str:
 
 
 def compared(ratio: float, digits: int = 1) -> str:
-    """Describe a ratio of speeds: with drafting divided by without, to so many decimals."""
+    """Describe a ratio of speeds: with drafting divided by without, to `digits` decimals."""
     if abs(ratio - 1) < 0.5 * 10**-digits:
         return "as fast as without drafting"
     if ratio > 1:

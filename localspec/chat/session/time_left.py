@@ -19,7 +19,7 @@ class TimeLeft:
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
-        self._seen = deque([(clock(), 0)])  # when so many tokens were read
+        self._seen = deque([(clock(), 0)])  # (seconds, tokens read by then)
 
     def seconds(self, done: int, total: int) -> float:
         """Take note that `done` of `total` tokens are read; return the seconds for the rest."""

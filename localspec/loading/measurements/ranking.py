@@ -318,7 +318,7 @@ def _key(one: RankedPair) -> tuple[float, ...]:
 def proposed(pairs: Sequence[RankedPair]) -> list[RankedPair]:
     """The best of `ranked` pairs for every purpose: at most one each, and only pairs that fit.
 
-    Pairs that draft with gain go before others. Without a calm measurement there are none.
+    Pairs that draft with gain go before others. Without a calm measurement the list is empty.
     """
     best = sorted(
         (one for one in pairs if one.proposable and one.verdict in _ORDER[:2]),
