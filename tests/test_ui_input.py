@@ -21,6 +21,7 @@ from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.conversation.engine_state import EnginePhase
 from localspec.ui.input.extracts import attached
 from localspec.ui.input.pastes import FoldedPastes
+from localspec.ui.input.prompt_area import PromptArea
 from localspec.ui.screens.help import WORDS, help_lines
 from localspec.ui.status_lines import KeyLine
 from tests.support.chat_pilot import Chat, chatting
@@ -353,6 +354,28 @@ async def test_what_was_sent_is_no_draft_of_the_next_conversation(tmp_path: Path
         await chat.press("enter")
         await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
         await chat.until(lambda: not kept(), "no draft")
+
+
+async def test_what_was_emptied_just_before_new_does_not_come_back(tmp_path: Path) -> None:
+    archive = tmp_path / "c.db"
+    async with chatting(archive=archive) as chat:
+        await chat.ask("a question")
+        conversation = chat.app.library.record.header.id
+
+        def kept() -> str:
+            with closing(Store(archive)) as store:
+                return store.draft(conversation)
+
+        chat.app.prompt.insert("half a thought")
+        await chat.until(lambda: kept() == "half a thought", "the draft")
+        with chat.app.prompt.prevent(PromptArea.Changed):  # told too late to count
+            chat.app.prompt.clear()
+        chat.app._run_command("new", "")
+        await chat.until(lambda: not chat.app.library.record.tree.nodes and chat.ready(), "anew")
+        chat.app.library.open(conversation)
+        await chat.until(lambda: chat.app.library.record.header.id == conversation)
+        await chat.until(lambda: not kept(), "no draft")
+        assert not chat.app.prompt.text
 
 
 async def test_messages_behind_one_that_cannot_be_sent_come_back(

@@ -490,8 +490,8 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
         lambda app, _: app.turns.compact(), when=IDLE, able=availability.begun,
     ),
     Command(
-        "clear", "", "begin a new conversation", lambda app, _: app.turns.clear(), "new reset",
-        when=IDLE,
+        "clear", "", "begin a new conversation", lambda app, _: app.library.begin_new(),
+        "new reset", when=IDLE,
     ),
     Command(
         "theme", "[NAME]", "choose the colours", _theme, "themes",

@@ -88,6 +88,15 @@ class ConversationLibrary:
             self._draft = None
             self.store_thread.write(lambda store: store.save_draft("", ""))
 
+    def _leave(self) -> None:
+        """Store the input as it is now, before another conversation comes to the screen.
+
+        The input's latest change may be told only afterwards, as one of the other conversation.
+        """
+        self.draft(self.prompt.text)
+        if self._knows_drafts:
+            self._save_draft()
+
     def _save_draft(self) -> None:
         draft, self._draft, self._draft_timer = self._draft, None, None
         if draft is None or self.store_thread is None:
@@ -158,6 +167,11 @@ class ConversationLibrary:
 
     # Other conversations
 
+    def begin_new(self) -> None:
+        """Begin a new conversation."""
+        self._leave()
+        self.turns.clear()
+
     def ask(
         self, job: Callable[[Store], Result], *, changes: bool = False
     ) -> asyncio.Future[Result]:
@@ -189,8 +203,6 @@ class ConversationLibrary:
         self.work(self._open(conversation))
 
     async def _open(self, conversation: str) -> None:
-        if self._knows_drafts:
-            self._save_draft()
         if self._show(await self.ask(lambda store: store.load(conversation))):
             await self._restore_draft()
 
@@ -246,6 +258,7 @@ class ConversationLibrary:
         Without a model the conversation is shown, and goes on once a model is loaded.
         """
         if self.engine_state.phase is EnginePhase.UNUSABLE:
+            self._leave()
             self.record.open(stored)
             self.turns.show_conversation()
             return True
@@ -254,6 +267,7 @@ class ConversationLibrary:
             return False
         stored_settings = settings_of(stored.header.parameters, session.settings)
         settings = session.advice.settled(stored_settings)
+        self._leave()
         self.record.open(stored)
         other, notice = stored.header.pair.name, ""
         if other and other != session.pair_name:
