@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from localspec.chat.events import RoundText
-from localspec.ui.conversation.stream import SHORTEST, SPARE_SHORTEST, FramePacer
+from localspec.chat.events import Origin, RoundText, Span
+from localspec.ui.conversation.stream import SHORTEST, SPARE_SHORTEST, AnswerStream, FramePacer
 from localspec.ui.panel.dashboard import Dashboard
 from tests.fakes import rounds_of
 from tests.support.inline import inline
@@ -65,6 +66,26 @@ def test_with_a_core_to_spare_frames_come_as_fast_as_an_eye_follows() -> None:
             pace.drawn()
         assert pace.interval == pytest.approx(least, rel=0.2)
     assert 1 / SPARE_SHORTEST > FRAMES
+
+
+def test_however_much_a_frame_costs_text_waits_a_third_of_a_second_and_the_first_words_never() -> (
+    None
+):
+    transcript = Mock()
+    stream = AnswerStream(transcript, Mock(), Mock(), lambda: None)
+    stream.begin(Mock())
+    for _ in range(20):
+        sum(range(1_000_000))
+        stream.pace.drawn()
+    assert 0.1 < stream.pace.interval <= 1 / 3
+    (done,) = rounds_of([1])
+    for _ in range(2):
+        stream.inbox.put(RoundText((Span("word", Origin.TARGET),), done))
+        stream.news()
+        transcript.write.assert_called_once()  # the second waits for the next frame
+    assert transcript.set_timer.call_args.args[0] <= 1 / 3
+    stream.flush()
+    assert transcript.write.call_count == 2
 
 
 class Answering(Driven):

@@ -21,11 +21,11 @@ from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.transcript.items import Answer
 from localspec.ui.transcript.transcript import Transcript
 
-# Drawing takes cores from the model. A frame that costs more is drawn less often, so that the
-# screen never takes more than this share of a core from a running answer. It may take more of a
-# core that the model does not use.
-SHARE, SPARE_SHARE = 0.01, 0.4
-SHORTEST, SPARE_SHORTEST, LONGEST = 0.1, 0.03, 1.0
+# Drawing takes cores from the model: a frame that costs more is drawn less often, so that drawing
+# takes about this share of a core. It may take more of a core that the model does not use. Text
+# that waits for longer than LONGEST seems to stall, whatever a frame costs.
+SHARE, SPARE_SHARE = 0.04, 0.4
+SHORTEST, SPARE_SHORTEST, LONGEST = 0.1, 0.03, 0.3
 
 
 class EventInbox:
@@ -141,7 +141,7 @@ class AnswerStream:
     def news(self) -> None:
         """Draw the events that have arrived, now or when the pace allows."""
         if self._timer is None:
-            delay = self.pace.delay()
+            delay = self.pace.delay() if self.heard else 0.0  # the first words at once
             if delay > 0:
                 self._timer = self._transcript.set_timer(delay, self.flush)
             else:
