@@ -38,6 +38,7 @@ class Terminal:
         environment: dict[str, str] | None = None,
     ) -> None:
         toy.install(data)
+        self.pause_s = 0.0  # between two looks at the screen: looking takes time from the program
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
@@ -71,6 +72,7 @@ class Terminal:
             self.read()
             if condition():
                 return
+            time.sleep(self.pause_s)
         raise AssertionError(f"never happened: {what}\n{self.text()}")
 
     def sees(self, text: str) -> None:
