@@ -19,11 +19,11 @@ from pathlib import Path
 from time import perf_counter
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.grammars import lark
 from localspec.engine.grammars.grammar_reader import GrammarReader
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
-from localspec.engine.lookup import Lookup
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.params import Accept, SamplingParams

@@ -18,9 +18,9 @@ from statistics import fmean
 from benchmarks.real_prompts import COPYING, KINDS
 from benchmarks.real_record import lines
 from benchmarks.several import Always, Answer, Copies, Place, Prices, speed
+from localspec.engine.drafters.lookup import LONGEST, Lookup
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.lookup import LONGEST, Lookup
 from localspec.engine.record.stats import LOOKUP
 
 CURVES: Mapping[str, Points] = {

@@ -22,9 +22,9 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from benchmarks.real_prompts import Question, questions
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.lookup import Lookup
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.params import Accept, SamplingParams

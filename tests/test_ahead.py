@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.ahead import Ahead
+from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.beside import Beside
 from localspec.engine.length.cost import Costs
@@ -23,7 +24,6 @@ from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.lookup import Lookup
 from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.stats import DRAFT, FinishReason, Round
 from localspec.engine.round.generate import Engine

@@ -69,7 +69,7 @@ def test_an_answer_without_a_draft_says_why() -> None:
     bare = replace(LONG, drafted=0, accepted=0, drafters=(), check=3.1)
     dear = replace(bare, gamma_note=GammaNote(GammaReason.TOO_DEAR))
     assert benefit(dear).endswith("checking four tokens takes as long as writing 3.1")
-    repeats = replace(bare, gamma_note=GammaNote(GammaReason.NOTHING_REPEATS))
+    repeats = replace(bare, gamma_note=GammaNote(GammaReason.TOO_LITTLE_REPEATS))
     assert "too little of this text repeats" in benefit(repeats)
     assert benefit(replace(bare, speculation=False, off=True)) == "drafting is off"
     assert benefit(replace(bare, off=True)) == "drafting was off"  # and has been switched on since

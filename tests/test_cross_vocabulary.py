@@ -10,13 +10,13 @@ import pytest
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.cross_vocabulary import Spelling, VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
+from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.proposer import argmax_proposer
 from localspec.engine.drafters.steps import EXCERPT_TOKENS
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.lookup import Lookup
 from localspec.engine.record.explain_again import explain_again
 from localspec.engine.record.stats import CROSS_VOCABULARY, Round
 from localspec.engine.round.acceptance import Accept

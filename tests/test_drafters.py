@@ -16,6 +16,7 @@ import pytest
 from localspec.bench.prompt_sets import drafters_of
 from localspec.chat.events import Origin
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.protocol import Proposal
 from localspec.engine.drafters.steps import EXCERPT_TOKENS, GAP, Excerpt
@@ -23,7 +24,6 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.lookup import Lookup
 from localspec.engine.record.stats import DRAFT, LOOKUP, Round
 from localspec.engine.round.acceptance import Accept, verification
 from localspec.engine.round.generate import Engine

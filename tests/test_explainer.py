@@ -18,11 +18,11 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafters.head_drafter import head_drafter
+from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.steps import EXCERPT_TOKENS
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model, head_of
-from localspec.engine.lookup import Lookup
 from localspec.engine.record.explain_again import explain_again
 from localspec.engine.record.explanation import RoundExplanation, TokenVerdict
 from localspec.engine.record.stats import (

@@ -11,11 +11,11 @@ from time import perf_counter
 import pytest
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.cost import ByContext, Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.record.stats import DRAFT, LOOKUP, GammaReason, GenerationStats, Round
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine
@@ -463,7 +463,7 @@ def test_a_copy_that_is_always_wrong_is_soon_left_alone(times: ByContext) -> Non
             )
         )
     assert lost < 0.02 * 256
-    assert policy.note().reason is GammaReason.NOTHING_REPEATS
+    assert policy.note().reason is GammaReason.TOO_LITTLE_REPEATS
 
 
 def _asked(policy: AutoGamma, copies: Sequence[float], lag: int = 1) -> str:

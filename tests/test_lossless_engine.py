@@ -18,6 +18,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafters.head_drafter import HeadDrafter, head_drafter
+from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.proposer import SamplingProposer
 from localspec.engine.length.cost import Costs
@@ -25,7 +26,6 @@ from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
 from localspec.engine.llama.context import common_prefix
-from localspec.engine.lookup import Lookup
 from localspec.engine.record.stats import (
     ASSISTANT,
     CROSS_VOCABULARY,

@@ -22,6 +22,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafters.head_drafter import BlockDrafter, HeadDrafter, SharedDrafter
+from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.proposer import SamplingProposer
 from localspec.engine.drafters.protocol import Drafter, Proposal
@@ -36,7 +37,6 @@ from localspec.engine.length.stopping import Plan, Situation, StoppingPlan
 from localspec.engine.llama import BlockHead, Head, SharedHead
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.llama.heads.head import Rows, TargetStates
-from localspec.engine.lookup import Lookup
 from localspec.engine.record import recorder
 from localspec.engine.record.stats import (
     CROSS_VOCABULARY,

@@ -19,12 +19,12 @@ from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafters.head_drafter import head_drafter
 from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.protocol import Drafter
 from localspec.engine.grammars import lark
 from localspec.engine.grammars.grammar_reader import require_grammar
 from localspec.engine.length.beside import Beside
 from localspec.engine.llama import Context, Head, default_threads, devices
-from localspec.engine.lookup import Lookup
 from localspec.engine.record.stats import CROSS_VOCABULARY, DRAFT
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.params import CHAIN, Accept, SamplingParams, check_lenience

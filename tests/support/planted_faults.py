@@ -117,7 +117,7 @@ FAULTS: Final = {
         ),
         Fault(
             "Lookup copies what stood at an earlier place than it says.",
-            "engine/lookup.py",
+            "engine/drafters/lookup.py",
             "self._tokens[start : start + limit]",
             "self._tokens[start - 1 : start - 1 + limit]",
         ),

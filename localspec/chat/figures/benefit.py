@@ -17,7 +17,7 @@ _BUSIER: Final = 1.15  # ratio of the times of rounds without a draft
 
 _NOTHING: Final = "nothing was drafted"
 _SINCE = {
-    GammaReason.NOTHING_REPEATS: "too little of this text repeats, and no model drafts",
+    GammaReason.TOO_LITTLE_REPEATS: "too little of this text repeats, and no model drafts",
     GammaReason.TOO_DEAR: "this draft costs more than it saves",
 }
 
@@ -43,7 +43,7 @@ def _without(now: Figures) -> str:
     if now.off:
         return f"drafting {'was' if now.speculation else 'is'} off"
     reason = now.gamma_note.reason if now.gamma_note else None
-    if now.busy and reason is not GammaReason.NOTHING_REPEATS:
+    if now.busy and reason is not GammaReason.TOO_LITTLE_REPEATS:
         return f"not drafting: {now.busy}"
     if reason is GammaReason.TOO_DEAR and now.check is not None:
         return (

@@ -29,7 +29,7 @@ _GAMMA = {
     GammaReason.OFF: "off",
     GammaReason.FIXED: "fixed",
     GammaReason.NOT_MEASURED: "drafting {length}: not measured here yet (localspec tune)",
-    GammaReason.NOTHING_REPEATS: "not drafting: there is no draft model, and too little repeats",
+    GammaReason.TOO_LITTLE_REPEATS: "not drafting: there is no draft model, and too little repeats",
     GammaReason.UNDECIDED: "automatic: decided while the answer is written",
     GammaReason.TOO_DEAR: "not drafting: this draft costs more than it saves here",
     GammaReason.UNKNOWN: "drafting: nothing is known about this draft yet",

@@ -17,7 +17,7 @@ from localspec import private
 from localspec.chat.states.state_files import by_age, checked, keep_latest
 
 if TYPE_CHECKING:
-    from localspec.engine.past_texts import Past, TextIds
+    from localspec.engine.drafters.past_texts import Past, TextIds
 
 PAST = "past"
 """The name of a folder next to the stored conversations."""
@@ -68,7 +68,7 @@ class PastStore:
 
     def recall(self) -> Past:
         """The texts of all other conversations; files that have not changed are not read again."""
-        from localspec.engine.past_texts import Past  # noqa: PLC0415 - deleting needs no numpy
+        from localspec.engine.drafters.past_texts import Past  # noqa: PLC0415 - numpy can wait
 
         known = self._changed(), self._conversation
         if self._past is None or known != self._known:

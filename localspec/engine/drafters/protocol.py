@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.ahead import Ahead
+from localspec.engine.drafters.lookup import NO_GUESS, Guess
 from localspec.engine.drafters.proposer import Proposer, View
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Listener
-from localspec.engine.lookup import NO_GUESS, Guess
 from localspec.engine.round.verify import EMPTY, Draft
 
 

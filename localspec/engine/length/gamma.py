@@ -333,7 +333,7 @@ class AutoGamma:
         """What was decided lately, and why: for people, whom a single round would mislead."""
         drafting = self._drafting >= _WILLING
         if not self.costs.drafts and not drafting:
-            return GammaNote(GammaReason.NOTHING_REPEATS)
+            return GammaNote(GammaReason.TOO_LITTLE_REPEATS)
         if not self._decided:
             return GammaNote(GammaReason.UNDECIDED)
         if not drafting:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
+from localspec.engine.drafters.lookup import Guess
 from localspec.engine.drafters.protocol import Proposal
-from localspec.engine.lookup import Guess
 from localspec.engine.round.acceptance import Accepts
 from localspec.engine.round.sampling import Dist
 from localspec.engine.round.verify import Verdict

@@ -10,10 +10,10 @@ from time import perf_counter
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.ahead import Ahead
+from localspec.engine.drafters.lookup import Guess
 from localspec.engine.drafters.proposer import Proposer
 from localspec.engine.drafters.protocol import Drafter, Proposal
 from localspec.engine.length.stopping import Plan
-from localspec.engine.lookup import Guess
 from localspec.engine.record.explainer import Explainer, PassRecorder, Pieces, can_record
 from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.lookup_scores import score_lookup

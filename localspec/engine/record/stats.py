@@ -47,7 +47,7 @@ class GammaReason(StrEnum):
     NOT_MEASURED = "not measured"  # automatic, without a cost table: a fixed length
     UNDECIDED = "undecided"  # automatic, before anything was written
     TOO_DEAR = "too dear"  # plain decoding is faster
-    NOTHING_REPEATS = "nothing repeats"  # and there is no draft model
+    TOO_LITTLE_REPEATS = "nothing repeats"  # for lookup, and no model drafts
     UNKNOWN = "unknown"  # drafting, and nothing was judged so far
     PAYS = "pays"
 

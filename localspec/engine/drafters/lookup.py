@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from localspec.engine.past_texts import NO_PAST, Past
+from localspec.engine.drafters.past_texts import NO_PAST, Past
 from localspec.engine.record.stats import LOOKUP
 from localspec.limits import MAX_GAMMA
 
