@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,8 +19,8 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafters.head_drafter import head_drafter
-from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.lookup import Lookup
+from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.protocol import Drafter
 from localspec.engine.grammars import lark
 from localspec.engine.grammars.grammar_reader import require_grammar
@@ -125,14 +126,14 @@ def _grammar(options: LoadRequest) -> str:
 def check(
     request: LoadRequest,
     *,
-    read: ReadModel = read_model,
+    read: ReadModel | None = None,
     progress: Progress = lambda *_: None,
 ) -> CheckedRequest:
     """Check everything except the memory; another pair may be loaded meanwhile.
 
     Args:
         request: what to load, and how.
-        read: reads headers; a cached one reads those that several requests share once.
+        read: reads headers, and keeps them for other requests; None to keep them for this one.
         progress: receives the step that reads files.
 
     Raises:
@@ -140,7 +141,9 @@ def check(
     """
     settings = chat_settings(request)
     progress("Reading the headers", None)
-    return checked_request(exactness.settled(request), settings, read)
+    return checked_request(
+        exactness.settled(request), settings, read or functools.cache(read_model)
+    )
 
 
 def load_session(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -256,13 +255,12 @@ def checked_request(
     Args:
         request: what to load.
         settings: what the conversation begins with.
-        read: reads a model's header.
+        read: reads a model's header; a model that drafts for itself is asked for twice.
 
     Raises:
         LocalspecError: as `load_session`, but for `OutOfMemory`.
     """
     found = resolver.resolve(request.pair, request.draft, scan=request.scan)
-    read = functools.cache(read)
     target = _chat_model(read(found.target))
     drafts = [_checked_draft(read(path), target) for path in found.drafts]
     asked = found.asked
