@@ -15,6 +15,7 @@ from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Situation
+from localspec.engine.llama import Model
 from localspec.engine.record.stats import DRAFT, FinishReason, Prefill, Round
 from localspec.errors import Cancelled
 
@@ -47,6 +48,7 @@ class FakeModel:
     family: str = "fake"
     n_params: int = 1_000_000
     path: Path = Path("fake.gguf")
+    shown_name = Model.shown_name
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         assert not add_special, "chat decides about BOS itself"

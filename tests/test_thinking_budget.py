@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from localspec.chat.events import RoundText, TurnEnd
-from localspec.chat.session.session import THOUGHT_ENDS, Session
+from localspec.chat.session.session import Session
+from localspec.chat.session.turn_prompt import THOUGHT_ENDS
 from localspec.engine.cancel import Cancel
 from localspec.engine.grammars.constraint import Anything, Budgeted, Constraint
 from localspec.engine.round.params import Accept

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -12,17 +11,17 @@ from pathlib import Path
 
 from localspec import formats
 from localspec.chat.advice import SamplingAdvice
-from localspec.chat.conversation import Message, Role, with_system
+from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Noticed, TurnEnd, TurnEvent, TurnsLeftOut
 from localspec.chat.figures.figures import Figures
-from localspec.chat.prompt.prompt_ids import KnownIds, MessageWindow
 from localspec.chat.prompt.renderer import TemplateRenderer
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.drafting import Drafting
 from localspec.chat.session.pair import LoadedPair
 from localspec.chat.session.repetition import Repetition
+from localspec.chat.session.turn_prompt import TurnPrompt
 from localspec.chat.session.writer import Writer
 from localspec.chat.settings import ChatSettings
 from localspec.chat.states.cached_prefixes import StoredPrefix
@@ -30,7 +29,6 @@ from localspec.chat.states.past_conversations import PastStore
 from localspec.chat.states.state_files import StateFiles
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.llama import Model
 from localspec.engine.record.explain_again import explain_again
 from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.round_record import GenerationRecord
@@ -46,7 +44,6 @@ SUMMARISE = (
     "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
     " decisions or open questions. Write the summary alone."
 )
-THOUGHT_ENDS = "\nI have thought long enough and answer now.\n"
 RECALL = "What have we talked about so far?"
 
 
@@ -102,8 +99,7 @@ class Session:
         self._drafting = Drafting(settings, auto, able=engine.drafts)
         self._writer = Writer(pair, engine, self._drafting, auto.costs if auto else None)
         self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template, dialects)
-        self._known_ids = KnownIds(self.template)
-        self._window = MessageWindow(pair.target.n_ctx)
+        self._prompt = TurnPrompt(pair.target, self.template)
         self._busy = threading.Lock()
         self._closed = False
         self._running: Cancel | None = None
@@ -122,12 +118,12 @@ class Session:
     @property
     def target_name(self) -> str:
         """What the target is called on the screen."""
-        return _shown_name(self.pair.target.model)
+        return self.pair.target.model.shown_name
 
     @property
     def draft_name(self) -> str | None:
         """What the draft models are called on the screen; None without any."""
-        return " + ".join(_shown_name(each.model) for each in self.pair.drafts.values()) or None
+        return " + ".join(each.model.shown_name for each in self.pair.drafts.values()) or None
 
     @property
     def about(self) -> str:
@@ -169,10 +165,7 @@ class Session:
         Raises:
             Cancelled: the flag of the template's renderer was set meanwhile.
         """
-        settings, dialect = self.settings, self.template.dialect
-        if settings.reasoning_format == "none":
-            return dialect.raw()
-        return dialect.asked(settings.reasoning, settings.reasoning_effort)
+        return self._prompt.dialect(self.settings)
 
     @property
     def speculation_note(self) -> str:
@@ -268,7 +261,7 @@ class Session:
         Yields and raises as `turn` does.
         """
         allowed = None if drafters is None else frozenset(drafters)
-        how = self._writer.how(settings, after, self._budget(settings, prefill))
+        how = self._writer.how(settings, after, self._prompt.budget(settings, prefill))
         how = replace(how, top_logprobs=top_logprobs, drafters=allowed)
         return self._tracked(self._complete(prompt, settings, how, answer, cancel))
 
@@ -334,7 +327,7 @@ class Session:
         its first prompt.
         """
         if self._writer.stored is not None:
-            self._writer.stored.enter(conversation, self._known_ids)
+            self._writer.stored.enter(conversation, self._prompt.known_ids)
         if self._writer.past is not None:
             self._writer.past.enter(conversation)
 
@@ -355,7 +348,7 @@ class Session:
             LocalspecError: a turn is running.
         """
         self.open(())
-        self._known_ids.clear()
+        self._prompt.known_ids.clear()
 
     def open(self, messages: Sequence[Message]) -> None:
         """Continue from other messages: a stored conversation, or another version of this one.
@@ -365,14 +358,14 @@ class Session:
         """
         with self._exclusive(Cancel()):
             self.messages[:] = messages
-            self._window.left_out = 0
+            self._prompt.window.left_out = 0
             self._writer.forget()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Restore the conversation, the settings and the figures after the answers inside."""
         messages, settings, speculation = list(self.messages), self.settings, self.speculation
-        left_out = self._window.left_out
+        left_out = self._prompt.window.left_out
         try:
             with self._writer.aside(), self._drafting.aside():
                 yield
@@ -380,7 +373,7 @@ class Session:
             self.messages[:] = messages
             self.settings = settings
             self.speculation = speculation
-            self._window.left_out = left_out
+            self._prompt.window.left_out = left_out
 
     def rest(self, cancel: Cancel) -> None:
         """Use idle time for the measurements that loading had no time for.
@@ -458,7 +451,7 @@ class Session:
                 self.messages[:] = before
                 if whole and summary.content.strip() and all(summary is not m for m in before):
                     self.messages[:] = [Message(Role.USER, RECALL), summary]
-                    self._window.left_out = 0
+                    self._prompt.window.left_out = 0
 
     def _complete(
         self,
@@ -480,15 +473,15 @@ class Session:
     def _answer(self, asked: Sequence[Message], cancel: Cancel) -> TurnEvents:
         """Write the answer to `asked`; on success, the conversation is `asked` and the answer."""
         settings = replace(self.settings)
-        left_out = self._window.left_out
+        left_out = self._prompt.window.left_out
         known = len(self.template.notices)
         try:
-            prompt = self._window.fit(asked, lambda some: self._prompt(some, settings, cancel))
+            prompt = self._prompt.ids(asked, settings, cancel)
         except Cancelled:
             prompt = None
         yield from map(Noticed, self.template.notices[known:])
-        if self._window.left_out > left_out:
-            yield TurnsLeftOut(self._window.left_out)
+        if self._prompt.window.left_out > left_out:
+            yield TurnsLeftOut(self._prompt.window.left_out)
         piece = self.template.piece
         opened = self.dialect.prefill
         stops = (*settings.stop, *self.template.stops)
@@ -501,7 +494,7 @@ class Session:
         try:
             if prompt is None:
                 raise Cancelled
-            how = self._writer.how(settings, (), self._budget(settings, opened))
+            how = self._writer.how(settings, (), self._prompt.budget(settings, opened))
             how = replace(how, trace=self.trace)
             reason = yield from self._writer.write(prompt, how, answer, cancel)
         except Cancelled:
@@ -510,7 +503,7 @@ class Session:
             reason = FinishReason.CANCELLED
             raise
         finally:
-            self._known_ids.answered(answer.tokens, piece, answer.written)
+            self._prompt.known_ids.answered(answer.tokens, piece, answer.written)
             again = len(asked) <= len(before)
             stopped = reason is FinishReason.CANCELLED
             if not answer.text and (reason is None or (again and stopped)):
@@ -519,52 +512,3 @@ class Session:
                 message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
                 self.messages.append(message)
         yield TurnEnd(answer.text, reason, stats)
-
-    def _budget(
-        self, settings: ChatSettings, prefill: str
-    ) -> tuple[str, str, tuple[int, ...]] | None:
-        """The opening mark, the closing mark and the tokens that close a thought with a budget.
-
-        The opening mark is empty if the prompt has opened the thought. None without a budget.
-        """
-        marks = self.template.dialect.marks
-        if settings.reasoning_budget < 0 or not marks.thoughts:
-            return None
-        pairs = marks.thoughts
-        begin, close = next((pair for pair in pairs if pair[0] == prefill), pairs[0])
-        model = self.pair.target.model
-        ids = model.tokenize(
-            f"{THOUGHT_ENDS}{close}{marks.gap}", add_special=False, parse_special=True
-        )
-        return "" if prefill else begin, close, tuple(ids)
-
-    def _told(self, message: Message) -> Message:
-        """A message as the template needs it: an answer's thoughts are separated from its text."""
-        if message.role is not Role.ASSISTANT or message.more:
-            return message
-        found = self.dialect.said(message.content, cut=message.finish is not FinishReason.STOP)
-        if found.content == message.content:
-            return message
-        more = {"reasoning_content": found.thought} if found.thought else {}
-        return Message(Role.ASSISTANT, found.content or "", more=more)
-
-    def _prompt(
-        self, messages: Sequence[Message], settings: ChatSettings, cancel: Cancel
-    ) -> list[int]:
-        """The ids of the prompt, beginning with those already in the caches."""
-        # An answer that was stopped before its first word must not appear in the prompt.
-        said = [self._told(m) for m in messages if m.content or m.role is not Role.ASSISTANT]
-        thinking = self.template.dialect.thinking
-        variables = thinking.variables(settings.reasoning, settings.reasoning_effort)
-        told = with_system(said, settings.system_prompt)
-        text = self.template.render(told, cancel, variables)
-        return self._known_ids.prompt(text)
-
-
-def _shown_name(model: Model) -> str:
-    """The file's name, without its ending and part; where that is a hash, the model's own.
-
-    Many models are called after the run that made them, such as "135M 8k Lc100K Mix1 Ep2".
-    """
-    stem = re.sub(r"-\d{5}-of-\d{5}$", "", model.path.stem)
-    return model.name if re.fullmatch(r"(sha256-)?[0-9a-f]{32,}", stem) else stem

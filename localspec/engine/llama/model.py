@@ -152,6 +152,15 @@ class Model:
         return self.metadata.get("general.name") or self.path.stem
 
     @property
+    def shown_name(self) -> str:
+        """The file's name, without its ending and part; where that is a hash, the model's own.
+
+        Many models are called after the run that made them, such as "135M 8k Lc100K Mix1 Ep2".
+        """
+        stem = re.sub(r"-\d{5}-of-\d{5}$", "", self.path.stem)
+        return self.name if re.fullmatch(r"(sha256-)?[0-9a-f]{32,}", stem) else stem
+
+    @property
     def family(self) -> str:
         """What its makers call the family, or else llama.cpp's name of the architecture."""
         return self.metadata.get("general.basename") or self.metadata.get(
