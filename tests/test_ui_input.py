@@ -17,8 +17,10 @@ from localspec.chat.history.tree import title_of
 from localspec.errors import LocalspecError, PromptTooLong
 from localspec.pairs.hub.pair_pull import PullRequest
 from localspec.ui.chat_app import ChatApp
+from localspec.ui.commands import command_table
 from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.prompt_sender import PromptSender
 from localspec.ui.input.extracts import attached
 from localspec.ui.input.pastes import FoldedPastes
 from localspec.ui.input.prompt_area import PromptArea
@@ -370,7 +372,7 @@ async def test_what_was_emptied_just_before_new_does_not_come_back(tmp_path: Pat
         await chat.until(lambda: kept() == "half a thought", "the draft")
         with chat.app.prompt.prevent(PromptArea.Changed):  # told too late to count
             chat.app.prompt.clear()
-        chat.app._run_command("new", "")
+        command_table.run(chat.app, "new", "")
         await chat.until(lambda: not chat.app.library.record.tree.nodes and chat.ready(), "anew")
         chat.app.library.open(conversation)
         await chat.until(lambda: chat.app.library.record.header.id == conversation)
@@ -393,19 +395,16 @@ async def test_messages_behind_one_that_cannot_be_sent_come_back(
         assert chat.ready()
 
 
-async def test_what_is_typed_while_models_are_loaded_again_is_not_sent() -> None:
-    async with chatting() as chat:
-        sending, reloaded = chat.app._sender, Mock()
-        sending.pair_loader = Mock(reload=reloaded)
-        sending.engine_state = Mock(phase=EnginePhase.DEAD)
-        sending.prompt = Mock(text="half a sen")
-        sending._send("", "")
-        reloaded.call_args.args[0]()
-        sending.prompt.submit.assert_not_called()
-        sending.prompt.text = "whole"
-        sending._send("whole", "")
-        reloaded.call_args.args[0]()
-        sending.prompt.submit.assert_called_once()
+def test_what_is_typed_while_models_are_loaded_again_is_not_sent() -> None:
+    app = Mock(turns=Mock(phase=EnginePhase.DEAD), prompt=Mock(text="half a sen"))
+    sending, reloaded = PromptSender(app), app.pair_loader.reload
+    sending._send("", "")
+    reloaded.call_args.args[0]()
+    app.prompt.submit.assert_not_called()
+    app.prompt.text = "whole"
+    sending._send("whole", "")
+    reloaded.call_args.args[0]()
+    app.prompt.submit.assert_called_once()
 
 
 async def test_a_message_that_begins_with_a_slash_comes_back_as_it_was_typed() -> None:

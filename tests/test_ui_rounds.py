@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -329,7 +330,7 @@ async def test_the_next_picture_lays_nothing_out_anew(monkeypatch: pytest.Monkey
         plainly(self, *how, **more)
 
     async with chatting(size=(100, 30)) as chat:
-        screen = RoundScreen(lambda _number: lambda: None, lambda: True)
+        screen = RoundScreen(Mock(busy=True, engine=Mock(turn=1)), 1)
         await chat.app.push_screen(screen)
         screen.hear(inside(), "")
         screen.action_pause()

@@ -21,6 +21,7 @@ from localspec.errors import UsageError
 from localspec.safe_text import one_line, safe
 from localspec.ui import launch
 from localspec.ui.commands import command_table
+from localspec.ui.commands.command import message_text, parse
 from localspec.ui.input.prompt_area import InputHistory
 from localspec.ui.panel import drawing
 from localspec.ui.transcript.blocks import Block, CodeBlock, lay_out
@@ -277,9 +278,9 @@ def test_an_entry_that_was_changed_is_kept_too() -> None:
 
 
 def test_commands_are_found_by_their_beginning() -> None:
-    assert command_table.parse("/temp 0.5") == ("temp", "0.5")
-    assert command_table.parse("//not a command") is None
-    assert command_table.message_text("//not") == "/not"
+    assert parse("/temp 0.5") == ("temp", "0.5")
+    assert parse("//not a command") is None
+    assert message_text("//not") == "/not"
     assert command_table.find("te").name == "temp"
     with pytest.raises(UsageError, match="could mean"):
         command_table.find("s")

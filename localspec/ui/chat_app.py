@@ -20,22 +20,22 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen, Screen
 
 from localspec import formats
-from localspec.chat.events import PromptProgress
 from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.store_thread import StoreThread
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import UsageError
 from localspec.process import messages
 from localspec.process.engine_client import EngineClient
 from localspec.process.messages import SentError, SessionInfo
 from localspec.ui.commands import command_table
-from localspec.ui.commands.command_context import CommandContext
 from localspec.ui.conversation.conversation_library import ConversationLibrary
-from localspec.ui.conversation.engine_state import EnginePhase, EngineState
+from localspec.ui.conversation.engine_state import EnginePhase
 from localspec.ui.conversation.prompt_sender import PromptSender
-from localspec.ui.conversation.stream import AnswerStream
+from localspec.ui.conversation.prompt_size import PromptSize
+from localspec.ui.conversation.stream import AnswerStream, PromptRead
 from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.input.prompt_area import PromptArea
 from localspec.ui.input.suggestions import CompletionList
+from localspec.ui.pairs.pair_events import PairMissing, PairWorkChanged
 from localspec.ui.pairs.pair_loader import PairLoader
 from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.screens.compare import CompareScreen
@@ -136,48 +136,30 @@ class ChatApp(App[None], inherit_bindings=False):
     def _place_widgets(self) -> None:
         self.dashboard = Dashboard(self._appearance.panel)
         self.transcript = Transcript()
-        self._status = StatusLine()
-        self._engine_state = EngineState(self._status.flash, self._phase_changed)
-        self._completion = CompletionList(self.commands, lambda one: one.words(self._parts))
-        self.prompt = PromptArea(self._enter, self._completion, self.transcript.say)
+        self.status = StatusLine()
+        self._sender = PromptSender(self)
+        self._completion = CompletionList(self.commands, lambda one: one.words(self))
+        self.prompt = PromptArea(self._sender.enter, self._completion, self.transcript.say)
         self.title_line = TitleLine("", markup=False, id="title")
 
     def _connect(self, archive: Path | None, resume: str | None) -> None:
         """Make the controllers, each with the parts that it works on."""
-        engine_state, engine, transcript = self._engine_state, self.engine, self.transcript
-        prompt, dashboard = self.prompt, self.dashboard
         store_thread = None
         if archive is not None:
             store_thread = StoreThread(
                 archive, lambda error: self.soon(self.pair_loader.trouble, error)
             )
         record = ConversationRecord(store_thread)
-        stream = AnswerStream(
-            transcript, dashboard, self._prompt_read, lambda: self.soon(self.turns.stream.news)
-        )
+        stream = AnswerStream(self.transcript, self.dashboard, lambda: self.soon(stream.news))
         self.turns = TurnController(
-            engine_state, engine, record, stream, transcript, prompt, dashboard
-        )
-        self.library = ConversationLibrary(
-            store_thread, record, resume, engine_state, engine, self.turns, transcript, prompt
-        )
-        self.pair_loader = PairLoader(
-            engine_state, engine, self.turns, transcript, self._seat,
-            lambda *asked: self._later(lambda pairs: pairs.offer(*asked)),
+            self._phase_changed, self.engine, record, stream, self.transcript, self.prompt,
+            self.dashboard, self.status,
         )  # fmt: skip
-        self._sender = PromptSender(
-            engine_state, self.turns, self.library, self.pair_loader, transcript, prompt,
-            run=self._run_command, soon=self.soon, changed=self.show_phase,
-        )  # fmt: skip
+        self._prompt_size = PromptSize(self.turns)
+        self.library = ConversationLibrary(store_thread, record, resume, self.turns)
+        self.pair_loader: PairLoader = PairLoader(self.turns, self.library, self.title_line)
         for problem in self._appearance.problems:
             self.pair_loader.trouble(UsageError(problem))
-        self._parts = CommandContext(
-            engine, self.turns, self.library, self.pair_loader, lambda: self.pairs,
-            lambda: self.measuring, dashboard, transcript, prompt,
-            say=engine_state.say, copy=self._copy, open=self.push_screen, set_theme=self._set_theme,
-            offered=lambda: self._pairs is not None and self._pairs.offered is not None,
-            show_phase=self.show_phase, show_help=self._show_help, leave=self.leave,
-        )  # fmt: skip
 
     def compose(self) -> ComposeResult:
         """Title, conversation and panel side by side, then status, input and keys."""
@@ -186,7 +168,7 @@ class ChatApp(App[None], inherit_bindings=False):
             with Vertical(id="talk"):
                 yield self.transcript
                 yield self.dashboard.compact
-                yield self._status
+                yield self.status
                 yield self._completion
                 yield self.prompt
             yield self.dashboard.full
@@ -214,13 +196,9 @@ class ChatApp(App[None], inherit_bindings=False):
         """The manager of pairs, made on first use: its imports can wait for the first frame."""
         if self._pairs is None:
             from localspec.ui.pairs.pair_manager import PairManager  # noqa: PLC0415
-            from localspec.ui.screens.pairs import PairsScreen  # noqa: PLC0415
 
-            self._pairs = PairManager(
-                engine_state=self._engine_state, engine=self.engine, switch=self.pair_loader.switch,
-                tell=self.transcript.say, hints=command_table.hints(self.commands), soon=self.soon,
-                news=self.show_phase, show=PairsScreen,
-            )  # fmt: skip
+            hints = command_table.hints(self.commands)
+            self._pairs = PairManager(self.turns, self.pair_loader, hints)
         return self._pairs
 
     @cached_property
@@ -228,7 +206,12 @@ class ChatApp(App[None], inherit_bindings=False):
         """The jobs that measure the pair, made on first use."""
         from localspec.ui.pairs.measuring_jobs import MeasuringJobs  # noqa: PLC0415
 
-        return MeasuringJobs(self.pair_loader, self.transcript, self._status)
+        return MeasuringJobs(self.pair_loader, self.transcript, self.status)
+
+    @property
+    def offers_pair(self) -> bool:
+        """Whether a pair is offered for fetching."""
+        return self._pairs is not None and self._pairs.offered is not None
 
     def on_unmount(self) -> None:
         """Stop the background work, however the app ends."""
@@ -242,12 +225,11 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette offers what can be done now on this screen."""
-        parts = self._parts
         for command in self.commands:
             if isinstance(screen, ModalScreen) and command.name not in command_table.EVERYWHERE:
                 continue
             if not (
-                command_table.may_run(command.name, "", self.turns.phase) and command.able(parts)
+                command_table.may_run(command.name, "", self.turns.phase) and command.able(self)
             ):
                 continue
             yield SystemCommand(
@@ -285,9 +267,9 @@ class ChatApp(App[None], inherit_bindings=False):
         match envelope.body:
             case messages.Loading(step, share) if self.turns.phase is EnginePhase.LOADING:
                 self.pair_loader.loading()
-                self._status.lasting(step, share, hint="Esc cancels")
+                self.status.lasting(step, share, hint="Esc cancels")
             case messages.Loaded(info):
-                self.pair_loader.loaded(info)
+                self._loaded(info)
             case messages.LoadFailed() as failed:
                 self.pair_loader.failed(failed)
             case messages.TurnReported() | messages.RoundExplained() | messages.TokensCounted():
@@ -305,8 +287,16 @@ class ChatApp(App[None], inherit_bindings=False):
                 self.turns.stream.pace.spare = status.figures.spare
             case messages.Died(error):
                 self._leave_comparison()
+                self._prompt_size.died()
                 self.pair_loader.died(error.exception())
                 self._sender.give_back()
+
+    def _loaded(self, info: SessionInfo) -> None:
+        """Show a loaded pair; after the first one, propose others that suit this machine."""
+        self.pair_loader.loaded(info)
+        if self._proposes:
+            self._proposes = False
+            self._later(lambda pairs: pairs.propose())
 
     def _to_asker(
         self, event: messages.TurnReported | messages.RoundExplained | messages.TokensCounted
@@ -318,8 +308,7 @@ class ChatApp(App[None], inherit_bindings=False):
             case RoundScreen() as screen, messages.RoundExplained(inside, error):
                 screen.hear(inside, error.message if error is not None else "")
             case _, messages.TokensCounted(tokens):
-                self.turns.counted(tokens)
-                self._show_size()
+                self._prompt_size.counted(tokens)
 
     def _changed(self, error: SentError | None) -> None:
         """The engine made or refused a change."""
@@ -338,14 +327,9 @@ class ChatApp(App[None], inherit_bindings=False):
         asks = (each for each in self.screen_stack if isinstance(each, CompareScreen | RoundScreen))
         return next(asks, None)
 
-    def _seat(self, info: SessionInfo) -> None:
-        """Tell every part that shows or keeps the pair's name that another pair answers."""
-        self.dashboard.seat(info)
-        self.title_line.show(info)
-        self.library.loaded(info)
-        if self._proposes:
-            self._proposes = False
-            self._later(lambda pairs: pairs.propose())
+    @on(PairMissing)
+    def _missing(self, event: PairMissing) -> None:
+        self._later(lambda pairs: pairs.offer(event.asked, event.missing))
 
     def _later(self, call: Callable[[PairManager], None]) -> None:
         """Call `action` with the pairs once a thread has imported what they need."""
@@ -358,23 +342,11 @@ class ChatApp(App[None], inherit_bindings=False):
 
     # From the keyboard
 
-    def _enter(self, text: str, command: bool) -> bool:
-        return self._sender.enter(text, command)
-
     @on(PromptArea.Changed)
     def _typed(self) -> None:
         self._completion.look(self.prompt.begun)
-        self._show_size()
+        self._prompt_size.show()
         self._sender.keep()
-
-    def _show_size(self) -> None:
-        """Say on the input's frame how much is typed."""
-        text = self.prompt.text
-        said = "" if command_table.parse(text) else self.turns.size_of(text)
-        if self.prompt.is_folded:
-            said = f"{said}, F11 opens the paste"
-        if said != self.prompt.border_subtitle:
-            self.prompt.border_subtitle = said
 
     def action_page(self, pages: int) -> None:
         """Move the conversation by pages, backwards if negative."""
@@ -390,13 +362,13 @@ class ChatApp(App[None], inherit_bindings=False):
         elif self.turns.busy:
             self.turns.stop()
             self._sender.give_back()
-        elif self._engine_state.editing is not None:
+        elif self.turns.editing is not None:
             self.turns.leave_edit()
         elif self._completion.display:
             self._completion.leave(self.prompt.text)
         elif self.prompt.text and self._again("Esc", "empty the input"):
             self.prompt.clear()
-            self._status.flash("Ctrl+Z brings it back")
+            self.status.flash("Ctrl+Z brings it back")
 
     def action_version(self, node: str, by: int) -> None:
         """Show the earlier (-1) or later (1) version of a message: its arrows were clicked."""
@@ -406,7 +378,7 @@ class ChatApp(App[None], inherit_bindings=False):
         """Ctrl+C: copy a selection, else stop the answer; pressed twice, quit."""
         selected = self.screen.get_selected_text() or self.prompt.selected_text
         if selected:
-            self._copy(selected, "the selection")
+            self.copy(selected, "the selection")
             self.screen.clear_selection()
             self.prompt.move_cursor(self.prompt.cursor_location)  # the next Ctrl+C stops, or quits
             return
@@ -424,7 +396,7 @@ class ChatApp(App[None], inherit_bindings=False):
             return True
         self._pressed = (key, now)
         said = f"press {key} again to {what}"
-        self._status.flash(said)
+        self.status.flash(said)
         if isinstance(self.screen, ModalScreen):  # which covers the status line
             self.notify(said, timeout=_AGAIN_WITHIN_S)
         return False
@@ -440,26 +412,18 @@ class ChatApp(App[None], inherit_bindings=False):
         if command_table.find(name).waits:
             self.prompt.begin(f"/{name} ")
         elif command_table.may_run(name, "", self.turns.phase):
-            self._run_command(name, "")
+            command_table.run(self, name, "")
         else:
-            self._engine_state.refuse()
-
-    def _run_command(self, name: str, argument: str) -> None:
-        try:
-            command_table.run(self._parts, name, argument)
-        except LocalspecError as error:
-            self.transcript.say_error(error)
+            self.turns.refuse()
 
     # Called by commands and turns
 
-    def _show_help(self) -> None:
+    def show_help(self) -> None:
+        """Open the help, or close it."""
         if isinstance(self.screen, HelpScreen):
             self.pop_screen()
         else:
             self.push_screen(HelpScreen(self.commands))
-
-    def _set_theme(self, name: str) -> None:
-        self.theme = name
 
     def leave(self) -> None:
         """Quit; a running answer is stopped, the engine ends by itself."""
@@ -468,13 +432,14 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _phase_changed(self) -> None:
         self.show_phase()
-        self._show_size()  # it may have waited for an idle engine
+        self._prompt_size.show()  # it may have waited for an idle engine
         if self._pairs is not None:
             self._pairs.phase_changed()
 
+    @on(PairWorkChanged)
     def show_phase(self) -> None:
         """Show in the status line what is going on."""
-        text, hint = self._engine_state.shown()
+        text, hint = self.turns.shown()
         room = (2 if self.size.height >= 16 else 1) * (self.size.width - 12)
         if self.turns.phase is EnginePhase.READY and not hint and room >= _SENTENCE:
             hint = textwrap.shorten(self.dashboard.unsaid(), room, placeholder=" …")
@@ -482,17 +447,19 @@ class ChatApp(App[None], inherit_bindings=False):
             hint += f"  {waiting} message{'s' if waiting > 1 else ''} waiting"
         if self._pairs is not None and (doing := self._pairs.doing()):
             hint = f"{doing}  {hint}"
-        self._status.settle()
+        self.status.settle()
         tail = legend(self.session) if self.transcript.by_origin else None
-        self._status.lasting(text, hint=hint, tail=tail)
+        self.status.lasting(text, hint=hint, tail=tail)
 
-    def _prompt_read(self, progress: PromptProgress) -> None:
+    @on(PromptRead)
+    def _prompt_read(self, event: PromptRead) -> None:
         """Show how much of the prompt is read, and how long the rest takes."""
+        progress = event.progress
         if self.turns.phase is EnginePhase.ANSWERING:
             text = f"reading {formats.count(progress.total)} tokens"
             share = progress.done / progress.total if progress.total else 1.0
             left = formats.duration(progress.seconds_left)
-            self._status.lasting(text, share, hint=f"about {left} left, Esc stops")
+            self.status.lasting(text, share, hint=f"about {left} left, Esc stops")
             if progress.done >= progress.total:
                 self.show_phase()
 
@@ -502,6 +469,7 @@ class ChatApp(App[None], inherit_bindings=False):
         """Let the panel follow the terminal's size."""
         self.call_after_refresh(lambda: self.dashboard.place(self.size))
 
-    def _copy(self, text: str, what: str) -> None:
+    def copy(self, text: str, what: str) -> None:
+        """Put a text into the clipboard, and say so; `what` names it."""
         self.copy_to_clipboard(text)
-        self._status.flash(f"copied {what}: {len(text):,} characters")
+        self.status.flash(f"copied {what}: {len(text):,} characters")

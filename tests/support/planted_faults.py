@@ -226,13 +226,13 @@ FAULTS: Final = {
         Fault(
             "What waits is lost where the answer before it is stopped.",
             "ui/conversation/prompt_sender.py",
-            '            self.prompt.put_back("\\n".join(self.waiting))\n',
+            '            self.app.prompt.put_back("\\n".join(self.waiting))\n',
             "",
         ),
         Fault(
             "A question that cannot be sent is gone from the input.",
             "ui/conversation/prompt_sender.py",
-            "        self.give_back()\n        self.prompt.put_back(text)\n",
+            "        self.give_back()\n        self.app.prompt.put_back(text)\n",
             "        self.give_back()\n",
         ),
         Fault(

@@ -82,3 +82,16 @@ AnyCommand: TypeAlias = "Command[Any]"
 def named(name: str, commands: Sequence[AnyCommand]) -> AnyCommand | None:
     """The command with exactly this name, its own or another one; None for none."""
     return next((command for command in commands if name in command.names), None)
+
+
+def parse(text: str) -> tuple[str, str] | None:
+    """Command name and argument when `text` is a slash command; None when it is for the model."""
+    if not text.startswith("/") or text.startswith("//"):
+        return None
+    name, _, argument = text[1:].partition(" ")
+    return name.strip().lower(), argument.strip()
+
+
+def message_text(text: str) -> str:
+    """The message for the model: two slashes at the beginning stand for one."""
+    return text[1:] if text.startswith("//") else text

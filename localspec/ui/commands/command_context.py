@@ -1,14 +1,16 @@
-"""The parts of the app that commands work on."""
+"""The app as its commands see it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.screen import Screen
+
     from localspec.process.engine_client import EngineClient
     from localspec.process.messages import SessionInfo
     from localspec.ui.conversation.conversation_library import ConversationLibrary
@@ -18,44 +20,62 @@ if TYPE_CHECKING:
     from localspec.ui.pairs.pair_loader import PairLoader
     from localspec.ui.pairs.pair_manager import PairManager
     from localspec.ui.panel.dashboard import Dashboard
+    from localspec.ui.status_lines import StatusLine
     from localspec.ui.transcript.transcript import Transcript
 
 
-@dataclass(frozen=True, slots=True)
-class CommandContext:
-    """The parts that commands work on; the app makes each of them once.
+class CommandContext(Protocol):
+    """What commands and entered texts work on; `ChatApp` is one.
 
     Attributes:
-        say: shows a short message.
-        copy: puts a text into the clipboard; its second argument names it.
-        offered: whether a pair is offered for fetching.
-        open: shows a screen, and calls a function with its result.
-        set_theme: changes the colours.
-        show_phase: updates the status line.
-        show_help: opens the help, or closes it.
-        leave: quits.
+        theme: the colours; another name changes them at once.
     """
 
     engine: EngineClient
     turns: TurnController
     library: ConversationLibrary
     pair_loader: PairLoader
-    pairs: Callable[[], PairManager]
-    measuring: Callable[[], MeasuringJobs]
     dashboard: Dashboard
     transcript: Transcript
     prompt: PromptArea
-    say: Callable[[str], None]
-    copy: Callable[[str, str], None]
-    offered: Callable[[], bool]
-    open: Callable[..., object]
-    set_theme: Callable[[str], None]
-    show_phase: Callable[[], None]
-    show_help: Callable[[], None]
-    leave: Callable[[], None]
+    status: StatusLine
+    theme: str
 
-    def session(self) -> SessionInfo:
-        """The loaded pair, for commands that need one."""
-        if self.engine.info is None:
-            raise UsageError("the models are not loaded yet", "Wait until loading has ended.")
-        return self.engine.info
+    @property
+    def pairs(self) -> PairManager:
+        """The manager of pairs, made on first use."""
+
+    @property
+    def measuring(self) -> MeasuringJobs:
+        """The jobs that measure the pair, made on first use."""
+
+    @property
+    def offers_pair(self) -> bool:
+        """Whether a pair is offered for fetching."""
+
+    def soon(self, call: Callable[..., None], *arguments: object) -> None:
+        """Call a function in the screen's thread, after all pending keys and messages."""
+
+    def push_screen(
+        self, screen: Screen[Any], callback: Callable[[Any], None] | None = None
+    ) -> object:
+        """Show a screen, and call `callback` with its result."""
+
+    def copy(self, text: str, what: str) -> None:
+        """Put a text into the clipboard, and say so; `what` names it."""
+
+    def show_phase(self) -> None:
+        """Update the status line."""
+
+    def show_help(self) -> None:
+        """Open the help, or close it."""
+
+    def leave(self) -> None:
+        """Quit."""
+
+
+def loaded(app: CommandContext) -> SessionInfo:
+    """The loaded pair, for commands that need one. Raises UsageError: there is none."""
+    if app.engine.info is None:
+        raise UsageError("the models are not loaded yet", "Wait until loading has ended.")
+    return app.engine.info

@@ -18,13 +18,11 @@ from localspec.chat.history.store import Store
 from localspec.chat.history.store_thread import StoreThread
 from localspec.chat.history.tree import PairReference, StoredConversation
 from localspec.errors import ConversationError
-from localspec.process.engine_client import EngineClient
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
-from localspec.ui.conversation.engine_state import EnginePhase, EngineState
+from localspec.ui.conversation.engine_state import EnginePhase
 from localspec.ui.conversation.turn_controller import TurnController
-from localspec.ui.input.prompt_area import PromptArea, as_typed
-from localspec.ui.transcript.transcript import Transcript
+from localspec.ui.input.prompt_area import as_typed
 
 Result = TypeVar("Result")
 _PATIENCE_S = 5.0
@@ -45,11 +43,7 @@ class ConversationLibrary:
     store_thread: StoreThread | None
     record: ConversationRecord
     resume: str | None
-    engine_state: EngineState
-    engine: EngineClient
     turns: TurnController
-    transcript: Transcript
-    prompt: PromptArea
     _begun: bool = False
     _knows_drafts: bool = False  # an earlier run's draft has been read and may be replaced
     _draft_timer: Timer | None = None
@@ -76,11 +70,11 @@ class ConversationLibrary:
 
     def draft(self, text: str) -> None:
         """Keep `text` as the draft within a second, unless it edits an earlier message."""
-        if self.store_thread is None or self.engine_state.editing is not None:
+        if self.store_thread is None or self.turns.editing is not None:
             return
         self._draft = (self._draft_key(), text)
         if self._draft_timer is None and self._knows_drafts:
-            self._draft_timer = self.prompt.set_timer(_DRAFT_S, self._save_draft)
+            self._draft_timer = self.turns.prompt.set_timer(_DRAFT_S, self._save_draft)
 
     def sent(self) -> None:
         """Forget the draft, which is about to be sent: a new conversation takes none along."""
@@ -93,7 +87,7 @@ class ConversationLibrary:
 
         The input's latest change may be told only afterwards, as one of the other conversation.
         """
-        self.draft(self.prompt.text)
+        self.draft(self.turns.prompt.text)
         if self._knows_drafts:
             self._save_draft()
 
@@ -121,46 +115,47 @@ class ConversationLibrary:
                 await self._open(self.resume)
             with suppress(ConversationError):  # the store thread has reported it
                 questions = await self.ask(lambda store: store.questions(_QUESTIONS))
-                self.prompt.sent.begin([*map(as_typed, questions)])
+                self.turns.prompt.sent.begin([*map(as_typed, questions)])
                 if self.resume is None:
                     await self._restore_draft()
         finally:
             self._knows_drafts = True
-            if self.prompt.text:
-                self.draft(self.prompt.text)
+            if self.turns.prompt.text:
+                self.draft(self.turns.prompt.text)
 
     async def _restore_draft(self) -> None:
         key = self._draft_key()
         text = (
             await self.ask(lambda store: store.draft(key)) if self.store_thread is not None else ""
         )
-        if text and self.prompt.text:
-            self.prompt.sent.add(text)  # the input holds something else already: Up finds this
-        self.prompt.give_back(text)
+        prompt = self.turns.prompt
+        if text and prompt.text:
+            prompt.sent.add(text)  # the input holds something else already: Up finds this
+        prompt.give_back(text)
 
     # Versions
 
     def step(self, node: str, by: int) -> None:
         """Show an earlier (-1) or later (+1) version of a message, and what followed it."""
-        if node not in self.record.tree.nodes or not self.engine_state.free():
+        if node not in self.record.tree.nodes or not self.turns.free():
             return
         if self.record.step(node, by):
             self.turns.reopen()
         else:
-            self.engine_state.say("this is the latest version" if by > 0 else "the first version")
+            self.turns.status.flash("this is the latest version" if by > 0 else "the first version")
 
     def step_newest(self, by: int) -> None:
         """`step` for the picked message, else for the newest one that has versions."""
         place = self.newest()
         if place is not None:
-            self.engine_state.edit(None)
+            self.turns.edit(None)
             self.step(place.node, by)
         else:
-            self.engine_state.say("there is only one version")
+            self.turns.status.flash("there is only one version")
 
     def newest(self) -> MessageVersion | None:
         """The picked message if it has versions, else the newest one that has; may be None."""
-        picked = self.engine_state.editing
+        picked = self.turns.editing
         nodes = [node.id for node in self.record.nodes() if picked in (None, node.id)]
         places = (self.record.place(node) for node in reversed(nodes))
         return next((place for place in places if place.versions > 1), None)
@@ -190,13 +185,13 @@ class ConversationLibrary:
 
     def work(self, job: Coroutine[Any, Any, None]) -> None:
         """Run one of the following in the background, and report its errors."""
-        self.transcript.run_worker(self._told(job), group="library")
+        self.turns.transcript.run_worker(self._told(job), group="library")
 
     async def _told(self, job: Coroutine[Any, Any, None]) -> None:
         try:
             await job
         except Exception as error:  # whatever it is, the conversation goes on
-            self.transcript.say_error(error)
+            self.turns.transcript.say_error(error)
 
     def open(self, conversation: str) -> None:
         """Go on with a stored conversation."""
@@ -223,7 +218,7 @@ class ConversationLibrary:
     async def export(self, form: str, path: Path | None) -> None:
         """Write the conversation on screen to a file, and say where it is."""
         written = await self.write_file(form, path)
-        self.transcript.say(f"written to {written.absolute()}")
+        self.turns.transcript.say(f"written to {written.absolute()}")
 
     async def write_file(
         self, form: str, path: Path | None = None, conversation: str | None = None
@@ -257,13 +252,13 @@ class ConversationLibrary:
 
         Without a model the conversation is shown, and goes on once a model is loaded.
         """
-        if self.engine_state.phase is EnginePhase.UNUSABLE:
+        if self.turns.phase is EnginePhase.UNUSABLE:
             self._leave()
             self.record.open(stored)
             self.turns.show_conversation()
             return True
-        session = self.engine.info
-        if not self.engine_state.free() or session is None:
+        session = self.turns.engine.info
+        if not self.turns.free() or session is None:
             return False
         stored_settings = settings_of(stored.header.parameters, session.settings)
         settings = session.advice.settled(stored_settings)

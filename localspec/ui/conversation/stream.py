@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from textual.message import Message
 from textual.timer import Timer
 
 from localspec.chat.events import (
@@ -26,6 +28,13 @@ from localspec.ui.transcript.transcript import Transcript
 # that waits for longer than LONGEST seems to stall, whatever a frame costs.
 SHARE, SPARE_SHARE = 0.04, 0.4
 SHORTEST, SPARE_SHORTEST, LONGEST = 0.1, 0.03, 0.3
+
+
+@dataclass
+class PromptRead(Message):
+    """The engine has read a part of the prompt; `ChatApp` says how long the rest takes."""
+
+    progress: PromptProgress
 
 
 class EventInbox:
@@ -96,7 +105,6 @@ class AnswerStream:
     Args:
         transcript: where the answer grows.
         dashboard: shows its rounds.
-        read: told how far the prompt is read.
         announce: called from any thread when the inbox has events.
 
     Attributes:
@@ -111,12 +119,10 @@ class AnswerStream:
         self,
         transcript: Transcript,
         dashboard: Dashboard,
-        read: Callable[[PromptProgress], None],
         announce: Callable[[], object],
     ) -> None:
         self._transcript = transcript
         self._dashboard = dashboard
-        self._read = read
         self._timer: Timer | None = None
         self._tokens = 0
         self.inbox = EventInbox(announce)
@@ -168,7 +174,7 @@ class AnswerStream:
             self._tokens += len(event.round.tokens)
             return event.spans
         if isinstance(event, PromptProgress):
-            self._read(event)
+            self._transcript.app.post_message(PromptRead(event))
         elif isinstance(event, Noticed):
             self._transcript.say_before(self.answer, event.text)
         elif isinstance(event, TurnsLeftOut):

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from localspec import formats
 from localspec.chat.conversation import Message, Role
 from localspec.chat.figures.figures import figures_of
 from localspec.chat.history.conversation_record import ConversationRecord
+from localspec.chat.history.tree import MessageNode
 from localspec.chat.settings import ChatSettings
 from localspec.errors import UsageError, in_words
 from localspec.process.engine_client import EngineClient
@@ -20,32 +20,37 @@ from localspec.process.messages import (
     Regenerate,
     Request,
 )
-from localspec.ui.conversation.engine_state import ANSWER, EnginePhase, EngineState
+from localspec.ui.conversation.engine_state import ANSWER, LOADABLE, EnginePhase
 from localspec.ui.conversation.stream import AnswerStream
 from localspec.ui.input.prompt_area import PromptArea, as_typed
 from localspec.ui.panel.dashboard import Dashboard
+from localspec.ui.status_lines import StatusLine
 from localspec.ui.transcript.items import Answer
 from localspec.ui.transcript.transcript import Transcript
-
-_TOLD_FROM = 40  # characters: a shorter text fits anywhere
-_COUNTED_FROM = 400  # characters: a wrong guess for a shorter text hardly matters
-_LATEST, _USUAL = 20, 4  # messages to learn from; characters per token before there are any
 
 
 @dataclass(eq=False, repr=False)
 class TurnController:
     """Has the engine answer, and puts the result into the record and on the screen.
 
-    Lives in the screen's thread.
+    It knows what the engine is doing, and so decides what may begin. Lives in the screen's thread.
+
+    Attributes:
+        phase_changed: called when the phase changes, or the purpose of the input.
+        phase: what the engine is doing; `enter` another.
+        editing: the node of the question that is being edited, None for a new one.
     """
 
-    engine_state: EngineState
+    phase_changed: Callable[[], None]
     engine: EngineClient
     record: ConversationRecord
     stream: AnswerStream
     transcript: Transcript
     prompt: PromptArea
     dashboard: Dashboard
+    status: StatusLine
+    phase: EnginePhase = EnginePhase.LOADING
+    editing: str | None = None
     _asked: str = ""
     _instead_of: str | None = None  # the question that the running one is a version of
     _replaced: Answer | None = None
@@ -53,63 +58,12 @@ class TurnController:
     _then: Callable[[], None] | None = None
     _unsent: str = ""  # the input as it was before an earlier question was edited
     _notice: str = ""  # shown once the current change is done
-    _counted: tuple[str, int] = ("", 0)  # the last text that the engine counted, and its tokens
-    _counting: str = ""  # the text that it counts now
     _numbers: dict[str, int] = field(default_factory=dict)  # of the engine's turns, by node
-
-    @property
-    def phase(self) -> EnginePhase:
-        """What the engine is doing."""
-        return self.engine_state.phase
 
     @property
     def busy(self) -> bool:
         """Whether an answer is running or being stopped."""
         return self.phase in ANSWER
-
-    def messages(self) -> list[Message]:
-        """The messages so far, as the session gets them."""
-        return self.record.messages()
-
-    def size_of(self, text: str) -> str:
-        """How many tokens `text` has, and whether they are too many; empty for a short text.
-
-        The engine counts a long text while it is idle; ask again after `counted`.
-        """
-        if len(text) < _TOLD_FROM:
-            return ""
-        exact = text == self._counted[0]
-        tokens = self._counted[1] if exact else self._guess(text)
-        if not exact and len(text) >= _COUNTED_FROM and self.phase is EnginePhase.READY:
-            self._count(text)
-        said = f"{'' if exact else 'about '}{formats.count(tokens)} tokens"
-        room = self.dashboard.state.figures.context_size
-        if tokens <= room or not room:
-            return said
-        return f"{said}, the context holds {formats.count(room)}: /set ctx-size N"
-
-    def _count(self, text: str) -> None:
-        if not self._counting:
-            self._counting = text
-            self.engine.count(text)
-
-    def counted(self, tokens: int) -> None:
-        """Take the count that `size_of` asked the engine for."""
-        self._counted, self._counting = (self._counting, tokens), ""
-
-    def _guess(self, text: str) -> int:
-        """About how many tokens `text` has, by its own last count or by the latest answers."""
-        counted, number = self._counted
-        if counted and counted[:_COUNTED_FROM] == text[:_COUNTED_FROM]:
-            tokens, characters = number, len(counted)
-        else:
-            known = [
-                (n, len(node.message.content))
-                for node in self.record.nodes()[-_LATEST:]
-                if isinstance(n := node.figures.get("generated_tokens"), int) and n
-            ]
-            tokens, characters = map(sum, zip(*known, strict=True)) if known else (1, _USUAL)
-        return max(1, round(len(text) * tokens / max(1, characters)))
 
     def number_of(self, back: int) -> int:
         """The engine's number of the last answer, or of one that many answers before it.
@@ -129,20 +83,57 @@ class TurnController:
             )
         return number
 
+    # What the engine is doing
+
+    def enter(self, phase: EnginePhase) -> None:
+        """Enter another phase."""
+        self.phase = phase
+        self.phase_changed()
+
+    def edit(self, node: str | None) -> None:
+        """Let the next question be another version of `node`, or a new one."""
+        if node != self.editing:
+            self.editing = node
+            self.phase_changed()
+
+    def refuse(self) -> None:
+        """Say what has to end first."""
+        self.status.flash(self.phase.reason)
+
+    def free(self) -> bool:
+        """Whether the engine is idle; otherwise tells the user what it does."""
+        if self.phase is not EnginePhase.READY:
+            self.refuse()
+        return self.phase is EnginePhase.READY
+
+    def close_for_loading(self) -> bool:
+        """Begin to load another pair; False, with a message, while the engine is busy."""
+        if self.phase not in LOADABLE:
+            self.refuse()
+            return False
+        self.enter(EnginePhase.LOADING)
+        return True
+
+    def shown(self) -> tuple[str, str]:
+        """The text of the status line, and the key that matters."""
+        if self.phase is EnginePhase.READY and self.editing is not None:
+            return "editing an earlier message", "Enter sends it again, Esc leaves it"
+        return self.phase.shown, self.phase.hint
+
     # Turns
 
     def reserve(self) -> bool:
         """Take the engine for a turn; False, with a message, while it is busy or missing."""
-        if not self.engine_state.free():
+        if not self.free():
             return False
-        self.engine_state.enter(EnginePhase.ANSWERING)
+        self.enter(EnginePhase.ANSWERING)
         self.engine.reserve()
         return True
 
     def ask(self, text: str) -> None:
         """Send `text` to the model, after `reserve`."""
-        self._instead_of, earlier = self.engine_state.editing, None
-        self.engine_state.edit(None)
+        self._instead_of, earlier = self.editing, None
+        self.edit(None)
         if self._instead_of is not None:
             earlier = self.record.before(self._instead_of)
             self.transcript.cut(self._instead_of)
@@ -159,7 +150,7 @@ class TurnController:
         """Answer the last message again."""
         last = self.transcript.last_answer()
         if last is None:
-            self.engine_state.say("there is no answer yet")
+            self.status.flash("there is no answer yet")
         elif self.reserve():
             self._replaced, answer = last, self.transcript.answer_again(last)
             (node,) = self.record.begin(None, self._settings())
@@ -179,13 +170,13 @@ class TurnController:
     def compare(self, text: str, before: Sequence[Message]) -> None:
         """Have `text` answered twice after `before`; `stop` of the engine ends it."""
         self.engine.reserve()
-        self.engine_state.enter(EnginePhase.CHANGING)
+        self.enter(EnginePhase.CHANGING)
         self.engine.begin(CompareAnswers(text, tuple(before)))
 
     def stop(self) -> None:
         """Ask the running answer to end; the screen answers at once."""
         if self.phase is EnginePhase.ANSWERING:
-            self.engine_state.enter(EnginePhase.STOPPING)
+            self.enter(EnginePhase.STOPPING)
             self.engine.stop()
 
     def _settings(self) -> ChatSettings:
@@ -195,26 +186,30 @@ class TurnController:
 
     # An earlier question in another form
 
+    def earlier_question(self) -> MessageNode | None:
+        """The last question, or the one before that which is being edited; None for none."""
+        return self.record.question_before(self.editing)
+
     def edit_earlier(self) -> None:
         """Put the last question into the input to be sent in another form; then the one before."""
-        if not self.engine_state.free():
+        if not self.free():
             return
-        node = self.record.question_before(self.engine_state.editing)
+        node = self.earlier_question()
         if node is None:
-            self.engine_state.say("there is no earlier message")
+            self.status.flash("there is no earlier message")
             return
-        if self.engine_state.editing is None:
+        if self.editing is None:
             self._unsent = self.prompt.text
             if self._unsent.strip():
                 self.prompt.sent.add(self._unsent)  # Up finds it, even if the edit is dropped
-        self.engine_state.edit(node.id)
+        self.edit(node.id)
         self.prompt.show(as_typed(node.message.content))
         self.transcript.show(node.id)
 
     def leave_edit(self) -> None:
         """Leave an edited question as it was."""
-        if self.engine_state.editing is not None:
-            self.engine_state.edit(None)
+        if self.editing is not None:
+            self.edit(None)
             self.prompt.show(self._unsent)
 
     # Changes between turns
@@ -229,9 +224,9 @@ class TurnController:
 
     def change(self, request: Request, then: Callable[[], None]) -> None:
         """Change the session between turns, if the engine is free; call `then` afterwards."""
-        if self.engine_state.free():
+        if self.free():
             self._then = then
-            self.engine_state.enter(EnginePhase.CHANGING)
+            self.enter(EnginePhase.CHANGING)
             self.engine.change(request)
 
     def changed(self, error: Exception | None) -> None:
@@ -242,8 +237,8 @@ class TurnController:
         elif then is not None:
             then()
         self._notice = ""
-        self.engine_state.edit(None)
-        self.engine_state.enter(EnginePhase.READY)
+        self.edit(None)
+        self.enter(EnginePhase.READY)
         self.dashboard.refresh()
 
     def reopen(self, settings: ChatSettings | None = None, notice: str = "") -> None:
@@ -255,7 +250,8 @@ class TurnController:
         """
         self._notice = notice
         if self.engine.alive:
-            opened = OpenConversation(tuple(self.messages()), settings, self.record.stored_as)
+            said = tuple(self.record.messages())
+            opened = OpenConversation(said, settings, self.record.stored_as)
             self.change(opened, self.show_conversation)
         else:
             self.show_conversation()
@@ -296,7 +292,7 @@ class TurnController:
             phase: what the engine is doing now.
         """
         self.stream.flush()
-        self.engine_state.enter(phase)
+        self.enter(phase)
         if self._summing:
             self._compacted(error, said)
         else:
@@ -314,12 +310,10 @@ class TurnController:
             self.over(error, [] if self._summing else said, EnginePhase.DEAD)
         else:
             self.transcript.say_error(error)
-        self._then, self._counting = None, ""
-        if (
-            self.engine_state.editing not in self.record.tree.nodes
-        ):  # another conversation was to be opened
-            self.engine_state.edit(None)
-        self.engine_state.enter(EnginePhase.DEAD)
+        self._then = None
+        if self.editing not in self.record.tree.nodes:  # another conversation was to be opened
+            self.edit(None)
+        self.enter(EnginePhase.DEAD)
 
     def _compacted(self, error: Exception | None, said: Sequence[Message]) -> None:
         self._summing = False

@@ -54,7 +54,7 @@ class MeasuringJobs:
         """
         if output is not None:
             report_files.check((output,))
-        session = self.pair_loader.engine.info
+        session = self.pair_loader.turns.engine.info
         about = session.pair_reference if session is not None else None
         if about != self._about:
             self._about, self.report = about, None

@@ -10,12 +10,13 @@ from msgspec import Struct
 
 from localspec.errors import NotFetched, in_words
 from localspec.loading.load_request import LoadRequest
-from localspec.process.engine_client import EngineClient
 from localspec.process.messages import LoadFailed, SessionInfo
 from localspec.safe_text import one_line
-from localspec.ui.conversation.engine_state import EnginePhase, EngineState
+from localspec.ui.conversation.conversation_library import ConversationLibrary
+from localspec.ui.conversation.engine_state import EnginePhase
 from localspec.ui.conversation.turn_controller import TurnController
-from localspec.ui.transcript.transcript import Transcript
+from localspec.ui.pairs.pair_events import PairMissing
+from localspec.ui.status_lines import TitleLine
 
 
 @dataclass(eq=False, repr=False)
@@ -23,17 +24,12 @@ class PairLoader:
     """Shows the loaded pair, or says why none is loaded; in the screen's thread.
 
     Attributes:
-        seat: called with the pair that answers from now on, even if it is the one before.
-        offer: called with the wanted pair, and which part of it could be fetched.
         load_error: why the last load failed; None if it did not, or was cancelled.
     """
 
-    engine_state: EngineState
-    engine: EngineClient
     turns: TurnController
-    transcript: Transcript
-    seat: Callable[[SessionInfo], None]
-    offer: Callable[[LoadRequest, str], None]
+    library: ConversationLibrary
+    title: TitleLine
     load_error: Exception | None = None
     _unsaid: list[tuple[str, str, bool]] = field(default_factory=list)  # until a pair is loaded
     _first: bool = True
@@ -57,43 +53,43 @@ class PairLoader:
         first, self._first, self._then = self._first, False, None
         error = None if failed.error is None else failed.error.exception()
         if isinstance(error, NotFetched):
-            self.engine_state.enter(
-                EnginePhase.READY if failed.info is not None else EnginePhase.UNUSABLE
-            )
-            self.offer(self.engine.wanted, error.message)
+            loaded = failed.info is not None
+            self.turns.enter(EnginePhase.READY if loaded else EnginePhase.UNUSABLE)
+            missing = PairMissing(self.turns.engine.wanted, error.message)
+            self.turns.transcript.app.post_message(missing)
             return
         if error is not None and failed.info is not None and not self._freed:
-            self.engine_state.enter(EnginePhase.READY)
-            self.transcript.say_error(error)
+            self.turns.enter(EnginePhase.READY)
+            self.turns.transcript.say_error(error)
             return
         if failed.info is not None:
             self._show(failed.info)
         else:
-            self.engine_state.enter(EnginePhase.UNUSABLE)
+            self.turns.enter(EnginePhase.UNUSABLE)
         if not first:
             for text, remedy in switch_failure(failed):
-                self.transcript.say(text, remedy, error=error is not None)
+                self.turns.transcript.say(text, remedy, error=error is not None)
         elif error is None:
-            self.transcript.say("loading was cancelled", "/pairs chooses one.")
+            self.turns.transcript.say("loading was cancelled", "/pairs chooses one.")
         else:
             self.load_error = error
-            self.transcript.say_error(error)
+            self.turns.transcript.say_error(error)
 
     def died(self, error: Exception) -> None:
         """Say that the engine's process has ended by itself, and how to go on."""
-        if self.engine_state.phase is EnginePhase.LOADING:
+        if self.turns.phase is EnginePhase.LOADING:
             self.load_error = error
         self._then = None
         self.turns.died(error)
 
     def switch(self, name: str) -> None:
         """Load another pair in place of this one; the conversation stays."""
-        info = self.engine.info
+        info = self.turns.engine.info
         if info is not None and info.pair_name == name:
-            self.engine_state.say(f"{one_line(name, 40)} is in use")
-        elif self.engine_state.close_for_loading():
+            self.turns.status.flash(f"{one_line(name, 40)} is in use")
+        elif self.turns.close_for_loading():
             self._freed = False
-            self.engine.load(name, self.turns.messages())
+            self.turns.engine.load(name, self.turns.record.messages())
 
     def reload(self, then: Callable[[], None] | None = None, **changes: Any) -> None:
         """Load the pair again; the conversation goes on with `then`.
@@ -102,34 +98,36 @@ class PairLoader:
             then: called once it is loaded.
             changes: fields of the `LoadRequest` that change.
         """
-        if self.engine_state.close_for_loading():
+        if self.turns.close_for_loading():
             self._freed, self._then = False, then
-            self.engine.reload(self.turns.messages(), **changes)
+            self.turns.engine.reload(self.turns.record.messages(), **changes)
 
     def perform(self, make: Callable[[LoadRequest], Struct]) -> None:
         """Run a job while the pair is unloaded, and load the pair again."""
-        if self.engine_state.close_for_loading():
+        if self.turns.close_for_loading():
             self._freed = True
-            self.engine.perform(make, self.turns.messages())
+            self.turns.engine.perform(make, self.turns.record.messages())
 
     def tell(self, text: str, remedy: str = "", *, error: bool = False) -> None:
         """Show a message from elsewhere, now or after a load, which redraws everything."""
-        if self.engine.info is None:
+        if self.turns.engine.info is None:
             self._unsaid.append((text, remedy, error))
         else:
-            self.transcript.say(text, remedy, error=error)
+            self.turns.transcript.say(text, remedy, error=error)
 
     def trouble(self, error: Exception) -> None:
         """`tell` what went wrong."""
         self.tell(*in_words(error), error=True)
 
     def _show(self, info: SessionInfo) -> None:
-        self.engine_state.enter(EnginePhase.READY)
+        self.turns.enter(EnginePhase.READY)
         self.turns.show_conversation()
         for text, remedy, error in self._unsaid:
-            self.transcript.say(text, remedy, error=error)
+            self.turns.transcript.say(text, remedy, error=error)
         self._unsaid.clear()
-        self.seat(info)
+        self.turns.dashboard.seat(info)
+        self.title.show(info)
+        self.library.loaded(info)
 
 
 def switch_failure(failed: LoadFailed) -> list[tuple[str, str]]:

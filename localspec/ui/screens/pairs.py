@@ -15,7 +15,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.pairs.names.catalogue import ListedPair
-from localspec.ui.pairs.pair_manager import PairManager
+from localspec.ui.pairs.pair_jobs import PairJobs
 from localspec.ui.screens.pair_lines import (
     PairWork,
     detail_lines,
@@ -33,7 +33,7 @@ _FORM = "user/repo[:QUANT] [--draft user/repo] [--name NAME]"
 
 
 class PairsScreen(ModalScreen[None]):
-    """Shows the state of `PairManager`, which keeps everything lasting, and passes on keys.
+    """Shows the state of `PairJobs`, which keeps everything lasting, and passes on keys.
 
     Args:
         pairs: does the work.
@@ -47,7 +47,7 @@ class PairsScreen(ModalScreen[None]):
         ("p,P", "ask", "Pull another"),
     ]
 
-    def __init__(self, pairs: PairManager) -> None:
+    def __init__(self, pairs: PairJobs) -> None:
         super().__init__()
         self._pairs = pairs
         self._chosen: str | None = None  # the pair that was highlighted last
@@ -59,6 +59,7 @@ class PairsScreen(ModalScreen[None]):
         self._ask.cursor_blink = False
         self._drawn: list[Content] = []
         self._follow: Timer | None = None
+        pairs.opened(self)
 
     def compose(self) -> ComposeResult:
         """The list, and the details of its selected line below."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -16,6 +15,7 @@ from textual.widgets import Static
 
 from localspec.engine.record.explanation import RoundExplanation
 from localspec.safe_text import one_line
+from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.panel.drawing import two_sides
 from localspec.ui.screens.round_lines import pictures, round_lines
 from localspec.ui.status_lines import as_many
@@ -63,8 +63,8 @@ class RoundScreen(ModalScreen[None]):
     """Plays rounds of one answer.
 
     Args:
-        ask: asks for a round (0 for the next one), which `hear` gets; returns a way to withdraw.
-        growing: whether the answer is still being written.
+        turns: has the engine explain rounds, which `hear` gets.
+        turn: the engine's number of the answer.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -76,14 +76,12 @@ class RoundScreen(ModalScreen[None]):
         ("p,P,up", "turn(-1)", "Previous round"),
     ]
 
-    def __init__(
-        self, ask: Callable[[int], Callable[[], None]], growing: Callable[[], bool]
-    ) -> None:
+    def __init__(self, turns: TurnController, turn: int) -> None:
         super().__init__()
         self.player = RoundPlayer()
-        self._ask = ask
-        self._growing = growing
-        self._withdraw: Callable[[], None] = lambda: None
+        self._turns, self._engine = turns, turns.engine
+        self._turn = turn
+        self._request: int | None = None  # the number of the one that is not answered yet
         self._at_end = False
         self._timer: Timer | None = None
         self._keys_for: tuple[bool, int] | None = None  # what the shown keys were made for
@@ -106,13 +104,22 @@ class RoundScreen(ModalScreen[None]):
         """Withdraw the request, so that nothing is decoded for a closed screen."""
         self._withdraw()
 
+    def _withdraw(self) -> None:
+        if self._request is not None:
+            self._engine.withdraw(self._request)
+            self._request = None
+
+    def _growing(self) -> bool:
+        """Whether the answer is still being written."""
+        return self._turns.busy and self._turn == self._engine.turn
+
     def on_resize(self) -> None:
         """Lay out for the new size."""
         self.call_after_refresh(self.redraw)
 
     def hear(self, inside: RoundExplanation | None, problem: str) -> None:
         """Take an explained round, or why it cannot be explained."""
-        self._withdraw = lambda: None
+        self._request = None
         if inside is not None:
             self.player.show(inside, at_end=self._at_end)
         elif problem:
@@ -132,7 +139,7 @@ class RoundScreen(ModalScreen[None]):
                 if not number:
                     waits = "waiting for the next round with a draft …"
             self.player.waits = waits
-            self._withdraw = self._ask(number)
+            self._request = self._engine.look(self._turn, number)
         self.redraw()
 
     def _tick(self) -> None:

@@ -1,0 +1,307 @@
+"""What the commands do, each with what was typed after its name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from localspec.chat.history import import_export
+from localspec.chat.states.past_conversations import PAST, clear
+from localspec.errors import UsageError
+from localspec.pairs.disk.folders import data_folder, is_file, user_path
+from localspec.safe_text import one_line, safe
+from localspec.ui.commands import parameters
+from localspec.ui.commands.command import message_text
+from localspec.ui.commands.command_context import CommandContext, loaded
+from localspec.ui.input import extracts
+from localspec.ui.panel.dashboard import PanelForm
+from localspec.ui.screens import compare
+from localspec.ui.screens.history import HistoryScreen
+from localspec.ui.screens.rounds import RoundScreen
+from localspec.ui.screens.themes import ThemeScreen, themes
+
+# What answers, and how
+
+
+def speculation(app: CommandContext, argument: str) -> None:
+    """Switch drafting on or off."""
+    session = loaded(app)
+    wanted = {"": not session.speculation, "on": True, "off": False}.get(argument.lower())
+    if wanted is None:
+        raise UsageError(f"speculation cannot be “{argument}”", "Say /speculation on or off.")
+    if wanted and session.speculation_note:
+        raise UsageError(f"speculation is not available: {session.speculation_note}")
+    app.engine.speculate(wanted)
+    app.status.flash(f"speculation {'on' if wanted else 'off'} from the next round on")
+
+
+def set_parameter(app: CommandContext, argument: str) -> None:
+    """Show all parameters, or change one; some have a command of their own."""
+    name, value = parameters.parse(argument)
+    if name == "ctx-size" and value:
+        remedy = "Say how many tokens, or 0 for all that the model was trained for."
+        app.pair_loader.reload(ctx_size=parameters.whole("ctx-size", value, remedy))
+        return
+    if name == "system":
+        system(app, value)
+        return
+    if name in ("think", "nothink"):  # as Ollama has it
+        think(app, value or {"think": "on", "nothink": "off"}[name])
+        return
+    session, doubt = loaded(app), ""
+    if value:
+        settings = parameters.changed(session.settings, name, value, session.advice)
+        app.engine.configure(settings)
+        doubt = parameters.doubt(settings)
+    elif name:
+        raise UsageError(f"/set {name} needs a value", f"Say /set {name} VALUE.")
+    size = app.dashboard.state.figures.context_size
+    shown = parameters.shown(loaded(app).settings, size, session.advice)
+    app.transcript.say(
+        f"for the answers to come: {shown}",
+        doubt
+        or "Where nothing else is said, sampling is as llama.cpp's defaults have it. /set NAME"
+        " VALUE changes one, /set NAME default takes that back.",
+    )
+
+
+def think(app: CommandContext, argument: str) -> None:
+    """Show or set how the model thinks."""
+    session = loaded(app)
+    settings, can = session.settings, session.dialect.thinking
+    if not argument:
+        ways = ", ".join(parameters.ways_to_think(can)).replace("budget ", "budget N")
+        app.transcript.say(
+            f"thinking: {parameters.thinking(settings, can)}",
+            f"/think takes {ways} for this model." if ways else "",
+        )
+        return
+    settings = parameters.asked_to_think(settings, can, argument)
+    app.engine.configure(settings)
+    app.transcript.say(f"thinking for the answers to come: {parameters.thinking(settings, can)}")
+
+
+def system(app: CommandContext, argument: str) -> None:
+    """Show or set the system prompt."""
+    settings = loaded(app).settings
+    if not argument:
+        current = settings.system_prompt
+        app.transcript.say(f"system prompt: {current}" if current else "no system prompt")
+        return
+    prompt = "" if argument in {"none", "off"} else argument
+    app.engine.configure(replace(settings, system_prompt=prompt))
+    done = "set for the answers to come" if prompt else "removed"
+    app.transcript.say(f"system prompt {done}")
+
+
+def preset(app: CommandContext, argument: str) -> None:
+    """List, take, keep or forget a system prompt."""
+    word, _, name = argument.partition(" ")
+    settings = loaded(app).settings
+    name = name.strip()
+    if name and word == "save":
+        parameters.keep_preset(name, settings.system_prompt)
+        app.transcript.say(f"{one_line(name, 60)} is kept")
+    elif name and word == "forget":
+        parameters.forget_preset(name)
+        app.transcript.say(f"{one_line(name, 60)} is forgotten")
+    elif argument:
+        prompt = parameters.preset(argument)
+        app.engine.configure(replace(settings, system_prompt=prompt))
+        app.transcript.say(f"system prompt for the answers to come: {prompt}")
+    else:
+        app.transcript.say(
+            "\n".join(f"{name}: {text}" for name, text in parameters.presets().items())
+            or "no system prompt is kept",
+            "/preset NAME takes one, /preset save NAME keeps the present one.",
+        )
+
+
+def gamma(app: CommandContext, argument: str) -> None:
+    """Show or set how many tokens are drafted."""
+    settings = loaded(app).settings
+    said = f"gamma: {settings.gamma}"
+    if argument:
+        settings = replace(settings, gamma=parameters.gamma(argument))
+        app.engine.configure(settings)
+        said = f"gamma {settings.gamma} from the next round on"
+    app.transcript.say(said)
+
+
+def temperature(app: CommandContext, argument: str) -> None:
+    """Show or set the temperature."""
+    session, doubt = loaded(app), ""
+    said = f"temperature: {parameters.temperature(session.settings, session.advice)}"
+    if argument:
+        settings = parameters.changed(session.settings, "temp", argument, session.advice)
+        app.engine.configure(settings)
+        said = f"temperature {settings.sampling.temperature:g} for the answers to come"
+        doubt = parameters.doubt(settings)
+    app.transcript.say(said, doubt)
+
+
+def show(app: CommandContext, _argument: str) -> None:
+    """Show what answers, and how."""
+    session, size = loaded(app), app.dashboard.state.figures.context_size
+    app.transcript.say(
+        "\n".join([
+            f"pair    {one_line(session.pair_name, 60)}",
+            f"target  {one_line(session.target_name, 60)}",
+            f"draft   {one_line(session.draft_name or 'no model', 60)}",
+            f"system  {session.settings.system_prompt or 'no system prompt'}",
+            f"think   {parameters.thinking(session.settings, session.dialect.thinking)}",
+            f"set     {parameters.shown(session.settings, size, session.advice)}",
+        ]),
+        "/draft says what could draft, /set and /system change the rest.",
+    )  # fmt: skip
+
+
+def pairs(app: CommandContext, argument: str) -> None:
+    """Open the screen of pairs, or change to a pair."""
+    if argument:
+        app.pair_loader.switch(argument)
+    elif not app.pairs.is_open:
+        from localspec.ui.screens.pairs import PairsScreen  # noqa: PLC0415 - needs the pairs
+
+        app.push_screen(PairsScreen(app.pairs))
+
+
+def draft(app: CommandContext, argument: str) -> None:
+    """Say what can draft, or load the pair with another draft."""
+    if argument:
+        app.pair_loader.reload(app.pairs.drafting, draft=argument)
+    else:
+        app.pairs.drafts()
+
+
+def forget(app: CommandContext, _argument: str) -> None:
+    """Delete what lookup copies of earlier conversations."""
+    try:
+        clear(data_folder() / PAST)
+    except OSError as error:
+        said = f"what lookup knows of earlier conversations is still there: {error.strerror}"
+        app.status.flash(said)
+    else:
+        app.status.flash("lookup knows nothing of earlier conversations any more")
+
+
+# The conversation and how it is shown
+
+
+def regenerate(app: CommandContext, _argument: str) -> None:
+    """Answer the last message again; load a lost engine first."""
+    if app.engine.alive:
+        app.turns.regenerate()
+    else:
+        # A message lost with the engine goes back into the input.
+        app.pair_loader.reload(app.prompt.submit if app.prompt.text else app.turns.regenerate)
+
+
+def twice(app: CommandContext, argument: str) -> None:
+    """Answer a prompt without and with speculation."""
+    if note := loaded(app).speculation_note:
+        raise UsageError(f"there is nothing to compare: {note}")
+    typed = extracts.expand(argument or message_text(app.prompt.text))
+    text, before = compare.question(app.turns.record.messages(), typed)
+    app.turns.compare(text, before)
+    app.push_screen(compare.CompareScreen(text, app.engine.stop))
+
+
+def inside(app: CommandContext, argument: str) -> None:
+    """Open the view of the rounds of an answer."""
+    loaded(app)
+    back = (
+        parameters.whole("round", argument, "Say which answer, from the last: 1.")
+        if argument
+        else 1
+    )
+    app.push_screen(RoundScreen(app.turns, app.turns.number_of(back - 1)))
+
+
+def history(app: CommandContext, argument: str) -> None:
+    """List the stored conversations, open one, or read a file."""
+    if not argument:
+        screen = HistoryScreen(app.library, app.library.record.header.id)
+        app.push_screen(screen, lambda chosen: app.library.open(chosen) if chosen else None)
+    elif is_file(path := user_path(argument)):
+        app.library.work(app.library.import_file(path))
+    else:
+        app.library.work(app.library.open_with(argument))
+
+
+def import_file(app: CommandContext, argument: str) -> None:
+    """Read an exported conversation."""
+    if not argument:
+        raise UsageError("/import needs a file", "Name a file that /export has written.")
+    app.library.work(app.library.import_file(user_path(argument)))
+
+
+def export(app: CommandContext, argument: str) -> None:
+    """Write the conversation to a file; its ending tells the form unless that is named."""
+    form, _, rest = argument.partition(" ")
+    if form not in import_export.FORMS:
+        ending = argument.rpartition(".")[2].lower()
+        form, rest = (ending if ending in import_export.FORMS else "md"), argument
+    path = user_path(rest.strip()) if rest.strip() else None
+    app.library.work(app.library.export(form, path))
+
+
+def title(app: CommandContext, argument: str) -> None:
+    """Show or change the conversation's title."""
+    record, title = app.library.record, one_line(argument, 100)
+    if not record.nodes():
+        raise UsageError("there is no conversation yet", "Ask something first.")
+    if title:
+        record.rename(title)
+    app.transcript.say(f"title: {record.header.title}")
+
+
+def stats(app: CommandContext, _argument: str) -> None:
+    """Show the figures of the whole conversation."""
+    app.transcript.say(parameters.totals([node.figures for node in app.turns.record.nodes()]))
+
+
+def read(app: CommandContext, argument: str) -> None:
+    """Put a text file into the input."""
+    if not argument:
+        raise UsageError("/read needs a file", "Name a text file, or write @FILE in a message.")
+    app.prompt.insert(safe(extracts.attached(user_path(argument))) + "\n\n")
+
+
+def copy(app: CommandContext, argument: str) -> None:
+    """Copy an answer or a block of code."""
+    try:
+        app.copy(*extracts.to_copy(app.transcript.items, argument.lower()))
+    except UsageError as error:
+        app.status.flash(error.message)
+
+
+def origin(app: CommandContext, _argument: str) -> None:
+    """Show who proposed each piece of the answers, or hide it."""
+    app.transcript.show_origins(not app.transcript.by_origin)
+    app.show_phase()
+
+
+def thoughts(app: CommandContext, _argument: str) -> None:
+    """Open or fold thoughts, attached files and pastes."""
+    opened = not app.transcript.thoughts_shown
+    app.transcript.show_thoughts(opened)
+    app.prompt.open_pastes(opened)
+
+
+def panel(app: CommandContext, argument: str) -> None:
+    """Change the size of the panel."""
+    if argument and argument.lower() not in list(PanelForm):
+        raise UsageError(f"the panel cannot be “{argument}”", "Say /panel full, compact or off.")
+    app.dashboard.cycle(argument.lower())
+
+
+def theme(app: CommandContext, argument: str) -> None:
+    """Choose the colours."""
+    if not argument:
+        app.push_screen(ThemeScreen())
+    elif argument.lower() in themes():
+        app.theme = argument.lower()
+    else:
+        raise UsageError(
+            f"there is no theme {one_line(argument, 60)}", f"There is {', '.join(themes())}."
+        )
