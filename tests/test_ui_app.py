@@ -15,6 +15,7 @@ import pytest
 from textual import events
 
 from localspec.chat.events import Origin, PromptProgress, Span, TurnEvent
+from localspec.chat.figures.benefit import benefit
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import DeviceMemory, FinishReason, GammaNote, GammaReason
 from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLong
@@ -618,6 +619,16 @@ async def test_the_panel_cycles_and_follows_resizes() -> None:
         await chat.until(lambda: not compact.display and not full.display)
         await chat.press("f4")
         await chat.until(lambda: full.display)
+
+
+async def test_what_drafting_brought_stays_on_the_screen_whatever_the_panel_shows() -> None:
+    async with chatting(size=(120, 40)) as chat:
+        await chat.ask("One?")
+        sentence = benefit(chat.app.dashboard.state.figures)
+        assert sentence
+        for _ in PanelForm:
+            await chat.press("f4")
+            await chat.until(lambda: sentence in " ".join(chat.screen().split()), "the sentence")
 
 
 def test_panel_layout_fits_any_size() -> None:

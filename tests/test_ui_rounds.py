@@ -158,6 +158,9 @@ def test_the_cost_is_told_beside_that_of_plain_decoding() -> None:
     assert "9 ms" in text
     assert "21 ms" in text  # three passes of 7
     assert "2.3× as fast as without drafting" in text
+    alone = inside(0, guesses=())
+    text = "\n".join(line.plain for line in detail(alone, RoundPicture(PictureKind.END), 76))
+    assert "1 token in one pass (this round alone)" in text
 
 
 def test_a_round_that_would_be_decided_otherwise_today_is_told() -> None:

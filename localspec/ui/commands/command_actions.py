@@ -31,7 +31,7 @@ def speculation(app: CommandContext, argument: str) -> None:
     if wanted and session.speculation_note:
         raise UsageError(f"speculation is not available: {session.speculation_note}")
     app.engine.speculate(wanted)
-    app.status.flash(f"speculation {'on' if wanted else 'off'} from the next round on")
+    app.status.flash(f"speculation {'on' if wanted else 'off'} from now on")
 
 
 def set_parameter(app: CommandContext, argument: str) -> None:
@@ -293,6 +293,7 @@ def panel(app: CommandContext, argument: str) -> None:
     if argument and argument.lower() not in list(PanelForm):
         raise UsageError(f"the panel cannot be “{argument}”", "Say /panel full, compact or off.")
     app.dashboard.cycle(argument.lower())
+    app.show_phase()  # the status line says what the panel does not
 
 
 def theme(app: CommandContext, argument: str) -> None:

@@ -178,12 +178,12 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     Command(
         "twice", "[PROMPT]",
         "answer PROMPT, or the last one, without and with speculation, side by side",
-        actions.twice, keys="ctrl+b", when=IDLE,
+        actions.twice, keys="ctrl+b", footer="Compare", when=IDLE,
         able=lambda app: _drafted(app) and (_begun(app) or bool(app.prompt.text.strip())),
     ),
     Command(
         "round", "[N]", "look inside a round of an answer: guesses, checks and why, in slow motion",
-        actions.inside, keys="ctrl+s,alt+r", when=LOADED, able=_known,
+        actions.inside, keys="ctrl+s,alt+r", footer="Rounds", when=LOADED, able=_known,
     ),
     Command(
         "system", "[TEXT|none]", "show or set the system prompt", actions.system, when=LOADED,

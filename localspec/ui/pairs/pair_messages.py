@@ -40,9 +40,9 @@ def what_get_does(wanted: PullRequest | None, known: RankedPair | None) -> str:
 
 
 def proposal(best: Sequence[RankedPair], speed: MachineSpeed, key: str) -> str:
-    """What the key does, then the proposed pairs: the first lines stay in sight."""
+    """The proposed pairs, the best first, and what the key does."""
     lines = ranking.proposal_lines(best)
-    return "\n".join([key, f"for this machine ({speed.basis(best)}):", *lines])
+    return "\n".join([f"for this machine ({speed.basis(best)}):", *lines, key])
 
 
 def answers_now(wanted: PullRequest, known: RankedPair | None) -> str:

@@ -232,7 +232,7 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     counts = now.drafted, now.accepted, now.generated
     rate = Content.assemble(("accepted ", MUTED), (f"{accepted_words(*counts):>5} ", "bold"))
     lines.append(Content.assemble(rate, bar(accepted_share(*counts), width - rate.cell_length)))
-    if len(state.acceptances) > 1:  # a full column is everything accepted
+    if now.drafted and len(state.acceptances) > 1:  # a full column is everything accepted
         label = ("over time ", MUTED)
         room = width - len(label[0])
         lines.append(

@@ -331,7 +331,9 @@ def _cost(inside: RoundExplanation, width: int) -> list[Content]:
         )
         for name, value, how in rows
     ]
-    gain = f", {baseline / total:.1f}× as fast as without drafting" if total and baseline else ""
+    gain = ""
+    if inside.guesses and total and baseline:
+        gain = f", {baseline / total:.1f}× as fast as without drafting"
     count = f"{tokens} token{'s' if tokens > 1 else ''} in one pass{gain} (this round alone)"
     return [*lines, *_wrapped(width, (count, "bold"))]
 
