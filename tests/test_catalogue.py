@@ -28,7 +28,7 @@ from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.hub import pair_pull
 from localspec.pairs.hub.pair_pull import PullRequest
-from localspec.pairs.names import catalogue, references, resolver
+from localspec.pairs.names import catalogue, references, repository_files, resolver
 from localspec.pairs.names.references import Reference
 from tests.support import gguf_models, ggufs, toy
 from tests.support.heads import write_dflash
@@ -213,31 +213,31 @@ FILES = [
     ],
 )
 def test_quants_are_chosen_as_llama_cpp_does(text: str, expected: str) -> None:
-    assert references.choose(FILES, references.parse(text)) == [expected]
+    assert repository_files.choose(FILES, references.parse(text)) == [expected]
 
 
 def test_split_files_come_whole() -> None:
     expected = FILES[-2:]
-    assert references.choose(FILES, references.parse("u/r:Q6_K")) == expected
+    assert repository_files.choose(FILES, references.parse("u/r:Q6_K")) == expected
     for part in expected:
-        assert references.choose(FILES, references.parse(f"u/r:{part}")) == expected
+        assert repository_files.choose(FILES, references.parse(f"u/r:{part}")) == expected
 
 
 def test_defaults_fall_back() -> None:
-    assert references.choose(["m-Q8_0.gguf", "m-Q5_K.gguf"], references.parse("u/r")) == [
+    assert repository_files.choose(["m-Q8_0.gguf", "m-Q5_K.gguf"], references.parse("u/r")) == [
         "m-Q8_0.gguf"
     ]
-    assert references.choose(["b.gguf", "a.gguf"], references.parse("u/r")) == ["a.gguf"]
+    assert repository_files.choose(["b.gguf", "a.gguf"], references.parse("u/r")) == ["a.gguf"]
     only_unsloth = ["m-UD-Q4_K_M.gguf", "m-Q2_K.gguf"]
-    assert references.choose(only_unsloth, references.parse("u/r")) == ["m-UD-Q4_K_M.gguf"]
+    assert repository_files.choose(only_unsloth, references.parse("u/r")) == ["m-UD-Q4_K_M.gguf"]
 
 
 def test_quants_that_are_not_there_list_those_that_are() -> None:
     with pytest.raises(NotOnHub) as caught:
-        references.choose(FILES, references.parse("u/r:Q3_K"))
+        repository_files.choose(FILES, references.parse("u/r:Q3_K"))
     assert caught.value.remedy == "It has: Q6_K, BF16, IQ4_XS, Q2_K, Q4_K_M, Q8_0, UD-Q4_K_M."
     with pytest.raises(NotOnHub):
-        references.choose(FILES[:1], references.parse("u/r"))
+        repository_files.choose(FILES[:1], references.parse("u/r"))
 
 
 # --- the curated list -------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_every_curated_pair_is_well_formed() -> None:
             assert references.parse(str(side.reference)) == side.reference
             assert side.file.endswith(".gguf")
             assert bool(side.sha256) == bool(side.revision)
-        assert references.is_model(entry.target.file)
+        assert repository_files.is_model(entry.target.file)
 
 
 @pytest.mark.parametrize("name", ["muse-glimmer-30b", "lfm2.5-2.6b"])
@@ -299,7 +299,7 @@ def test_every_gemma_4_comes_with_its_assistant() -> None:
         assert "not used" not in entry.notes
         assert entry.draft is not None
         assert entry.draft.file.startswith("mtp-gemma-4-")
-        assert not references.is_model(entry.draft.file)  # nobody gets it who asks for a model
+        assert not repository_files.is_model(entry.draft.file)  # no model is meant by it
 
 
 def test_no_curated_head_is_called_unused_that_could_draft() -> None:

@@ -47,7 +47,7 @@ from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.params import Accept, SamplingParams
 from localspec.engine.round.verify import Draft
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
-from localspec.loading.load import check
+from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.measured_costs import identity_of
 from localspec.loading.planning import load_plan
@@ -65,7 +65,15 @@ from localspec.pairs.report.examine import examine
 from .support import toy, wrong_heads
 from .support.gemma4 import Assistant, write_assistant, write_gemma4
 from .support.gguf_models import Sizes, vocabulary_of, write_llama, write_random_qwen35
-from .support.heads import Block, Eagle, write_chain, write_dflash, write_eagle3, write_mtp
+from .support.heads import (
+    Block,
+    Eagle,
+    split_mtp,
+    write_chain,
+    write_dflash,
+    write_eagle3,
+    write_mtp,
+)
 from .support.hub_world import World
 from .test_toy import PROMPTS as ASKED
 
@@ -670,6 +678,51 @@ def test_a_guess_leaves_nothing_behind(blocks: Engine) -> None:
     made.start(0)
     made.read(text[:1], states[:1], output=False)
     assert not np.array_equal(made.guess(300, 3)(300, 0), first[0])
+
+
+@pytest.mark.parametrize("kind", ["mtp", "hybrid", "chain"])
+def test_mtp_layers_in_a_file_of_their_own_draft_as_those_inside(kind: str, tmp_path: Path) -> None:
+    whole = WITHIN[kind](tmp_path / "whole.gguf")
+    split_mtp(whole, tmp_path / "trunk.gguf", tmp_path / "mtp-trunk.gguf")
+    found = []
+    for target, head_of_it in ((whole, whole), (tmp_path / "trunk.gguf", None)):
+        with ExitStack() as stack:
+            model = stack.enter_context(Model.load(target, mtp=head_of_it is not None))
+            alone = Model.load(tmp_path / "mtp-trunk.gguf", mtp=True)
+            stack.callback(alone.close)
+            context = stack.enter_context(Context(model, OPTIONS))
+            layers = model if head_of_it is not None else alone
+            made = stack.enter_context(head_of(layers, context, OPTIONS))
+            assert made.kind == MTP
+            engine = Engine(context, head_drafter(made))
+            prompt = ids(engine, PROMPTS[2])
+            done = rounds(engine, prompt, 3)
+            assert [t for each in done for t in each.tokens] == plain(engine, prompt)
+            found.append([(each.tokens, each.drafted) for each in done])
+    assert found[0] == found[1]
+
+
+def test_an_mtp_file_next_to_a_target_is_found_and_planned(tmp_path: Path) -> None:
+    whole = write_mtp(tmp_path / "whole.gguf")
+    trunk, head_file = tmp_path / "a" / "t.gguf", tmp_path / "a" / "mtp-t.gguf"
+    trunk.parent.mkdir()
+    split_mtp(whole, trunk, head_file)
+    request = LoadRequest(pair=str(trunk), draft="mtp", ctx_size=256, scan=False)
+    checked = check(request)
+    (draft,) = checked.drafts
+    assert (draft.kind, draft.files.paths, draft.inside) == (MTP, (head_file,), False)
+    plan = load_plan(checked)
+    session = load_session(checked, progress=lambda *_: None, cancel=Cancel())
+    try:
+        memory = session.memory()
+        taken = memory.target_weights + memory.draft_weights + memory.buffers
+        assert abs(plan.total - taken - memory.target_cache - memory.draft_cache) < 8e6
+    finally:
+        session.close()
+    with pytest.raises(UnsupportedModel, match="is a mtp head"):
+        check(replace(request, pair=str(head_file), draft="none"))
+    with pytest.raises(UnsupportedModel, match="continues a glm4moe model"):
+        check(LoadRequest(pair=str(toy.TARGET), draft=str(head_file), scan=False))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.outlook import MemoryFit
 from localspec.pairs.names import catalogue
 from localspec.pairs.names.catalogue import ListedPair
-from localspec.pairs.names.references import quant_bits, quant_of
+from localspec.pairs.names.repository_files import quant_bits, quant_of
 from localspec.pairs.report.examine import examine
 from tests.support import gguf_models
 from tests.support.hub_world import World

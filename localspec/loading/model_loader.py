@@ -201,11 +201,12 @@ class ModelLoader:
     def _draft(self, checked: CheckedDraft, setup: ModelSetup, target: Context) -> Context:
         """Load a draft model or a head, and make its context."""
         how = self._how(setup, draft=True)
-        if checked.kind == MTP:
+        if checked.inside:
             return self._kept(Head(target.model, target, how, self.cancel))
         reads = target.model if checked.kind in head_checks.FILES else None
-        model = self._model(checked.files.paths[0], setup, draft=True, reads=reads)
-        if reads:
+        mtp = checked.kind == MTP
+        model = self._model(checked.files.paths[0], setup, draft=True, mtp=mtp, reads=reads)
+        if reads or mtp:
             return self._kept(head_of(model, target, how, self.cancel))
         return self._kept(Context(model, how, self.cancel))
 

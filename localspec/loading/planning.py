@@ -17,6 +17,7 @@ from localspec.loading.load_request import LoadRequest
 from localspec.pairs.disk import trained_heads
 from localspec.pairs.gguf import head_checks, usable
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.free import Device, FreeMemory, read_speed
 from localspec.pairs.memory.need import ModelFacts, ModelSetup, draft_facts, facts, mtp_facts, need
 from localspec.pairs.memory.placement import (
@@ -29,7 +30,8 @@ from localspec.pairs.memory.placement import (
     usual_context,
 )
 from localspec.pairs.names import catalogue, resolver
-from localspec.pairs.report import vocabulary
+from localspec.pairs.report import heads_beside, vocabulary
+from localspec.pairs.report.model_source import ModelSource
 
 LEAST_CTX = 16
 UNQUANTISED = ("f32", "f16", "bf16")  # types of cached values that work without flash attention
@@ -46,11 +48,13 @@ class CheckedDraft:
         kind: the drafter's name.
         files: its files; for a head inside the target, the target's.
         facts: its sizes.
+        inside: whether it is a head inside the target.
     """
 
     kind: str
     files: ModelFiles
     facts: ModelFacts
+    inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +81,12 @@ class CheckedRequest:
     @property
     def mtp(self) -> bool:
         """Whether the head inside the target drafts, so that it is loaded with the target."""
-        return any(each.kind == MTP for each in self.drafts)
+        return any(each.inside for each in self.drafts)
 
     @property
     def models(self) -> tuple[ModelFiles, ...]:
         """The files of the target and its drafters, without a head inside the target."""
-        return (self.target, *(each.files for each in self.drafts if each.kind != MTP))
+        return (self.target, *(each.files for each in self.drafts if not each.inside))
 
     @property
     def heads(self) -> tuple[ModelFiles, ...]:
@@ -263,14 +267,22 @@ def checked_request(
     found = resolver.resolve(request.pair, request.draft, scan=request.scan)
     target = _chat_model(read(found.target))
     drafts = [_checked_draft(read(path), target) for path in found.drafts]
-    asked = found.asked
-    if asked.mtp or (asked.own and head_checks.has_usable_mtp(target.header)):
-        head_checks.require_mtp(target.header, str(target.paths[0]))
-        drafts.append(CheckedDraft(MTP, target, mtp_facts(target.header)))
+    asked, inside = found.asked, head_checks.has_usable_mtp(target.header)
+    if inside and (asked.own or MTP in asked.heads):
+        drafts.append(CheckedDraft(MTP, target, mtp_facts(target.header), inside=True))
+    own = (MTP,) if inside else ()
+    drafts += [_head_next_to(target, kind) for kind in asked.heads if kind not in own]
     _user_limits(request, facts(target.header))
     return CheckedRequest(
         request, settings, found.name, target, tuple(drafts), asked.lookup, found.draft_reason
     )
+
+
+def _head_next_to(target: ModelFiles, kind: str) -> CheckedDraft:
+    """The head of this kind in a file next to the target."""
+    known = ModelSource(target.header, target.file_bytes, target.paths)
+    found = heads_beside.required(known, kind, RetryPolicy())
+    return _checked_draft(ModelFiles(found.header, found.paths, found.n_bytes), target)
 
 
 def _checked_draft(draft: ModelFiles, target: ModelFiles) -> CheckedDraft:
@@ -278,7 +290,7 @@ def _checked_draft(draft: ModelFiles, target: ModelFiles) -> CheckedDraft:
     header = draft.header
     if head_checks.is_head(header):
         head_checks.require_head(draft, target.header)
-        return CheckedDraft(header.architecture, draft, draft_facts(header))
+        return CheckedDraft(head_checks.head_kind(header), draft, draft_facts(header))
     compared = vocabulary.check(target.header, _chat_model(draft).header)
     kind = DRAFT if compared.compatible else CROSS_VOCABULARY
     return CheckedDraft(kind, draft, draft_facts(header))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from localspec.pairs.gguf import gguf_writer, header
 from tests.support import toy
 from tests.support.gguf_models import Sizes, Vocabulary, Weights, read_vocabulary
 
@@ -216,6 +217,26 @@ def write_mtp(
         if number >= trunk.n_layer:
             weights.predicts(layer, width)
     return weights.save()
+
+
+def split_mtp(whole: Path, trunk: Path, head: Path) -> None:
+    """Write a target's layers and its MTP layers as two files, each with embedding and output."""
+    found = header.read_header(whole)
+    layers, more = found.setting("block_count"), found.setting("nextn_predict_layers")
+    with whole.open("rb") as file:
+        metadata = dict(header.raw_metadata(file))
+        tensors = []
+        for each in found.tensors:
+            file.seek(found.data_offset + each.offset)
+            data = file.read(each.n_bytes)
+            tensors.append(gguf_writer.PackedTensor(each.name, each.type, each.shape, data))
+    last = tuple(f"blk.{at}." for at in range(layers - more, layers))
+    alone = [each for each in tensors if each.name.startswith((*last, "output", "token_embd"))]
+    before = [each for each in tensors if not each.name.startswith(last)]
+    fewer = {found.arch_key("block_count"): layers - more}
+    without = {name: each for name, each in metadata.items() if "nextn_predict" not in name}
+    gguf_writer.write(trunk, {**without, **fewer}, before)
+    gguf_writer.write(head, metadata, alone)
 
 
 def write_chain(path: Path, *, nextn: int = 3, without: Sequence[str] = (), seed: int = 0) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from localspec import formats
@@ -12,6 +14,7 @@ from localspec.errors import Cancelled, Ended
 from localspec.pairs.hub.pair_pull import PullProgress, execute, plan, require_room
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.report import describe
+from localspec.pairs.report.heads_beside import HeadOffer
 from localspec.safe_text import unbroken
 
 
@@ -23,9 +26,24 @@ from localspec.safe_text import unbroken
     help="With commas: files, Hub references, pairs' names, `auto`, `lookup`; or `none`.",
 )
 @click.option("--name", metavar="NAME", help="What to call the pair; derived when left out.")
+@click.option(
+    "--quant",
+    metavar="QUANT",
+    help="The target's quant, such as Q5_K_M; `best` for the one that suits this machine.",
+)
+@click.option("-y", "--yes", is_flag=True, help="Fetch the head next to the target as well.")
 @SCAN
 @click.option("--dry-run", is_flag=True, help="Check everything, fetch nothing.")
-def command(pair: str, draft: str | None, name: str | None, scan: bool, dry_run: bool) -> None:
+def command(
+    *,
+    pair: str,
+    draft: str | None,
+    name: str | None,
+    quant: str | None,
+    yes: bool,
+    scan: bool,
+    dry_run: bool,
+) -> None:
     """Download a target, and its draft if it has one, checked before gigabytes move.
 
     PAIR is a name from `localspec list`, or a Hub reference: user/repo[:QUANT|:file.gguf][@rev].
@@ -35,8 +53,13 @@ def command(pair: str, draft: str | None, name: str | None, scan: bool, dry_run:
     retries = RetryPolicy(note=line.show)
     try:
         with raising():
-            found = plan(pair, draft, name, retries, scan=scan)
+            found = plan(pair, draft, name, retries, scan=scan, quant=quant)
             line.clear()
+            offer = found.report.offer
+            if offer is not None and (yes or (not dry_run and _wants(offer))):
+                with_head = f"auto,{offer.kind}"
+                found = plan(pair, with_head, name, retries, scan=scan, quant=quant)
+                line.clear()
             for said in describe.lines(found.report):
                 click.echo(unbroken(said))
             missing, free = formats.size(found.report.missing), formats.size(found.free)
@@ -60,6 +83,14 @@ def command(pair: str, draft: str | None, name: str | None, scan: bool, dry_run:
     finally:
         line.clear()
     click.echo(f"installed as {record.name}: try `localspec chat {record.name}`")
+
+
+def _wants(offer: HeadOffer) -> bool:
+    """Whether the user wants a head that was found next to the target; no without a terminal."""
+    if not sys.stdin.isatty():
+        return False
+    click.echo(unbroken(f"head        next to the target: {describe.offer_line(offer)}"))
+    return click.confirm(f"Fetch it as well, {formats.size(offer.head.missing)}?", default=True)
 
 
 def _describe(progress: PullProgress) -> str:

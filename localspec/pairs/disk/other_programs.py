@@ -31,7 +31,8 @@ from localspec.pairs.memory.need import active_share
 from localspec.pairs.memory.outlook import unread
 from localspec.pairs.names import catalogue
 from localspec.pairs.names.catalogue import ListedPair
-from localspec.pairs.names.references import is_model, quant_of
+from localspec.pairs.names.draft_option import HEADS
+from localspec.pairs.names.repository_files import is_model, quant_of
 from localspec.pairs.names.reserved_names import FORMER_STARTER
 from localspec.safe_text import decoded, one_line
 
@@ -52,7 +53,7 @@ _STEP: Final = 1 << 20  # bytes searched at a time
 _LARGEST_JSON: Final = 1 << 20
 _LONGEST_TEXT: Final = 200
 # Words with another meaning where a model is named.
-_TAKEN: Final = (FORMER_STARTER, "none", "auto", "lookup", "mtp")
+_TAKEN: Final = (FORMER_STARTER, "none", "auto", "lookup", *HEADS)
 _ODD: Final = re.compile(r"[^A-Za-z0-9._+-]+")
 _DIGEST: Final = re.compile(r"sha256[:-]([0-9a-f]{64})")
 _MODEL_LAYER: Final = "application/vnd.ollama.image.model"

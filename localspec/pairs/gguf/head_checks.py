@@ -1,9 +1,9 @@
 """Checks of draft heads by their headers, before llama.cpp crashes or gives wrong results.
 
 An EAGLE-3 or DFlash head or a Gemma 4 assistant is a separate file; MTP is a layer after the
-target's last one. llama.cpp assumes without a check that a head was made for its target
-(src/models/eagle3.cpp, dflash.cpp, gemma4-assistant.cpp, those with a `graph_mtp`,
-src/llama-graph.cpp, src/llama-kv-cache.cpp).
+target's last one, in the target's file or in one of its own. llama.cpp assumes without a check that
+a head was made for its target (src/models/eagle3.cpp, dflash.cpp, gemma4-assistant.cpp, those with
+a `graph_mtp`, src/llama-graph.cpp, src/llama-kv-cache.cpp).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from localspec.pairs.report import vocabulary
 EAGLE3: Final = "eagle3"
 DFLASH: Final = "dflash"
 ASSISTANT: Final = "gemma4-assistant"
-MTP: Final = "mtp"  # the name of the head inside a target
+MTP: Final = "mtp"  # the name of a layer that predicts more tokens, wherever it is
 FILES: Final = (EAGLE3, DFLASH, ASSISTANT)
-"""Architectures of heads that are separate files."""
+"""Architectures of heads that are separate files; an MTP file has that of its target."""
 
 _TAPS: Final = 3  # of EAGLE-3
 _LEAST_PLACES: Final = 2  # the newest token, and one to guess
@@ -60,9 +60,16 @@ _MTP: Final = {
 _CHAINS: Final = ("step35", "hy_v3")  # llama.cpp uses several MTP layers of these, one per token
 
 
+def head_kind(header: GgufHeader) -> str:
+    """What drafts in the file: one of `FILES`, or `MTP`; empty if it is no head."""
+    if header.architecture in FILES:
+        return header.architecture
+    return MTP if usable.holds_mtp_alone(header) else ""
+
+
 def is_head(header: GgufHeader) -> bool:
     """Whether the file is a draft head."""
-    return header.architecture in FILES
+    return bool(head_kind(header))
 
 
 def has_usable_mtp(target: GgufHeader) -> bool:
@@ -129,6 +136,12 @@ def _refuse(problems: Iterator[str], what: str) -> None:
 
 
 def _own_problems(head: GgufHeader) -> Iterator[str]:
+    if head_kind(head) == MTP:
+        yield from _mtp_problems(head)
+        names = {tensor.name for tensor in head.tensors}
+        lacking = {"token_embd.weight", "output_norm.weight"} - names
+        yield from (f"it lacks the tensor {name}" for name in sorted(lacking))
+        return
     if head.setting("attention.key_length") != head.setting("attention.value_length"):
         yield "its keys and values differ in width"
     if head.architecture == ASSISTANT:
@@ -220,7 +233,8 @@ def _of(found: list[int], layer: int) -> int:
 
 
 def _fit_problems(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
-    yield from (_sharing if head.architecture == ASSISTANT else _tapping)(head, target)
+    problems = {ASSISTANT: _sharing, MTP: _predicting}.get(head_kind(head), _tapping)
+    yield from problems(head, target)
     sizes = vocabulary.vocabulary(target).size, vocabulary.vocabulary(head).size
     if sizes[0] != sizes[1]:
         yield f"it knows {sizes[1]:,} tokens, the target {sizes[0]:,}"
@@ -247,6 +261,15 @@ def _tapping(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
     table = tensors.get("d2t")
     if table is not None and (table.type != "I64" or "output" in borrowed):
         yield "its table of tokens (d2t) has no output of its own, or another type"
+
+
+def _predicting(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
+    """Problems of a head that continues the target's layers (MTP)."""
+    if head.architecture != target.architecture:
+        yield f"it continues a {head.architecture} model, the target is a {target.architecture}"
+    width, wanted = target.setting("embedding_length"), head.setting("embedding_length")
+    if wanted != width:
+        yield f"it reads states of {wanted:,} numbers, the target has {width:,}"
 
 
 def _sharing(head: GgufHeader, target: GgufHeader) -> Iterator[str]:

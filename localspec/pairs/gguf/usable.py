@@ -87,6 +87,22 @@ def may_write(architecture: str, kind: str) -> bool:
     return kind in ("", "model") and not other
 
 
+def holds_mtp_alone(header: GgufHeader) -> bool:
+    """Whether a file holds multi-token prediction layers without the model before them.
+
+    llama.cpp goes by the same tensors (src/models, `mtp_only`). Of a split model the first header
+    does not list them all, so it is never taken for such a head.
+    """
+    last = header.setting("block_count") - 1
+    names = {tensor.name for tensor in header.tensors}
+    return (
+        header.setting("nextn_predict_layers") > 0
+        and header.integer("split.count", 1) <= 1
+        and "blk.0.attn_norm.weight" not in names
+        and f"blk.{last}.nextn.eh_proj.weight" in names
+    )
+
+
 def _require_writer(header: GgufHeader, label: str) -> None:
     architecture, kind = header.architecture, header.text("general.type", "model")
     if kind != "model" or architecture in _PARTS:
@@ -94,11 +110,14 @@ def _require_writer(header: GgufHeader, label: str) -> None:
         raise UnsupportedModel(
             f"{label} is a part of a model ({part}), not a model", "Name the model itself."
         )
-    if architecture in _HEADS:
+    mtp = "mtp" if holds_mtp_alone(header) else ""
+    if architecture in _HEADS or mtp:
         raise UnsupportedModel(
-            f"{label} is a {architecture} head, which reads the target's hidden states",
+            f"{label} is a {mtp or architecture} head, which reads the target's hidden states",
             "Name the model that it was made for; a head in a file of its own goes with --draft.",
         )
+    if not header.tensors and header.integer("split.count", 1) <= 1:
+        raise UnsupportedModel(f"{label} is a vocabulary without a model", "Name the model itself.")
     pooled = header.setting("pooling_type") > 0
     causal = header.metadata.get(header.arch_key("attention.causal"), True)
     if pooled or causal is False or architecture.endswith(_ENCODERS):

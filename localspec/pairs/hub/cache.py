@@ -19,7 +19,8 @@ from localspec.errors import HubError, NotOnHub, UsageError
 from localspec.pairs.disk import folders
 from localspec.pairs.hub.environment import hub_settings
 from localspec.pairs.hub.retries import RetryPolicy
-from localspec.pairs.names import references
+from localspec.pairs.names import repository_files
+from localspec.pairs.names.draft_option import HEADS
 from localspec.pairs.names.references import Reference
 from localspec.private import write_whole
 from localspec.safe_text import reason
@@ -169,12 +170,35 @@ def free_bytes(folder: Path) -> int:
 
 def find(reference: Reference) -> list[Path]:
     """Find all parts of the model that `reference` means; empty if any is missing in the cache."""
-    for snapshot in _snapshots(repo_folder(reference.repo), reference.revision):
-        with contextlib.suppress(NotOnHub, OSError):  # the model is missing, or unreadable
-            paths = [path for path in sorted(snapshot.rglob("*.gguf")) if folders.is_file(path)]
-            files = {path.relative_to(snapshot).as_posix(): path for path in paths}
-            return [files[name] for name in references.choose(files, reference)]
+    for files in _cached(reference):
+        with contextlib.suppress(NotOnHub):
+            return [files[name] for name in repository_files.choose(files, reference)]
     return []
+
+
+def find_head(reference: Reference) -> Path | None:
+    """Find the head that a repository named as a draft gives, by its name; None without one."""
+    for files in _cached(reference):
+        sizes = {name: path.stat().st_size for name, path in files.items()}
+        try:
+            model = repository_files.choose(files, reference)[0]
+        except NotOnHub:
+            model = ""
+        for kind in HEADS:
+            names = repository_files.heads(
+                sizes, kind, model=model, quant=reference.quant, far=False
+            )
+            if names:
+                return files[names[0]]
+    return None
+
+
+def _cached(reference: Reference) -> Iterator[dict[str, Path]]:
+    """The GGUF files of each snapshot that a reference may mean, by their names."""
+    for snapshot in _snapshots(repo_folder(reference.repo), reference.revision):
+        with contextlib.suppress(OSError):  # it cannot be read
+            paths = [path for path in sorted(snapshot.rglob("*.gguf")) if folders.is_file(path)]
+            yield {path.relative_to(snapshot).as_posix(): path for path in paths}
 
 
 def _snapshots(folder: Path, revision: str) -> list[Path]:

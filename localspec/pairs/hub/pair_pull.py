@@ -79,7 +79,13 @@ class PullPlan:
 
 
 def plan(
-    pair: str, draft: str | None, name: str | None, retries: RetryPolicy, *, scan: bool = True
+    pair: str,
+    draft: str | None,
+    name: str | None,
+    retries: RetryPolicy,
+    *,
+    scan: bool = True,
+    quant: str | None = None,
 ) -> PullPlan:
     """Look at a pair and check that pulling it makes sense; no weights are fetched.
 
@@ -89,6 +95,7 @@ def plan(
         name: the pair's new name; None derives one.
         retries: the caller's.
         scan: whether to consider models of other programs on this disk.
+        quant: the target's, as in `examine`; None leaves it to the name.
 
     Raises:
         VocabularyMismatch: the draft cannot serve the target.
@@ -101,7 +108,7 @@ def plan(
         raise UsageError(f"{STARTER} is here: {path}", f"Run `localspec chat {STARTER}`.")
     if name is not None:
         installed.check_name(name)
-    report = examine(pair, draft, retries, scan=scan)
+    report = examine(pair, draft, retries, scan=scan, quant=quant)
     for drafts in report.drafts:
         vocabulary.check(report.target.header, drafts.header)
     report = replace(report, name=_choose_name(name, report))

@@ -14,7 +14,7 @@ from math import gcd, prod
 from typing import Final
 
 from localspec.limits import HEAD_BATCH, HEAD_REACH, MAX_BATCH_OUTPUTS
-from localspec.pairs.gguf.head_checks import ASSISTANT, FILES, has_usable_mtp
+from localspec.pairs.gguf.head_checks import ASSISTANT, MTP, has_usable_mtp, head_kind
 from localspec.pairs.gguf.header import GGML_TYPES, GgufHeader, padded
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
@@ -185,9 +185,15 @@ def draft_facts(draft: GgufHeader, more_bytes: int = 0) -> ModelFacts:
     """The sizes of a draft model or a head's file, in addition to those of the target."""
     found = facts(draft, more_bytes)
     found = replace(found, table=_TOKEN_BYTES * found.vocab)
-    if draft.architecture not in FILES:
+    kind = head_kind(draft)
+    if not kind:
         return found
-    if draft.architecture == ASSISTANT:
+    if kind == MTP:
+        ends = found.other_weights, found.output_weights
+        return replace(
+            mtp_facts(draft), other_weights=ends[0], output_weights=ends[1], table=found.table
+        )
+    if kind == ASSISTANT:
         return _assistant_facts(found, draft, more_bytes)
     # The head reads the inputs of several target layers. llama.cpp also reserves the buffer in
     # which they are computed, so they are held twice.
@@ -217,7 +223,7 @@ def own_head(target: GgufHeader) -> list[ModelFacts]:
 
 
 def mtp_facts(target: GgufHeader) -> ModelFacts:
-    """The sizes of the layer inside a target that drafts (MTP), without those of the target."""
+    """The sizes of the layers that draft (MTP), without those of the model before them."""
     whole, layers = facts(target), min(_number(target, "block_count"), _MAX_LAYERS)
     trunk = max(0, layers - _number(target, "nextn_predict_layers"))
     weights = _weights(target, layers, layers, 0)[0][trunk:]

@@ -15,7 +15,8 @@ from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.need import active_share, draft_facts, facts, own_head
 from localspec.pairs.memory.outlook import MemoryFit, counted, unread
-from localspec.pairs.names.references import Reference, quant_bits, quant_of
+from localspec.pairs.names.references import Reference
+from localspec.pairs.names.repository_files import quant_bits, quant_of
 from localspec.pairs.names.reserved_names import STARTER
 from localspec.safe_text import decoded
 

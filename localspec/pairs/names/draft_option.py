@@ -10,7 +10,8 @@ from localspec.errors import UsageError
 AUTO: Final = "auto"
 NONE: Final = "none"
 _LOOKUP: Final = "lookup"
-_MTP: Final = "mtp"
+HEADS: Final = ("mtp", "dspark", "dflash", "eagle3")
+"""Kinds of draft heads, in the order in which llama.cpp prefers them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,20 +21,20 @@ class AllowedDrafters:
     Attributes:
         own: the pair's own draft or one known for its target, and a head inside the target.
         lookup: whether repeated text is copied.
-        mtp: whether the head inside the target must be there and draft.
+        heads: kinds of heads that must be there and draft: in the target's file, or next to it.
         named: files, references and pairs' names of draft models.
     """
 
     own: bool = False
     lookup: bool = False
-    mtp: bool = False
+    heads: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
 
     @property
     def why_no_model(self) -> str:
         """Why no file drafts, if neither the pair's own drafters nor others were asked for."""
-        if self.mtp:
-            return "the head inside the target was named"
+        if self.heads:
+            return f"the target's own head was named ({', '.join(self.heads)})"
         return "what repeats is copied (lookup)" if self.lookup else "none was wanted"
 
 
@@ -57,10 +58,10 @@ def parse(text: str | None) -> AllowedDrafters:
     return AllowedDrafters(
         own=AUTO in known,
         lookup=not {AUTO, _LOOKUP}.isdisjoint(known),
-        mtp=_MTP in known,
+        heads=tuple(kind for kind in known if kind in HEADS),
         named=tuple(
             word
             for word, lower in zip(words, known, strict=True)
-            if lower not in (AUTO, _LOOKUP, _MTP, NONE)
+            if lower not in (AUTO, _LOOKUP, *HEADS, NONE)
         ),
     )

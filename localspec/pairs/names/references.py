@@ -1,4 +1,4 @@
-"""Hub references as people write them, and the files of a repository that they mean.
+"""Hub references as people write them.
 
 ``user/repo[:QUANT|:file.gguf][@revision]``, and URLs.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from localspec.errors import BadReference, NotOnHub
+from localspec.errors import BadReference
 from localspec.pairs.disk import folders
-from localspec.pairs.gguf.header import GGML_TYPES, SPLIT_NAME, split_names
 
 _REPO: Final = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
 _QUANT: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,39}", re.ASCII)
@@ -25,13 +23,6 @@ _IN_URLS: Final = ("blob", "resolve", "raw", "tree")
 _LONGEST_NAME: Final = 255  # bytes that file systems allow
 _FORMS: Final = (
     "Write user/repo, user/repo:QUANT or user/repo:file.gguf, with @revision after it if need be."
-)
-# The fallbacks of llama.cpp's -hf, in this order, before it takes the first file.
-DEFAULTS: Final = ("Q4_K_M", "Q8_0")
-_BITS: Final = {name: 8 * size / n for name, n, size in GGML_TYPES.values() if "K" not in name}
-_NOT_A_MODEL: Final = re.compile(r"mmproj|imatrix|(^|/)(mtp|eagle3|dflash|dspark)-", re.I)
-_QUANT_IN_NAME: Final = re.compile(
-    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4\w*|BF16|F16|F32))(?=[-.]|$)", re.I
 )
 
 
@@ -163,86 +154,3 @@ def _checked(text: str, reference: Reference) -> Reference:
     if revision and (not _REVISION.fullmatch(revision) or ".." in revision):
         raise BadReference(f"{revision!r} in {text!r} is not a revision", _FORMS)
     return reference
-
-
-def choose(files: Iterable[str], reference: Reference) -> list[str]:
-    """Choose the file among `files` that `reference` means, with all parts if it is split.
-
-    Raises:
-        NotOnHub: the file or quant does not exist, or the repository has no model; the message
-            lists what exists.
-    """
-    names = sorted(files)
-    models = [name for name in names if is_model(name)]
-    if reference.file:
-        first = _by_name(names, models, reference)
-    elif not models:
-        raise NotOnHub(
-            f"{reference.repo} holds no GGUF model",
-            "Look for a repository whose name ends in -GGUF.",
-        )
-    else:
-        first = _by_quant(models, reference)
-    parts = split_names(first)
-    missing = [part for part in parts if part not in names]
-    if missing:
-        raise NotOnHub(
-            f"{reference.repo} lacks {missing[0]}, a part of {first}", "Choose another quant."
-        )
-    return parts
-
-
-def is_model(name: str) -> bool:
-    """Whether `name` is a model's file: not a projector, a head or a later part."""
-    split = SPLIT_NAME.match(name)
-    return (
-        name.lower().endswith(".gguf")
-        and not _NOT_A_MODEL.search(name)
-        and (split is None or int(split["no"]) == 1)
-    )
-
-
-def quant_of(name: str) -> str:
-    """The quant in a file name, such as ``Q4_K_M``; empty if there is none."""
-    split = SPLIT_NAME.match(name)
-    stem = split["stem"] if split else re.sub(r"\.gguf$", "", name, flags=re.I)
-    found = _QUANT_IN_NAME.findall(stem)
-    return found[-1].upper() if found else ""
-
-
-def quant_bits(quant: str) -> float:
-    """Approximate bits per weight of a quant such as ``Q4_K_M``; 0 if unknown.
-
-    A name with a K means a mixture: mostly the type with that digit, plus half a bit for scales,
-    and some finer types.
-    """
-    exact = _BITS.get(quant.upper())
-    digit = re.search(r"(?:Q|FP)(\d)", quant, re.I)
-    return exact or (int(digit[1]) + 0.75 if digit else 0.0)
-
-
-def _by_name(names: list[str], models: list[str], reference: Reference) -> str:
-    wanted = reference.file.lower()
-    for name in names:
-        if wanted in (name.lower(), name.rpartition("/")[2].lower()):
-            return split_names(name)[0]
-    raise NotOnHub(f"{reference.repo} has no file {reference.file}", _offer(models))
-
-
-def _by_quant(models: list[str], reference: Reference) -> str:
-    for quant in [reference.quant] if reference.quant else DEFAULTS:
-        exact = [name for name in models if quant_of(name) == quant.upper()]
-        ending = re.compile(rf"(?:^|[-._/]){re.escape(quant)}(?:[-.]|$)", re.I)
-        loose = [name for name in models if ending.search(name.rpartition("/")[2])]
-        if exact or loose:
-            return (exact or loose)[0]
-    if reference.quant:
-        raise NotOnHub(f"{reference.repo} has no quant {reference.quant}", _offer(models))
-    return models[0]
-
-
-def _offer(models: list[str]) -> str:
-    if not models:
-        return "It holds no GGUF model at all."
-    quants = dict.fromkeys(quant_of(name) or name for name in models)
-    return f"It has: {', '.join(list(quants)[:30])}."

@@ -124,6 +124,10 @@ def meaning(text: str, *, scan: bool = True) -> Meaning:
 def _drafts_on_disk(text: str, scan: bool) -> tuple[Path, ...]:
     """The files that `text` means as a drafter: of a pair, its own drafters if it has any."""
     meant = meaning(text, scan=scan)
+    if isinstance(meant, Reference) and not meant.file:
+        head = hub_cache.find_head(meant)
+        if head is not None:
+            return (head,)
     found = _files(meant, text)
     is_pair = isinstance(meant, InstalledPair | CuratedPair)
     return (found.drafts if is_pair else ()) or (found.target,)

@@ -10,6 +10,7 @@ from localspec.pairs.gguf import head_checks
 from localspec.pairs.memory.need import MemoryNeed, ModelSetup
 from localspec.pairs.memory.outlook import MemoryFit, MemoryOutlook
 from localspec.pairs.report.examine import TOO_LARGE, DraftCandidate, PairReport
+from localspec.pairs.report.heads_beside import HeadOffer
 from localspec.pairs.report.model_source import ModelSource
 from localspec.pairs.report.vocabulary import VocabularyReport
 from localspec.safe_text import one_line
@@ -21,6 +22,7 @@ _ROLES = ("target", "draft")
 def lines(report: PairReport) -> list[str]:
     """Render `report` for people, one finding per line."""
     found = [_model_line("target", report.target)]
+    found += [f"file        {line}" for line in (file_line(report),) if line]
     if report.draft is not None:
         found.append(f"{_model_line('draft', report.draft)} ({report.draft_reason})")
         found += [_model_line(_role(each), each) for each in report.besides]
@@ -30,6 +32,8 @@ def lines(report: PairReport) -> list[str]:
             found.append("lookup      drafts all the same: it copies what repeats, without a model")
     if head_checks.has_usable_mtp(report.target.header):
         found.append("head        inside the target: a layer that predicts more tokens (mtp)")
+    if report.offer is not None:
+        found.append(f"head        not used yet: {offer_line(report.offer)}")
     if report.vocabulary is not None:
         found.append(f"vocabulary  {_vocabulary(report.vocabulary)}")
     found.append(f"memory      {memory_line(report.outlook)}")
@@ -53,11 +57,37 @@ def draft_lines(report: PairReport, used: str | None, *, lookup: bool) -> list[s
         found.append(f"auto: {auto}, {report.draft_reason}; and lookup, which copies what repeats")
     if head_checks.has_usable_mtp(report.target.header):
         found.append("mtp: a head inside the target, which predicts more tokens")
+    if report.offer is not None:
+        found.append(f"a head next to the target: {offer_line(report.offer)}")
     shown = tuple(one for one in report.candidates if one.fits or one.on_disk)
     if others := len(report.candidates) - len(shown):
         models = "model does" if others == 1 else "models do"
         found.append(f"{others} more {models} not fit and would have to be fetched")
     return found + candidate_lines(shown)
+
+
+def offer_line(offer: HeadOffer) -> str:
+    """Name a head that could draft, its size, and the option that adds it."""
+    head, smaller = offer.head, offer.smaller
+    less = f"; a smaller one: {_short(smaller)}, {formats.size(smaller.n_bytes)}" if smaller else ""
+    size = formats.size(head.n_bytes)
+    return f"{_short(head)}, {size}, fits: --draft auto,{offer.kind} adds it{less}"
+
+
+def file_line(report: PairReport) -> str:
+    """Say which file of the target's repository suits this machine, and why; empty if unknown."""
+    best = report.suited
+    if best is None:
+        return ""
+    why = f"the best of {best.of} files that leaves room for {best.n_ctx:,} tokens of context"
+    if report.target.files[0].name == best.name:
+        return f"{best.quant} is {why}"
+    size, name = formats.size(best.n_bytes), best.quant or best.name
+    return f"{name} ({size}) suits this machine better: {why} (--quant {name} takes it)"
+
+
+def _short(source: ModelSource) -> str:
+    return source.files[0].name if source.files else source.label
 
 
 def drafting_line(used: str | None, *, lookup: bool) -> str:
@@ -163,6 +193,8 @@ def as_data(report: PairReport) -> dict[str, Any]:
         "vocabulary": compared and asdict(compared) | {"rule": compared.rule or None},
         "memory": fit_data(report.outlook.fit) | {"n_ctx": report.outlook.n_ctx},
         "plan": _plan_data(report.outlook),
+        "suited_file": report.suited and asdict(report.suited),
+        "offered_head": None if report.offer is None else _model_data(report.offer.head),
         "missing_bytes": report.missing,
         "candidates": [asdict(one) for one in report.candidates],
     }

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from localspec import formats
-from localspec.errors import DownloadCorrupt, HubOffline, LocalspecError, NotOnHub
+from localspec.errors import (
+    DownloadCorrupt,
+    HubOffline,
+    LocalspecError,
+    NotOnHub,
+    OutOfMemory,
+    UsageError,
+)
 from localspec.pairs.disk import folders, starter
 from localspec.pairs.disk import other_programs as others
 from localspec.pairs.disk.installed import InstalledPair
@@ -30,8 +37,10 @@ from localspec.pairs.names.draft_option import NONE, AllowedDrafters
 from localspec.pairs.names.references import Reference
 from localspec.pairs.names.reserved_names import STARTER
 from localspec.pairs.names.resolver import Meaning
-from localspec.pairs.report import model_source, vocabulary
+from localspec.pairs.report import heads_beside, model_source, vocabulary
+from localspec.pairs.report.heads_beside import HeadOffer
 from localspec.pairs.report.model_source import ModelSource
+from localspec.pairs.report.suited_file import BEST, ROOM_CTX, SuitedFile, of_same_model, suited
 from localspec.pairs.report.vocabulary import VocabularyReport
 
 # A draft that is not much smaller than its target costs more than it saves.
@@ -70,6 +79,8 @@ class PairReport:
         candidates: drafts that were tried in addition to the pair's own, if any.
         outlook: whether it fits, and how it would be loaded now.
         besides: further drafters, such as a head in addition to a draft model.
+        offer: a head next to a target that has no drafter with a file of its own.
+        suited: the file of the target's repository that suits this machine.
     """
 
     name: str
@@ -80,6 +91,8 @@ class PairReport:
     outlook: MemoryOutlook
     candidates: tuple[DraftCandidate, ...] = ()
     besides: tuple[ModelSource, ...] = ()
+    offer: HeadOffer | None = None
+    suited: SuitedFile | None = None
 
     @property
     def drafts(self) -> tuple[ModelSource, ...]:
@@ -133,6 +146,7 @@ def examine(
     free: Callable[[], FreeMemory] | None = None,
     scan: bool = True,
     further: bool = False,
+    quant: str | None = None,
 ) -> PairReport:
     """Examine a pair wherever its files are; a draft that does not fit is reported, not refused.
 
@@ -144,6 +158,7 @@ def examine(
         free: returns the free memory, None for the machine's main memory alone.
         scan: whether to consider models of other programs on this disk.
         further: whether to try more drafts for a pair that has a drafter already.
+        quant: a quant of the target's repository, or `BEST`; None leaves it to the name.
 
     Raises:
         HubError, ModelError, UsageError: a model cannot be found or read.
@@ -151,19 +166,22 @@ def examine(
     """
     asked = draft_option.parse(draft)
     meant = resolver.meaning(pair, scan=scan)
-    target = _target(meant, retries)
-    name = "" if isinstance(meant, Reference | Path) else meant.name
+    of_target = meant if quant is None else _with_quant(meant, quant, retries, free)
+    target = _target(of_target, retries)
+    name = _name(meant, quant)
     usable.require_usable(target.header, target.label)
     found, reason, candidates = _own_drafts(meant, target, retries, scan, asked)
-    if asked.named:
+    tag = of_target.quant if isinstance(of_target, Reference) else ""
+    if more := _asked_drafts(asked, target, retries, scan, tag):
         reason = reason if found else "named"
-        found = (*found, *(one for it in asked.named for one in _named_drafts(it, retries, scan)))
+        found = (*found, *more)
     resolver.require_different([each.paths[0] for each in found])
     if further and not candidates:
         candidates = _try_all((target, *found), retries, scan)
-    if asked.mtp:
-        head_checks.require_mtp(target.header, target.label)
-    own_heads = own_head(target.header) if asked.own or asked.mtp else []
+    inside = asked.own or head_checks.MTP in asked.heads
+    own_heads = own_head(target.header) if inside else []
+    drafted = found or own_heads or not asked.own
+    offer = None if drafted else heads_beside.offered(target, retries, quant=tag)
     sizes = [_draft_facts(each, target) for each in found]
     ahead = outlook_for(
         facts(target.header, target.more_bytes),
@@ -171,12 +189,52 @@ def examine(
         free and free(),
         n_ctx,
         lambda: read_speed(target.paths[0]) if target.paths else None,
-        besides=sizes[1:] + own_heads,
+        besides=[*sizes[1:], *own_heads],
         snapshots=0 if asked == AllowedDrafters() else SNAPSHOTS,
     )
     first = found[0] if found else None
     report = vocabulary.compare(target.header, first.header) if first else None
-    return PairReport(name, target, first, reason, report, ahead, candidates, tuple(found[1:]))
+    best, besides = suited(target, ahead.fit), tuple(found[1:])
+    return PairReport(name, target, first, reason, report, ahead, candidates, besides, offer, best)
+
+
+def _name(meant: Meaning, quant: str | None) -> str:
+    """The pair's short name, with a quant that was asked for; empty if it has none yet."""
+    name = "" if isinstance(meant, Reference | Path) else meant.name
+    return f"{name}-{quant.lower()}" if name and quant else name
+
+
+def _with_quant(
+    meant: Meaning, quant: str, retries: RetryPolicy, free: Callable[[], FreeMemory] | None
+) -> Reference:
+    """The repository of what a name means, with another quant.
+
+    Raises:
+        UsageError: the name means a file, which has its quant.
+        OutOfMemory: the best one is wanted, and none fits.
+    """
+    match meant:
+        case Reference(file=""):
+            repo = meant
+        case CuratedPair() | InstalledPair() if meant.target.repo:
+            repo = Reference(meant.target.repo)
+        case _:
+            raise UsageError(
+                "--quant chooses among the files of a repository, and this is one file",
+                "Name the repository, or leave --quant out.",
+            )
+    if quant.lower() != BEST:
+        return replace(repo, quant=quant)
+    found = model_source.from_hub(replace(repo, quant=""), retries, target=True)
+    ahead = outlook_for(facts(found.header, found.more_bytes), None, free and free())
+    best = suited(found, ahead.fit)
+    if best is None and len(list(of_same_model(found))) > 1:
+        raise OutOfMemory(
+            f"no file of {repo.repo} with four bits or more leaves room for {ROOM_CTX:,} tokens"
+            f" of context in 60 % of {formats.size(ahead.fit.total)}",
+            "Choose a smaller model, or name a quant.",
+        )
+    return replace(repo, quant="", file=best.name if best else found.files[0].name)
 
 
 _DraftsFound = tuple[Sequence[ModelSource], str, tuple[DraftCandidate, ...]]
@@ -190,14 +248,15 @@ def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
     return draft_facts(draft.header, draft.more_bytes)
 
 
-def _target(meant: Meaning, retries: RetryPolicy) -> ModelSource:
+def _target(meant: Meaning, retries: RetryPolicy, *, draft: bool = False) -> ModelSource:
+    """Look at what a name means: a target, or with `draft` a model or a head."""
     match meant:
         case InstalledPair():
             return model_source.from_record(meant.target, retries)
         case CuratedPair():
             return replace(_curated(meant, meant.target, retries), licence=meant.licence)
         case Reference():
-            return model_source.from_hub(meant, retries)
+            return model_source.from_hub(meant, retries, target=not draft)
         case FoundModel():
             target = model_source.local(meant.path)
             return replace(target, licence=target.licence or meant.licence)
@@ -230,11 +289,26 @@ def _curated(entry: CuratedPair, file: CuratedFile, retries: RetryPolicy) -> Mod
     return found
 
 
-def _named_drafts(text: str, retries: RetryPolicy, scan: bool) -> tuple[ModelSource, ...]:
+def _asked_drafts(
+    asked: AllowedDrafters, target: ModelSource, retries: RetryPolicy, scan: bool, quant: str
+) -> tuple[ModelSource, ...]:
+    """The drafters with files that were asked for: by name, or as heads next to the target."""
+    found = [one for it in asked.named for one in _named_drafts(it, target, retries, scan)]
+    inside = (head_checks.MTP,) if head_checks.has_usable_mtp(target.header) else ()
+    kinds = [kind for kind in asked.heads if kind not in inside]
+    found += [heads_beside.required(target, kind, retries, quant=quant) for kind in kinds]
+    return tuple(found)
+
+
+def _named_drafts(
+    text: str, target: ModelSource, retries: RetryPolicy, scan: bool
+) -> tuple[ModelSource, ...]:
     """What `text` means as a drafter: of a pair, its own drafters if it has any."""
     meant = resolver.meaning(text, scan=scan)
+    if isinstance(meant, Reference) and not meant.file:
+        return (heads_beside.of_draft(meant, target, retries),)
     drafts = _drafts_of(meant, retries) if isinstance(meant, InstalledPair | CuratedPair) else ()
-    return drafts or (_target(meant, retries),)
+    return drafts or (_target(meant, retries, draft=True),)
 
 
 def _own_drafts(

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
-from localspec.errors import DownloadCorrupt, HubOffline, ModelFileError, VocabularyMismatch
+from localspec.errors import (
+    DownloadCorrupt,
+    HubOffline,
+    ModelFileError,
+    UnsupportedModel,
+    VocabularyMismatch,
+)
 from localspec.pairs.disk import folders
 from localspec.pairs.disk.installed import InstalledModel
 from localspec.pairs.gguf import head_checks, usable
@@ -18,10 +26,13 @@ from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub.cache import RemoteFile
+from localspec.pairs.hub.client import RemoteRepo
 from localspec.pairs.hub.retries import RetryPolicy
-from localspec.pairs.names import references
+from localspec.pairs.names import references, repository_files
 from localspec.pairs.names.references import Reference
 from localspec.pairs.report import vocabulary
+
+_MOST_TRIED: Final = 8  # headers of files that one reference may mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,7 @@ class ModelSource:
         revision: the requested branch or tag.
         licence: from the repository; empty if unknown.
         gated: whether the repository is.
+        listing: the GGUF files of its repository; empty if the Hub was not asked.
     """
 
     header: GgufHeader
@@ -47,6 +59,7 @@ class ModelSource:
     revision: str = ""
     licence: str = ""
     gated: bool = False
+    listing: tuple[RemoteFile, ...] = ()
 
     @property
     def label(self) -> str:
@@ -110,16 +123,22 @@ def local(path: Path) -> ModelSource:
 
 
 def from_hub(
-    reference: Reference, retries: RetryPolicy, like: GgufHeader | None = None
+    reference: Reference,
+    retries: RetryPolicy,
+    like: GgufHeader | None = None,
+    *,
+    target: bool = False,
 ) -> ModelSource:
     """Look at a model on the Hub, reading a few MB at most of what is not on this disk.
 
-    Without a connection, a complete model in the cache is used.
+    If the names leave several files and the first is no model, the next ones are looked at. Without
+    a connection, a complete model in the cache is used.
 
     Args:
         reference: which model.
         retries: the caller's.
         like: a target; reading stops once the model cannot be a draft for it.
+        target: whether it must be a model that can chat, and not a head.
 
     Raises:
         VocabularyMismatch: it cannot be a draft for `like`.
@@ -136,22 +155,47 @@ def from_hub(
         if not paths:
             raise
         return _from_cache(reference, paths)
-    files = tuple(repo.files[name] for name in references.choose(repo.files, reference))
+    check = usable.require_usable if target else _require_usable
+    refused: list[UnsupportedModel] = []
+    for names in repository_files.candidates(repo.files, reference)[:_MOST_TRIED]:
+        found = of_repository(repo, names, retries, revision=reference.revision, like=like)
+        try:
+            check(found.header, found.label)
+        except UnsupportedModel as error:
+            refused.append(error)
+        else:
+            return found
+    raise refused[0]
+
+
+def of_repository(
+    repo: RemoteRepo,
+    names: Sequence[str],
+    retries: RetryPolicy,
+    *,
+    revision: str = "",
+    like: GgufHeader | None = None,
+) -> ModelSource:
+    """Look at these files of a repository, all parts of one model or a head.
+
+    Raises:
+        VocabularyMismatch, HubError, ModelFileError, Cancelled: as `from_hub`.
+    """
+    files = tuple(repo.files[name] for name in names)
     for file in files:
         hub.require_safe(file)
     header = _header_of(files[0], retries, like)
-    source = ModelSource(
+    return ModelSource(
         header=header,
         n_bytes=sum(file.size for file in files),
         paths=tuple(hub_cache.snapshot_path(file) for file in files),
         files=files,
         missing=sum(file.size - download.have(file) for file in files),
-        revision=reference.revision or "main",
+        revision=revision or "main",
         licence=repo.licence or header.text("general.license"),
         gated=repo.gated,
+        listing=tuple(file for name, file in repo.files.items() if name.lower().endswith(".gguf")),
     )
-    _require_usable(header, source.label)
-    return source
 
 
 def _from_cache(reference: Reference, paths: list[Path]) -> ModelSource:

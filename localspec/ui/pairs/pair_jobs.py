@@ -271,7 +271,7 @@ class PairJobs:
 
     def _told_drafts(self, lines: Sequence[str]) -> None:
         self.state.end(())
-        words = "a file, a reference, auto (all there is), lookup, mtp or none"
+        words = "a file, a reference, auto (all there is), lookup, a kind of head (mtp) or none"
         self.turns.transcript.say("\n".join(lines), f"/draft NAME takes one of these, {words}.")
 
     # Around it

@@ -19,6 +19,7 @@ from localspec.pairs.disk import installed
 from localspec.pairs.hub import pair_pull
 from localspec.pairs.hub.pair_pull import PullPlan, PullProgress, PullRequest
 from localspec.pairs.names.reserved_names import STARTER
+from localspec.pairs.report import describe
 from localspec.safe_text import one_line
 from localspec.ui.conversation.engine_state import ANSWER, LOADABLE, EnginePhase
 from localspec.ui.pairs import pair_messages
@@ -200,6 +201,10 @@ class PairManager(PairJobs):
             self._forget()
             self._ended(plan.report.outlook.refusal, failed=True)
         else:
+            if (offer := plan.report.offer) is not None:
+                adds = f"/get {one_line(str(self._getting), 120)} --draft auto,{offer.kind}"
+                said = f"a head next to it: {describe.offer_line(offer)}"
+                self.turns.transcript.say(said, f"{adds} has both.")
             self._pull(plan)
 
     def _move(self, progress: PullProgress) -> None:

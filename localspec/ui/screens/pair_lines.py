@@ -240,7 +240,9 @@ def _plan_lines(plan: PullPlan, width: int, height: int, there: str) -> list[Con
         ("template", "" if chats else "none in the file: a plain transcript stands in"),
         ("tokens", found.vocabulary.reason if found.vocabulary else "no draft to compare"),
         ("target", f"{found.target.label}, {formats.size(found.target.n_bytes)}"),
+        ("file", describe.file_line(found)),
         ("draft", drafts or f"none: {found.draft_reason}"),
+        ("head", describe.offer_line(found.offer) if found.offer else ""),
         *(("", line) for line in describe.candidate_lines(found.candidates)),
     )
     return [*lines[: height - 1], *_wrap(f"{question}{free}, Esc leaves it.", width, "bold")[:1]]

@@ -23,7 +23,7 @@ _WORD = 16
 _BARS_FROM = 60  # cells: from this width on both models' bars stand side by side
 _DRAFTERS = {
     LOOKUP: "copied from where the same tokens stood before, without any probabilities",
-    MTP: "guessed by a head inside the target (MTP), from what the target computed itself",
+    MTP: "guessed by a head that continues the target (MTP), from what the target computed itself",
     CROSS_VOCABULARY: "guessed by a small model with other tokens than the target's",
     EAGLE3: "guessed by a head (EAGLE-3), from what the target computed itself",
     ASSISTANT: "guessed by an assistant (Gemma 4), from what the target computed and holds",

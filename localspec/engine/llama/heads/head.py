@@ -187,7 +187,7 @@ class Head(Context):
         """Make the context; it reads the target once `Context.show` names it as a reader.
 
         Args:
-            model: a head, or the target's own model, loaded with its heads.
+            model: a head, loaded with its MTP layers if it has such, or the target's own model.
             target: the target's context; close it after this one.
             options: how the context is made; its batch is at most `HEAD_BATCH`.
             cancel: stops the warm-up.
@@ -198,7 +198,8 @@ class Head(Context):
             OutOfMemory: it does not fit.
             Cancelled: `cancel` was set meanwhile.
         """
-        self.kind = MTP if model is target.model else model.metadata["general.architecture"]
+        mtp = model is target.model or model.mtp
+        self.kind = MTP if mtp else model.metadata["general.architecture"]
         if self.kind == MTP and not model.mtp:  # llama.cpp would end the process
             raise UnsupportedModel(
                 f"{model.name} was loaded without the head inside it",

@@ -1,0 +1,197 @@
+"""Draft heads next to a target: in its repository, or in its folder on this disk.
+
+Names only say which files are worth a look, and in which order. What a file is, and whether it fits
+the target, its header tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+
+from localspec.errors import HubError, HubOffline, LocalspecError, NotOnHub, UnsupportedModel
+from localspec.pairs.disk import target_folder
+from localspec.pairs.gguf import head_checks
+from localspec.pairs.gguf.header import GgufHeader
+from localspec.pairs.hub import client as hub
+from localspec.pairs.hub.client import RemoteRepo
+from localspec.pairs.hub.retries import RetryPolicy, silent
+from localspec.pairs.names import repository_files
+from localspec.pairs.names.draft_option import HEADS
+from localspec.pairs.names.references import Reference
+from localspec.pairs.report import model_source
+from localspec.pairs.report.model_source import ModelSource
+
+_MOST_TRIED: Final = 4  # headers of each kind, of a few MB
+_IN_FILES: Final = {
+    "mtp": (head_checks.MTP, head_checks.ASSISTANT),
+    "dspark": (head_checks.DFLASH,),  # a chain of guesses, in the same architecture
+    "dflash": (head_checks.DFLASH,),
+    "eagle3": (head_checks.EAGLE3,),
+}
+
+_Look: TypeAlias = Callable[[str], ModelSource]
+"""Looks at a file by its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadOffer:
+    """A head that can draft for a target.
+
+    Attributes:
+        kind: one of `HEADS`, which ``--draft`` takes.
+        head: the file.
+        smaller: the smallest one of its kind; None if `head` is that.
+    """
+
+    kind: str
+    head: ModelSource
+    smaller: ModelSource | None = None
+
+
+def offered(target: ModelSource, retries: RetryPolicy, *, quant: str = "") -> HeadOffer | None:
+    """The head that llama.cpp's rules take for a target, if one next to it fits.
+
+    Args:
+        target: on the Hub or on this disk.
+        retries: the caller's.
+        quant: as requested of the target.
+
+    Raises:
+        Cancelled: the user stopped it.
+    """
+    try:
+        for kind in HEADS:
+            files, names, look = _next_to(target, kind, retries, quant)
+            for head in _fitting(kind, names, look, target.header, []):
+                return HeadOffer(kind, head, _smaller(kind, head, files, look, target))
+    except HubOffline:  # the connection broke off: the target alone can be pulled
+        pass
+    return None
+
+
+def required(
+    target: ModelSource, kind: str, retries: RetryPolicy, *, quant: str = ""
+) -> ModelSource:
+    """The head of this kind next to a target.
+
+    Raises:
+        UnsupportedModel: there is none that fits.
+        HubError, Cancelled: as for other files.
+    """
+    refused: list[str] = []
+    _, names, look = _next_to(_listed(target, retries), kind, retries, quant)
+    for head in _fitting(kind, names, look, target.header, refused):
+        return head
+    if kind == head_checks.MTP and not refused:
+        head_checks.require_mtp(target.header, target.label)
+    why = refused[0] if refused else "there is none next to it"
+    raise UnsupportedModel(
+        f"{target.label} cannot draft for itself ({kind}): {why}",
+        "Name the head's file, or go without one (`--draft none`).",
+    )
+
+
+def of_draft(reference: Reference, target: ModelSource, retries: RetryPolicy) -> ModelSource:
+    """What `reference`, without a file's name, means as a draft for a target.
+
+    That is a head of its repository that fits, else its model.
+
+    Raises:
+        UnsupportedModel: there are heads alone and none fits; or the model is as large as a target,
+            and the heads are not where llama.cpp looks for them.
+        HubError, ModelError, Cancelled: as `model_source.from_hub`.
+    """
+    try:
+        repo = hub.look_up(reference, retries)
+    except HubOffline:
+        return model_source.from_hub(reference, retries)
+    sizes = {name: file.size for name, file in repo.files.items()}
+    model = _model_of(repo, reference)
+    look, refused = _on_hub(repo, retries, target.header), list[str]()
+    for kind in HEADS:
+        names = repository_files.heads(sizes, kind, model=model, quant=reference.quant, far=False)
+        for head in _fitting(kind, names, look, target.header, refused):
+            return head
+    if refused and not model:
+        raise UnsupportedModel(refused[0], "Choose a head that was made for this model.")
+    found = model_source.from_hub(reference, retries)
+    far = [name for kind in HEADS for name in repository_files.heads(sizes, kind, model=model)]
+    if far and found.n_bytes >= target.n_bytes:
+        raise UnsupportedModel(
+            f"{found.label} is a whole model, as large as the target: it cannot save time",
+            f"Name one of its heads, such as --draft {replace(reference, quant='', file=far[0])}.",
+        )
+    return found
+
+
+def _model_of(repo: RemoteRepo, reference: Reference) -> str:
+    """The first file of the model that a reference means; empty if there is none."""
+    try:
+        return repository_files.choose(repo.files, reference)[0]
+    except NotOnHub:
+        return ""
+
+
+def _listed(target: ModelSource, retries: RetryPolicy) -> ModelSource:
+    """A target that was pulled before, with the listing of its repository if the Hub answers."""
+    if target.listing or not target.repo:
+        return target
+    reference = Reference(target.repo, revision=target.files[0].commit)
+    try:
+        repo = hub.look_up(reference, retries)
+    except HubError:
+        return target
+    return replace(target, listing=tuple(repo.files.values()))
+
+
+def _next_to(
+    target: ModelSource, kind: str, retries: RetryPolicy, quant: str
+) -> tuple[dict[str, int], list[str], _Look]:
+    """Sizes of the files next to a target, names of those that may be heads, and a look at one."""
+    if target.files and target.listing:
+        repo = RemoteRepo(
+            target.files[0].commit,
+            target.gated,
+            target.licence,
+            {file.name: file for file in target.listing},
+        )
+        sizes = {file.name: file.size for file in target.listing}
+        name, look = target.files[0].name, _on_hub(repo, retries, target.header)
+    else:
+        name, paths = target_folder.files(target.paths[0])
+        sizes = {each: path.stat().st_size for each, path in paths.items()}
+        look = lambda each: model_source.local(paths[each])  # noqa: E731
+    names = repository_files.heads(sizes, kind, model=name, quant=quant)
+    return sizes, [each for each in names if sizes[each] < target.n_bytes], look
+
+
+def _on_hub(repo: RemoteRepo, retries: RetryPolicy, like: GgufHeader) -> _Look:
+    quiet = replace(retries, note=silent)
+    return lambda name: model_source.of_repository(repo, [name], quiet, like=like)
+
+
+def _fitting(
+    kind: str, names: Sequence[str], look: _Look, target: GgufHeader, refused: list[str]
+) -> Iterator[ModelSource]:
+    """The heads of this kind that fit the target; `refused` receives why others do not."""
+    for name in names[:_MOST_TRIED]:
+        try:
+            found = look(name)
+            if head_checks.head_kind(found.header) in _IN_FILES[kind]:
+                head_checks.require_fit(found.header, target, found.label)
+                yield found
+        except HubOffline:
+            raise
+        except LocalspecError as error:
+            refused.append(error.message)
+
+
+def _smaller(
+    kind: str, head: ModelSource, files: dict[str, int], look: _Look, target: ModelSource
+) -> ModelSource | None:
+    """The smallest head of this kind, if it is smaller than `head`; its header must fit as well."""
+    names = repository_files.heads(files, kind)
+    small = sorted((name for name in names if files[name] < head.n_bytes), key=files.__getitem__)
+    return next(_fitting(kind, small[:1], look, target.header, []), None)
