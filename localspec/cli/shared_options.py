@@ -71,7 +71,8 @@ PAIR: tuple[Option, ...] = (
         "--draft",
         types.plain_text,
         "What drafts: files of models or heads, references, 'lookup' (copies what repeats), 'mtp'"
-        " (the head inside the target), 'auto' (all there is), 'none'.  [default: auto]",
+        " (the head inside the target, or next to it; also 'dspark', 'dflash', 'eagle3'), 'auto'"
+        " (all there is), 'none'.  [default: auto]",
         "A,B",
     ),
     SCAN,
@@ -109,6 +110,14 @@ BUT_THREADS: tuple[Option, ...] = (
     ),
     _threads("-td --draft-threads", "The same for the draft."),
     GPU_LAYERS,
+    option(
+        "-ncmoe --n-cpu-moe",
+        click.IntRange(0, 512),
+        "Keep the experts of the first N layers in main memory.  [default: as many as do not fit]",
+        "N",
+        default=_DEFAULTS.n_cpu_moe,
+    ),
+    click.option("-cmoe", "--cpu-moe", is_flag=True, help="Keep the experts of all layers there."),
     option("-ngld --draft-n-gpu-layers", types.layers, "The same for the draft.", "N|auto|all"),
     option(
         "-dev --device",

@@ -15,13 +15,16 @@ class LoadRequest:
         pair: a pair's name, a file or a reference; None for the starter.
         draft: what drafts, separated by commas: files of models or heads, references, pairs' names,
             and the words ``auto`` (everything available: the pair's own draft, the head inside the
-            target, and lookup), ``lookup``, ``mtp`` (that head) and ``none``; None means ``auto``.
+            target, and lookup), ``lookup``, ``none``, and kinds of heads (``mtp``, ``dspark``,
+            ``dflash``, ``eagle3``) inside the target or next to it; None means ``auto``.
         past: whether lookup also copies from earlier stored conversations.
         scan: whether a name may mean another program's model on this disk.
         ctx_size: tokens; 0 for the trained context of the target, None to choose.
         threads: CPU threads, None to choose.
         threads_batch: the same for batches, None for `threads`.
         n_gpu_layers: layers on an accelerator, -1 for all, None for as many as fit.
+        n_cpu_moe: layers, from the first, whose experts stay in main memory; None to choose.
+        cpu_moe: keep the experts of all layers there.
         device: names of the devices to use, empty for none, None for all.
         tensor_split: proportions in which the target's devices share its layers, in llama.cpp's
             order of devices; empty to choose.
@@ -59,6 +62,8 @@ class LoadRequest:
     threads: int | None = None
     threads_batch: int | None = None
     n_gpu_layers: int | None = None
+    n_cpu_moe: int | None = None
+    cpu_moe: bool = False
     device: tuple[str, ...] | None = None
     tensor_split: tuple[float, ...] = ()
     draft_threads: int | None = None
@@ -109,6 +114,8 @@ class LoadOptions(TypedDict, total=False):
     threads: int | None
     threads_batch: int | None
     n_gpu_layers: int | None
+    n_cpu_moe: int | None
+    cpu_moe: bool
     device: str | Sequence[str] | None
     tensor_split: Sequence[float]
     draft_threads: int | None

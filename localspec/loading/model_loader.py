@@ -144,6 +144,7 @@ class ModelLoader:
             threads_batch=options.threads_batch,
             n_gpu_layers=setup.gpu_layers,
             draft_n_gpu_layers=drafts.gpu_layers,
+            n_cpu_moe=setup.cpu_moe,
             device=options.device,
             draft_device=devices_of_draft(options),
             rpc=options.rpc,
@@ -182,6 +183,7 @@ class ModelLoader:
             model = Model.load(
                 path,
                 n_gpu_layers=setup.gpu_layers,
+                cpu_moe=setup.cpu_moe,
                 devices=where,
                 split=[dict(setup.split)[each] for each in where or ()] if setup.split else (),
                 beside=_devices_with(reads, options) if reads else (),

@@ -237,7 +237,7 @@ def _placed_alone(
         OutOfMemory: one does not fit.
     """
     layers = limits.draft_gpu_layers  # the proportions are the target's
-    alone = replace(limits, n_ctx=n_ctx, gpu_layers=layers, snapshots=0, split=())
+    alone = replace(limits, n_ctx=n_ctx, gpu_layers=layers, snapshots=0, split=(), cpu_moe=0)
     found = []
     for draft in drafts:
         theirs = tuple(replace(each, target=each.draft) for each in free.devices)
@@ -384,6 +384,7 @@ def _user_limits(options: LoadRequest, target: ModelFacts) -> UserLimits:
         gpu_layers=options.n_gpu_layers,
         draft_gpu_layers=0 if devices_of_draft(options) == () else options.draft_n_gpu_layers,
         split=options.tensor_split,
+        cpu_moe=-1 if options.cpu_moe else options.n_cpu_moe,
         flash=None if options.flash_attn == "auto" else options.flash_attn == "on",
         snapshots=SNAPSHOTS,
         mapped=options.mmap and not options.mlock,

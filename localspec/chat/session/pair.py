@@ -22,6 +22,7 @@ class LoadRecord:
         threads, draft_threads: CPU threads of each model; 0 without a draft model.
         threads_batch: threads of both models for batches; None for the same number.
         n_gpu_layers, draft_n_gpu_layers: layers on an accelerator, -1 for all.
+        n_cpu_moe: layers of the target, from the first, whose experts are in main memory.
         device, draft_device: names of the allowed devices, None for all.
         rpc: servers on other machines, HOST:PORT.
         tensor_split: layers of the target on each of its devices; None for fewer than two devices.
@@ -39,6 +40,7 @@ class LoadRecord:
     threads_batch: int | None = None
     n_gpu_layers: int = 0
     draft_n_gpu_layers: int = 0
+    n_cpu_moe: int = 0
     device: tuple[str, ...] | None = None
     draft_device: tuple[str, ...] | None = None
     rpc: tuple[str, ...] = ()

@@ -13,7 +13,13 @@ from typing import Any, Self
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.library import lib
 from localspec.engine.llama.log import start_backend
-from localspec.engine.llama.platform.hardware import RPC, accelerators, device_list, repacking_works
+from localspec.engine.llama.platform.hardware import (
+    RPC,
+    accelerators,
+    device_list,
+    ggml,
+    repacking_works,
+)
 from localspec.engine.llama.platform.rpc import notice_silence
 from localspec.errors import ModelFileError, ModelLoadError, OutOfMemory, UnsupportedModel
 
@@ -27,6 +33,23 @@ _ORDINARY = re.compile(
 _GAP, _JOINED = re.compile("[A-Za-z](?=[ \\n])"), re.compile("[A-Za-z][ \\n]")
 
 
+class _Placement(ctypes.Structure):
+    """`llama_model_tensor_buft_override`: where tensors go whose names match a pattern."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
+
+
+def _experts_in_main_memory(layers: int) -> ctypes.Array[_Placement]:
+    """llama.cpp's list of placements for the experts of the first `layers`; it ends with nulls.
+
+    The patterns are those of ``--n-cpu-moe`` (common/common.h).
+    """
+    place = ggml().cpu_buffer_type()
+    names = rb"blk\.%d\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+    found = [_Placement(names % layer, place) for layer in range(layers)]
+    return (_Placement * (layers + 1))(*found)
+
+
 class Model:
     """A loaded model; free it with `close` or a ``with`` block, after its contexts.
 
@@ -38,6 +61,7 @@ class Model:
         metadata: the GGUF's scalar metadata as text.
         mtp: whether the multi-token prediction layers were loaded.
         gpu_layers: layers on accelerators as requested, -1 for all.
+        cpu_moe: layers, from the first, whose experts are in main memory.
         remote: whether some of the accelerators are workers.
     """
 
@@ -52,6 +76,7 @@ class Model:
         self.weights_bytes = weights_bytes or self.file_weights
         self.metadata = _metadata(handle)
         self.mtp, self.gpu_layers, self.remote, self.offloaded = False, 0, False, False
+        self.cpu_moe = 0
         # Asked for one token at a time: asking for a whole large vocabulary takes a tenth of a
         # second.
         self._ends: dict[int, bool] = {}
@@ -64,6 +89,7 @@ class Model:
         path: Path,
         *,
         n_gpu_layers: int = -1,
+        cpu_moe: int = 0,
         devices: Sequence[str] | None = None,
         split: Sequence[float] = (),
         beside: Sequence[str] = (),
@@ -80,6 +106,7 @@ class Model:
         Args:
             path: the file, or the first part of a split model.
             n_gpu_layers: layers on accelerators, counted from the last; -1 for all.
+            cpu_moe: layers, from the first, whose experts stay in main memory.
             devices: llama.cpp's names of the devices to use; None for all, empty for the CPU alone.
             split: proportions in which the devices share the layers; empty to go by free memory.
             beside: devices of the target whose tensors this head reads. Its contexts also compute
@@ -114,9 +141,11 @@ class Model:
             shares = (ctypes.c_float * lib.llama_max_devices())(*parts)
             if devices and (others or split):
                 params.tensor_split = shares
+        overrides = _experts_in_main_memory(cpu_moe)  # must live until the model is loaded
+        params.tensor_buft_overrides = ctypes.addressof(overrides) if cpu_moe else None
         params.progress_callback = _progress_callback(progress, cancel)
         model = cls(path, *_loaded(path, params, cancel))
-        model.mtp, model.gpu_layers = mtp, n_gpu_layers
+        model.mtp, model.gpu_layers, model.cpu_moe = mtp, n_gpu_layers, cpu_moe
         names = accelerators() if devices is None else devices
         model.offloaded = n_gpu_layers != 0 and bool(names)
         model.remote = model.offloaded and any(each.startswith(RPC) for each in names)

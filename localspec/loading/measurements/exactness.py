@@ -58,6 +58,7 @@ def key(target: Path, setup: ModelSetup, options: LoadRequest) -> dict[str, Any]
         "threads": [options.threads, options.threads_batch],
         "n_gpu_layers": setup.gpu_layers,
         "cache": [setup.cache_k, setup.cache_v],
+        **({"n_cpu_moe": setup.cpu_moe} if setup.cpu_moe else {}),
     }
 
 

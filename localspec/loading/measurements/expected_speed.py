@@ -120,6 +120,7 @@ def _profile(
     loaded = LoadRecord(
         ctx_size=setup.n_ctx,
         threads=threads,
+        n_cpu_moe=setup.cpu_moe,
         flash_attn=flash_attn,
         cache_type_k=setup.cache_k,
         cache_type_v=setup.cache_v,

@@ -38,7 +38,7 @@ _USUAL = {
     "cache_type_k": "f16",
     "cache_type_v": "f16",
 }
-UNUSUAL = {*_USUAL, "devices", "rpc", "split"}
+UNUSUAL = {*_USUAL, "devices", "rpc", "split", "n_cpu_moe"}
 """Keys of a profile's identity that are left out at their usual values."""
 
 
@@ -248,6 +248,8 @@ def unusual(loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
     split = loaded.tensor_split
     if split and any(split.values()) and not draft:
         found["split"] = _quarters(split)
+    if loaded.n_cpu_moe and not draft:
+        found["n_cpu_moe"] = -(-loaded.n_cpu_moe // 4)  # roughly, for the same reason
     lent = loaded.rpc and (split is None or any(split.values()))
     return found | ({"rpc": list(loaded.rpc)} if lent else {})
 

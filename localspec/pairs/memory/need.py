@@ -9,13 +9,15 @@ or at the logits.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import gcd, prod
 from typing import Final
 
 from localspec.limits import HEAD_BATCH, HEAD_REACH, MAX_BATCH_OUTPUTS
 from localspec.pairs.gguf.head_checks import ASSISTANT, MTP, has_usable_mtp, head_kind
-from localspec.pairs.gguf.header import GGML_TYPES, GgufHeader, padded
+from localspec.pairs.gguf.header import GGML_TYPES, GgufHeader, TensorInfo, padded
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
 N_BATCH: Final = 512
@@ -40,6 +42,8 @@ _USUAL_INTERVAL: Final = 4
 _GEMMA3N_OWN_CACHES: Final = 20  # later layers read the cache of an earlier one
 _KDA_KERNEL: Final = 4
 _MAX_LAYERS: Final = 512  # llama.cpp's limit
+# Tensors that `--cpu-moe` keeps in main memory (common/common.h, LLM_FFN_EXPS_REGEX).
+_EXPERTS: Final = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +65,8 @@ class ModelFacts:
         held: how many copies of these llama.cpp holds for a batch.
         table: bytes of llama.cpp's vocabulary; 0 for a target, as `PROGRAM` includes its own.
         borrows: whether it reads the target's cache and has none of its own.
+        experts: the part of each layer's bytes that its experts take.
+        largest_expert: bytes of the largest tensor of experts.
     """
 
     architecture: str
@@ -83,6 +89,8 @@ class ModelFacts:
     held: int = 1
     table: int = 0
     borrows: bool = False
+    experts: tuple[int, ...] = ()
+    largest_expert: int = 0
 
     @property
     def weights(self) -> int:
@@ -106,6 +114,7 @@ class ModelSetup:
         flash: whether flash attention is on.
         snapshots: of a recurrent state.
         split: device names with their numbers of layers, in order; empty for one device or none.
+        cpu_moe: the first layers whose experts stay in main memory.
     """
 
     n_ctx: int
@@ -115,6 +124,7 @@ class ModelSetup:
     flash: bool = True
     snapshots: int = 0
     split: tuple[tuple[str, int], ...] = ()
+    cpu_moe: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +173,7 @@ def facts(header: GgufHeader, more_bytes: int = 0) -> ModelFacts:
     elements = _state_elements(header, heads) if stateful else 0
     per_layer, other, output, tied = _weights(header, layers, trunk, more_bytes)
     head_widths = _head_widths(header, layers, width)
+    experts = [each for each in header.tensors if _EXPERTS.search(each.name)]
     return ModelFacts(
         architecture=header.architecture,
         trained=_number(header, "context_length"),
@@ -178,6 +189,8 @@ def facts(header: GgufHeader, more_bytes: int = 0) -> ModelFacts:
         state=(elements, len(stateful)) if elements else (0, 0),
         widest=_widest(header, width, heads),
         masks=2 if _number(header, "attention.sliding_window") else 1,
+        experts=_by_layers(experts, layers, trunk),
+        largest_expert=max((each.n_bytes for each in experts), default=0),
     )
 
 
@@ -233,6 +246,7 @@ def mtp_facts(target: GgufHeader) -> ModelFacts:
         layer_weights=weights,
         other_weights=0,
         output_weights=0,
+        experts=(),
         kv_widths=kv[trunk:],
         state=(0, 0),
         batch=HEAD_BATCH,
@@ -273,23 +287,26 @@ def _weights(
 
     The layers after the trunk, which predict further tokens (MTP), are not loaded.
     """
-    found = [0] * layers
-    other = output = 0
-    for tensor in header.tensors:
-        kind, _, rest = tensor.name.partition(".")
-        number, _, _ = rest.partition(".")
-        if kind == "blk" and number.isdecimal() and int(number) < layers:
-            found[int(number)] += tensor.n_bytes
-        else:
-            other += tensor.n_bytes
-            output += tensor.n_bytes if kind == "output" else 0
+    found = _by_layers(header.tensors, layers, layers)
+    other = header.tensor_bytes - sum(found)
+    output = sum(each.n_bytes for each in header.tensors if each.name.startswith("output."))
     tied = not output
     if tied:  # an accelerator gets a copy of the embedding
         output = sum(t.n_bytes for t in header.tensors if t.name == "token_embd.weight")
     if layers:  # parts that the header does not list are taken for evenly spread layers
-        found = [n_bytes + more_bytes // layers for n_bytes in found]
-    found[trunk:] = [0] * (layers - trunk)
-    return tuple(found), other, output, tied
+        found = tuple(n_bytes + more_bytes // layers for n_bytes in found)
+    return (*found[:trunk], *[0] * (layers - trunk)), other, output, tied
+
+
+def _by_layers(tensors: Iterable[TensorInfo], layers: int, trunk: int) -> tuple[int, ...]:
+    """Bytes of these tensors in each layer; 0 in layers after the trunk."""
+    found = [0] * layers
+    for tensor in tensors:
+        kind, _, rest = tensor.name.partition(".")
+        number, _, _ = rest.partition(".")
+        if kind == "blk" and number.isdecimal() and int(number) < trunk:
+            found[int(number)] += tensor.n_bytes
+    return tuple(found)
 
 
 def _stateful(header: GgufHeader, layers: int, trunk: int) -> frozenset[int]:
@@ -409,6 +426,8 @@ def need(model: ModelFacts, setup: ModelSetup) -> MemoryNeed:
     weights_host = sum(model.layer_weights[:first]) + model.other_weights
     if on_device and not model.tied:
         weights_host -= model.output_weights
+    moved = sum(model.experts[first : setup.cpu_moe])
+    weights_host, weights_device = weights_host + moved, weights_device - moved
     caches = _caches(model, setup)
     copy = prod(model.state) * _F32  # localspec's own copy of the states, for rollback
     states = copy * (1 + setup.snapshots * (model.architecture in _WITH_SNAPSHOTS))
@@ -420,6 +439,9 @@ def need(model: ModelFacts, setup: ModelSetup) -> MemoryNeed:
     compute, output = _compute(model, setup, n_ctx, batch), model.vocab * usual * _F32
     inputs = n_ctx * batch * _F16 * model.masks
     host_compute = min(compute, inputs + _LEAST_COMPUTE) if on_device == all_layers else compute
+    if moved:  # the processor computes them; for a prompt they are copied to the device
+        host_compute = max(host_compute, inputs + batch * model.widest * _F32)
+        compute += model.largest_expert
     used = sum(1 for _, layers in setup.split if layers)
     several = used > 1 and on_device == all_layers
     copies = _COPIES * _copied(model, setup, n_ctx, batch) if several else 0

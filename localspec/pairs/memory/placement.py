@@ -41,6 +41,7 @@ class UserLimits:
         cache_k, cache_v: cache types.
         gpu_layers, draft_gpu_layers: layers on accelerators, -1 for all.
         split: the proportions in which the target's devices share its layers.
+        cpu_moe: the target's first layers whose experts stay in main memory, -1 for all.
         flash: whether flash attention is on. A quantised cache needs it.
         snapshots: of a recurrent target's state; 0 if nothing drafts.
         mapped: whether weights may be left on disk: mapped, and not locked in memory.
@@ -52,6 +53,7 @@ class UserLimits:
     gpu_layers: int | None = None
     draft_gpu_layers: int | None = None
     split: tuple[float, ...] = ()
+    cpu_moe: int | None = None
     flash: bool | None = None
     snapshots: int = 0
     mapped: bool = True
@@ -234,7 +236,7 @@ class _Planner:
             crowded = _crowded("draft", draft_setup, self.draft, left)
             left = left.less(draft_need.device, draft=True, split=dict(draft_setup.split))
         setup = replace(setup, snapshots=limits.snapshots)
-        setup = _target_on_device(self.target, setup, left, limits.gpu_layers)
+        setup = _target_on_device(self.target, setup, left, limits)
         if limits.split:
             setup = division.by_shares(
                 setup, self.target, left, limits.split, asked=limits.gpu_layers
@@ -299,6 +301,9 @@ class _Planner:
             yield f"a cache in {target.cache_k} instead of {best.target.cache_k}"
         if self.target.state[1] and target.snapshots < best.target.snapshots:
             yield "snapshots of the recurrent state: after a rejection more is read again"
+        if target.cpu_moe and limits.cpu_moe is None:
+            n, whole = target.cpu_moe, self.target.layers
+            yield f"the experts of {n} of {whole} layers in main memory"
         if free.on_devices(draft=False) and limits.gpu_layers is None:
             whole = self.target.layers + 1  # with the output, as llama.cpp counts
             if 0 <= target.gpu_layers < whole:
@@ -373,17 +378,28 @@ def _crowded(
 
 
 def _target_on_device(
-    model: ModelFacts, setup: ModelSetup, free: FreeMemory, asked: int | None
+    model: ModelFacts, setup: ModelSetup, free: FreeMemory, limits: UserLimits
 ) -> ModelSetup:
-    """`setup` with as many layers on accelerators as all of these together have room for."""
-    room = free.room(draft=False)
-    if asked is not None:
-        return replace(setup, gpu_layers=asked if room else 0)
-    for layers in (-1, *range(model.layers, 0, -1)):
-        tried = replace(setup, gpu_layers=layers)
-        if room and need(model, tried).device <= room:
-            return tried
-    return setup
+    """`setup` with as much on accelerators as all of these together have room for.
+
+    Experts stay in main memory before whole layers do: a token reads a few of them, and all of the
+    attention. Those of the first layers stay, as with llama.cpp's ``--n-cpu-moe``.
+    """
+    room, asked, whole = free.room(draft=False), limits.gpu_layers, model.layers
+    if not room:
+        return setup
+    every = whole if any(model.experts) else 0
+    given = limits.cpu_moe
+    fixed = None if given is None else every if given < 0 else min(given, every)
+    experts = range(every + 1) if fixed is None else (fixed,)
+    layers = [asked] if asked is not None else [-1, *range(whole, 0, -1)]
+    tried = [(layers[0], moved) for moved in experts]
+    tried += [(n, experts[-1]) for n in layers[1:]]
+    for n, moved in tried:
+        found = replace(setup, gpu_layers=n, cpu_moe=moved)
+        if need(model, found).device <= room:
+            return found
+    return setup if asked is None else replace(setup, gpu_layers=asked, cpu_moe=fixed or 0)
 
 
 def _draft_on_device(

@@ -130,6 +130,8 @@ def _plan_lines(outlook: MemoryOutlook) -> list[str]:
     if found is None:
         return [f"plan        {outlook.refusal}"]
     where = f", {formats.size(found.device)} of it on the GPU" if found.device else ""
+    if moved := found.target.cpu_moe:
+        where += f", the experts of {moved} layers in main memory"
     first = (
         f"plan        {found.target.n_ctx:,} tokens of context, {found.target.cache_k} cache:"
         f" {formats.size(found.total)}{where}"
@@ -230,7 +232,8 @@ def _placed_data(setup: ModelSetup | None, need: MemoryNeed | None) -> dict[str,
         return None
     sizes = {f"{part}_bytes": n_bytes for part, n_bytes in need.parts.items()}
     split = {"tensor_split": dict(setup.split)} if setup.split else {}
-    return {"gpu_layers": setup.gpu_layers} | split | sizes
+    moe = {"n_cpu_moe": setup.cpu_moe} if setup.cpu_moe else {}
+    return {"gpu_layers": setup.gpu_layers} | split | moe | sizes
 
 
 def _model_data(source: ModelSource) -> dict[str, Any]:

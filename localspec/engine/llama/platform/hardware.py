@@ -42,6 +42,7 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {  # by library: argument types and resu
     "ggml-base": {
         "ggml_backend_reg_get_proc_address": ((_HANDLE, _TEXT), _HANDLE),
         "ggml_backend_reg_name": ((_HANDLE,), _TEXT),
+        "ggml_backend_cpu_buffer_type": ((), _HANDLE),
         "ggml_backend_dev_type": ((_HANDLE,), ctypes.c_int),
         "ggml_backend_dev_name": ((_HANDLE,), _TEXT),
         "ggml_backend_dev_description": ((_HANDLE,), _TEXT),

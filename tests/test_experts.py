@@ -1,0 +1,277 @@
+"""Mixtures of experts whose experts stay in main memory: planned, loaded, and the same text."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localspec.chat.events import RoundText
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama import Context, ContextOptions, Model, add_workers, backends, devices
+from localspec.engine.llama.log import start_backend
+from localspec.loading.load import check, load_session
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.planning import load_plan
+from localspec.pairs.gguf.header import GGML_TYPES, parse_header, read_header
+from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
+from localspec.pairs.memory.need import ModelFacts, ModelSetup, facts, need
+from localspec.pairs.memory.placement import MemoryPlan, UserLimits, plan
+from tests.support import ggufs, toy
+from tests.support.gguf_models import write_random_moe
+from tests.support.heads import write_mtp
+from tests.support.workers import worker
+
+GB = 1_000_000_000
+needs_backend = pytest.mark.skipif("RPC" not in backends(), reason="this build has no RPC backend")
+
+
+# --- the plan ---------------------------------------------------------------------------------
+
+
+def mixture(layers: int = 24, expert_gb: float = 0.5, other_gb: float = 0.05) -> ModelFacts:
+    """The sizes of a mixture: of each layer, what its experts and the rest of it take."""
+    experts, rest = round(expert_gb * GB), round(other_gb * GB)
+    return ModelFacts(
+        architecture="qwen3moe",
+        trained=32_768,
+        vocab=150_000,
+        width=2048,
+        heads=16,
+        layer_weights=(experts + rest,) * layers,
+        other_weights=GB // 2,
+        output_weights=GB // 4,
+        kv_widths=((512, 512),) * layers,
+        state=(0, 0),
+        widest=16_384,
+        masks=1,
+        head_widths=(128, 128),
+        experts=(experts,) * layers,
+        largest_expert=experts // 3,
+    )
+
+
+def planned(card_gb: float, limits: UserLimits | None = None, ram_gb: float = 64) -> MemoryPlan:
+    free = FreeMemory(round(ram_gb * GB), (Device(round(card_gb * GB)),))
+    return plan(mixture(), None, free, limits or UserLimits(n_ctx=4096))
+
+
+@pytest.mark.parametrize("card_gb", [4, 6, 8, 10, 12, 16, 24])
+def test_as_few_experts_as_needed_stay_in_main_memory(card_gb: float) -> None:
+    found = planned(card_gb)
+    room = card_gb * GB - DEVICE_RESERVE
+    assert found.target_need.device <= room
+    setup = found.target
+    if not setup.cpu_moe:
+        assert card_gb >= 16
+        assert setup.gpu_layers == -1
+        return
+    assert setup.gpu_layers == -1  # attention and what all tokens share come first
+    fewer = replace(setup, cpu_moe=setup.cpu_moe - 1)
+    assert need(mixture(), fewer).device > room
+    assert found.gave_up == (f"the experts of {setup.cpu_moe} of 24 layers in main memory",)
+
+
+def test_where_all_experts_stay_whole_layers_follow() -> None:
+    found = planned(1.5)
+    assert found.target.cpu_moe == 24
+    assert 0 < found.target.gpu_layers < 24
+    assert found.target_need.device <= 1.5 * GB - DEVICE_RESERVE
+
+
+def test_main_and_device_memory_take_all_weights_together() -> None:
+    model = mixture()
+    for moved in (0, 1, 12, 24):
+        taken = need(model, ModelSetup(n_ctx=4096, gpu_layers=-1, cpu_moe=moved))
+        assert taken.host_weights + taken.device_weights == model.weights
+        assert taken.host_weights == moved * model.experts[0] + model.other_weights - GB // 4
+
+
+@pytest.mark.parametrize(("asked", "moved"), [(0, 0), (5, 5), (24, 24), (99, 24), (-1, 24)])
+def test_what_is_asked_for_is_kept(asked: int, moved: int) -> None:
+    limits = UserLimits(n_ctx=4096, cpu_moe=asked)
+    found = planned(24, limits)
+    assert found.target.cpu_moe == moved
+    assert not any("experts" in each for each in found.gave_up)
+    assert planned(4, limits).target.cpu_moe in (moved, 0)
+
+
+def test_without_a_device_nothing_is_moved() -> None:
+    found = plan(mixture(), None, FreeMemory(64 * GB), UserLimits(n_ctx=4096, cpu_moe=-1))
+    assert (found.target.cpu_moe, found.target.gpu_layers) == (0, 0)
+
+
+def test_all_layers_asked_for_fit_by_their_experts() -> None:
+    found = planned(8, UserLimits(n_ctx=4096, gpu_layers=-1))
+    assert found.fits
+    assert found.target.cpu_moe > 0
+
+
+def test_a_model_without_experts_is_placed_as_before() -> None:
+    dense = replace(mixture(), experts=(0,) * 24, largest_expert=0)
+    free = FreeMemory(64 * GB, (Device(8 * GB),))
+    found = plan(dense, None, free, UserLimits(n_ctx=4096, cpu_moe=-1))
+    assert found.target.cpu_moe == 0
+    assert 0 < found.target.gpu_layers < 24
+
+
+F32, Q8_0, MXFP4 = 0, 8, 39  # ggml's numbers
+MIB = 1 << 20
+
+
+def gpt_oss_20b() -> ModelFacts:
+    """The sizes of gpt-oss-20b as published: attention in Q8_0, experts in MXFP4."""
+    width, heads, experts, words = 2880, 64 * 64, 32, 201_088
+    layer = {
+        "attn_q": ([width, heads], Q8_0),
+        "attn_k": ([width, 512], Q8_0),
+        "attn_v": ([width, 512], Q8_0),
+        "attn_output": ([heads, width], Q8_0),
+        "ffn_gate_inp": ([width, experts], F32),
+        **{f"ffn_{part}_exps": ([width, width, experts], MXFP4) for part in ("gate", "up", "down")},
+    }
+    table = [("token_embd", [width, words], Q8_0), ("output", [width, words], Q8_0)]
+    table += [
+        (f"blk.{at}.{name}", shape, kind)
+        for at in range(24)
+        for name, (shape, kind) in layer.items()
+    ]
+    tensors, offset = [], 0
+    for name, shape, kind in table:
+        tensors.append(ggufs.tensor(f"{name}.weight", shape, kind, offset))
+        _, block, size = GGML_TYPES[kind]
+        offset += math.prod(shape) // block * size
+    metadata = [
+        ("general.architecture", ggufs.STRING, "gpt-oss"),
+        ("gpt-oss.block_count", ggufs.U32, 24),
+        ("gpt-oss.embedding_length", ggufs.U32, width),
+        ("gpt-oss.attention.head_count", ggufs.U32, 64),
+        ("gpt-oss.attention.head_count_kv", ggufs.U32, 8),
+        ("gpt-oss.attention.key_length", ggufs.U32, 64),
+        ("gpt-oss.attention.value_length", ggufs.U32, 64),
+        ("gpt-oss.expert_count", ggufs.U32, experts),
+        ("gpt-oss.expert_used_count", ggufs.U32, 4),
+        ("gpt-oss.expert_feed_forward_length", ggufs.U32, width),
+        ("gpt-oss.context_length", ggufs.U32, 131_072),
+        ("gpt-oss.vocab_size", ggufs.U32, words),
+    ]
+    data = ggufs.header(metadata, tensors)
+    return facts(parse_header(lambda at, n: data[at : at + n], None, "it"))
+
+
+def test_weights_of_a_published_mixture_lie_where_llama_cpp_put_them() -> None:
+    """With all experts on the processor, on eight cards: 1,242 MiB, by a published log."""
+    printed = 109.20 + 6 * 81.90 + 641.43
+    taken = need(gpt_oss_20b(), ModelSetup(n_ctx=4096, gpu_layers=-1, cpu_moe=24))
+    assert taken.device_weights / MIB == pytest.approx(printed, rel=0.01)
+    whole = need(gpt_oss_20b(), ModelSetup(n_ctx=4096, gpu_layers=-1))
+    assert whole.host_weights / MIB == pytest.approx(586.82, rel=0.01)
+
+
+@pytest.mark.parametrize(("card_gb", "ram_gb"), [(6, 16), (8, 16), (8, 32), (12, 32), (16, 64)])
+def test_a_published_mixture_fits_consumer_machines(card_gb: int, ram_gb: int) -> None:
+    """Never more than there is, and no more experts in main memory than need be."""
+    model, room = gpt_oss_20b(), card_gb * GB - DEVICE_RESERVE
+    free = FreeMemory(ram_gb * GB, (Device(card_gb * GB),), total=ram_gb * GB)
+    found = plan(model, None, free, UserLimits())
+    setup = found.target
+    assert found.fits
+    assert found.target_need.device <= room
+    assert setup.gpu_layers == -1
+    fewer = replace(setup, cpu_moe=setup.cpu_moe - 1)
+    assert setup.cpu_moe == 0 or need(model, fewer).device > room
+
+
+# --- in llama.cpp -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_random_moe(tmp_path_factory.mktemp("moe") / "moe.gguf", n_expert=8)
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """A device that is not this machine's processor: a worker that lends its own."""
+    with worker() as (found, _):
+        yield found
+        add_workers(())
+
+
+def weights_by_place(path: Path, moved: int) -> tuple[int, int, np.ndarray]:
+    """Bytes of weights here and there by llama.cpp's account, and the logits of a text."""
+    section = start_backend().section()
+    labels = [each.label for each in devices()]
+    with Model.load(path, devices=labels, cpu_moe=moved) as model:
+        text = section.text()
+        sizes = {"here": 0.0, "there": 0.0}
+        for place, mib in re.findall(r"(\S+) model buffer size = +([\d.]+) MiB", text):
+            sizes["there" if place.startswith("RPC") else "here"] += float(mib)
+        with Context(model, ContextOptions(n_ctx=256, threads=1)) as context:
+            logits = np.array(context.decode([*range(40, 60)], 20))
+    return round(sizes["here"] * 2**20), round(sizes["there"] * 2**20), logits
+
+
+@needs_backend
+def test_experts_lie_where_the_plan_says_and_compute_the_same(path: Path, endpoint: str) -> None:
+    add_workers([endpoint])
+    model = facts(read_header(path))
+    how = ContextOptions(n_ctx=256, threads=1)
+    with Model.load(path, devices=()) as alone, Context(alone, how) as context:
+        expected = np.array(context.decode([*range(40, 60)], 20))
+    for moved in (0, 1, model.layers // 2, model.layers):
+        here, there, logits = weights_by_place(path, moved)
+        taken = need(model, ModelSetup(n_ctx=256, gpu_layers=-1, cpu_moe=moved))
+        assert there == pytest.approx(taken.device_weights, rel=0.01, abs=50_000)
+        assert here >= taken.host_weights * 0.99 - 50_000  # mapped spans have gaps
+        assert np.abs(logits - expected).max() < 0.05 * np.abs(expected).max()
+
+
+@needs_backend
+@pytest.mark.few(2)
+@pytest.mark.parametrize("draft", ["lookup", "mtp", "model"])
+@pytest.mark.parametrize("moved", [{"n_cpu_moe": 1}, {"cpu_moe": True}])
+def test_drafting_changes_nothing_of_it(
+    path: Path, endpoint: str, draft: str, moved: dict[str, object], tmp_path: Path
+) -> None:
+    """Copies, a model, and the head inside a mixture of another architecture."""
+    target = write_mtp(tmp_path / "mtp.gguf", dense=0) if draft == "mtp" else path
+    said = []
+    for gamma in (0, 4):
+        request = LoadRequest(
+            pair=str(target),
+            draft=str(toy.DRAFT) if draft == "model" else draft,
+            draft_anyway=True,
+            rpc=(endpoint,),
+            ctx_size=512,
+            threads=1,
+            temp=0.0,
+            seed=1,
+            gamma=gamma,
+            n_predict=40,
+            scan=False,
+            repeat_stop=False,
+            **moved,
+        )
+        plan_of_it = load_plan(check(request)).memory
+        session = load_session(request, progress=lambda *_: None, cancel=Cancel())
+        try:
+            assert session.pair.loaded.n_cpu_moe == plan_of_it.target.cpu_moe > 0
+            memory = session.memory()
+            taken = memory.target_weights + memory.target_cache + memory.buffers
+            assert abs(plan_of_it.total - taken) < max(0.05 * taken, 32e6)
+            rounds = [
+                event.round
+                for event in session.turn("Tell me a story.", Cancel())
+                if isinstance(event, RoundText)
+            ]
+        finally:
+            session.close()
+        said.append([token for each in rounds for token in each.tokens])
+    assert len(said[0]) == 40
+    assert said[0] == said[1]
