@@ -150,6 +150,37 @@ def test_less_memory_gives_less_context_and_what_is_chosen_fits() -> None:
     assert [n for n, _ in contexts] == sorted((n for n, _ in contexts), reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("total", "n_ctx"), [(64, 32_768), (20, 32_768), (14, 16_384), (11, DEFAULT_CTX)]
+)
+def test_the_context_grows_within_a_modest_share_of_main_memory(total: int, n_ctx: int) -> None:
+    found = chosen(FreeMemory(ram=total * GB, total=total * GB))
+    assert found.target.n_ctx == n_ctx
+    assert found.gave_up == ()
+    assert n_ctx == DEFAULT_CTX or found.host + PROGRAM <= 0.6 * total * GB
+
+
+def test_it_grows_no_further_than_the_model_was_trained_for() -> None:
+    free = FreeMemory(ram=64 * GB, total=64 * GB)
+    for trained, n_ctx in ((0, DEFAULT_CTX), (2048, 2048), (12_000, 12_000), (1 << 20, 32_768)):
+        found = plan(replace(model(), trained=trained), SMALL, free, UserLimits())
+        assert found.target.n_ctx == n_ctx
+    assert chosen(free, UserLimits(n_ctx=4096)).target.n_ctx == 4096
+
+
+@pytest.mark.parametrize("card", [3, 6, 8, 12, 24])
+def test_nothing_leaves_an_accelerator_for_a_larger_context(card: int) -> None:
+    devices = (Device(card * GB),)
+    usual = chosen(FreeMemory(64 * GB, devices))
+    found = chosen(FreeMemory(64 * GB, devices, total=64 * GB))
+    assert found.target.n_ctx >= usual.target.n_ctx == DEFAULT_CTX
+    assert found.target.gpu_layers == usual.target.gpu_layers
+    assert found.draft is not None
+    assert usual.draft is not None
+    assert found.draft.gpu_layers == usual.draft.gpu_layers
+    assert found.target_need.device + SMALL.weights <= card * GB or card < 6
+
+
 def test_what_was_given_up_and_what_would_help_is_said() -> None:
     full = chosen(FreeMemory(ram=100 * GB))
     found = chosen(FreeMemory(ram=full.host))  # a little too little

@@ -24,7 +24,7 @@ from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, OutOfMemory
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.pairs.memory.placement import DEFAULT_CTX
+from localspec.pairs.memory.placement import LARGEST_CTX
 from localspec.process.messages import TurnReported
 from tests.fakes import round_of
 from tests.support import gguf_models
@@ -322,7 +322,7 @@ def test_loading_reports_progress(toy_target: Path) -> None:
     loaded.close()
     assert any(toy_target.name in step for step, _ in steps)
     assert any(share == 1 for _, share in steps)
-    assert loaded.pair.target.n_ctx <= DEFAULT_CTX
+    assert loaded.pair.target.n_ctx <= LARGEST_CTX
 
 
 def test_loading_can_be_cancelled() -> None:

@@ -174,7 +174,7 @@ _ANSWER: tuple[Option, ...] = (
         "-c --ctx-size",
         types.whole(0),
         "Context size in tokens; 0 for all that the target was trained for."
-        "  [default: that, but 8192 at most]",
+        "  [default: up to 32768 of that, as memory allows]",
     ),
     _set("-n --n-predict", types.whole(-1), "Tokens to generate at most; -1 for no limit."),
     _set(

@@ -26,8 +26,8 @@ from localspec.pairs.memory.placement import (
     SNAPSHOTS,
     MemoryPlan,
     UserLimits,
+    largest_context,
     plan,
-    usual_context,
 )
 from localspec.pairs.names import catalogue, resolver
 from localspec.pairs.report import heads_beside, vocabulary
@@ -161,7 +161,8 @@ def _load_plan(checked: CheckedRequest) -> LoadPlan:
     if not (drafts or checked.lookup):
         limits = replace(limits, snapshots=0)
     free = free_memory(options.device, devices_of_draft(options), _threads(options))
-    more, free = _placed_alone(drafts[1:], free, limits, limits.n_ctx or usual_context(target))
+    most = limits.n_ctx or largest_context(target, free)
+    more, free = _placed_alone(drafts[1:], free, limits, most)
     memory = plan(
         target,
         drafts[0].facts if drafts else None,
@@ -316,6 +317,7 @@ def free_memory(
     """
     return FreeMemory(
         ram=machine.available(),
+        total=machine.total(),
         devices=tuple(
             Device(
                 _usable(each),

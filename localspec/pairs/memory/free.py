@@ -11,6 +11,9 @@ from time import perf_counter
 from typing import Final
 
 DEVICE_RESERVE: Final = 400_000_000  # bytes that a driver takes for itself on an accelerator
+SHARE: Final = 0.6
+"""The share of main memory that defaults and proposals take at most."""
+
 CHUNK: Final = 4 << 20
 MOST_CHUNKS: Final = 64
 BUDGET_S: Final = 0.3
@@ -46,6 +49,7 @@ class FreeMemory:
 
     Attributes:
         ram: main memory, within the machine's and the container's limit.
+        total: all of it, free or not, by which defaults are cut; None for no such limit.
         address_space: what a limit on the address space leaves, None without one. Mapped weights
             count towards it, so no weights can stay on disk.
     """
@@ -53,6 +57,14 @@ class FreeMemory:
     ram: int
     devices: tuple[Device, ...] = ()
     address_space: int | None = None
+    total: int | None = None
+
+    def modest(self, n_bytes: int) -> bool:
+        """Whether a default or a proposal may take so much of main memory.
+
+        The rest is for the system and other programs.
+        """
+        return n_bytes <= SHARE * (self.ram if self.total is None else self.total)
 
     def on_devices(self, *, draft: bool) -> int:
         """Free bytes on the accelerators of one model."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from localspec import machine
 from localspec.errors import OutOfMemory
-from localspec.pairs.memory.free import FreeMemory
+from localspec.pairs.memory.free import SHARE, FreeMemory
 from localspec.pairs.memory.need import ModelFacts, ModelSetup, need
 from localspec.pairs.memory.placement import (
     PROGRAM,
@@ -16,12 +16,11 @@ from localspec.pairs.memory.placement import (
     DiskSpeed,
     MemoryPlan,
     UserLimits,
+    largest_context,
     plan,
-    usual_context,
 )
 
 COUNTED_CTX: Final = 4096  # tokens of context that lists assume
-_SHARE: Final = 0.6  # of main memory: the rest is for the system and other programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class MemoryFit:
         It takes at most 60 % of main memory, or no more than the `room` that accelerators have free
         in memory of their own.
         """
-        return self.needed <= max(_SHARE * self.total, room)
+        return self.needed <= max(SHARE * self.total, room)
 
     def beside(self, room: int) -> MemoryFit:
         """The same with `room` more bytes, of accelerators with their own memory."""
@@ -94,10 +93,13 @@ def outlook_for(
         besides: sizes of further drafters, which take main memory first.
         snapshots: of a recurrent target's state, 0 if nothing drafts.
     """
-    free = free or FreeMemory(ram=machine.available(), address_space=machine.address_space_left())
+    free = free or FreeMemory(
+        machine.available(), address_space=machine.address_space_left(), total=machine.total()
+    )
     limits, refusal = UserLimits(n_ctx=n_ctx, snapshots=snapshots), ""
     before = sum(
-        need(each, ModelSetup(n_ctx=n_ctx or usual_context(target))).total for each in besides
+        need(each, ModelSetup(n_ctx=n_ctx or largest_context(target, free))).total
+        for each in besides
     )
     try:
         found = plan(target, draft, replace(free, ram=free.ram - before), limits, disk)

@@ -17,7 +17,8 @@ from localspec.pairs.memory import division
 from localspec.pairs.memory.free import DEVICE_RESERVE, FreeMemory
 from localspec.pairs.memory.need import MemoryNeed, ModelFacts, ModelSetup, block_of, need
 
-DEFAULT_CTX: Final = 8192  # a cache for the whole trained context can take more than the weights
+DEFAULT_CTX: Final = 8192  # the context shrinks to this before anything else is given up
+LARGEST_CTX: Final = 32_768  # chosen where it costs nothing else: files and tools fit into it
 USUAL_CTX: Final = 4096  # the context shrinks to this before the cache loses precision
 LEAST_CTX: Final = 512
 SMALLER_CACHE: Final = "q8_0"
@@ -163,8 +164,14 @@ def plan(
 
 
 def usual_context(target: ModelFacts) -> int:
-    """The context size in tokens that is chosen if there is room."""
+    """The context size in tokens for which layers and experts are moved, if there is room."""
     return min(target.trained or DEFAULT_CTX, DEFAULT_CTX)
+
+
+def largest_context(target: ModelFacts, free: FreeMemory) -> int:
+    """The largest context size in tokens that is chosen without being asked for."""
+    most = min(target.trained, LARGEST_CTX) if free.total is not None else 0
+    return max(most, usual_context(target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,8 @@ class _Planner:
     disk: DiskSpeed
 
     def plan(self) -> MemoryPlan:
+        if (roomy := self.roomy()) is not None:
+            return replace(roomy, advice=tuple(self.advice(roomy, reduced=False)))
         tried = [self.placed(candidate) for candidate in self.candidates()]
         if self.limits.snapshots and not tried[0].fits:
             # Without snapshots, a rejection only costs decoding again.
@@ -193,6 +202,24 @@ class _Planner:
             gave_up=tuple(self.given_up(chosen, tried[0])),
             advice=tuple(self.advice(chosen, reduced=chosen is not tried[0])),
         )
+
+    def roomy(self) -> MemoryPlan | None:
+        """The plan with the largest context beyond the usual one that costs nothing else.
+
+        Everything fits, in a modest share of main memory, and nothing leaves an accelerator for it.
+        """
+        if self.limits.n_ctx is not None:
+            return None
+        best, usual = next(self.candidates()), usual_context(self.target)
+        there = self.placed(best)
+        for n_ctx in _halvings(largest_context(self.target, self.free)):
+            if n_ctx <= usual:
+                break
+            tried = self.placed(replace(best, n_ctx=n_ctx))
+            host = tried.host + tried.shared + PROGRAM
+            if tried.fits and self.free.modest(host) and _placed_alike(tried, there):
+                return tried
+        return None
 
     def from_disk(self, tried: list[MemoryPlan]) -> MemoryPlan | None:
         """The best plan whose caches have room, if its weights may stay on disk."""
@@ -345,6 +372,15 @@ class _Planner:
             f" and again: some {seconds:.2g} s for every pass at {formats.size(round(speed))}/s"
             f" ({known}), {1 / seconds:.2g} tokens/s without drafting, which pays most here"
         )
+
+
+def _placed_alike(one: MemoryPlan, other: MemoryPlan) -> bool:
+    """Whether two plans put the same layers and experts in the same places."""
+    places = [
+        (plan.target.gpu_layers, plan.target.cpu_moe, plan.draft and plan.draft.gpu_layers)
+        for plan in (one, other)
+    ]
+    return places[0] == places[1]
 
 
 def _halvings(n_ctx: int) -> list[int]:
