@@ -22,6 +22,7 @@ from localspec.chat.prompt.renderer import RenderBudget, TemplateRenderer, Templ
 from tests.support.golden_answers import BOS, EOS, golden, in_pieces
 from tests.support.llama_source import LEARNT, templates
 from tests.support.pairwise import usually
+from tests.support.processor import worked
 
 REAL = [
     json.loads(line)
@@ -397,12 +398,11 @@ HOSTILE = {
 LIKE_LOOPS = ("loops in a turn", "loops in a thought", "loops where there are tools")
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("kind", usually(HOSTILE, *(HOSTILE.keys() - LIKE_LOOPS)))
 def test_a_hostile_template_teaches_nothing_and_ends_in_time(kind: str) -> None:
-    begun = time.monotonic()
+    begun = worked()
     dialect = learn(HOSTILE[kind])
-    assert time.monotonic() - begun < 8  # two seconds of rendering, and a process on a busy machine
+    assert worked() - begun < 4  # two seconds of rendering, and what its processes take to start
     assert not dialect.known
     for text in ("the cat and the dog", "<5>the</5> cat", "a"):
         assert dialect.read(text, [TOOL]) == AnswerReading(None, text)

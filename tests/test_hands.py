@@ -173,7 +173,7 @@ def test_models_beside_the_target_are_offered_to_draft(
     chat.child.send("/draft\r")
     chat.until(lambda: "small.gguf" in chat.text(), "the other model")
     chat.child.send("/draft ")
-    chat.until(lambda: "small.gguf" in chat.text().split("ready")[-1], "its file")
+    chat.until(lambda: "small.gguf" in chat.text().partition("ready")[2], "its file")
     chat.child.send(f"{UP}\r")
     chat.until(lambda: "drafting now: small" in chat.text(), "the draft")
     chat.child.send("/exit\r")

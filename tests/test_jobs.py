@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from localspec import machine
 from localspec.cli.subcommands import cli
 from localspec.process import spawning
-from tests.support import toy
+from tests.support import GOES_ON, toy
 
 RUN = ["run", "toy", "-t", "1", "--gamma", "2", "-p", "Tell me a story.", "-n"]
 QUESTIONS = ["--prompts", str(toy.QUESTIONS), "--kinds", "sums"]
@@ -98,8 +98,9 @@ def engine_of(running: subprocess.Popen[str]) -> psutil.Process:
     end = time.monotonic() + 60
     while time.monotonic() < end:
         for child in psutil.Process(running.pid).children():
-            if any("libllama" in region.path for region in child.memory_maps()):
-                return child
+            with suppress(psutil.Error):  # one that ends meanwhile
+                if any("libllama" in region.path for region in child.memory_maps()):
+                    return child
         time.sleep(0.01)
     raise AssertionError("there is no engine")
 
@@ -110,7 +111,7 @@ def engine_of(running: subprocess.Popen[str]) -> psutil.Process:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([*RUN, "-1"], ""),
+        ([*RUN, "-1", *GOES_ON], ""),
         pytest.param([*BENCH, "--repeat", "900"], "of 6300: line-2", marks=WAITS),
         pytest.param(TUNE, "Measuring", marks=WAITS),
     ],
@@ -118,7 +119,7 @@ def engine_of(running: subprocess.Popen[str]) -> psutil.Process:
 def test_where_the_engine_dies_the_command_says_so(
     words: list[str], said: str, how: signal.Signals
 ) -> None:
-    with started(words) as running:
+    with started(words, pipesize=4096) as running:
         assert running.stdout is not None
         assert running.stderr is not None
         engine = engine_of(running)

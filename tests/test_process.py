@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import parameters
 from localspec.ui.conversation.engine_state import EnginePhase
 from tests.fakes import rounds_of
-from tests.support import ENDLESS
+from tests.support import ENDLESS, ROOMY
 from tests.support.chat_pilot import Chat
 from tests.support.scripted_session import Gate, ScriptedSession
 
@@ -83,12 +83,18 @@ class Heard:
         self.engine.ask(text)
 
 
+@contextmanager
+def heard(**changes: Any) -> Iterator[Heard]:
+    found = Heard(replace(TOY, **changes))
+    yield found
+    found.engine.shut_down()
+    assert found.engine.join(20)
+
+
 @pytest.fixture
 def toy() -> Iterator[Heard]:
-    heard = Heard()
-    yield heard
-    heard.engine.shut_down()
-    assert heard.engine.join(20)
+    with heard() as found:
+        yield found
 
 
 # --- what is said ---------------------------------------------------------------------------
@@ -349,18 +355,19 @@ def test_it_answers_with_figures_and_ends_when_it_is_asked_to(toy: Heard) -> Non
     assert (asked.content, answer.content) == ("Tell me a story.", turn.event.text)
 
 
-def test_a_running_answer_is_stopped_and_settings_change_in_its_middle(toy: Heard) -> None:
-    toy.until(m.Loaded)
-    assert toy.engine.info is not None
-    toy.engine.configure(replace(toy.engine.info.settings, n_predict=400))
-    toy.ask("Tell me a long story.")
-    while not isinstance(toy.until(m.TurnReported).event, RoundText):
-        pass
-    toy.engine.speculate(False)
-    assert toy.engine.info.speculation is False
-    assert toy.until(m.SettingsChanged).info.settings.n_predict == 400
-    toy.engine.stop()
-    assert toy.until(m.TurnOver).said[-1].finish is FinishReason.CANCELLED
+def test_a_running_answer_is_stopped_and_settings_change_in_its_middle() -> None:
+    with heard(ctx_size=ROOMY, grammar=ENDLESS) as toy:
+        toy.until(m.Loaded)
+        assert toy.engine.info is not None
+        toy.engine.configure(replace(toy.engine.info.settings, n_predict=ROOMY))
+        toy.ask("Tell me a long story.")
+        while not isinstance(toy.until(m.TurnReported).event, RoundText):
+            pass
+        toy.engine.speculate(False)
+        assert toy.engine.info.speculation is False
+        assert toy.until(m.SettingsChanged).info.settings.n_predict == ROOMY
+        toy.engine.stop()
+        assert toy.until(m.TurnOver).said[-1].finish is FinishReason.CANCELLED
 
 
 @pytest.mark.slow
@@ -495,11 +502,11 @@ def answers(chat: Chat) -> list[str]:
 @pytest.mark.parametrize("key", ["enter", pytest.param("f5", marks=pytest.mark.slow)])
 async def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) -> None:
     # So long an answer that it goes on, however late the screen is with its first words.
-    async with chatting(ctx_size=2048, n_predict=60, grammar=ENDLESS) as (chat, kill):
+    async with chatting(ctx_size=ROOMY, n_predict=60, grammar=ENDLESS) as (chat, kill):
         await chat.send("/system Be brief.")
         await chat.send("Hello!")
         await chat.until(lambda: len(answers(chat)) == 1 and chat.ready())
-        await chat.send("/set n-predict 600")
+        await chat.send(f"/set n-predict {ROOMY}")
         await chat.send(QUESTION)
         await chat.until(lambda: chat.app.turns.stream.heard, "some text")
         kill()
@@ -513,6 +520,9 @@ async def test_a_killed_engine_costs_no_conversation_and_comes_back(key: str) ->
         assert "Enter loads them again" in chat.status()
         chat.app.prompt.clear()
         await chat.press(key)
+        if key == "f5":  # which answers again, and at as much length
+            await chat.until(lambda: chat.app.turns.busy and chat.app.turns.stream.heard, "text")
+            await chat.press("escape")
         await chat.until(chat.ready, "the models again")
         await chat.send("/set n-predict 40")
         assert f"▌ {QUESTION}" in chat.transcript()
@@ -540,7 +550,7 @@ async def test_a_question_that_got_no_answer_is_asked_again() -> None:
 @pytest.mark.slow
 @signals
 async def test_a_death_while_two_answers_are_compared_closes_the_comparison() -> None:
-    async with chatting(ctx_size=2048, n_predict=600, grammar=ENDLESS) as (chat, kill):
+    async with chatting(ctx_size=ROOMY, n_predict=ROOMY, grammar=ENDLESS) as (chat, kill):
         chat.app.prompt.insert(QUESTION)
         await chat.press("ctrl+b")
         await chat.until(lambda: len(chat.app.screen_stack) == 2)
@@ -548,6 +558,8 @@ async def test_a_death_while_two_answers_are_compared_closes_the_comparison() ->
         await chat.until(lambda: "was killed" in chat.transcript())
         assert len(chat.app.screen_stack) == 1
         await chat.press("enter")
+        await chat.until(lambda: chat.app.turns.busy and chat.app.turns.stream.heard, "text")
+        await chat.press("escape")
         await chat.until(lambda: answers(chat) and chat.ready())
 
 

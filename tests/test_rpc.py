@@ -30,7 +30,7 @@ from localspec.errors import EngineError, UsageError
 from localspec.loading import planning
 from localspec.loading.load import check, load_session
 from localspec.process import messages as m
-from tests.support import ENDLESS, toy
+from tests.support import ENDLESS, ROOMY, toy
 from tests.support.workers import relay, worker
 from tests.test_process import TOY, Heard
 
@@ -486,8 +486,7 @@ def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat(moment: float)
     """At most one round is lost, and the next answer comes without it."""
     with worker() as (endpoint, running), worker() as (other, _):
         both = replace(TOY, rpc=(other, endpoint), n_gpu_layers=-1, tensor_split=(1.0, 1.0))
-        # An answer of 512 tokens is over within a second, on a fast machine.
-        chat = Heard(replace(both, ctx_size=2048, n_predict=-1, grammar=ENDLESS))
+        chat = Heard(replace(both, ctx_size=ROOMY, n_predict=-1, grammar=ENDLESS))
         assert not any("left out" in each for each in chat.until(m.Loaded).info.notices)
         chat.ask("Tell me a story.")
         chat.until(m.TurnReported)

@@ -25,6 +25,7 @@ from openai.types.chat import (
     ChatCompletionMessageFunctionToolCall,
 )
 
+from tests.support import ROOMY
 from tests.support.endpoint import Serving, chunks, in_parallel, malformed, streaming
 from tests.support.json_validity import valid
 
@@ -101,6 +102,7 @@ def test_openais_client_gets_what_run_says(client: openai.OpenAI, served: Servin
     assert data.endswith(b"data: [DONE]\n\n")
 
 
+@pytest.mark.timed
 def test_a_stream_of_openais_client_and_its_end(client: openai.OpenAI, served: Serving) -> None:
     with client.chat.completions.create(
         model="toy", messages=MESSAGES, max_tokens=900, logit_bias={"2": -100}, stream=True
@@ -307,6 +309,7 @@ def test_llm_talks_to_it(served: Serving, tmp_path: Path, words: tuple[str, ...]
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_llm_gives_up(served: Serving, tmp_path: Path) -> None:
     endless = json.dumps({"2": -100})  # no end of turn
     with llm(served, tmp_path, "-o", "max_tokens", "900", "-o", "logit_bias", endless) as process:
@@ -323,6 +326,7 @@ MANIFEST = '{"private": true, "type": "module"}'
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 @pytest.mark.skipif(not (shutil.which("npm") and shutil.which("node")), reason="needs node and npm")
 def test_javascript_clients_talk_to_it(served: Serving, tmp_path: Path) -> None:
     (tmp_path / "package.json").write_text(MANIFEST)
@@ -518,8 +522,15 @@ def begun(served: Serving, body: dict[str, Any]) -> socket.socket:
     sock.sendall(streaming(body))
     data = b""
     while b'"content":"' not in data.replace(b'"content":""', b""):
-        data += sock.recv(65536)
+        part = sock.recv(65536)
+        assert part, data
+        data += part
     return sock
+
+
+ROOM = ("-c", str(ROOMY))
+LONGER = {**LONG, "max_tokens": ROOMY}
+"""With so much room it does not end by itself before a test is done with it."""
 
 
 @pytest.mark.timed
@@ -539,10 +550,10 @@ def test_who_goes_away_ends_the_work(served: Serving) -> None:
 
 @pytest.mark.slow
 def test_a_full_queue_says_when_to_come_again() -> None:
-    with Serving("--queue", "1") as one:
-        running = begun(one, LONG)
+    with Serving("--queue", "1", *ROOM) as one:
+        running = begun(one, LONGER)
         waiting = socket.create_connection(("127.0.0.1", one.port))
-        waiting.sendall(streaming(LONG))
+        waiting.sendall(streaming(LONGER))
         while not one.metric("requests_deferred"):
             time.sleep(0.01)
         status, headers, body = one.ask("/v1/chat/completions", {"messages": MESSAGES})
@@ -608,10 +619,10 @@ def test_malformed_requests_get_an_answer_and_do_no_harm(served: Serving, many: 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_the_engines_death_is_told_and_the_next_request_succeeds() -> None:
-    with Serving() as one:
+    with Serving(*ROOM) as one:
         expected = one.chat()["choices"][0]["message"]["content"]
         for _ in range(2):
-            sock = begun(one, LONG)
+            sock = begun(one, LONGER)
             one.engine().kill()
             data = b""
             while part := sock.recv(65536):

@@ -59,6 +59,7 @@ from localspec.serve.request_queue import QueuedRequest, RequestQueue
 from localspec.serve.request_tools import BEGIN, END, HERMES, RequestTools
 from localspec.serve.requests import ChatRequest, CompletionRequest, parsed
 from tests.fakes import rounds_of
+from tests.support import ROOMY
 from tests.support.endpoint import Serving, streaming
 from tests.support.gguf_models import write_random_gemma3
 
@@ -777,7 +778,7 @@ def test_the_endpoints_process_imports_neither_llama_cpp_nor_numpy() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_an_end_that_is_asked_for_comes_soon_also_during_a_stream() -> None:
-    with Serving() as one:
+    with Serving("-c", str(ROOMY)) as one:  # so that the answer does not end before
         engine = one.engine()
         with socket.create_connection(("127.0.0.1", one.port)) as sock:
             messages = [{"role": "user", "content": "Tell me a story."}]

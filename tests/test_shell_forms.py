@@ -16,7 +16,7 @@ import pytest
 
 from localspec.cli.machine.ps import command_of
 from localspec.cli.questions import is_question
-from tests.support import ENDLESS, toy
+from tests.support import GOES_ON, toy
 from tests.support.command import Result, run
 
 FOLDERS = ("LOCALSPEC_DATA", "LOCALSPEC_CONFIG")
@@ -134,11 +134,12 @@ def test_a_file_with_a_space_in_its_name_is_no_question(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_runs_is_shown_with_its_memory(tmp_path: Path) -> None:
     toy.install(tmp_path)
-    endless = ("run", "toy", "-p", "Tell me a story.", "--grammar", ENDLESS, "--threads", "1")
+    endless = ("run", "toy", "-p", "Tell me a story.", "--threads", "1", *GOES_ON)
     runs = subprocess.Popen(
         [sys.executable, "-m", "localspec", *endless],
         env=os.environ | {"LOCALSPEC_DATA": str(tmp_path)},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        pipesize=4096,
     )  # fmt: skip
     try:
         assert runs.stdout is not None

@@ -18,7 +18,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
-from tests.support import ENDLESS
+from tests.support import GOES_ON
 from tests.support.kills import ENDS, Killing, kill_app
 from tests.support.terminal import Terminal
 
@@ -97,7 +97,7 @@ def test_another_pair_takes_over_the_conversation(
 
 @pytest.mark.slow
 def test_quit_while_generating_restores_the_terminal(terminal: Callable[..., Terminal]) -> None:
-    chat = terminal("toy", "--threads", "1", "--grammar", ENDLESS, columns=40, rows=10)
+    chat = terminal("toy", "--threads", "1", *GOES_ON, columns=40, rows=10)
     chat.sees("ready")
     chat.child.send("Tell me a long story about a dog.\r")
     chat.sees("answering")
@@ -154,11 +154,10 @@ def test_closed_streams_are_no_terminal() -> None:
 def test_a_conversation_survives_a_kill_and_is_resumed_edited_and_exported(
     terminal: Callable[..., Terminal], tmp_path: Path
 ) -> None:
-    options = ("toy", "--temp", "0", "--gamma", "3", "--threads", "1", "--grammar", ENDLESS)
-    chat = terminal(*options, "--n-predict", "900")
+    chat = terminal("toy", "--temp", "0", "--gamma", "3", "--threads", "1", *GOES_ON)
     chat.sees("ready")
     chat.child.send("Tell me a story.\r")
-    chat.until(lambda: "answering" in chat.text(), "an answer")
+    chat.until(chat.kept, "the answer's first words in the file")
     chat.child.send("\x1b")  # Esc, in the middle
     chat.sees("stopped")
     chat.child.send("/set n-predict 100\r")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ class Terminal:
     ) -> None:
         toy.install(data)
         self.pause_s = 0.0  # between two looks at the screen: looking takes time from the program
+        self._data = data
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
@@ -54,10 +57,9 @@ class Terminal:
         )  # fmt: skip
 
     def read(self) -> None:
+        """Read what has come, in small parts: a screen that is there for a moment is seen."""
         try:
-            data: Any = self.child.read_nonblocking(
-                65536, timeout=0.05
-            )  # bytes: no encoding is set
+            data: Any = self.child.read_nonblocking(4096, timeout=0.05)  # bytes: no encoding is set
         except (pexpect.TIMEOUT, pexpect.EOF):
             return
         self.raw += data
@@ -77,6 +79,17 @@ class Terminal:
 
     def sees(self, text: str) -> None:
         self.until(lambda: text in self.text(), text)
+
+    def kept(self) -> int:
+        """How many characters of answers are in the store, whole ones and one that is written."""
+        count = "SELECT coalesce(sum(length(content)), 0) FROM "
+        parts = [f"{count}messages WHERE role = 'assistant'", f"{count}pieces"]
+        path = f"file:{self._data}/conversations.db?mode=ro"
+        try:
+            with closing(sqlite3.connect(path, uri=True)) as db:
+                return sum(db.execute(part).fetchone()[0] for part in parts)
+        except sqlite3.OperationalError:  # there is no store yet
+            return 0
 
     def ends(self) -> int:
         self.until(lambda: not self.child.isalive(), "the end of the program")
