@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +31,18 @@ def covering(cases: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return chosen
 
 
-def pairwise(cases: Iterable[tuple[Any, ...]]) -> list[ParameterSet]:
-    """`cases` for `parametrize`, those marked slow that no pair of values needs."""
+def pairwise(
+    cases: Iterable[tuple[Any, ...]], large: Callable[[tuple[Any, ...]], bool] | None = None
+) -> list[ParameterSet]:
+    """`cases` for `parametrize`, those marked slow that no pair of values needs.
+
+    Args:
+        cases: the combinations.
+        large: whether a case takes too long to be among those that run by default, whatever pairs
+            it has.
+    """
     cases = list(cases)
-    needed = {*covering(cases)}
+    needed = {*covering(case for case in cases if large is None or not large(case))}
     return [pytest.param(*case, marks=() if case in needed else pytest.mark.slow) for case in cases]
 
 
