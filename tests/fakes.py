@@ -9,7 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from localspec.chat.prompt.renderer import TemplateRenderer
+import pytest
+
+from localspec.chat.dialects.learning.learner import learnt
+from localspec.chat.prompt.renderer import RenderBudget, TemplateRenderer
 from localspec.chat.session.pair import LoadedPair, LoadRecord
 from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings
@@ -249,6 +252,12 @@ def fake_session(
     engine_: Any = engine
     session = Session(pair, engine_, settings or ChatSettings(), renderer=renderer())
     return session, engine
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.4) -> None:
+    """Give templates so many seconds; else they have 2 to be learnt, and 1.5 to be rendered."""
+    monkeypatch.setattr(RenderBudget.__init__, "__defaults__", (seconds,))
+    monkeypatch.setattr(learnt, "__defaults__", (seconds, None))
 
 
 @cache

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -19,8 +20,9 @@ from localspec.chat.dialects import AnswerReading, Call, Dialect, learn
 from localspec.chat.dialects.learning import dialect_store, learner
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.prompt.renderer import RenderBudget, TemplateRenderer, TemplateSource
+from tests.fakes import impatient
 from tests.support.golden_answers import BOS, EOS, golden, in_pieces
-from tests.support.llama_source import LEARNT, templates
+from tests.support.llama_source import LEARNT, templates, usual_templates
 from tests.support.pairwise import usually
 from tests.support.processor import worked
 
@@ -66,7 +68,7 @@ def dialect_of(name: str) -> Dialect:
 
 
 @needs_templates
-@pytest.mark.parametrize("name", sorted(TEMPLATES))
+@pytest.mark.parametrize("name", usual_templates())
 def test_what_a_real_template_writes_is_read_back(name: str, renderer: TemplateRenderer) -> None:
     rng = random.Random(f"{name} 7")
     dialect = dialect_of(name)
@@ -110,9 +112,17 @@ REPLACED = {
 }
 
 
+SHAPES = ("<{}>", "[{}]", "<|{}|>", "◁{}▷")
+
+
 @needs_templates
-@pytest.mark.parametrize("shape", ["<{}>", "[{}]", "<|{}|>", "◁{}▷"])
-@pytest.mark.parametrize("name", sorted(REPLACED))
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    usually(
+        itertools.product(sorted(REPLACED), SHAPES),
+        *zip(sorted(REPLACED), itertools.cycle(SHAPES), strict=False),
+    ),
+)
 def test_a_template_with_other_marks_is_read_as_well(
     name: str, shape: str, renderer: TemplateRenderer
 ) -> None:
@@ -399,10 +409,13 @@ LIKE_LOOPS = ("loops in a turn", "loops in a thought", "loops where there are to
 
 
 @pytest.mark.parametrize("kind", usually(HOSTILE, *(HOSTILE.keys() - LIKE_LOOPS)))
-def test_a_hostile_template_teaches_nothing_and_ends_in_time(kind: str) -> None:
+def test_a_hostile_template_teaches_nothing_and_ends_in_time(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch, 1.0)
     begun = worked()
     dialect = learn(HOSTILE[kind])
-    assert worked() - begun < 4  # two seconds of rendering, and what its processes take to start
+    assert worked() - begun < 3  # a second of rendering, and what its processes take to start
     assert not dialect.known
     for text in ("the cat and the dog", "<5>the</5> cat", "a"):
         assert dialect.read(text, [TOOL]) == AnswerReading(None, text)
@@ -462,8 +475,8 @@ def test_a_template_is_learnt_once_and_kept(
 
 
 @needs_templates
-def test_all_that_is_learnt_survives_the_disk(tmp_path: Path) -> None:
-    for name in TEMPLATES:
-        source = TemplateSource(TEMPLATES[name], BOS, EOS)
-        dialect_store.keep(tmp_path, source, dialect_of(name))
-        assert dialect_store.recall(tmp_path, source) == dialect_of(name)
+@pytest.mark.parametrize("name", usual_templates())
+def test_what_is_learnt_survives_the_disk(name: str, tmp_path: Path) -> None:
+    source = TemplateSource(TEMPLATES[name], BOS, EOS)
+    dialect_store.keep(tmp_path, source, dialect_of(name))
+    assert dialect_store.recall(tmp_path, source) == dialect_of(name)

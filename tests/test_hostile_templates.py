@@ -25,7 +25,7 @@ from localspec.chat.prompt.template import PLAIN_STOPS, ChatTemplate
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import FinishReason
 from localspec.errors import Cancelled, LocalspecError
-from tests.fakes import CHATML, FakeModel, fake_session, renderer, rounds_of
+from tests.fakes import CHATML, FakeModel, fake_session, impatient, renderer, rounds_of
 from tests.support.gguf_models import Sizes, other_vocabulary, write_llama
 from tests.support.processor import worked
 
@@ -127,7 +127,8 @@ def memory_of_children() -> Iterator[list[int]]:
         thread.join()
 
 
-def attack(number: int) -> None:
+def attack(number: int, reading: float = 2.5, rendering: float = 2.0) -> None:
+    """Seconds that it may take: its budget, and what our own process takes to start."""
     with memory_of_children() as largest:
         begun = worked()
         chat = ChatTemplate(FakeModel(chat_template=hostile(number)), renderer())
@@ -136,15 +137,18 @@ def attack(number: int) -> None:
         with suppress(LocalspecError):
             assert chat.render(TALK).strip()
         ended = worked()
-    assert read - begun < 2.5  # our own process may have to start, too
-    assert ended - read < 2
+    assert read - begun < reading
+    assert ended - read < rendering
     assert largest[0] < 330 << 20
     assert all(notice.isprintable() and len(notice) <= 500 for notice in chat.notices)
 
 
 @pytest.mark.parametrize("number", [0, 3, 5, 7, 8, 14, 16, 17, 20, 31, 64, 87])
-def test_a_hostile_template_gets_its_budget_and_no_more(number: int) -> None:
-    attack(number)
+def test_a_hostile_template_gets_its_budget_and_no_more(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    attack(number, reading=1.2, rendering=1.0)
 
 
 @pytest.mark.slow
@@ -163,7 +167,10 @@ def test_a_hundred_hostile_templates(number: int) -> None:
         ("x" * 2_000_000, "is too large"),
     ],
 )
-def test_a_template_that_is_no_use_is_replaced_and_told(template: str, reason: str) -> None:
+def test_a_template_that_is_no_use_is_replaced_and_told(
+    template: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
     chat = ChatTemplate(FakeModel(chat_template=template), renderer())
     for _ in range(2):  # given up for good: the second time takes no budget
         assert chat.render(TALK) == "Be brief.\n\nUser: hi\nAssistant:"
@@ -211,7 +218,10 @@ def test_a_turn_is_stopped_while_its_template_runs() -> None:
     assert session.notices == []  # it was not given up: somebody was impatient
 
 
-def test_a_template_that_is_given_up_in_a_turn_is_told_in_that_turn() -> None:
+def test_a_template_that_is_given_up_in_a_turn_is_told_in_that_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    impatient(monkeypatch)
     session, _ = fake_session(rounds_of(b" hello\nUser: and"), model=FakeModel(chat_template=LATER))
     session.settings.system_prompt = "Be brief."
     events = list(session.turn("hi", Cancel()))

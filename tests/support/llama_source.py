@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from llama_cpp import llama_cpp as lib
 
 from localspec.engine.llama import Model
 from localspec.engine.llama.log import start_backend
+from tests.support.pairwise import usually
 
 
 def _found(pattern: str) -> list[Path]:
@@ -36,6 +38,24 @@ def vocabularies() -> dict[str, Path]:
 def templates() -> dict[str, str]:
     """The sources of chat templates, by their files' names."""
     return {path.stem: path.read_text("utf-8") for path in sorted(_found("templates/*.jinja"))}
+
+
+USUAL: Final = (
+    *("Apertus-8B-Instruct", "CohereForAI-c4ai-command-r7b-12-2024-tool_use", "GLM-4.6"),
+    *("Kimi-K3", "LFM2-8B-A1B", "MiniMax-M2", "NVIDIA-Nemotron-Nano-v2", "Qwen-Qwen3-0.6B"),
+    *("Qwen3-Coder", "Qwen3.5-4B", "deepseek-ai-DeepSeek-V3.1", "google-gemma-2-2b-it"),
+    *("google-gemma-4-31B-it", "ibm-granite-granite-3.3-2B-Instruct", "ibm-granite-granite-4.0"),
+    *("meetkai-functionary-medium-v3.1", "meta-llama-Llama-3.1-8B-Instruct", "moonshotai-Kimi-K2"),
+    *("mistralai-Ministral-3-14B-Reasoning-2512", "muse-glimmer", "openai-gpt-oss-120b"),
+    *("upstage-Solar-Open-100B", "microsoft-Phi-3.5-mini-instruct", "deepseek-ai-DeepSeek-V3.2"),
+)
+"""Templates of every way to write calls and thoughts: with these alone tests run by default."""
+
+
+def usual_templates() -> list[ParameterSet]:
+    """The names of all templates for `parametrize`, those marked slow that are not `USUAL`."""
+    names = sorted(templates())
+    return usually(names, *(name for name in USUAL if name in names))
 
 
 LEARNT: Final = Path(__file__).parents[2] / ".pytest_cache" / "dialects"
