@@ -8,11 +8,12 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import hypothesis
 import pytest
+from textual.css.stylesheet import Stylesheet
 
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
@@ -26,6 +27,8 @@ from tests.support.draws import drawn
 from tests.support.two_parts import pytest_addoption, pytest_cmdline_main  # noqa: F401 - hooks
 
 if TYPE_CHECKING:
+    from textual.css.model import RuleSet
+
     from tests.support.hub_world import World
 
 # A machine that does something else as well is slow, not wrong. Examples are others in every run.
@@ -88,6 +91,25 @@ def _no_naps() -> Iterator[None]:
         await asyncio.sleep(0)
 
     with mock.patch("textual.app.wait_for_idle", hop):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _styles_are_parsed_once() -> Iterator[None]:
+    """Have all apps share the rules of Textual's style sheets: each parsed them for itself, twice.
+
+    A rule depends on its text, on where it stands and on the theme's variables, and never changes.
+    """
+    parsed: dict[tuple[object, ...], list[RuleSet]] = {}
+    parse = Stylesheet._parse_rules
+
+    def known(sheet: Stylesheet, css: str, **where: Any) -> list[RuleSet]:
+        key = (css, *where.items(), *sheet._variables.items())
+        if key not in parsed:
+            parsed[key] = parse(sheet, css, **where)
+        return parsed[key]
+
+    with mock.patch.object(Stylesheet, "_parse_rules", known):
         yield
 
 
