@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 from collections import Counter
@@ -50,6 +51,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         taken = drawn(items, config.option.draw)
         config.hook.pytest_deselected(items=[item for item in items if item not in {*taken}])
         items[:] = taken
+
+
+def pytest_collection_finish() -> None:
+    """Leave what stays to the end, such as modules and tests, out of searches for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -59,6 +60,10 @@ CHAINS: dict[str, dict[str, object]] = {
         "logit_bias": {3: 1.0, 5: -2.0},
     },
 }
+
+
+EVERY = [7, pytest.param(1, marks=pytest.mark.slow)]
+"""Each seventh of a hundred vectors of logits, or all."""
 
 
 class LlamaChain:
@@ -145,18 +150,20 @@ def random_logits() -> Iterator[np.ndarray]:
         yield logits.astype(np.float32)
 
 
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("chain", CHAINS)
-def test_random_logits(chain: str) -> None:
-    for logits in random_logits():
+def test_random_logits(chain: str, every: int) -> None:
+    for logits in itertools.islice(random_logits(), 0, None, every):
         if chain == "typical-p" and np.ptp(logits) > 80:
             continue  # a probability underflows, and llama.cpp's entropy becomes NaN
         a, b = both(CHAINS[chain], logits)
         assert np.abs(a - b).max() < CLOSE
 
 
+@pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("chain", CHAINS)
-def test_real_logits(chain: str, real_logits: np.ndarray) -> None:
-    for logits in real_logits:
+def test_real_logits(chain: str, every: int, real_logits: np.ndarray) -> None:
+    for logits in real_logits[::every]:
         a, b = both(CHAINS[chain], logits)
         assert np.abs(a - b).max() < CLOSE
 
