@@ -102,7 +102,7 @@ def rested(engine: Engine, text: Sequence[int]) -> None:
         assert held == list(text[: len(held)])
 
 
-@pytest.mark.few(24)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("gamma", [1, 2, 3, 8])
 @pytest.mark.parametrize("noise", [0.0, 0.3, 50.0])

@@ -111,6 +111,7 @@ def test_predictions_add_up() -> None:
     assert all(p.speedup <= p.roofline for p in found)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("measured_at", [3, 8])
 def test_a_draft_length_that_was_not_run_is_predicted(measured_at: int) -> None:
     """On a text with easy stretches and hard ones, where no mean acceptance tells enough."""

@@ -290,6 +290,7 @@ def test_a_look_that_was_too_unsure_tells_what_it_would_have_drafted(
     assert seen.decodes == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
 def test_with_a_seed_another_vocabulary_repeats(
     contexts: dict[str, Context], accept: Accept

@@ -52,6 +52,7 @@ def test_it_is_freed_and_said(dear: None) -> None:
         assert said.startswith(f"{toy.DRAFT.name}: too big to save time here")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("asked", [{"draft_anyway": True}, {"gamma": 4}])
 def test_it_stays_where_it_was_asked_for(dear: None, asked: dict[str, Any]) -> None:
     with closing(opened(**asked)) as session:

@@ -308,6 +308,7 @@ def test_a_draft_that_left_something_out_goes_on_from_there(contexts: dict[str, 
     assert read(ids) <= 11  # another text: from its beginning
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK])
 def test_with_a_seed_a_long_prompt_repeats_whatever_was_earned(
     contexts: dict[str, Context], accept: Accept

@@ -162,7 +162,7 @@ def check_numbers(trace: Trace, done: TracedRound, tests: Sequence[TokenVerdict]
             assert tests[-1].said == done.verdict.token
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("lookup", [False, True])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize(("accept", "lenience"), RULES)
@@ -322,6 +322,7 @@ def usual() -> Iterator[tuple[str, Accept, float | None, float, int]]:
     yield from ((name, *rule, 0.9, 12) for name, rule in zip(DRAFTERS, RULES * 2))  # noqa: B905
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("real", "accept", "lenience", "temperature", "rounds"),
     usually(cases(), *usual()),

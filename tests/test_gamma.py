@@ -517,6 +517,7 @@ def test_snapshots_bound_the_draft() -> None:
     assert costs.rereads == 0
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("copy_s", [0.0, 0.3, 1.0, 3.0])
 @pytest.mark.parametrize("acceptance", usually([0.3, 0.5, 0.7, 0.8, 0.9], 0.3, 0.8))
 @pytest.mark.parametrize("follow_clock", [True, False])

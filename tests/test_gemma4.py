@@ -218,7 +218,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_text_is_the_target_s_with_other_shapes(shape: str, tmp_path: Path) -> None:
     attention = SHAPES[shape]

@@ -103,6 +103,7 @@ def test_what_a_device_has_still_to_read_of_the_prompt_is_no_part_of_the_first_r
     assert next(rounds).verify_s < 4 * 0.03  # its own 0.03, on a machine that may be busy
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("gamma", [1, 2, 3, 4, 6, 8, 31])
 @pytest.mark.parametrize("noise", [0.0, 0.8, 50.0])
 def test_greedy_tokens_do_not_depend_on_gamma_or_draft(gamma: int, noise: float) -> None:
@@ -125,6 +126,7 @@ def test_the_same_seed_gives_the_same_tokens(accept: Accept) -> None:
     assert first != other
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
 def test_coupled_text_depends_on_the_seed_alone(temperature: float) -> None:
     sampling = SamplingParams(temperature=temperature, seed=3)

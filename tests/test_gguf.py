@@ -297,7 +297,7 @@ MUTATIONS = st.lists(
 MUTATED = {"mutations": MUTATIONS, "cut": st.integers(0, len(SMALL)), "endless": st.booleans()}
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(**MUTATED)
 def test_mutated_headers_do_no_harm(
     mutations: list[tuple[int, bytes]], cut: int, endless: bool
@@ -353,6 +353,7 @@ def growth(data: bytes) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("element", [ggufs.STRING, ggufs.U8, ggufs.U64])
 def test_the_largest_arrays_stay_within_the_bounds(element: int) -> None:
     width = 1 if element == ggufs.U8 else 8

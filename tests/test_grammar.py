@@ -318,6 +318,7 @@ EACH_RULE = usually(
 """By default each rule with one of the two notations."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("grammar", "accept"), EACH_RULE)
 def test_output_conforms_under_every_rule(engine: Engine, accept: Accept, grammar: str) -> None:
     for seed in range(3):
@@ -331,6 +332,7 @@ def test_output_conforms_under_every_rule(engine: Engine, accept: Accept, gramma
         assert sum(done.drafted for done in rounds) > 0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("grammar", "accept"), EACH_RULE)
 def test_masked_drafts_never_break_the_grammar(
     engine: Engine, accept: Accept, grammar: str
@@ -353,6 +355,7 @@ def test_the_same_text_with_speculation_on_and_off(engine: Engine, grammar: str)
         assert len(texts) == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("accept", [Accept.TOKEN, Accept.BLOCK, Accept.COUPLED])
 def test_an_unmasked_draft_keeps_its_place_with_no_probability(
     engine: Engine, accept: Accept, monkeypatch: pytest.MonkeyPatch

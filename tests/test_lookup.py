@@ -336,6 +336,7 @@ def test_lookup_goes_on_where_a_model_stops() -> None:
         assert done.drafter == DRAFT
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("model", [None, 0.0, 1.0])
 @pytest.mark.parametrize(
     ("temperature", "accept"),
@@ -353,6 +354,7 @@ def test_the_text_does_not_depend_on_who_drafts(
         assert any(done.drafted for done in rounds) or temperature
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("accept", list(Accept))
 def test_with_a_seed_a_run_repeats(accept: Accept) -> None:
     for model in (None, 0.5):

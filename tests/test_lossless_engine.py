@@ -116,6 +116,7 @@ def run(
     return [token for done in rounds for token in done.tokens], sum(d.drafted for d in rounds)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("temperature", usually([0.7, 1.0, 1.5], 1.0))
 def test_coupled_text_depends_on_the_seed_alone(
     engine: Engine, temperature: float, target_model: Model

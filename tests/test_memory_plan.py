@@ -466,7 +466,7 @@ def answer(session: Session) -> str:
     return end.text
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [

@@ -313,6 +313,7 @@ def loaded(folder: Path) -> Session:
     return session
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("wanted", [True, False])
 def test_one_setting_switches_it_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool

@@ -228,7 +228,7 @@ def engine(target_context: Context, draft_context: Context) -> Engine:
     return Engine(target_context, ModelDrafter(draft_context, target_context.model.n_vocab))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("accept", list(Accept))
 def test_the_real_batches_give_the_same_bits(engine: Engine, accept: Accept) -> None:
     """The same batches, so the same kernels: exact whatever the flash attention does."""

@@ -177,6 +177,7 @@ def test_a_target_that_rejects_at_every_position_says_what_plain_decoding_says(
     assert set(full) == set(range(gamma + 1))
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
 def test_a_drafter_sees_every_decode_of_the_target(model: Model, snapshots: int) -> None:
     """Prompts in batches, plain rounds, drafted ones, rejected tokens, what is read again."""

@@ -333,6 +333,7 @@ def test_loading_can_be_cancelled() -> None:
         )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recurrent", ["target", "draft"])
 def test_a_recurrent_model_is_drafted_for_and_drafts(
     tmp_path: Path, toy_target: Path, toy_draft: Path, recurrent: str

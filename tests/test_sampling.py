@@ -224,6 +224,7 @@ def test_the_k_largest(n: int, k: int, levels: int, seed: int) -> None:
     assert found.tolist() == np.argsort(-x, kind="stable")[:k].tolist()
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("n", [1000, 1003, 70_003])
 @pytest.mark.parametrize("second", [2.99, 2.9957, 3.0, 20.0])
 @pytest.mark.parametrize("ties", [1, 2])

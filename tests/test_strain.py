@@ -41,6 +41,7 @@ def localspec(*args: str, stdout: object = subprocess.PIPE) -> subprocess.Comple
     )
 
 
+@pytest.mark.few(1)
 @POSIX
 @pytest.mark.parametrize("args", [["--help"], ["list"], ["run", "--help"]])
 def test_a_full_output_is_told_in_words(args: list[str]) -> None:
@@ -85,7 +86,7 @@ def test_input_without_end_is_refused() -> None:
     assert time.monotonic() - begun < 20
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("args", "code"),
     [

@@ -230,7 +230,7 @@ def test_without_a_home_completion_has_nowhere_to_be(
 # --- certificates and proxies -----------------------------------------------------------------
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
@@ -339,6 +339,7 @@ def test_a_screen_that_its_variables_spoil_is_told(
 # --- llama.cpp's library ----------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", [("run", "toy", *SHORT), ("doctor",)])
 def test_a_library_that_is_missing_is_told_with_the_variable(command: tuple[str, ...]) -> None:
     code, _, told = localspec(*command, LLAMA_CPP_LIB_PATH="/dev/null/folder")

@@ -273,6 +273,7 @@ def test_where_a_parameter_comes_from_is_said_and_it_can_be_given_back() -> None
             parameters.changed(settings, name, "default", advice)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "text",
     usually(

@@ -143,6 +143,7 @@ def test_control_characters_do_not_reach_the_screen() -> None:
     assert "\x1b" not in body(side, AnswerSide(speculation=True, text="x")).plain
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("gamma", [3, "auto"])
 def test_the_toy_pair_says_the_same_twice_and_goes_on_as_before(gamma: Gamma) -> None:
     options = LoadRequest(pair="toy", threads=1, ctx_size=256, gamma=gamma, n_predict=24)

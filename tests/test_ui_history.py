@@ -556,6 +556,7 @@ async def test_older_messages_are_added_where_they_are_scrolled_to(archive: Path
         assert "‹ 2/2 ›" in chat.transcript()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 60)])
 async def test_the_list_is_usable_at_every_size(archive: Path, size: tuple[int, int]) -> None:
     async with chatting(archive=archive, size=size) as chat:

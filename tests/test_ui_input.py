@@ -122,6 +122,7 @@ async def test_what_is_sent_during_an_answer_waits_for_its_end() -> None:
         assert "waiting" not in chat.status()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("end", ["escape", "ctrl+c", "fault"])
 async def test_what_waits_stands_in_the_input_again_where_the_answer_is_none(end: str) -> None:
     gate = Gate(is_open=False)
