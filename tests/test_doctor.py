@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from localspec import machine
-from localspec.cli.machine.doctor import _threads_asked
+from localspec.cli.machine.doctor import _fact_lines, _threads_asked
 from localspec.cli.settings_file import SettingsFile
 from localspec.cli.subcommands import cli
 from localspec.doctor import facts
@@ -41,6 +41,7 @@ GOOD = MachineFacts(
     others=0.3,
     features=("avx2", "fma"),
     built_for=("avx2", "fma", "f16c"),
+    variant="",
     compiler="Clang 16.0.6",
     amx_left_out=False,
     backends=("CPU",),
@@ -96,6 +97,16 @@ def test_a_good_machine_has_no_findings() -> None:
             {"cards": ("nvidia",), "project": False},
             "NVIDIA card",
             '--no-cache-dir --no-binary llama-cpp-python "llama-cpp-python==0.3.36"',
+        ),
+        (
+            {"cards": ("nvidia",), "project": False, "llama_cpp": "0.3.36+localspec.1"},
+            "NVIDIA card",
+            '--no-binary llama-cpp-python "llama-cpp-python==0.3.36"',
+        ),
+        (
+            {"cards": ("nvidia",), "llama_cpp": "0.3.36+localspec.1"},
+            "NVIDIA card",
+            f"{CUDA} --no-binary-package llama-cpp-python",
         ),
         (
             {"translated": True, "system": "darwin"},
@@ -175,6 +186,12 @@ def test_it_prints_what_it_sees_and_nothing_private(
     assert "GB/s" in text
 
 
+def test_the_kernels_that_were_chosen_are_shown() -> None:
+    assert not [line for line in _fact_lines(GOOD) if "chosen" in line]
+    shown = "\n".join(_fact_lines(replace(GOOD, variant="haswell")))
+    assert "avx2, fma, f16c, by Clang 16.0.6; chosen for this processor: haswell" in shown
+
+
 # --- odd machines -----------------------------------------------------------------------------
 
 
@@ -221,10 +238,9 @@ def test_what_the_system_does_not_say_is_left_out(
 def test_the_compiler_is_read_from_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bytes | None, named: str
 ) -> None:
-    (tmp_path / "lib").mkdir()
     if held is not None:
-        (tmp_path / "lib/libggml-cpu.so").write_bytes(held)
-    monkeypatch.setattr(hardware, "llama_cpp", SimpleNamespace(__file__=str(tmp_path / "x.py")))
+        (tmp_path / "libggml-cpu.so").write_bytes(held)
+    monkeypatch.setattr(hardware, "library_folder", lambda: tmp_path)
     assert hardware.compiler() == named
 
 

@@ -160,6 +160,18 @@ def test_what_is_no_such_worker_never_gets_to_llama_cpp(
     assert len(called) == 1
 
 
+def test_a_wheel_of_localspecs_own_speaks_the_protocol_of_its_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scripted(monkeypatch, registered=42)
+    monkeypatch.setattr(rpc, "build", lambda: "0.3.36+localspec.1 CPU : AVX2 = 1")
+    with (
+        server(reply_of(MAJOR, MINOR, PATCH + 1)) as endpoint,
+        pytest.raises(EngineError, match=r"speaks version 7\.0\.1"),
+    ):
+        add_workers([endpoint])
+
+
 def test_nobody_there_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     called = scripted(monkeypatch, registered=42)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:

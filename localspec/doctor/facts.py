@@ -30,6 +30,7 @@ from localspec.engine.llama import (
     default_threads,
     devices,
     repacking_works,
+    variant,
 )
 from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import EngineError
@@ -77,9 +78,11 @@ class MachineFacts:
         threads_asked: what the settings file asks for, 0 for nothing.
         others: cores that other programs keep busy, 0 if it was not measured.
         features, built_for: instruction sets that the processor has, and llama.cpp's build.
+        variant: which of several kinds of kernels was chosen for the processor, empty if there is
+            but one.
         compiler: what compiled llama.cpp's kernels for the processor, empty if unknown.
         amx_left_out: whether llama.cpp's kernels for AMX crash in this build.
-        backends: those compiled into llama.cpp.
+        backends: those of llama.cpp's build.
         cards: makers of all graphics cards, even if llama.cpp cannot use them.
         cuda_compiler: whether CUDA can be built here.
         project: whether localspec runs from its own folder, which uv builds; else pip does.
@@ -107,6 +110,7 @@ class MachineFacts:
     others: float
     features: tuple[str, ...]
     built_for: tuple[str, ...]
+    variant: str
     compiler: str
     amx_left_out: bool
     backends: tuple[str, ...]
@@ -146,11 +150,10 @@ def machine_facts(
     logical, flags = psutil.cpu_count() or 1, machine.cpuinfo("flags").split()
     one, many = (read_bandwidth(n, free) if measure else 0.0 for n in (1, threads))
     clock, clock_most = machine.clock()  # right after work, while the clock is high
-    version, _, system_info = build().partition(" ")
     return MachineFacts(
         localspec=__version__,
         python=platform.python_version(),
-        llama_cpp=version,
+        llama_cpp=build().partition(" ")[0],
         system=sys.platform,
         architecture=platform.machine(),
         translated=_answer("sysctl", "-n", "sysctl.proc_translated") == "1",
@@ -163,7 +166,8 @@ def machine_facts(
         threads_asked=threads_asked,
         others=others,
         features=tuple(name for name in _WANTED if name in flags),
-        built_for=_built_for(system_info),
+        built_for=_built_for(build()),
+        variant=variant(),
         compiler=compiler(),
         amx_left_out=not repacking_works(),
         backends=backends(),

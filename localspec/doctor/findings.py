@@ -52,11 +52,14 @@ def findings(facts: MachineFacts) -> list[Finding]:
 
 def rebuild(facts: MachineFacts, flag: str) -> str:
     """The command that recompiles llama.cpp with a CMake flag, in this platform's shell."""
+    version, of_wheel, _ = facts.llama_cpp.partition("+")  # +localspec.1: a wheel of our own
     build = "uv sync --no-cache --reinstall-package llama-cpp-python"
+    if of_wheel:
+        build += " --no-binary-package llama-cpp-python"
     if not facts.project:
         build = (
             "python -m pip install --force-reinstall --no-deps --no-cache-dir"
-            f' --no-binary llama-cpp-python "llama-cpp-python=={facts.llama_cpp}"'
+            f' --no-binary llama-cpp-python "llama-cpp-python=={version}"'
         )
     if facts.system == "win32":
         return f'$env:CMAKE_ARGS="{flag}"; {build}'

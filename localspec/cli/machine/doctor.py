@@ -79,7 +79,8 @@ def _fact_lines(facts: MachineFacts) -> list[str]:
         f"processor   {facts.processor}, {facts.cores} cores, {facts.logical} threads;"
         f" localspec uses {facts.threads}",
         f"built for   {', '.join(facts.built_for) or 'no instruction set that it names'}"
-        f"{f', by {facts.compiler}' if facts.compiler else ''}",
+        f"{f', by {facts.compiler}' if facts.compiler else ''}"
+        f"{f'; chosen for this processor: {facts.variant}' if facts.variant else ''}",
         f"memory      {formats.size(facts.memory_free)} free of {formats.size(facts.memory_total)},"
         f" read at {facts.bandwidth / 1e9:.0f} GB/s"
         f" ({facts.bandwidth_one / 1e9:.0f} by one thread)",

@@ -15,6 +15,7 @@ from localspec.engine.llama.platform.hardware import (
     devices,
     machine,
     repacking_works,
+    variant,
 )
 from localspec.engine.llama.platform.rpc import add_workers
 from localspec.engine.llama.requantise import write_q8_0
@@ -42,5 +43,6 @@ __all__ = [
     "head_of",
     "machine",
     "repacking_works",
+    "variant",
     "write_q8_0",
 ]

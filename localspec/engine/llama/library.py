@@ -6,16 +6,18 @@ for another system.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
+from pathlib import Path
 
 from localspec.errors import EngineError
 from localspec.safe_text import reason
 
-__all__ = ["lib", "llama_cpp", "load_shared_library"]
+__all__ = ["AGAIN", "ggml_library", "lib", "library_folder", "llama_cpp"]
 
 _PATH = "LLAMA_CPP_LIB_PATH"
-_AGAIN = "install llama-cpp-python again: uv sync --reinstall-package llama-cpp-python"
+AGAIN = "install llama-cpp-python again: uv sync --reinstall-package llama-cpp-python"
 
 
 def _refusal(error: Exception) -> EngineError:
@@ -24,9 +26,9 @@ def _refusal(error: Exception) -> EngineError:
     if os.environ.get(_PATH):
         remedy = f"Unset {_PATH}, or have it name a folder with a library for this system."
     elif "GLIBC" in str(error):
-        remedy = f"It was built for a newer system; to build it here, {_AGAIN}."
+        remedy = f"It was built for a newer system; to build it here, {AGAIN}."
     else:
-        remedy = f"{_AGAIN[0].upper()}{_AGAIN[1:]}."
+        remedy = f"{AGAIN[0].upper()}{AGAIN[1:]}."
     return EngineError(f"llama.cpp's library cannot be loaded: {reason(error)}", remedy)
 
 
@@ -36,3 +38,21 @@ try:
     from llama_cpp._ctypes_extensions import load_shared_library
 except (ImportError, OSError, RuntimeError) as error:
     raise _refusal(error) from None
+
+
+def library_folder() -> Path:
+    """The folder of llama.cpp's libraries: the package's own, or what LLAMA_CPP_LIB_PATH names."""
+    return Path(os.environ.get(_PATH) or Path(llama_cpp.__file__).parent / "lib")
+
+
+def ggml_library(name: str) -> ctypes.CDLL:
+    """The library `name` of llama.cpp, such as ``ggml-base``, in the copy that libllama uses.
+
+    Its functions are looked up through libllama: a build may have each library three times under
+    different names, and another copy than libllama's would have its own global state. Windows has
+    one copy of each, and must be asked for that library itself.
+    """
+    found: ctypes.CDLL = load_shared_library(
+        name if sys.platform == "win32" else "llama", library_folder()
+    )
+    return found

@@ -13,7 +13,8 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
-from localspec.engine.llama.library import lib
+from localspec.engine.llama.library import AGAIN, ggml_library, lib, library_folder
+from localspec.errors import EngineError
 
 # enum ggml_log_level
 _DEBUG, _ERROR, _CONTINUE = 1, 4, 5
@@ -94,14 +95,38 @@ class LogSection:
 
 
 _log: Log | None = None
+_started = False
 _start = threading.Lock()
 
 
 def start_backend() -> Log:
-    """Initialise llama.cpp once per process and capture its log; return the log."""
-    global _log  # noqa: PLW0603 - llama.cpp exists once per process
+    """Initialise llama.cpp once per process and capture its log; return the log.
+
+    Raises:
+        EngineError: this build keeps its backends in files, and none of them is for this processor.
+    """
+    global _log, _started  # noqa: PLW0603 - llama.cpp exists once per process
     with _start:
         if _log is None:
             _log = Log()
+        if not _started:
+            _load_backends()
             lib.llama_backend_init()
+            _started = True
     return _log
+
+
+def _load_backends() -> None:
+    """Load the backends from the library's folder, where the build keeps them in files.
+
+    Otherwise `llama_backend_init` would look for them in the interpreter's folder and the working
+    folder, and run whatever library has the right name there.
+    """
+    ggml = ggml_library("ggml")
+    if not ggml.ggml_backend_reg_count():
+        ggml.ggml_backend_load_all_from_path(os.fsencode(library_folder()))
+        if not ggml.ggml_backend_dev_count():
+            raise EngineError(
+                f"no backend of llama.cpp in {library_folder()} can run on this processor",
+                f"{AGAIN[0].upper()}{AGAIN[1:]}.",
+            )

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import psutil
 
-from localspec.engine.llama.library import lib, llama_cpp, load_shared_library
+from localspec.engine.llama.library import ggml_library, lib, library_folder, llama_cpp
 from localspec.engine.llama.log import start_backend
 from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import UsageError
@@ -54,22 +54,16 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {  # by library: argument types and resu
 _CORE: Final = 0  # RelationProcessorCore
 _RECORD: Final = struct.Struct("<IIBB")  # SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX
 _LITTLE: Final = 0.75  # of the fastest core's capacity
+_VARIANT: Final = re.compile(r"loaded CPU backend from .*ggml-cpu-([\w.-]+)\.(?:so|dll)\n")
 
 
 @cache
 def ggml() -> SimpleNamespace:
-    """The ggml registry from the same folder as libllama (LLAMA_CPP_LIB_PATH is honoured).
-
-    Its functions have their C names without ``ggml_backend_``. They are looked up through libllama:
-    a wheel has each library three times under different names, and another copy than libllama's
-    would have its own global state. Windows has one copy of each, and must be asked for that
-    library itself.
-    """
+    """The ggml registry, whose functions have their C names without ``ggml_backend_``."""
     start_backend()
-    folder = Path(os.environ.get("LLAMA_CPP_LIB_PATH") or Path(llama_cpp.__file__).parent / "lib")
     found = SimpleNamespace()
     for name, functions in _FUNCTIONS.items():
-        library = load_shared_library(name if sys.platform == "win32" else "llama", folder)
+        library = ggml_library(name)
         for function, (takes, returns) in functions.items():
             entry = library[function]
             entry.argtypes, entry.restype = takes, returns
@@ -95,7 +89,7 @@ def accelerators() -> tuple[str, ...]:
 
 
 def backends() -> tuple[str, ...]:
-    """The backends compiled into this build of llama.cpp, such as ``CPU`` and ``CUDA``."""
+    """The backends of this build of llama.cpp, such as ``CPU`` and ``CUDA``."""
     library = ggml()
     handles = (library.reg_get(i) for i in range(library.reg_count()))
     return tuple(_said(library.reg_name(handle)) for handle in handles)
@@ -159,13 +153,22 @@ def compiler() -> str:
     GCC and Clang write their names into a library's ``.comment`` section. Clang's libraries may
     also name GCC, from the start-up files they are linked with.
     """
-    folder = Path(llama_cpp.__file__).parent / "lib"
-    library = next(folder.glob("libggml-cpu*.so"), None)
+    library = next(library_folder().glob("libggml-cpu*.so"), None)
     held = library.read_bytes() if library else b""
     for name, mark in (("Clang", rb"clang version ([\d.]+)"), ("GCC", rb"GCC: \(.*?\) ([\d.]+)")):
         if found := re.search(mark, held):
             return f"{name} {found[1].decode()}"
     return ""
+
+
+def variant() -> str:
+    """The kernels that were chosen for this processor when llama.cpp started, such as ``haswell``.
+
+    Empty if this build has only one kind. llama.cpp says in its log alone which file it chose.
+    """
+    said = "".join(text for _, text in start_backend().since(0))
+    found = _VARIANT.search(said)
+    return found[1] if found else ""
 
 
 def machine() -> str:

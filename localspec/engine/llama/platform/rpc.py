@@ -270,7 +270,7 @@ def _require_same_version(endpoint: str, reply: bytes) -> None:
             "Start `localspec worker` there, of the same version as here.",
         )
     # `PROTOCOL` is exact for `_BUILD` only; for another build, only the major version is known.
-    known = len(PROTOCOL) if build().split()[0] == _BUILD else 1
+    known = len(PROTOCOL) if build().split()[0].partition("+")[0] == _BUILD else 1
     if tuple(version[:known]) != PROTOCOL[:known]:
         its, ours = (".".join(map(str, each)) for each in (version, PROTOCOL))
         raise EngineError(
