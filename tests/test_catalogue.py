@@ -30,6 +30,7 @@ from localspec.pairs.hub import pair_pull
 from localspec.pairs.hub.pair_pull import PullRequest
 from localspec.pairs.names import catalogue, references, repository_files, resolver
 from localspec.pairs.names.references import Reference
+from localspec.pairs.names.reserved_names import STARTER
 from tests.support import gguf_models, ggufs, toy
 from tests.support.heads import write_dflash
 from tests.support.hub_server import Repo
@@ -609,6 +610,34 @@ def test_rm_removes_what_no_other_pair_uses(hub_world: World, pair: tuple[Repo, 
     again = hub_world.run("rm", "two")
     assert again.code == 1
     assert "no pair named two is installed" in again.err
+
+
+def test_rm_of_all_removes_pairs_and_names_the_folders_that_stay(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    hub_world.run("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF", "--name", "one")
+    hub_world.run("pull", "ann/Small-GGUF", "--draft", "none", "--name", "two")
+    (installed.folder() / "hurt.json").write_text("{")
+    starter.converted().parent.mkdir(parents=True, exist_ok=True)
+    starter.converted().write_bytes(bytes(7000))
+    done = hub_world.run("rm", "--all")
+    assert done.code == 0, done.err
+    for name in ("one", "two", "hurt", f"{STARTER}: 7 kB freed"):
+        assert f"removed {name}" in done.out
+    assert f"stays: {folders.data_folder()} (conversations" in done.out
+    assert not [*hub_world.cache.glob("models--*")]
+    assert installed.all_pairs() == []
+    assert installed.damaged() == []
+    assert not starter.converted().exists()
+    again = hub_world.run("rm", "--all")
+    assert (again.code, "removed" in again.out) == (0, False)
+
+
+@pytest.mark.parametrize("arguments", [(), ("one", "--all")])
+def test_rm_takes_a_pair_or_all(hub_world: World, arguments: tuple[str, ...]) -> None:
+    done = hub_world.run("rm", *arguments)
+    assert done.code == 2
+    assert "the name of a pair, or --all" in done.err
 
 
 def test_rm_frees_a_cache_however_its_place_is_spelled(

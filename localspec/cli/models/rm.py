@@ -1,20 +1,41 @@
-"""`localspec rm`: remove a pair and what only it uses."""
+"""`localspec rm`: remove a pair and what only it uses, or all pairs."""
 
 from __future__ import annotations
 
 import click
 
 from localspec import formats
-from localspec.pairs.disk.remove import remove
+from localspec.errors import UsageError
+from localspec.pairs.disk import folders
+from localspec.pairs.disk.remove import Removal, remove, remove_all
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.safe_text import unbroken
 
 
 @click.command("rm")
-@click.argument("pair")
-def command(pair: str) -> None:
+@click.argument("pair", required=False)
+@click.option(
+    "--all", "every", is_flag=True, help="Remove all pairs; say where conversations stay."
+)
+def command(pair: str | None, every: bool) -> None:
     """Remove a pair and those of its files that no other pair uses."""
-    removal = remove(pair, RetryPolicy())
+    if every == (pair is not None):
+        raise UsageError("rm needs the name of a pair, or --all", "Run: localspec list")
+    if pair is not None:
+        _tell(remove(pair, RetryPolicy()))
+        return
+    for removal in remove_all(RetryPolicy()):
+        _tell(removal)
+    for path, holds in (
+        (folders.data_folder(), "conversations and what was trained here"),
+        (folders.config_folder(), "settings"),
+        (folders.cache_folder(), "measurements"),
+    ):
+        if path.exists():
+            click.echo(f"stays: {unbroken(str(path))} ({holds})")
+
+
+def _tell(removal: Removal) -> None:
     for line in removal.kept:
         click.echo(f"kept {unbroken(line)}")
     click.echo(f"removed {removal.name}: {formats.size(removal.freed)} freed")

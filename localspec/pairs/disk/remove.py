@@ -1,4 +1,4 @@
-"""Removes a pair: its name, and the files that no other pair uses."""
+"""Removes pairs: their names, and the files that no other pair uses."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ def remove(name: str, retries: RetryPolicy) -> Removal:
     if starter.is_meant(name):
         return _remove_starter(retries)
     return _remove_pair(name, retries)
+
+
+def remove_all(retries: RetryPolicy) -> list[Removal]:
+    """Remove every installed pair, as `remove` does, and the starter's converted copy."""
+    names = [*(pair.name for pair in installed.all_pairs()), *installed.damaged()]
+    done = [remove(name, retries) for name in names]
+    freed = starter.clear()
+    return [*done, Removal(STARTER, freed, ())] if freed else done
 
 
 def _remove_starter(retries: RetryPolicy) -> Removal:
