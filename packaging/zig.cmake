@@ -2,6 +2,9 @@
 # that have none (uv is all that is needed):
 #
 #     CMAKE_ARGS="-DCMAKE_TOOLCHAIN_FILE=$PWD/packaging/zig.cmake" uv run localspec chat
+#
+# The environment variable ZIG_TARGET, such as aarch64-linux-gnu.2.17, compiles for another system
+# (packaging/build_wheel.py).
 execute_process(
     COMMAND uv run --quiet --no-project --with "ziglang>=0.17,<0.18"
         python -c "import pathlib, ziglang; print(pathlib.Path(ziglang.__file__).parent / 'zig')"
@@ -9,10 +12,37 @@ execute_process(
     OUTPUT_STRIP_TRAILING_WHITESPACE
     COMMAND_ERROR_IS_FATAL ANY)
 
-# CMake wants a program for each tool, zig is one for all.
-foreach(tool cc c++ ar ranlib)
+if(DEFINED ENV{ZIG_TARGET})
+    set(zig_linux Linux)
+    set(zig_windows Windows)
+    set(zig_macos Darwin)
+    string(REGEX MATCH "^([^-]+)-([a-z]+)" _ "$ENV{ZIG_TARGET}")
+    set(CMAKE_SYSTEM_PROCESSOR "${CMAKE_MATCH_1}")
+    set(CMAKE_SYSTEM_NAME "${zig_${CMAKE_MATCH_2}}")
+    set(zig_target "-target $ENV{ZIG_TARGET}")
+    set(GGML_METAL OFF)  # needs Apple's SDK
+endif()
+
+# CMake wants a program for each tool, zig is one for all. zig reads -march as the name of a
+# processor, so the levels of Arm are given to it as features.
+foreach(tool cc c++ ar ranlib rc)
     set(zig_${tool} "${CMAKE_BINARY_DIR}/zig-${tool}")
-    file(WRITE "${zig_${tool}}" "#!/bin/sh\nexec '${zig}' ${tool} \"$@\"\n")
+    set(options "")
+    if(tool MATCHES "^c")
+        set(options "${zig_target}")
+    endif()
+    file(WRITE "${zig_${tool}}" "#!/bin/sh
+for given; do
+    shift
+    case $given in
+        -march=armv*) given=$(echo \"$given\" | sed -e 's/-march=armv8-a/-mcpu=generic/' \\
+            -e 's/-march=armv\\([0-9]\\)\\.\\([0-9]\\)-a/-mcpu=generic+v\\1_\\2a/' \\
+            -e 's/+fp16/+fullfp16/' -e 's/+nosve/-sve/') ;;
+    esac
+    set -- \"$@\" \"$given\"
+done
+exec '${zig}' ${tool} ${options} \"$@\"
+")
     file(CHMOD "${zig_${tool}}" PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
 endforeach()
 set(CMAKE_C_COMPILER "${zig_cc}")
@@ -20,5 +50,6 @@ set(CMAKE_CXX_COMPILER "${zig_c++}")
 set(CMAKE_ASM_COMPILER "${zig_cc}")
 set(CMAKE_AR "${zig_ar}" CACHE FILEPATH "")
 set(CMAKE_RANLIB "${zig_ranlib}" CACHE FILEPATH "")
+set(CMAKE_RC_COMPILER "${zig_rc}" CACHE FILEPATH "")
 
 include("${CMAKE_CURRENT_LIST_DIR}/../.ci/llama.cmake")

@@ -1,0 +1,82 @@
+"""`packaging/build_wheel.py`: what it makes of a source distribution, and what it refuses.
+
+That a wheel is built and answers, the workflow that publishes wheels shows.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import re
+import tarfile
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from localspec.engine.llama.platform import rpc
+
+ROOT = Path(__file__).parent.parent
+TARGET = "x86_64-linux-gnu.2.17"
+VARIANTS = ("ggml-cpu-x64", "ggml-cpu-haswell", "ggml-cpu-armv8.2_1")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_wheel", ROOT / "packaging/build_wheel.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def sdist(folder: Path, module: bytes) -> Path:
+    path = folder / "llama_cpp_python-0.3.36.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        member = tarfile.TarInfo("llama_cpp_python-0.3.36/llama_cpp/__init__.py")
+        member.size = len(module)
+        archive.addfile(member, io.BytesIO(module))
+    return path
+
+
+def wheel(folder: Path, *parts: str) -> Path:
+    path = folder / "a.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for part in parts:
+            archive.writestr(f"llama_cpp/lib/{part}", "")
+    return path
+
+
+def test_the_version_gets_a_local_part(script: ModuleType, tmp_path: Path) -> None:
+    given = sdist(tmp_path, b'from .llama import *\n\n__version__ = "0.3.36"\n')
+    source = script.unpacked(given, tmp_path / "source", "localspec.1")
+    text = (source / "llama_cpp/__init__.py").read_text(encoding="utf-8")
+    assert text == 'from .llama import *\n\n__version__ = "0.3.36+localspec.1"\n'
+
+
+def test_a_source_without_its_version_is_refused(script: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="does not name its version"):
+        script.unpacked(sdist(tmp_path, b"version = 1\n"), tmp_path / "source", "localspec.1")
+
+
+@pytest.mark.parametrize(("prefix", "ending"), [("lib", ".so"), ("", ".dll")])
+def test_a_wheel_needs_its_libraries_where_backends_are_looked_for(
+    script: ModuleType, tmp_path: Path, prefix: str, ending: str
+) -> None:
+    whole = [f"{prefix}{each}{ending}" for each in ("llama", "ggml", "ggml-base", "ggml-rpc")]
+    whole += [f"{prefix}{each}{ending}" for each in VARIANTS]
+    script.require_parts(wheel(tmp_path, *whole))
+    for i in range(len(whole)):
+        with pytest.raises(SystemExit, match="and needs"):
+            script.require_parts(wheel(tmp_path, *whole[:i], *whole[i + 1 :]))
+
+
+def test_the_workflow_and_the_page_build_what_the_script_knows(script: ModuleType) -> None:
+    workflow = (ROOT / ".github/workflows/wheels.yml").read_text(encoding="utf-8")
+    page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    assert {*re.findall(r"target: ([\w.-]+)", workflow)} <= {*script.PLATFORMS}
+    assert all(f"`{target}`" in page or target == TARGET for target in script.PLATFORMS)
+    assert f'LLAMA_CPP: "{rpc._BUILD}"' in workflow
+    assert f"llama_cpp_python-{rpc._BUILD}.tar.gz {TARGET}" in page
