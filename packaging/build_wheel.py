@@ -80,6 +80,8 @@ def build(source: Path, target: str, work: Path) -> Path:
     if target == "metal":
         defines["CMAKE_PROJECT_llama_cpp_INCLUDE"] = f"{packaging.parent}/.ci/llama.cmake"
     else:
+        # zig's C++ library has five times as much debug information as there is code.
+        defines |= {"CMAKE_SHARED_LINKER_FLAGS": "-s", "CMAKE_MODULE_LINKER_FLAGS": "-s"}
         defines["CMAKE_TOOLCHAIN_FILE"] = f"{packaging}/zig.cmake"
         environment["ZIG_TARGET"] = target
     settings = [f"cmake.define.{name}={value}" for name, value in defines.items()]
