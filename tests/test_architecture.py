@@ -108,7 +108,7 @@ WRONG = {  # one for each contract, by the module that it is written into
     "cli.subcommands": "from localspec.api import load",
     "train.judging": "from localspec.process.server import EngineServer",
     "serve.counters": "from localspec.bench.result import BenchReport",
-    "serve.replies": "from localspec.loading import load",
+    "serve.core.replies": "from localspec.loading import load",
     "process.messages": "from localspec.pairs.hub import cache",
     "pairs.hub.pair_pull": "from localspec.engine.round import sampling",
     "bench.result": "from localspec.doctor import findings",
@@ -343,7 +343,7 @@ def test_nothing_that_waits_goes_by_a_clock_that_jumps() -> None:
         "chat/history/conversation_record.py",
         "chat/history/store.py",
         "chat/prompt/renderer_child.py",
-        "serve/replies.py",
+        "serve/core/replies.py",
         "ui/screens/history.py",
     }
 

@@ -19,8 +19,9 @@ from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.grammars.grammar_reader import require_grammar
 from localspec.errors import LocalspecError
-from localspec.serve.request_tools import RequestTools
-from localspec.serve.requests import ChatRequest, parsed
+from localspec.serve.core.request_tools import RequestTools
+from localspec.serve.core.requests import ConversationRequest, parsed
+from localspec.serve.protocols.chat_completions import ChatRequest
 from tests.fakes import FakeModel, ended, fake_session, renderer, rounds_of
 from tests.support.golden_answers import BOS, EOS
 from tests.support.llama_source import LEARNT, USUAL, templates, usual_templates
@@ -162,20 +163,20 @@ def box(name: str, **more: Any) -> RequestTools:
     asked = request([USER], tools=[WEATHER], **more)
     marks = dialect_of(name).marks
     return RequestTools.of(
-        asked.tools or (),
-        asked.tool_choice,
+        asked.tools,
+        asked.choice,
         native=marks.explained,
         parallel=True,
         marks=marks,
     )
 
 
-def request(messages: list[Any], **more: Any) -> ChatRequest:
+def request(messages: list[Any], **more: Any) -> ConversationRequest:
     plain = [
         {"role": one.role.value, "content": one.content} if isinstance(one, Message) else one
         for one in messages
     ]
-    return parsed(json.dumps({"messages": plain, **more}).encode(), ChatRequest)
+    return parsed(json.dumps({"messages": plain, **more}).encode(), ChatRequest).core()
 
 
 @pytest.mark.slow
@@ -280,7 +281,7 @@ def test_f8_a_tools_schema_that_cannot_be_enforced_does_not_end_the_request(sche
     tools = [{"type": "function", "function": {"name": "odd", "parameters": schema}}, WEATHER]
     form = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
     asked = request([USER], tools=tools, response_format=form)
-    toolbox = RequestTools.of(asked.tools or (), None, native=True, parallel=True)
+    toolbox = RequestTools.of(asked.tools, native=True, parallel=True)
     found = asked.asked(ChatSettings(), toolbox)
     require_grammar(found.settings.grammar)
     assert found.variables["tools"][0]["function"]["parameters"] == schema

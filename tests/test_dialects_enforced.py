@@ -23,8 +23,9 @@ from localspec.engine.grammars.constraint import Constraint
 from localspec.engine.grammars.grammar_reader import GrammarReader
 from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.errors import EngineError, SchemaError
-from localspec.serve.replies import Reply
-from localspec.serve.request_tools import HERMES
+from localspec.serve.core.replies import IncomingAnswer
+from localspec.serve.core.request_tools import HERMES
+from localspec.serve.protocols.chat_completions import ChatWriter
 from tests import fakes
 from tests.fakes import rounds_of
 from tests.support.golden_answers import BOS, EOS, Golden, golden
@@ -366,11 +367,14 @@ def told(
     dialect: Dialect, case: Golden, pieces: list[str], reason: FinishReason = FinishReason.STOP
 ) -> list[Any]:
     """The pieces of calls that a client gets, which a grammar holds."""
-    reply = Reply("x", dialect, tools=case.tools or (), held=True)
-    deltas = list(reply.take([PromptMade(1, 100, case.prompt)]))
+    answer = IncomingAnswer(dialect, tools=case.tools or (), held=True)
+    writer = ChatWriter("x", answer)
+    chunks = list(writer.written(answer.take([PromptMade(1, 100, case.prompt)])))
     for piece in pieces:
-        deltas += reply.take([RoundText((Span(piece, Origin.TARGET),), rounds_of([0])[0])])
-    deltas += reply.take([TurnEnd("", reason, GenerationStats())])
+        said = RoundText((Span(piece, Origin.TARGET),), rounds_of([0])[0])
+        chunks += writer.written(answer.take([said]))
+    chunks += writer.written(answer.take([TurnEnd("", reason, GenerationStats())]))
+    deltas = [chunk["choices"][0]["delta"] for _, chunk in chunks]
     return [call for delta in deltas for call in delta.get("tool_calls", ())]
 
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import localspec
 from localspec.chat.advice import SamplingAdvice
+from localspec.chat.dialects import Dialect
 from localspec.chat.figures.figures import gamma_words, lossy_words
 from localspec.chat.settings import ChatSettings
 from localspec.cli.answers.run import command as run_command
@@ -25,7 +26,8 @@ from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import chat_settings
 from localspec.loading.load_request import LoadOptions
-from localspec.serve.requests import CompletionRequest, parsed
+from localspec.serve.core.requests import parsed
+from localspec.serve.protocols.text_completions import CompletionRequest
 from localspec.ui.commands.parameters import changed
 from tests.support import toy
 
@@ -91,7 +93,8 @@ def test_a_setting_of_the_chain_is_on_every_surface(name: str) -> None:
         assert changed(ChatSettings(), spelt, "1", SamplingAdvice()).sampling == expected
     for spelt in (name, *each.also):
         body = json.dumps({"prompt": "a", spelt: 1}).encode()
-        assert parsed(body, CompletionRequest).asked(ChatSettings()).settings.sampling == expected
+        asked, _ = parsed(body, CompletionRequest).core().prepared(ChatSettings(), Dialect())
+        assert asked.settings.sampling == expected
     assert each.key in LoadOptions.__annotations__
 
 

@@ -353,7 +353,7 @@ def test_javascript_clients_talk_to_it(served: Serving, tmp_path: Path) -> None:
 
 
 def test_what_there_is(client: openai.OpenAI, served: Serving) -> None:
-    (model,) = client.models.list().data
+    model, *_ = client.models.list().data
     assert Model.model_validate(model.model_dump()).id == "toy"
     assert client.models.retrieve("toy").model_dump()["max_model_len"] == 1024
     assert json.loads(served.ask("/health")[2]) == {"status": "ok"}
@@ -373,7 +373,6 @@ def with_schema(schema: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        ({"messages": MESSAGES, "model": "gpt-4"}, 404, "only toy"),
         ({"messages": []}, 400, "messages"),
         ({"messages": MESSAGES, "temperature": -1}, 400, "temperature"),
         ({"messages": MESSAGES, "top_p": "x"}, 400, "top_p"),

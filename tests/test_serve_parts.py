@@ -49,15 +49,17 @@ from localspec.engine.record.stats import FinishReason, GenerationStats, Prefill
 from localspec.engine.round.generate import Engine
 from localspec.errors import EngineError, SchemaError, UsageError
 from localspec.process import messages as m
-from localspec.serve import endpoint
+from localspec.serve import answering
 from localspec.serve.access import AccessRules, digest
+from localspec.serve.core.replies import IncomingAnswer, timings
+from localspec.serve.core.request_tools import BEGIN, END, HERMES, RequestTools
+from localspec.serve.core.requests import parsed
 from localspec.serve.counters import EndpointCounters
 from localspec.serve.http_server import PatientProtocol
+from localspec.serve.protocols.chat_completions import ChatRequest, ChatWriter
+from localspec.serve.protocols.text_completions import CompletionRequest, TextWriter
 from localspec.serve.refusals import Refusal, refusal_of
-from localspec.serve.replies import Reply, timings
 from localspec.serve.request_queue import QueuedRequest, RequestQueue
-from localspec.serve.request_tools import BEGIN, END, HERMES, RequestTools
-from localspec.serve.requests import ChatRequest, CompletionRequest, parsed
 from tests.fakes import rounds_of
 from tests.support import ROOMY
 from tests.support.endpoint import Serving, streaming
@@ -102,6 +104,7 @@ class ScriptedEngine:
 
 
 OVER = m.TurnOver(None)
+LOADED = m.Loaded(SimpleNamespace(pair_name="toy"))  # type: ignore[arg-type]
 DEAD = m.Died(m.SentError("EngineDied", "gone"))
 
 
@@ -182,8 +185,8 @@ def test_a_grammar_without_end_does_not_keep_the_engine() -> None:
 
 def test_an_answer_that_is_complete_stays_so_and_one_that_was_ended_is_none() -> None:
     whole = TurnEnd("a", FinishReason.STOP, GenerationStats())
-    assert endpoint._sorted(job("a", "x"), [whole, Refusal(504, "too late")]) == ([whole], None)
-    events, refusal = endpoint._sorted(
+    assert answering._sorted(job("a", "x"), [whole, Refusal(504, "too late")]) == ([whole], None)
+    events, refusal = answering._sorted(
         job("a", "x"), [TurnEnd("a", FinishReason.CANCELLED, GenerationStats())]
     )
     assert not events
@@ -206,7 +209,7 @@ async def one_runs_and_one_waits() -> tuple[Any, RequestQueue, QueuedRequest, Qu
     """An engine with a queue before it, at work on one job while another one waits."""
     engine: Any = ScriptedEngine()
     request_queue = RequestQueue(engine, EndpointCounters(), most=4, limit_s=60)
-    await engine.says(m.Loaded(None))  # type: ignore[arg-type]
+    await engine.says(LOADED)
     running, waiting = job("a", "x"), job("b", "y")
     request_queue.submit(running)
     request_queue.submit(waiting)
@@ -246,7 +249,7 @@ async def test_an_engine_that_cannot_be_started_is_tried_again(
     engine.reload = works
     while not engine.reloaded:
         await asyncio.sleep(0.01)
-    await engine.says(m.Loaded(None))  # type: ignore[arg-type]
+    await engine.says(LOADED)
     request_queue.submit(job("a", "z"))
     assert engine.asked[-1] == "z"
 
@@ -459,7 +462,7 @@ def test_what_of_a_tools_schema_cannot_be_enforced_is_a_hint(strict: bool | None
     asked = parsed(json.dumps(body).encode(), ChatRequest)
 
     def box() -> RequestTools:
-        return RequestTools.of(asked.tools or (), None, native=True, parallel=False)
+        return RequestTools.of(asked.core().tools, native=True, parallel=False)
 
     if strict:
         with pytest.raises(SchemaError, match="cannot be enforced"):
@@ -485,7 +488,7 @@ def test_schemas_that_take_for_ever_are_refused() -> None:
         body = {"messages": [{"role": "user", "content": "x"}], "response_format": form}
         asked = parsed(json.dumps(body).encode(), ChatRequest)
         with pytest.raises(Refusal):
-            asked.asked(ChatSettings(), RequestTools())
+            asked.core()
     begun = time.monotonic()
     with suppress(UsageError):
         guidance.check(lark.grammar(lark.json_value({"$defs": defs, "$ref": "#/$defs/a29"})))
@@ -506,7 +509,7 @@ def test_tools_with_references_of_their_own_make_one_grammar(target_model: Model
     messages = [{"role": "user", "content": "x"}]
     body = {"messages": messages, "tools": tools, "tool_choice": "required"}
     asked = parsed(json.dumps(body).encode(), ChatRequest)
-    box = RequestTools.of(asked.tools or (), asked.tool_choice, native=False, parallel=False)
+    box = RequestTools.of(asked.core().tools, asked.core().choice, native=False, parallel=False)
     state: Any = GrammarReader(target_model).begin(box.grammar)
     text = f'{BEGIN}\n{{"name": "b", "arguments": {{"v": null}}}}\n{END}'
     tokens = target_model.tokenize(text, add_special=False, parse_special=False)
@@ -532,7 +535,7 @@ def test_an_editor_may_bring_a_hundred_large_tools() -> None:
     ]
     body = {"messages": [{"role": "user", "content": "x"}], "tools": tools}
     asked = parsed(json.dumps(body).encode(), ChatRequest)
-    box = RequestTools.of(asked.tools or (), None, native=True, parallel=True)
+    box = RequestTools.of(asked.core().tools, native=True, parallel=True)
     assert all(f'\\"f{i}\\"' in box.grammar for i in range(100))
     begun = time.monotonic()
     require_grammar(box.grammar)
@@ -556,10 +559,10 @@ def test_templates_see_calls_and_results_or_read_them_as_text() -> None:
 def test_a_call_that_is_cut_off_is_none() -> None:
     """Its marks are not shown either."""
     tool = {"type": "function", "function": {"name": "f"}}
-    reply = Reply("x", Dialect(marks=HERMES), tools=[tool])
+    answer = IncomingAnswer(Dialect(marks=HERMES), tools=[tool])
     end = TurnEnd("", FinishReason.LENGTH, GenerationStats())
     text = f'Well. {BEGIN}{{"name": "f", "arguments": {{"a": "b'
-    choice = reply.document(list(reply.take([PromptMade(3, 10), said(text), end])))["choices"][0]
+    choice = chat_document(answer, [PromptMade(3, 10), said(text), end])["choices"][0]
     assert choice["finish_reason"] == "length"
     assert choice["message"]["content"] == "Well."
     assert "tool_calls" not in choice["message"]
@@ -570,19 +573,26 @@ def test_calls_are_told_from_text_however_it_is_cut(data: st.DataObject) -> None
     arguments = {"a": f'say {END} and }}]"\\{END}', "b": [[], {}]}
     call = f'{BEGIN}\n{{"name": "f", "arguments": {json.dumps(arguments)}}}\n{END}'
     text = f"I look < it up.\n{call}{call}"
-    reply = Reply("x", Dialect(marks=HERMES), tools=[{"function": {"name": "f"}}])
+    answer = IncomingAnswer(Dialect(marks=HERMES), tools=[{"function": {"name": "f"}}])
     events: list[TurnEvent] = [PromptMade(3, 10)]
     while text:
         n = data.draw(st.integers(1, 12))
         events.append(said(text[:n]))
         text = text[n:]
-    deltas = [one for event in events for one in reply.take([event])]
-    deltas += reply.take([TurnEnd("", FinishReason.STOP, GenerationStats())])
-    message = reply.document(deltas)["choices"][0]["message"]
+    events.append(TurnEnd("", FinishReason.STOP, GenerationStats()))
+    message = chat_document(answer, events)["choices"][0]["message"]
     assert message["content"] == "I look < it up."
     functions = [one["function"] for one in message["tool_calls"]]
     assert [one["name"] for one in functions] == ["f", "f"]
     assert [json.loads(one["arguments"]) for one in functions] == [arguments] * 2
+
+
+def chat_document(answer: IncomingAnswer, events: list[TurnEvent]) -> dict[str, Any]:
+    """The document of an answer whose events come one by one."""
+    writer = ChatWriter("x", answer)
+    for event in events:
+        list(writer.written(answer.take([event])))
+    return writer.document()
 
 
 def said(text: str) -> RoundText:
@@ -590,19 +600,22 @@ def said(text: str) -> RoundText:
 
 
 def test_the_places_of_tokens_go_on_from_chunk_to_chunk() -> None:
-    reply = Reply("x", None, logprobs=True)
+    answer = IncomingAnswer(None, scores=True)
+    writer = TextWriter("x", answer)
     offsets: list[int] = []
     for text in ("One", "ce", " up"):
         scored = TokensScored(((text.encode(), -1.0, ()), (b"!", -2.0, ())))
-        for chunk in reply.chunks([scored, said(f"{text}!")]):
+        for _, chunk in writer.written(answer.take([scored, said(f"{text}!")])):
             offsets += chunk["choices"][0]["logprobs"]["text_offset"]
     assert offsets == [0, 3, 4, 6, 7, 10]
 
 
 def completion_scores(*tokens: bytes, best: tuple[tuple[bytes, float], ...]) -> dict[str, Any]:
-    reply = Reply("x", None, logprobs=True)
+    answer = IncomingAnswer(None, scores=True)
+    writer = TextWriter("x", answer)
     scored = TokensScored(tuple((token, -1.0, best) for token in tokens))
-    found = reply.document(list(reply.take([scored, said("x")])))["choices"][0]["logprobs"]
+    list(writer.written(answer.take([scored, said("x")])))
+    found = writer.document()["choices"][0]["logprobs"]
     assert isinstance(found, dict)
     return found
 
@@ -631,7 +644,7 @@ def test_a_whole_number_may_be_written_with_a_point(field: str) -> None:
     body = {"prompt": [1.0, 2.0], "temperature": 1.0, field: 1.0}
     asked = parsed(json.dumps(body).encode(), CompletionRequest)
     assert type(getattr(asked, field)) is int
-    assert asked.asked(ChatSettings()).prompt == (1, 2)
+    assert asked.core().prepared(ChatSettings(), Dialect())[0].prompt == (1, 2)
     body[field] = 1.5
     with pytest.raises(Refusal) as refusal:
         parsed(json.dumps(body).encode(), CompletionRequest)
@@ -665,11 +678,12 @@ def test_counts_in_a_tools_schema_may_be_written_with_a_point() -> None:
 
 @pytest.mark.parametrize("thinks", [True, False])
 def test_thoughts_come_apart_from_the_answer(thinks: bool) -> None:
-    reply = Reply("x", Dialect())
+    answer = IncomingAnswer(Dialect())
     text = "hm, well</think>Yes" if thinks else "<think>hm, well</think>Yes"
-    events = [PromptMade(3, 10, "<think>" if thinks else ""), *(said(one) for one in text)]
+    events: list[TurnEvent] = [PromptMade(3, 10, "<think>" if thinks else "")]
+    events += [said(one) for one in text]
     end = TurnEnd(text, FinishReason.STOP, GenerationStats())
-    message = reply.document(list(reply.take([*events, end])))["choices"][0]["message"]
+    message = chat_document(answer, [*events, end])["choices"][0]["message"]
     assert message == {"role": "assistant", "content": "Yes", "reasoning_content": "hm, well"}
 
 
@@ -689,8 +703,8 @@ def test_all_keys_are_compared_whole() -> None:
 
 SLOW = """
 import sys
-from localspec.serve import access, endpoint, http_server
-access._BODY_S = http_server._HEADERS_S = endpoint._HEADERS_S = endpoint._PING_S = 0.5
+from localspec.serve import access, answering, http_server
+access._BODY_S = http_server._HEADERS_S = answering._HEADERS_S = answering._ALIVE_S = 0.5
 from localspec.cli import main
 main()
 """
@@ -733,7 +747,7 @@ def test_a_stream_that_waits_is_kept_alive() -> None:
         assert socks[0].recv(1)  # it is being answered
         socks[-1].sendall(slow)
         data = b""
-        while b": ping\n\n" not in data:
+        while b'"content":""' not in data.partition(b'"role"')[2].partition(b"\n\n")[2]:
             part = socks[-1].recv(65536)
             assert part, data
             data += part
@@ -816,7 +830,7 @@ def test_earlier_arguments_are_made_an_object(given: Any) -> None:
         ]
     }
     asked = parsed(json.dumps(body).encode(), ChatRequest)
-    said = asked.asked(ChatSettings(), RequestTools(native=True)).messages
+    said = asked.core().asked(ChatSettings(), RequestTools(native=True)).messages
     (told,) = said[1].more["tool_calls"]
     assert isinstance(told["function"]["arguments"], dict)
     assert said[2].more["tool_call_id"] == told["id"]

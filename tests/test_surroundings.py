@@ -40,8 +40,9 @@ from localspec.pairs.names.references import Reference
 from localspec.process import messages as m
 from localspec.process import spawning
 from localspec.scratch import nameless_file
+from localspec.serve.core.requests import parsed
 from localspec.serve.http_server import listening
-from localspec.serve.requests import CompletionRequest, parsed
+from localspec.serve.protocols.text_completions import CompletionRequest
 from localspec.ui.input.extracts import attached
 from tests.support.command import run
 from tests.support.gguf_models import Sizes, other_vocabulary, write_llama

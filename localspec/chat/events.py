@@ -72,11 +72,14 @@ class PromptMade(Struct, frozen=True, tag=True):
         prompt_tokens: its length; more than the context holds ends in an error.
         context_size: tokens that the context holds.
         prefill: the mark of a thought that the prompt ends with; empty for none.
+        cached: how many of its tokens the caches hold; `GenerationStats.prefill_cached` tells how
+            many of them could be used.
     """
 
     prompt_tokens: int
     context_size: int
     prefill: str = ""
+    cached: int = 0
 
 
 class TokensScored(Struct, frozen=True, tag=True):
@@ -117,11 +120,17 @@ class RoundText(Struct, frozen=True, tag=True):
 
 
 class TurnEnd(Struct, frozen=True, tag=True):
-    """The turn is over; `text` is the whole released answer."""
+    """The turn is over.
+
+    Attributes:
+        text: the whole released answer.
+        stopped_by: the stop string that ended it; empty for none.
+    """
 
     text: str
     reason: FinishReason
     stats: GenerationStats
+    stopped_by: str = ""
 
 
 TurnEvent: TypeAlias = (

@@ -73,6 +73,23 @@ class ChatSettings:
         return UNMEASURED_GAMMA if self.gamma == "auto" else self.gamma
 
 
+class Infill(Struct, frozen=True):
+    """A gap in a text, to be filled in.
+
+    Attributes:
+        prefix, suffix: the text before it and after it.
+        begun: how what fills it begins.
+        others: names and texts of other files, the most important last.
+        in_repository: the text and the others are files of a repository.
+    """
+
+    prefix: str
+    suffix: str
+    begun: str = ""
+    others: tuple[tuple[str, str], ...] = ()
+    in_repository: bool = False
+
+
 class AnswerRequest(Struct, frozen=True):
     """A request for one answer, by a client that keeps the conversation: plain, sendable values.
 
@@ -81,18 +98,22 @@ class AnswerRequest(Struct, frozen=True):
         messages: the conversation, including the system prompt; empty to use `prompt`.
         variables: further variables of the chat template, such as ``tools``.
         prompt: text, or ids, to be continued without a template.
+        infill: a gap to be filled in, in place of a prompt; else None.
         after: the grammar applies once this text has been written; empty for at once.
         top_logprobs: how many alternatives to report per token; None for no probabilities.
         drafters: the names of those that may draft; None for all.
+        count_only: the prompt is made and counted, but not answered.
     """
 
     settings: ChatSettings
     messages: tuple[Message, ...] = ()
     variables: dict[str, Any] = {}
     prompt: str | tuple[int, ...] = ""
+    infill: Infill | None = None
     after: str = ""
     top_logprobs: int | None = None
     drafters: tuple[str, ...] | None = None
+    count_only: bool = False
 
 
 def check_bias(settings: ChatSettings, n_vocab: int) -> None:

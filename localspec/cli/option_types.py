@@ -70,6 +70,17 @@ def seed(value: Any) -> int | None:
     return number if number >= 0 else None
 
 
+_DURATION = re.compile(r"(\d{1,8}(?:\.\d{1,3})?)(s|m|h)?", re.ASCII)
+
+
+def duration(value: Any) -> float:
+    """A time in seconds: ``90``, ``90s``, ``30m`` or ``2h``."""
+    found = _DURATION.fullmatch(str(value).strip())
+    if found is None:
+        raise click.BadParameter(f"{str(value)!r} is no time, such as 90, 30m or 2h.")
+    return float(found[1]) * {"m": 60, "h": 3600}.get(found[2], 1)
+
+
 def plain_text(value: Any) -> str:
     """Text that is valid UTF-8: other bytes on the command line arrive as lone surrogates."""
     text = str(value)

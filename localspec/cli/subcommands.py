@@ -33,7 +33,10 @@ from localspec.safe_text import one_line, safe
 COMMANDS = {
     "chat": ("localspec.cli.answers.chat", "Chat in the terminal."),
     "run": ("localspec.cli.answers.run", "Answer one prompt on standard output."),
-    "serve": ("localspec.cli.answers.serve", "Answer other programs (OpenAI's protocol)."),
+    "serve": (
+        "localspec.cli.answers.serve",
+        "Answer other programs (OpenAI's and Anthropic's protocols).",
+    ),
     "pull": ("localspec.cli.models.pull", "Download a target, and its draft if it has one."),
     "list": ("localspec.cli.models.list", "List pairs and other programs' models, and what fits."),
     "show": (

@@ -68,6 +68,7 @@ class EngineClient:
         self._transport = connect()
         self._hear: Hear | None = None
         self._first = self.wanted = self._loaded = request
+        self._first_pair: tuple[str, str | None] | None = None  # its reference, once it is loaded
         self._number = 0
         self._turn = self._changed = 0  # numbers of requests
         self._load = self._send(m.Load(request))
@@ -83,6 +84,7 @@ class EngineClient:
             case m.Loaded(info):
                 self.info = self.latest = info
                 self._loaded = self.wanted
+                self._first_pair = self._first_pair or info.pair_reference
             case m.LoadFailed(_, info):
                 self.info = info
             case m.SettingsChanged(info) if envelope.request >= self._changed:
@@ -97,6 +99,11 @@ class EngineClient:
         self._begin_loading(
             replace(self._first, pair=name, draft=None, chat_template=None), messages
         )
+
+    def load_first(self, messages: Sequence[Message]) -> None:
+        """Load the pair that was loaded first instead of the present one."""
+        pair, draft = self._first_pair or (self._first.pair, self._first.draft)
+        self._begin_loading(replace(self._first, pair=pair, draft=draft), messages)
 
     def reload(self, messages: Sequence[Message], **changes: Any) -> None:
         """Load the present pair again with `changes` to its request; the conversation goes on."""
@@ -133,6 +140,17 @@ class EngineClient:
         # Without a draft there was nothing to switch off.
         speculation = latest.speculation or latest.draft_name is None
         return m.CarriedConversation(tuple(messages), latest.settings, speculation)
+
+    def unload(self) -> Callable[[float], bool]:
+        """End the engine, which gives its memory back; `reload` starts another.
+
+        Returns:
+            A function that waits a number of seconds for the end, and then enforces it.
+        """
+        ending = self._transport
+        ending.shut_down()
+        self.alive, self.info = False, None
+        return ending.join
 
     def stop_loading(self) -> None:
         """Stop loading."""

@@ -1,1 +1,1 @@
-"""An endpoint with OpenAI's protocol, through which other programs use the loaded pair."""
+"""An endpoint with OpenAI's and Anthropic's protocols: other programs use the loaded pair."""

@@ -56,7 +56,7 @@ class AccessRules:
         if self.keys and request.scope["path"] not in _OPEN and not self._knows(request):
             raise Refusal(
                 401,
-                "there is no such key: send Authorization: Bearer KEY",
+                "there is no such key: send Authorization: Bearer KEY, or x-api-key: KEY",
                 kind="authentication_error",
                 code="invalid_api_key",
             )
@@ -66,9 +66,7 @@ class AccessRules:
 
     def _knows(self, request: Request) -> bool:
         """Whether the request has one of the keys; the time does not depend on the wrong key."""
-        given = request.headers.get("authorization", "")
-        scheme, _, key = given.partition(" ")
-        mine = digest(key.strip()) if scheme.lower() == "bearer" else digest(given)
+        mine = digest(sent_key(request))
         # Compare all keys, so that the time tells nothing.
         return any([hmac.compare_digest(mine, one) for one in self.keys])  # noqa: C419
 
@@ -95,6 +93,14 @@ class AccessRules:
         return bytes(body)
 
 
+def sent_key(request: Request) -> str:
+    """The key in a request's headers, under OpenAI's name or Anthropic's; empty for none."""
+    given = request.headers.get("authorization", "")
+    scheme, _, key = given.partition(" ")
+    sent = key.strip() if scheme.lower() == "bearer" else given
+    return sent or request.headers.get("x-api-key", "").strip()
+
+
 def digest(key: str) -> bytes:
     """The digest of a key, which is stored and compared; its length does not depend on the key."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
@@ -119,8 +125,14 @@ def _forbidden(message: str, option: str) -> Refusal:
     return Refusal(403, f"{message}; {option} allows it", kind="permission_error", code="forbidden")
 
 
-def refused(refusal: Refusal) -> Response:
-    """The reply for a refusal."""
+def refused(refusal: Refusal, document: object, status: int) -> Response:
+    """The reply for a refusal.
+
+    Args:
+        refusal: what is wrong.
+        document: how the protocol says it.
+        status: the protocol's.
+    """
     headers = {}
     if refusal.retry_after is not None:
         headers["retry-after"] = str(refusal.retry_after)
@@ -128,7 +140,7 @@ def refused(refusal: Refusal) -> Response:
         headers["www-authenticate"] = "Bearer"
     if refusal.status in (408, 413):  # the rest of the body will not be read
         headers["connection"] = "close"
-    return json_reply(refusal.document, refusal.status, headers)
+    return json_reply(document, status, headers)
 
 
 def json_reply(

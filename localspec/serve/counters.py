@@ -32,6 +32,7 @@ class EndpointCounters:
     Attributes:
         running, waiting: jobs.
         figures, memory: the engine's latest.
+        asleep: whether the memory was given back.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class EndpointCounters:
         self.waiting = 0
         self.figures: Figures | None = None
         self.memory: MemoryUse | None = None
+        self.asleep = False
 
     def answered(self, stats: GenerationStats) -> None:
         """Count a finished answer."""
@@ -70,7 +72,7 @@ class EndpointCounters:
         gauges = {
             ("requests_processing", ""): self.running,
             ("requests_deferred", ""): self.waiting,
-            ("memory_bytes", ""): self.memory.taken if self.memory else 0,
+            ("memory_bytes", ""): self.memory.taken if self.memory and not self.asleep else 0,
         }
         values = {**self._counts, **gauges}
         lines = []
@@ -93,6 +95,8 @@ class EndpointCounters:
             parts.append(f"the last one {figures.speed_average:.1f} tokens/s")
         if figures is not None and (said := benefit(figures)):
             parts.append(said)
-        if self.memory is not None:
+        if self.asleep:
+            parts.append("unloaded until the next request")
+        elif self.memory is not None:
             parts.append(formats.size(self.memory.taken))
         return " · ".join(parts)

@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import suppress
-from typing import Any, TypeVar
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+from urllib.parse import quote
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from localspec import __version__
-from localspec.chat.events import PromptMade, TurnEnd, TurnEvent
-from localspec.chat.settings import AnswerRequest
-from localspec.engine.record.stats import FinishReason
 from localspec.process.messages import SessionInfo
-from localspec.serve.access import AccessRules, json_reply, refused
+from localspec.serve.access import AccessRules, json_reply, refused, sent_key
+from localspec.serve.answering import EventStream, first_events, streamed, unless_gone, whole
+from localspec.serve.core.requests import parsed, require_sendable
 from localspec.serve.counters import EndpointCounters
-from localspec.serve.refusals import Refusal, refusal_of, unavailable
-from localspec.serve.replies import Reply
-from localspec.serve.request_queue import Answers, QueuedRequest, RequestQueue
-from localspec.serve.request_tools import RequestTools
-from localspec.serve.requests import (
-    AnswerOptions,
-    ChatRequest,
-    CompletionRequest,
-    parsed,
-    require_sendable,
-)
+from localspec.serve.protocols import anthropic_messages
+from localspec.serve.protocols.anthropic_messages import CountRequest, MessagesRequest
+from localspec.serve.protocols.chat_completions import ChatRequest
+from localspec.serve.protocols.infill import InfillRequest
+from localspec.serve.protocols.openai_responses import ResponsesRequest
+from localspec.serve.protocols.text_completions import CompletionRequest
+from localspec.serve.protocols.wire import ProtocolRequest
+from localspec.serve.refusals import Refusal, refusal_of
+from localspec.serve.request_queue import QueuedRequest, RequestQueue
 
-T = TypeVar("T")
-
-_PING_S = 15.0  # Node closes a connection that is silent for 300
-_HEADERS_S = 10.0  # the status waits so long for an error to set it
 _CHAIN = ("temperature", "top_k", "top_p", "min_p")
+_ANSWERED_BY = "x-localspec-model"  # in replies to requests for a model of another name
+
+Answering: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
 class Endpoint:
@@ -50,31 +46,49 @@ class Endpoint:
         request_queue: gives the engine to one request at a time.
         rules: check every request.
         counters: count every request.
+        strict: whether requests for a model of another name are refused.
+        others: the names of pairs that may be loaded for requests which name them.
     """
 
     def __init__(
-        self, request_queue: RequestQueue, rules: AccessRules, counters: EndpointCounters
+        self,
+        request_queue: RequestQueue,
+        rules: AccessRules,
+        counters: EndpointCounters,
+        *,
+        strict: bool = False,
+        others: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._queue = request_queue
         self._rules = rules
         self._counters = counters
+        self._strict = strict
+        self._others = others
 
     def app(self) -> Starlette:
         """The application for the HTTP server."""
-        answers = {
-            "/chat/completions": ("POST", self._chat),
-            "/completions": ("POST", self._completion),
-            "/embeddings": ("POST", self._embeddings),
-            "/models": ("GET", self._models),
-            "/models/{name:path}": ("GET", self._model),
-            "/health": ("GET", self._health),
-            "/props": ("GET", self._props),
-            "/metrics": ("GET", self._metrics),
+        asked: dict[str, type[ProtocolRequest]] = {
+            "/chat/completions": ChatRequest,
+            "/completions": CompletionRequest,
+            "/messages": MessagesRequest,
+            "/messages/count_tokens": CountRequest,
+            "/responses": ResponsesRequest,
+            "/infill": InfillRequest,
         }
+        answers: list[tuple[str, str, Answering]] = [
+            *(("POST", path, partial(self._answer, kind=kind)) for path, kind in asked.items()),
+            ("GET", "/responses", self._nothing_stored),
+            ("POST", "/embeddings", self._embeddings),
+            ("GET", "/models", self._models),
+            ("GET", "/models/{name:path}", self._model),
+            ("GET", "/health", self._health),
+            ("GET", "/props", self._props),
+            ("GET", "/metrics", self._metrics),
+        ]
         routes = [
             Route(version + path, self._guarded(answer), methods=[method])
             for version in ("/v1", "")
-            for path, (method, answer) in answers.items()
+            for method, path, answer in answers
         ]
         cors = Middleware(
             CORSMiddleware,
@@ -88,19 +102,19 @@ class Endpoint:
         app.router.redirect_slashes = False  # a redirect would bypass the rules
         return app
 
-    def _guarded(
-        self, do: Callable[[Request], Awaitable[Response]]
-    ) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """`do`, after the rules were checked; all errors get OpenAI's form."""
+    def _guarded(self, do: Answering) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """`do`, after the rules were checked; errors get the form of the address's protocol."""
 
         async def reply(request: Request) -> Response:
+            identity = f"req_{secrets.token_hex(12)}"
             try:
                 self._rules.check(request)
                 response = await do(request)
             except Refusal as refusal:
-                response = refused(refusal)
+                response = _refused(request, refusal, identity)
             except Exception as error:  # the last resort; the reply quotes nothing of the request
-                response = refused(refusal_of(error))
+                response = _refused(request, refusal_of(error), identity)
+            response.headers["request-id"] = identity
             self._counters.replied(response.status_code)
             return response
 
@@ -130,43 +144,72 @@ class Endpoint:
         info = self._info
         return list(dict.fromkeys([info.pair_name, info.target_name]))
 
-    def _require_model(self, name: str | None) -> str:
-        """Check the model that a request names; return the name for the reply.
+    def _all_names(self) -> list[str]:
+        return list(dict.fromkeys([*self._names(), *self._queue.known, *self._others()]))
+
+    async def _answering(
+        self, request: Request, name: str | None
+    ) -> tuple[SessionInfo, str, dict[str, str]]:
+        """The pair that answers a request for `name`, its name, and a header if that is another.
+
+        Many programs send a name of their own.
 
         Raises:
-            Refusal: it is not the loaded one.
+            Refusal: there is none of that name, and other names are refused; or it cannot be
+                loaded.
         """
-        names = self._names()
-        if name is None or name in names:
-            return name or names[0]
-        raise Refusal(
+        info, own = self._info, self._names()
+        if name is None or name in own:
+            return info, name or own[0], {}
+        if name in self._queue.known or name in self._others():
+            waiting = self._queue.with_pair(_asker(request), name)
+            return await unless_gone(request, waiting), name, {}
+        if self._strict:
+            raise self._unknown()
+        return info, own[0], {_ANSWERED_BY: quote(own[0], safe=" :/@+()[],")}
+
+    def _unknown(self) -> Refusal:
+        return Refusal(
             404,
-            f"this server has no model of that name, only {', '.join(names)}",
+            f"this server has no model of that name, only {', '.join(self._all_names())}",
             param="model",
             code="model_not_found",
         )
 
     def _described(self, name: str) -> dict[str, Any]:
-        figures = self._counters.figures
+        """A pair for clients of all protocols, which look for different fields."""
+        figures, loaded = self._counters.figures, name in self._names()
         size = figures.context_size if figures else 0
-        return {
-            "id": name,
-            "object": "model",
-            "created": 0,
-            "owned_by": "localspec",
+        held: dict[str, Any] = {
             "max_model_len": size,
             "context_length": size,
             "meta": {"n_ctx": size, "draft": self._info.draft_name},
         }
+        return {
+            "id": name,
+            "object": "model",
+            "type": "model",
+            "display_name": name,
+            "created": 0,
+            "created_at": "1970-01-01T00:00:00Z",
+            "owned_by": "localspec",
+            **(held if loaded else {}),
+        }
 
     async def _models(self, _: Request) -> Response:
-        return json_reply({"object": "list", "data": [self._described(self._names()[0])]})
+        own, *others = self._names()
+        listed = [own, *(name for name in self._all_names() if name not in (own, *others))]
+        ends = {"has_more": False, "first_id": own, "last_id": listed[-1]}
+        return json_reply({"object": "list", "data": [*map(self._described, listed)], **ends})
 
     async def _model(self, request: Request) -> Response:
-        return json_reply(self._described(self._require_model(request.path_params["name"])))
+        name = request.path_params["name"]
+        if name not in self._all_names():
+            raise self._unknown()
+        return json_reply(self._described(name))
 
     async def _health(self, _: Request) -> Response:
-        if self._queue.loaded:
+        if self._queue.loaded or self._queue.asleep:
             return json_reply({"status": "ok"})
         return json_reply({"status": "loading model"}, 503, {"retry-after": "2"})
 
@@ -208,191 +251,46 @@ class Endpoint:
             code="not_supported",
         )
 
+    async def _nothing_stored(self, _: Request) -> Response:
+        # Codex asks so for a WebSocket, and goes on without one after a 404.
+        raise Refusal(404, "responses are not stored: POST a request", code="not_found")
+
     # Answers
 
-    async def _chat(self, request: Request) -> Response:
-        asked = parsed(await self._rules.body(request), ChatRequest)
-        model, info = self._require_model(asked.model), self._info
-
-        def made() -> tuple[AnswerRequest, bool]:
-            toolbox = RequestTools.of(
-                asked.tools or (),
-                asked.tool_choice,
-                native=info.dialect.marks.explained,
-                marks=info.dialect.marks,
-                thinks=info.dialect.thinking.budget,
-                parallel=asked.parallel_tool_calls is not False,
-            )
-            wanted = asked.asked(info.settings, toolbox, info.dialect.thinking)
-            return wanted, bool(toolbox.calls and asked.rule(toolbox))
-
-        offered = msgspec.to_builtins(asked.tools or []) if asked.tool_choice != "none" else []
-        wanted, held = await asyncio.to_thread(made)
-        scores = bool(asked.logprobs)
-        reply = Reply(model, info.dialect, tools=offered, held=held, logprobs=scores)
-        return await self._answer(request, asked, wanted, reply)
-
-    async def _completion(self, request: Request) -> Response:
-        asked = parsed(await self._rules.body(request), CompletionRequest)
-        model = self._require_model(asked.model)
-        reply = Reply(model, None, logprobs=asked.logprobs is not None)
-        return await self._answer(request, asked, asked.asked(self._info.settings), reply)
-
-    async def _answer(
-        self, request: Request, wished: AnswerOptions, asked: AnswerRequest, reply: Reply
-    ) -> Response:
-        require_sendable(asked)
-        job = QueuedRequest(_asker(request), asked)
+    async def _answer(self, request: Request, kind: type[ProtocolRequest]) -> Response:
+        asked = parsed(await self._rules.body(request), kind)
+        info, model, headers = await self._answering(request, asked.model)
+        wanted, answer = await asyncio.to_thread(
+            lambda: asked.core().prepared(info.settings, info.dialect)
+        )
+        require_sendable(wanted)
+        writer = asked.writer(model, answer)
+        job = QueuedRequest(_asker(request), wanted, writer.prompt_field, info.pair_name)
+        leave = partial(self._queue.withdraw, job)
         self._queue.submit(job)
-        if not wished.stream:
+        if not asked.stream:
             try:
-                return json_reply(await _unless_gone(request, _whole(job, reply)))
+                document = await unless_gone(request, whole(job, writer, leave))
+                return json_reply(document, headers=headers)
             finally:
-                self._queue.withdraw(job)
+                leave()
         try:
-            first = await _unless_gone(request, _first(job))
+            first = await unless_gone(request, first_events(job))
         except BaseException:
-            self._queue.withdraw(job)
+            leave()
             raise
-        stream = _streamed(job, first, reply, usage=wished.usage_wanted)
-        return _EventStream(stream, lambda: self._queue.withdraw(job))
+        return EventStream(streamed(job, first, writer, leave), leave, headers)
 
 
-class _EventStream(StreamingResponse):
-    """Server-sent events; calls `leave` however the stream ends."""
-
-    def __init__(self, events: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
-        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        super().__init__(events, media_type="text/event-stream", headers=headers)
-        self._leave = leave
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events until the client disconnects."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._leave()
-
-
-async def _streamed(
-    job: QueuedRequest, first: list[Answers], reply: Reply, *, usage: bool
-) -> AsyncIterator[bytes]:
-    """The stream's bytes; pings are sent while there are no events."""
-    if data := _events(reply.opening()):
-        yield data
-    said = first
-    while True:
-        events, refusal = _sorted(job, said)
-        if data := _events(reply.chunks(events)):
-            yield data
-        if refusal is not None:
-            yield _events([refusal.document])
-            return
-        if reply.end is not None:
-            yield _events(reply.closing(usage=usage)) + b"data: [DONE]\n\n"
-            return
-        said = []
-        while not said:
-            with suppress(TimeoutError):
-                said = await asyncio.wait_for(_heard(job), _PING_S)
-            if not said:
-                yield b": ping\n\n"
+def _refused(request: Request, refusal: Refusal, identity: str) -> Response:
+    """The reply for a refusal, in the form of the protocol that the address belongs to."""
+    if request.scope["path"].removeprefix("/v1").startswith("/messages"):
+        status, document = anthropic_messages.error_of(refusal)
+        return refused(refusal, {**document, "request_id": identity}, status)
+    return refused(refusal, refusal.document, refusal.status)
 
 
 def _asker(request: Request) -> str:
     """The client program, as far as it can be identified; programs take turns."""
-    headers = request.headers
     client = request.client.host if request.client else ""
-    return f"{client} {headers.get('authorization', '')} {headers.get('user-agent', '')}"
-
-
-def _events(documents: Any) -> bytes:
-    return b"".join(b"data: " + msgspec.json.encode(one) + b"\n\n" for one in documents)
-
-
-async def _heard(job: QueuedRequest) -> list[Answers]:
-    """Wait for at least one event of a job; return all that have arrived."""
-    said = [await job.said.get()]
-    while not job.said.empty():
-        said.append(job.said.get_nowait())
-    return said
-
-
-def _sorted(job: QueuedRequest, said: list[Answers]) -> tuple[list[TurnEvent], Refusal | None]:
-    """Separate events from an error; a prompt longer than the context counts as an error."""
-    events: list[TurnEvent] = []
-    for one in said:
-        if isinstance(one, Refusal):
-            return events, one
-        if isinstance(one, PromptMade) and one.prompt_tokens > one.context_size:
-            return events, _too_long(one, "messages" if job.asked.messages else "prompt")
-        if isinstance(one, TurnEnd) and one.reason is FinishReason.CANCELLED:
-            return events, unavailable("localspec is ending", 1)
-        events.append(one)
-        if isinstance(one, TurnEnd):  # later events do not belong to this answer
-            break
-    return events, None
-
-
-def _too_long(begun: PromptMade, param: str) -> Refusal:
-    return Refusal(
-        400,
-        f"the prompt has {begun.prompt_tokens} tokens, the context holds {begun.context_size}."
-        " Shorten it, or start localspec with a larger --ctx-size.",
-        code="context_length_exceeded",
-        param=param,
-        n_prompt_tokens=begun.prompt_tokens,
-        n_ctx=begun.context_size,
-    )
-
-
-async def _first(job: QueuedRequest) -> list[Answers]:
-    """A job's first events; empty if they take long.
-
-    Raises:
-        Refusal: the job cannot be answered.
-    """
-    said: list[Answers] = []
-    with suppress(TimeoutError):
-        said = await asyncio.wait_for(_heard(job), _HEADERS_S)
-    refusal = _sorted(job, said)[1]
-    if refusal is not None:
-        raise refusal
-    return said
-
-
-async def _whole(job: QueuedRequest, reply: Reply) -> dict[str, Any]:
-    """The document of a complete answer.
-
-    Raises:
-        Refusal: the job cannot be answered.
-    """
-    deltas: list[dict[str, Any]] = []
-    while reply.end is None:
-        events, refusal = _sorted(job, await _heard(job))
-        deltas += reply.take(events)
-        if refusal is not None:
-            raise refusal
-    return reply.document(deltas)
-
-
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled if the client disconnects.
-
-    Raises:
-        Refusal: the client has disconnected, and will not read it.
-    """
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, watching = asyncio.create_task(work), asyncio.create_task(gone())
-    try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise Refusal(499, "the client has gone")
-    finally:
-        for task in (working, watching):
-            task.cancel()
+    return f"{client} {sent_key(request)} {request.headers.get('user-agent', '')}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 
@@ -127,6 +127,9 @@ async def serve(
     *,
     queue: int,
     seconds: float,
+    idle: float,
+    strict: bool,
+    others: Callable[[], Sequence[str]],
     ready: Callable[[EngineClient], None],
     show: Callable[[str], None],
 ) -> None:
@@ -138,6 +141,10 @@ async def serve(
         rules: check every request.
         queue: how many requests may wait.
         seconds: that one answer may take.
+        idle: seconds without a request after which the models are freed until the next; 0 for
+            never.
+        strict: whether requests for a model of another name are refused.
+        others: the names of pairs that may be loaded for requests which name them.
         ready: called once the models are loaded.
         show: called with a line of figures when it has changed, at most once per second.
 
@@ -145,8 +152,9 @@ async def serve(
         LocalspecError: the models cannot be loaded.
     """
     counters = EndpointCounters()
-    request_queue = RequestQueue(engine, counters, most=queue, limit_s=seconds)
-    server = EndpointServer(_config(Endpoint(request_queue, rules, counters)), engine.shut_down)
+    request_queue = RequestQueue(engine, counters, most=queue, limit_s=seconds, idle_s=idle)
+    endpoint = Endpoint(request_queue, rules, counters, strict=strict, others=others)
+    server = EndpointServer(_config(endpoint), engine.shut_down)
 
     async def loaded() -> None:
         try:

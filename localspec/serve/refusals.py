@@ -10,7 +10,7 @@ INVALID = "invalid_request_error"
 
 
 class Refusal(Exception):
-    """An error reply to a request, in OpenAI's form.
+    """An error reply to a request; each protocol has a form of its own for it.
 
     Args:
         status: the HTTP status.
@@ -20,6 +20,9 @@ class Refusal(Exception):
         param: the faulty place in the request.
         retry_after: seconds after which to try again.
         more: further fields.
+
+    Attributes:
+        document: OpenAI's form.
     """
 
     def __init__(
@@ -35,7 +38,11 @@ class Refusal(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
         self.retry_after = retry_after
+        self.more = more
         fields = {"message": message, "type": kind, "param": param, "code": code, **more}
         self.document: dict[str, Any] = {"error": fields}
 

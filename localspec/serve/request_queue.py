@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from contextlib import suppress
 from typing import TypeAlias
 
-from localspec.chat.events import TurnEnd, TurnEvent
+from localspec.chat.events import Noticed, TurnEnd, TurnEvent
 from localspec.chat.settings import AnswerRequest
 from localspec.errors import Cancelled, EngineDied
 from localspec.process import messages as m
@@ -28,18 +28,26 @@ class QueuedRequest:
 
     Args:
         asker: the client; clients take turns.
-        asked: the request to the engine.
+        asked: the request to the engine; None if only the pair has to be loaded.
+        prompt_field: where the client's request has what the prompt is made of.
+        pair: the name of the pair that answers; empty for the one that is loaded.
 
     Attributes:
         said: the events; the last one is a `TurnEnd` or a `Refusal`.
         ended: whether there has been a `TurnEnd`.
+        sufficed: its client wanted no more, so that it was stopped.
     """
 
-    def __init__(self, asker: str, asked: AnswerRequest) -> None:
+    def __init__(
+        self, asker: str, asked: AnswerRequest | None, prompt_field: str = "prompt", pair: str = ""
+    ) -> None:
         self.asker = asker
         self.asked = asked
+        self.prompt_field = prompt_field
+        self.pair = pair
         self.said: asyncio.Queue[Answers] = asyncio.Queue()
         self.ended = False
+        self.sufficed = False
 
 
 class RequestQueue:
@@ -52,19 +60,34 @@ class RequestQueue:
         counters: count what happens.
         most: how many jobs may wait.
         limit_s: seconds of the engine's time that one job may take.
+        idle_s: seconds without a job after which the engine is ended, until the next one; 0 for
+            never.
 
     Attributes:
         engine: the client's end of the engine.
         ready: done once the models are loaded; fails if the first load does.
+        asleep: whether the engine was ended because there was nothing to do.
+        known: the pairs that were loaded so far, by name, the first one first.
     """
 
     def __init__(
-        self, engine: EngineClient, counters: EndpointCounters, *, most: int, limit_s: float
+        self,
+        engine: EngineClient,
+        counters: EndpointCounters,
+        *,
+        most: int,
+        limit_s: float,
+        idle_s: float = 0.0,
     ) -> None:
         self.engine = engine
         self._counters = counters
         self._most = most
         self._limit_s = limit_s
+        self._idle_s = idle_s
+        self._idle: asyncio.TimerHandle | None = None
+        self.asleep = False
+        self.known: dict[str, m.SessionInfo] = {}
+        self._switching = ""  # the name of the pair that is being loaded in place of another
         self._waiting: OrderedDict[str, deque[QueuedRequest]] = OrderedDict()
         self._running: QueuedRequest | None = None
         self._limit: asyncio.TimerHandle | None = None
@@ -93,7 +116,26 @@ class RequestQueue:
             self._make_room(job.asker)
         self._waiting.setdefault(job.asker, deque()).append(job)
         self._counters.waiting += 1
+        if self.asleep:
+            self._wake()
         self._next()
+
+    async def with_pair(self, asker: str, name: str) -> m.SessionInfo:
+        """Wait until the pair `name` was loaded once.
+
+        Raises:
+            Refusal: the queue is full, or the pair cannot be loaded.
+        """
+        if name not in self.known:
+            job = QueuedRequest(asker, None, pair=name)
+            self.submit(job)
+            try:
+                said = await job.said.get()
+            finally:
+                self.withdraw(job)
+            if isinstance(said, Refusal):
+                raise said
+        return self.known[name]
 
     def _make_room(self, asker: str) -> None:
         """Drop the latest job of the client with the most jobs, for a client that has none waiting.
@@ -129,18 +171,60 @@ class RequestQueue:
 
     def _next(self) -> None:
         """If the engine is free, begin the first job of the client whose turn it is."""
-        if self._running is not None or not self.loaded or not self._waiting:
+        if self._idle is not None:
+            self._idle.cancel()
+        if self._running is not None or not self.loaded:
             return
-        asker, line = self._waiting.popitem(last=False)
-        job = self._running = line.popleft()
+        if not self._waiting:
+            self._idle = self._loop.call_later(self._idle_s, self._sleep) if self._idle_s else None
+            return
+        asker, line = next(iter(self._waiting.items()))
+        pair, loaded = line[0].pair, self.engine.info
+        if pair and loaded is not None and loaded.pair_name != pair:
+            self._switch(pair)
+            return
+        del self._waiting[asker]
+        job = line.popleft()
         if line:
             self._waiting[asker] = line  # moves to the end
         self._counters.waiting -= 1
+        if job.asked is None:
+            job.said.put_nowait(Noticed(f"{pair} is loaded"))
+            self._next()
+            return
+        self._running = job
         self._counters.running = 1
         self._began = self._loop.time()
         self._limit = self._loop.call_later(self._limit_s, self._late, job)
         self.engine.reserve()
         self.engine.begin(m.Complete(job.asked))
+
+    def _switch(self, pair: str) -> None:
+        """Load another pair, for the first job that waits."""
+        self._switching = pair
+        if pair == next(iter(self.known), ""):
+            self.engine.load_first(())
+        else:
+            self.engine.load(pair, ())
+
+    def _not_switched(self) -> None:
+        """A pair cannot be loaded, and the one before it was loaded again."""
+        pair, self._switching = self._switching, ""
+        for job in [job for line in self._waiting.values() for job in line if job.pair == pair]:
+            self.withdraw(job)
+            job.said.put_nowait(unavailable(f"the pair {pair} cannot be loaded", _PATIENCE_S))
+        self._next()
+
+    def _sleep(self) -> None:
+        """End the engine, which has nothing to do."""
+        self.asleep = True
+        self._counters.asleep = True
+        self._loop.run_in_executor(None, self.engine.unload(), _STOP_S)
+
+    def _wake(self) -> None:
+        """Start an engine after `_sleep`; jobs wait meanwhile."""
+        self.asleep = self._counters.asleep = False
+        self._start()
 
     def _late(self, job: QueuedRequest) -> None:
         job.said.put_nowait(
@@ -185,10 +269,13 @@ class RequestQueue:
                 self._over(None if error is None else refusal_of(error.exception()))
             case m.EngineStatus(figures, memory):
                 self._counters.figures, self._counters.memory = figures, memory
-            case m.Loaded():
+            case m.Loaded(info):
+                self.known[info.pair_name], self._switching = info, ""
                 if not self.ready.done():
                     self.ready.set_result(None)
                 self._next()
+            case m.LoadFailed(_, info) if info is not None and self._switching:
+                self._not_switched()
             case m.LoadFailed(error):
                 self._lost(error.exception() if error else Cancelled())
             case m.Died(error):
@@ -218,9 +305,14 @@ class RequestQueue:
 
     def _revive(self) -> None:
         self._resting = False
+        if self._start():
+            self._counters.restarted()
+
+    def _start(self) -> bool:
+        """Start an engine, or try again later; returns whether it was started."""
         try:
             self.engine.reload(())
         except OSError as error:  # no memory for a process, or too many processes
             self._rest(f"the engine cannot be started ({error.strerror})")
-        else:
-            self._counters.restarted()
+            return False
+        return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -91,6 +92,24 @@ def write_mtp(path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def write_infill(path: Path, marks: Sequence[int]) -> Path:
+    """Write the target with marks of prefix, suffix, middle, repository and file: these tokens."""
+    target = GGUFReader(TARGET)
+    writer = GGUFWriter(path, "llama")
+    for name, field in target.fields.items():
+        if not name.startswith(("GGUF.", "general.architecture")):
+            _copy(writer, name, field)
+    for name, token in zip(("pre", "suf", "mid", "rep", "sep"), marks, strict=False):
+        writer.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", token)
+    for tensor in target.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def write_repeated(path: Path, n_bytes: int) -> Path:

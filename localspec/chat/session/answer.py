@@ -67,6 +67,11 @@ class AnswerText:
         return self.text.removeprefix(self._begins)
 
     @property
+    def stopped_by(self) -> str:
+        """The stop string that ended the answer; empty for none."""
+        return self._stops.hit or ""
+
+    @property
     def spans(self) -> tuple[Span, ...]:
         """The released text, split by origin."""
         return joined(self._released)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from localspec.chat.events import Noticed, PromptMade, RoundText, TokensScored
+from localspec.chat.prompt.infill_prompt import InfillPrompt
 from localspec.chat.prompt.prompt_ids import KnownIds
 from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.session import Session, TurnEvents
@@ -10,6 +11,8 @@ from localspec.chat.settings import AnswerRequest, check_bias
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.engine.cancel import Cancel
 from localspec.engine.grammars.grammar_reader import require_grammar
+from localspec.engine.llama.context import common_prefix
+from localspec.engine.past_texts import NO_PAST
 from localspec.engine.record.stats import LOOKUP
 from localspec.errors import UsageError
 
@@ -36,7 +39,8 @@ class Completions:
         """Answer the request `asked`.
 
         Yields:
-            `Noticed` if something came up, then `PromptMade`, then what `Session.turn` yields.
+            `Noticed` if something came up, then `PromptMade`, then what `Session.turn` yields:
+            nothing if the prompt was only to be counted, or does not fit in the context.
 
         Raises:
             LocalspecError: as in `Session.turn`; also for ids outside the target's vocabulary.
@@ -44,6 +48,7 @@ class Completions:
         """
         session, template = self._session, self._session.template
         session.pair.target.model.watch(cancel)
+        session.engine.past = NO_PAST
         known, noticed = KnownIds(template), len(template.notices)
         check_bias(asked.settings, session.pair.target.model.n_vocab)
         self._check_drafters(asked.drafters or ())
@@ -57,31 +62,40 @@ class Completions:
             stops = (*stops, *template.stops)
             prefill = session.dialect.opened(text)
         else:
-            prompt, prefill = self._plain(asked.prompt), ""
-        piece = template.piece if asked.messages else session.pair.target.model.piece
+            prompt, prefill = self._plain(asked), ""
+        target = session.pair.target
+        if asked.count_only or len(prompt) > target.n_ctx:
+            yield PromptMade(len(prompt), target.n_ctx, prefill)
+            return
+        piece = template.piece if asked.messages else target.model.piece
         answer = AnswerText(piece, stops)
-        # Text inside a thought may look like a call, but is not one.
-        closed = next(
-            (end for begin, end in session.dialect.marks.thoughts if begin == prefill), ""
-        )
-        after = [mark for mark in (closed if prefill else "", asked.after) if mark]
         turn = session.complete(
             prompt,
             asked.settings,
             answer,
             cancel,
-            after=after,
+            after=self._awaited(prefill, asked.after),
             prefill=prefill,
             top_logprobs=asked.top_logprobs,
             drafters=asked.drafters,
         )
-        yield PromptMade(len(prompt), session.pair.target.n_ctx, prefill)
         self._prefixes.switch(prompt[:-1])
+        cached = common_prefix(target.tokens, prompt[:-1])
+        yield PromptMade(len(prompt), target.n_ctx, prefill, cached)
         try:
             yield from turn if asked.top_logprobs is None else self._scored(turn)
         finally:
             if asked.messages:
                 known.answered(answer.tokens, piece, answer.written)
+
+    def _awaited(self, prefill: str, after: str) -> list[str]:
+        """The texts after which the grammar applies, in order.
+
+        Text inside a thought may look like a call, but is not one.
+        """
+        pairs = self._session.dialect.marks.thoughts
+        closed = next((end for begin, end in pairs if begin == prefill), "") if prefill else ""
+        return [mark for mark in (closed, after) if mark]
 
     def _check_drafters(self, named: tuple[str, ...]) -> None:
         """Refuse drafters that are not loaded.
@@ -123,13 +137,19 @@ class Completions:
             self._known = [*self._known[1 - _CONVERSATIONS :], known]
         return known, prompt
 
-    def _plain(self, prompt: str | tuple[int, ...]) -> list[int]:
-        """The ids of a prompt that was not made by a template.
+    def _plain(self, asked: AnswerRequest) -> list[int]:
+        """The ids of a prompt that is not made by a template.
 
         Raises:
-            UsageError: it is empty, or has ids outside the target's vocabulary.
+            UsageError: it is empty, or has ids outside the target's vocabulary; or the target
+                cannot fill in text.
         """
-        model = self._session.pair.target.model
+        target, prompt = self._session.pair.target, asked.prompt
+        model = target.model
+        if asked.infill is not None:
+            made = InfillPrompt(model, asked.infill, target.n_ctx, asked.settings.n_predict)
+            self._session.engine.past = made.past
+            return made.ids
         if isinstance(prompt, str):
             ids = model.tokenize(prompt, add_special=True, parse_special=True)
         else:

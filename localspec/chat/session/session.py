@@ -468,7 +468,7 @@ class Session:
                 reason = yield from self._writer.write(list(prompt), how, answer, cancel)
             except Cancelled:
                 reason = FinishReason.CANCELLED
-            yield TurnEnd(answer.text, reason, stats)
+            yield TurnEnd(answer.text, reason, stats, answer.stopped_by)
 
     def _answer(self, asked: Sequence[Message], cancel: Cancel) -> TurnEvents:
         """Write the answer to `asked`; on success, the conversation is `asked` and the answer."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.option_types import no_nan, plain_text
+from localspec.cli.option_types import duration, no_nan, plain_text
 from localspec.cli.shared_options import GroupedCommand, option, shared_options
 from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.errors import LocalspecError, UsageError
@@ -19,6 +20,7 @@ from localspec.safe_text import decoded_without_zeros
 if TYPE_CHECKING:
     from localspec.loading.load_request import LoadRequest
     from localspec.process.engine_client import EngineClient
+    from localspec.serve.access import AccessRules
 
 _LARGEST = 1 << 16
 _SHORTEST = 16
@@ -60,6 +62,26 @@ _SHORTEST = 16
     "URL",
     multiple=True,
 )
+@option(
+    "--models",
+    plain_text,
+    "Installed pairs that may be loaded for requests which name them, with commas; none for none."
+    "  [default: all]",
+    "NAMES",
+)
+@option(
+    "--idle-unload",
+    duration,
+    "How long without a request until the memory is given back, in seconds or as 30m or 2h; the"
+    " next request loads again. 0 for never.",
+    "TIME",
+    default="30m",
+)
+@click.option(
+    "--strict-model",
+    is_flag=True,
+    help="Refuse requests for a model of another name; without this the loaded pair answers them.",
+)
 def command(
     options: LoadRequest,
     *,
@@ -70,24 +92,21 @@ def command(
     timeout: float,
     allow_host: tuple[str, ...],
     allow_origin: tuple[str, ...],
+    models: str | None,
+    idle_unload: float,
+    strict_model: bool,
 ) -> None:
-    """Answer other programs, which speak OpenAI's protocol.
+    """Answer other programs, in OpenAI's protocols and in Anthropic's.
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
     `chat` or `serve` used last answers. Options of the conversation are the defaults of requests.
     """
     _require_packages()
     from localspec.process.engine_client import EngineClient  # noqa: PLC0415 - it begins to load
-    from localspec.serve import access, http_server  # noqa: PLC0415
+    from localspec.serve import http_server  # noqa: PLC0415
 
-    keys = _keys(api_key_file)
-    if host not in access.LOCAL and not keys:
-        raise UsageError(
-            f"{host} can be reached by others, and there is no key",
-            "Give --api-key-file, or leave out --host.",
-        )
-    hosts = access.LOCAL | {host.lower()} | {name.lower() for name in allow_host}
-    rules = access.AccessRules(tuple(map(access.digest, keys)), hosts, allow_origin)
+    rules = _rules(host, _keys(api_key_file), allow_host, allow_origin)
+    _require_installed(models)
     with http_server.listening(host, port) as sock:
         line = ProgressLine()
         line.step("Loading")
@@ -100,6 +119,9 @@ def command(
                 rules,
                 queue=queue,
                 seconds=timeout,
+                idle=idle_unload,
+                strict=strict_model,
+                others=lambda: _others(models),
                 ready=lambda engine: _welcome(engine, sock, line),
                 show=line.update,
             )
@@ -115,6 +137,53 @@ def _require_packages() -> None:
             "`localspec serve` needs packages that are not installed",
             "Install them: uv run --extra serve localspec serve, or pip install localspec[serve].",
         ) from None
+
+
+def _rules(
+    host: str, keys: Sequence[str], names: Sequence[str], origins: tuple[str, ...]
+) -> AccessRules:
+    """Who may ask at this address.
+
+    Raises:
+        UsageError: others can reach it, and there is no key.
+    """
+    from localspec.serve import access  # noqa: PLC0415 - it needs the extra
+
+    if host not in access.LOCAL and not keys:
+        raise UsageError(
+            f"{host} can be reached by others, and there is no key",
+            "Give --api-key-file, or leave out --host.",
+        )
+    hosts = access.LOCAL | {host.lower()} | {name.lower() for name in names}
+    return access.AccessRules(tuple(map(access.digest, keys)), hosts, origins)
+
+
+def _others(models: str | None) -> list[str]:
+    """The names of pairs that may be loaded: those installed that `models` names, or all."""
+    from localspec.pairs.disk import starter  # noqa: PLC0415 - after the engine has begun to load
+
+    names = [pair.name for pair in starter.pairs_here() if pair.complete]
+    return [name for name in names if models is None or name in _split(models)]
+
+
+def _split(models: str) -> list[str]:
+    return [name.strip().lower() for name in models.split(",") if name.strip()]
+
+
+def _require_installed(models: str | None) -> None:
+    """Check what ``--models`` names.
+
+    Raises:
+        UsageError: a pair is not installed.
+    """
+    if models is None or models == "none":
+        return
+    missing = next((name for name in _split(models) if name not in _others(models)), None)
+    if missing is not None:
+        raise UsageError(
+            f"no pair named {missing[:64]} is installed",
+            "`localspec list` shows those that are; `localspec pull` fetches others.",
+        )
 
 
 def _keys(path: Path | None) -> list[str]:

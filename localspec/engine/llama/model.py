@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -48,6 +49,24 @@ def _experts_in_main_memory(layers: int) -> ctypes.Array[_Placement]:
     names = rb"blk\.%d\.ffn_(up|down|gate|gate_up)_(ch|)exps"
     found = [_Placement(names % layer, place) for layer in range(layers)]
     return (_Placement * (layers + 1))(*found)
+
+
+@dataclass(frozen=True, slots=True)
+class InfillMarks:
+    """The tokens by which a model fills in a text; None for those that its vocabulary lacks.
+
+    Attributes:
+        prefix, suffix: before the text before the gap, and before the text after it.
+        middle: before what fills the gap.
+        repository: before the name of a repository, whose other files may follow.
+        file: before the name and the text of a file.
+    """
+
+    prefix: int | None
+    suffix: int | None
+    middle: int | None
+    repository: int | None
+    file: int | None
 
 
 class Model:
@@ -216,6 +235,18 @@ class Model:
     def eos(self) -> int | None:
         """The end-of-text token."""
         return _token_or_none(lib.llama_vocab_eos(self._vocab))
+
+    @property
+    def infill_marks(self) -> InfillMarks:
+        """The tokens by which the model fills in a text."""
+        vocab = self._vocab
+        return InfillMarks(
+            _token_or_none(lib.llama_vocab_fim_pre(vocab)),
+            _token_or_none(lib.llama_vocab_fim_suf(vocab)),
+            _token_or_none(lib.llama_vocab_fim_mid(vocab)),
+            _token_or_none(lib.llama_vocab_fim_rep(vocab)),
+            _token_or_none(lib.llama_vocab_fim_sep(vocab)),
+        )
 
     @cached_property
     def end(self) -> int | None:

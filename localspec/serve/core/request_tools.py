@@ -17,8 +17,8 @@ from localspec.chat.dialects.enforcement.call_grammar import CallGrammar, call_g
 from localspec.chat.dialects.enforcement.value_rules import CallableTool
 from localspec.chat.dialects.notations.values import repaired
 from localspec.chat.dialects.shapes import AnswerMarks
+from localspec.serve.core.schemas import DEEPEST, depth, require_bounded
 from localspec.serve.refusals import Refusal
-from localspec.serve.schemas import DEEPEST, depth, require_bounded
 
 # The notation of Hermes and Qwen, which most models know.
 (BEGIN,), (END,) = HERMES_CALLS.before, HERMES_CALLS.after
@@ -57,7 +57,17 @@ class FunctionTool(Struct):
     function: NamedFunction
 
 
-ToolChoice = Literal["none", "auto", "required"] | FunctionTool | None
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Which tools the model may call.
+
+    Attributes:
+        mode: whether it may, must or must not call one.
+        only: the names of those that it may call; None for all.
+    """
+
+    mode: Literal["none", "auto", "required"] = "auto"
+    only: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +76,7 @@ class RequestTools:
 
     Attributes:
         native: the model's template describes tools itself; else a system prompt does.
-        tools: as the client sent them; empty if none may be called.
+        tools: all in the request; empty if none may be called.
         grammar: constrains calls; empty without tools.
         after: the mark after which the grammar applies; empty if a call is required.
         marks: how the model writes calls.
@@ -89,12 +99,13 @@ class RequestTools:
     @staticmethod
     def of(
         tools: Sequence[FunctionTool],
-        choice: ToolChoice,
+        choice: ToolChoice = ToolChoice(),
         *,
         native: bool,
         parallel: bool,
         marks: AnswerMarks = HERMES,
         thinks: bool = False,
+        place: str = "tools[{i}].function.parameters",
     ) -> RequestTools:
         """The tools that a request allows.
 
@@ -105,22 +116,25 @@ class RequestTools:
             parallel: several may be called in one answer.
             marks: how the model writes calls, if its template describes tools.
             thinks: the model may think before calls.
+            place: where requests have a tool's schema, by its index ``i`` or its ``name``.
 
         Raises:
             Refusal: the choice is invalid, or a schema is too large.
             SchemaError: a schema that must be enforced cannot be.
         """
-        if not tools or choice == "none":
-            if isinstance(choice, FunctionTool) or choice == "required":
+        required = choice.mode == "required"
+        if not tools or choice.mode == "none":
+            if required:
                 raise Refusal(400, "there are no tools to choose from", param="tool_choice")
             return RequestTools(native, marks=marks)
-        allowed = list(enumerate(tools))
-        if isinstance(choice, FunctionTool):
-            allowed = [one for one in allowed if one[1].function.name == choice.function.name]
-            if not allowed:
-                names = ", ".join(tool.function.name for tool in tools)[:300]
-                raise Refusal(400, f"no such tool; there are: {names}", param="tool_choice")
-        required = choice == "required" or isinstance(choice, FunctionTool)
+        allowed = [
+            (place.format(i=i, name=tool.function.name[:64]), tool.function)
+            for i, tool in enumerate(tools)
+            if choice.only is None or tool.function.name in choice.only
+        ]
+        if not allowed:
+            names = ", ".join(tool.function.name for tool in tools)[:300]
+            raise Refusal(400, f"no such tool; there are: {names}", param="tool_choice")
         told = {"tools": msgspec.to_builtins(list(tools))} if native else {}
         own = marks if native else HERMES
         several = parallel and own.several
@@ -162,7 +176,7 @@ class RequestTools:
                     "type": "function",
                     "function": {
                         "name": name,
-                        "arguments": _text(given) if self.marks.as_text else _object(given),
+                        "arguments": _text(given) if self.marks.as_text else call_object(given),
                     },
                 }
                 for name_of, name, given in calls
@@ -180,7 +194,7 @@ class RequestTools:
         )
 
 
-def _object(given: Any) -> dict[str, Any]:
+def call_object(given: Any) -> dict[str, Any]:
     """A call's arguments as an object, which templates need; truncated JSON is completed."""
     if isinstance(given, str):
         given = repaired(given)
@@ -194,7 +208,7 @@ def _text(given: Any) -> str:
             return given
     except (ValueError, RecursionError):
         pass
-    return json.dumps(_object(given), ensure_ascii=False)
+    return json.dumps(call_object(given), ensure_ascii=False)
 
 
 def _identity(of: str) -> str:
@@ -203,15 +217,14 @@ def _identity(of: str) -> str:
     return of if plain else hashlib.sha256(of.encode("utf-8", "replace")).hexdigest()[:_ID]
 
 
-def _callable(allowed: Sequence[tuple[int, FunctionTool]]) -> list[CallableTool]:
-    """The tools that may be called.
+def _callable(allowed: Sequence[tuple[str, NamedFunction]]) -> list[CallableTool]:
+    """The functions that may be called, each with the place of its schema.
 
     Raises:
         Refusal: a schema is too large.
     """
     found = []
-    for i, tool in allowed:
-        function, place = tool.function, f"tools[{i}].function.parameters"
+    for place, function in allowed:
         given = function.parameters or {"type": "object", "properties": {}}
         require_bounded(given, place)
         found.append(CallableTool(function.name, given, place, bool(function.strict)))

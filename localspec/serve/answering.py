@@ -1,0 +1,180 @@
+"""Answers of the engine on their way to a client: as a stream of events, or as one document."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from localspec.chat.events import PromptMade, TurnEnd, TurnEvent
+from localspec.engine.record.stats import FinishReason
+from localspec.serve.protocols.wire import Document, ReplyWriter, encoded
+from localspec.serve.refusals import Refusal, unavailable
+from localspec.serve.request_queue import Answers, QueuedRequest
+
+T = TypeVar("T")
+
+_ALIVE_S = 15.0  # Node closes a connection that is silent for 300
+_HEADERS_S = 10.0  # the status waits so long for an error to set it
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events; calls `leave` however the stream ends."""
+
+    def __init__(
+        self, events: AsyncIterator[bytes], leave: Callable[[], None], headers: Mapping[str, str]
+    ) -> None:
+        own = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers={**own, **headers})
+        self._leave = leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events until the client disconnects."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._leave()
+
+
+async def streamed(
+    job: QueuedRequest, first: list[Answers], writer: ReplyWriter, stop: Callable[[], None]
+) -> AsyncIterator[bytes]:
+    """The stream's bytes; while there is nothing to tell, an event says so now and then.
+
+    Args:
+        job: its events are written.
+        first: those that have come already.
+        writer: writes them in the protocol's form.
+        stop: ends the job.
+    """
+    if data := encoded(writer.opening()):
+        yield data
+    said = first
+    while True:
+        events, refusal = _sorted(job, said)
+        if data := encoded(writer.written(writer.answer.take(events))):
+            yield data
+        _stop_if_enough(job, writer, stop)
+        if refusal is not None:
+            yield encoded(writer.failed(refusal))
+            return
+        if writer.answer.over:
+            yield encoded(writer.closing()) + writer.farewell
+            return
+        said = []
+        while not said:
+            with suppress(TimeoutError):
+                said = await asyncio.wait_for(_heard(job), _ALIVE_S)
+            if not said:
+                yield encoded([writer.alive()])
+
+
+async def first_events(job: QueuedRequest) -> list[Answers]:
+    """A job's first events; empty if they take long.
+
+    Raises:
+        Refusal: the job cannot be answered.
+    """
+    said: list[Answers] = []
+    with suppress(TimeoutError):
+        said = await asyncio.wait_for(_heard(job), _HEADERS_S)
+    refusal = _sorted(job, said)[1]
+    if refusal is not None:
+        raise refusal
+    return said
+
+
+async def whole(job: QueuedRequest, writer: ReplyWriter, stop: Callable[[], None]) -> Document:
+    """The document of a complete answer.
+
+    Args:
+        job: its events are written.
+        writer: writes them in the protocol's form.
+        stop: ends the job.
+
+    Raises:
+        Refusal: the job cannot be answered.
+    """
+    while not writer.answer.over:
+        events, refusal = _sorted(job, await _heard(job))
+        list(writer.written(writer.answer.take(events)))
+        _stop_if_enough(job, writer, stop)
+        if refusal is not None:
+            raise refusal
+    return writer.document()
+
+
+def _stop_if_enough(job: QueuedRequest, writer: ReplyWriter, stop: Callable[[], None]) -> None:
+    """Stop a job of which its client wants no more; its end brings the figures."""
+    if writer.enough and not job.sufficed:
+        job.sufficed = True
+        stop()
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled if the client disconnects.
+
+    Raises:
+        Refusal: the client has disconnected, and will not read it.
+    """
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, watching = asyncio.create_task(work), asyncio.create_task(gone())
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise Refusal(499, "the client has gone")
+    finally:
+        for task in (working, watching):
+            task.cancel()
+
+
+async def _heard(job: QueuedRequest) -> list[Answers]:
+    """Wait for at least one event of a job; return all that have arrived."""
+    said = [await job.said.get()]
+    while not job.said.empty():
+        said.append(job.said.get_nowait())
+    return said
+
+
+def _sorted(job: QueuedRequest, said: list[Answers]) -> tuple[list[TurnEvent], Refusal | None]:
+    """Separate events from an error; a prompt longer than the context counts as an error."""
+    events: list[TurnEvent] = []
+    for one in said:
+        if isinstance(one, Refusal):
+            return events, one
+        if isinstance(one, PromptMade) and _overflows(one, job):
+            return events, _too_long(one, job.prompt_field)
+        cancelled = isinstance(one, TurnEnd) and one.reason is FinishReason.CANCELLED
+        if cancelled and not job.sufficed:
+            return events, unavailable("localspec is ending", 1)
+        events.append(one)
+        if isinstance(one, TurnEnd):  # later events do not belong to this answer
+            break
+    return events, None
+
+
+def _overflows(begun: PromptMade, job: QueuedRequest) -> bool:
+    counted = job.asked is not None and job.asked.count_only
+    return begun.prompt_tokens > begun.context_size and not counted
+
+
+def _too_long(begun: PromptMade, param: str) -> Refusal:
+    return Refusal(
+        400,
+        f"the prompt has {begun.prompt_tokens} tokens, the context holds {begun.context_size}."
+        " Shorten it, or start localspec with a larger --ctx-size.",
+        code="context_length_exceeded",
+        param=param,
+        n_prompt_tokens=begun.prompt_tokens,
+        n_ctx=begun.context_size,
+    )

@@ -1,0 +1,1 @@
+"""Requests and answers in the form that all protocols share."""

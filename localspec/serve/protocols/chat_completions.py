@@ -1,0 +1,299 @@
+"""OpenAI's ``/v1/chat/completions``."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from localspec.chat.dialects import ContentPiece, ThoughtPiece
+from localspec.engine.record.stats import FinishReason
+from localspec.serve.core.replies import AnswerPiece, CallBegun, CallPart, IncomingAnswer, timings
+from localspec.serve.core.request_tools import FunctionTool, ToolChoice
+from localspec.serve.core.requests import MOST_TOOLS, ConversationRequest, Count, Top, format_rule
+from localspec.serve.core.told_messages import ToldCall, ToldMessage
+from localspec.serve.protocols.scores import chat_scores
+from localspec.serve.protocols.wire import (
+    Document,
+    ProtocolRequest,
+    ReplyWriter,
+    StreamEvent,
+    only_text,
+)
+from localspec.serve.refusals import Refusal
+
+_TEXTS = ("text", "refusal", "input_text")
+
+
+class ContentPart(Struct):
+    """A part of a message; only text is read."""
+
+    type: str
+    text: str = ""
+
+
+class CalledFunction(Struct):
+    """A called function; its arguments are JSON."""
+
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(Struct):
+    """A call that the model made earlier."""
+
+    function: CalledFunction
+    id: str | None = None
+
+
+class ChatMessage(Struct):
+    """One message."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+    def said(self, i: int) -> ToldMessage:
+        """The message with the index `i`, in the form that all protocols share.
+
+        Raises:
+            Refusal: a part of it is not text.
+        """
+        text = only_text(self.content, f"messages[{i}].content", _TEXTS)
+        match self.role:
+            case "system" | "developer":
+                return ToldMessage("system", text)
+            case "user":
+                return ToldMessage("user", text)
+            case "assistant":
+                calls = (
+                    ToldCall(call.id, call.function.name, call.function.arguments)
+                    for call in self.tool_calls or ()
+                )
+                return ToldMessage("assistant", text, self.reasoning_content or "", tuple(calls))
+            case _:
+                return ToldMessage("tool", text, call_id=self.tool_call_id, name=self.name)
+
+
+class JsonSchema(Struct):
+    """A named schema."""
+
+    schema: dict[str, Any] | None = None
+
+
+class ResponseFormat(Struct):
+    """The required format of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | None = None
+
+    @property
+    def rule(self) -> str:
+        """The grammar rule of the format; empty for any text.
+
+        Raises:
+            Refusal: there is no schema, or it is too large.
+        """
+        if self.type == "text":
+            return ""
+        schema, place = self.schema, "response_format.schema"
+        if self.json_schema:
+            schema, place = self.json_schema.schema, "response_format.json_schema.schema"
+        if schema is None and self.type == "json_schema":
+            raise Refusal(400, "there is no schema", param=place)
+        return format_rule(schema or {}, place)
+
+
+class ChatRequest(ProtocolRequest):
+    """``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    max_completion_tokens: Count | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[FunctionTool], Meta(max_length=MOST_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FunctionTool | None = None
+    parallel_tool_calls: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: Top | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+    reasoning_budget: Count | None = None
+    chat_template_kwargs: dict[str, bool | int | float | str] | None = None
+
+    def core(self) -> ConversationRequest:
+        """What is asked, in the form that all protocols share.
+
+        Raises:
+            Refusal: the request is invalid.
+        """
+        choice, effort = self.tool_choice, self.reasoning_effort
+        if isinstance(choice, FunctionTool):
+            chosen = ToolChoice("required", frozenset({choice.function.name}))
+        else:
+            chosen = ToolChoice(choice or "auto")
+        limit = self.max_completion_tokens
+        return ConversationRequest(
+            self,
+            [message.said(i) for i, message in enumerate(self.messages)],
+            limit=self.max_tokens if limit is None else limit,
+            tools=self.tools or (),
+            choice=chosen,
+            parallel=self.parallel_tool_calls is not False,
+            format_rule="" if self.response_format is None else self.response_format.rule,
+            reasoning=None if effort is None else "off" if effort == "none" else "on",
+            effort=effort if effort and effort != "none" else "",
+            budget=self.reasoning_budget,
+            variables=self.chat_template_kwargs or {},
+            top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+        )
+
+    def writer(self, model: str, answer: IncomingAnswer) -> ChatWriter:
+        """Make the writer of the reply."""
+        usage = bool(self.stream_options and self.stream_options.include_usage)
+        return ChatWriter(model, answer, usage=usage)
+
+
+class ChatWriter(ReplyWriter):
+    """Writes chunks, or a document.
+
+    Args:
+        usage: whether a stream ends with the token counts.
+    """
+
+    farewell = b"data: [DONE]\n\n"
+
+    def __init__(self, model: str, answer: IncomingAnswer, *, usage: bool = False) -> None:
+        super().__init__(model, answer)
+        self._usage = usage
+        self._head = {
+            "id": f"chatcmpl-{secrets.token_hex(12)}",
+            "created": answer.created,
+            "model": model,
+            "system_fingerprint": "localspec",
+        }
+        self._deltas: list[Document] = []
+        self._scored: list[Any] = []
+
+    def opening(self) -> list[StreamEvent]:
+        """The chunk that says who answers."""
+        return [self._chunk({"role": "assistant", "content": ""})]
+
+    def written(self, pieces: Iterable[AnswerPiece]) -> Iterator[StreamEvent]:
+        """A chunk for each piece; the first one has the probabilities."""
+        deltas = [delta for piece in pieces if (delta := _delta(piece))]
+        scored = self.answer.scored()
+        self._deltas += deltas
+        self._scored += scored
+        if scored and not deltas:  # of tokens whose text is still held back
+            deltas = [{"content": ""}]
+        for delta in deltas:
+            yield self._chunk(delta, scored=scored)
+            scored = []
+
+    def alive(self) -> StreamEvent:
+        """A chunk without text."""
+        return self._chunk({"content": ""})
+
+    def closing(self) -> list[StreamEvent]:
+        """The chunk with the reason for the end, and the token counts if they are wanted."""
+        name, last = self._chunk({}, finish=self._finish())
+        last["timings"] = timings(self.answer.stats)
+        if not self._usage:
+            return [(name, last)]
+        counted = {**self._chunk({})[1], "choices": [], "usage": token_counts(self.answer)}
+        return [(name, last), (name, counted)]
+
+    def failed(self, refusal: Refusal) -> list[StreamEvent]:
+        """The error."""
+        return [("", refusal.document)]
+
+    def document(self) -> Document:
+        """The whole answer."""
+        text, thoughts = (
+            "".join(delta.get(name, "") for delta in self._deltas)
+            for name in ("content", "reasoning_content")
+        )
+        calls = _whole_calls(call for delta in self._deltas for call in delta.get("tool_calls", ()))
+        message: Document = {"role": "assistant", "content": text if text or not calls else None}
+        message |= {"reasoning_content": thoughts} if thoughts else {}
+        message |= {"tool_calls": calls} if calls else {}
+        choice = {
+            "index": 0,
+            "finish_reason": self._finish(),
+            "message": message,
+            "logprobs": chat_scores(self._scored) if self._scored else None,
+        }
+        return {
+            **self._head,
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": token_counts(self.answer),
+            "timings": timings(self.answer.stats),
+        }
+
+    def _chunk(
+        self, delta: Document, finish: str | None = None, scored: Sequence[Any] = ()
+    ) -> StreamEvent:
+        choice = {
+            "index": 0,
+            "finish_reason": finish,
+            "delta": delta,
+            "logprobs": chat_scores(scored) if scored else None,
+        }
+        return "", {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
+
+    def _finish(self) -> str:
+        reason = finish_reason(self.answer)
+        return "tool_calls" if reason == "stop" and self.answer.calls else reason
+
+
+def finish_reason(answer: IncomingAnswer) -> str:
+    """Why an answer ended, as OpenAI's completions say it."""
+    stopped = answer.end is not None and answer.end.reason is FinishReason.STOP
+    return "stop" if stopped else "length"
+
+
+def token_counts(answer: IncomingAnswer) -> Document:
+    """The token counts of the prompt and the answer."""
+    generated = answer.stats.generated_tokens
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": generated,
+        "total_tokens": answer.prompt_tokens + generated,
+        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": answer.thought_tokens},
+    }
+
+
+def _delta(piece: AnswerPiece) -> Document | None:
+    match piece:
+        case ThoughtPiece(text):
+            return {"reasoning_content": text}
+        case ContentPiece(text):
+            return {"content": text}
+        case CallBegun(index, identity, name):
+            call = {"index": index, "id": f"call_{identity}", "type": "function"}
+            return {"tool_calls": [{**call, "function": {"name": name, "arguments": ""}}]}
+        case CallPart(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+        case _:
+            return None
+
+
+def _whole_calls(pieces: Iterable[Document]) -> list[Document]:
+    """Join the deltas of calls; each call's name comes first."""
+    calls: list[Document] = []
+    for piece in pieces:
+        function = piece["function"]
+        if "id" in piece:
+            calls.append({"id": piece["id"], "type": piece["type"], "function": {**function}})
+        else:
+            calls[piece["index"]]["function"]["arguments"] += function["arguments"]
+    return calls

@@ -1,0 +1,170 @@
+"""The tools of OpenAI's responses: flat, in namespaces, and with free text as input."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from localspec.serve.core.request_tools import FunctionTool, NamedFunction, ToolChoice
+from localspec.serve.core.requests import converted
+
+KINDS = ("function", "custom", "namespace")
+"""The types of tools that the model is told of."""
+
+# What the model is told of a tool whose input is free text.
+_FREE_TEXT = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+class InputFormat(Struct):
+    """The form of free text."""
+
+    type: str = "text"
+    syntax: str = ""
+    definition: str = ""
+
+
+class ListedTool(Struct):
+    """A function in a request, or a custom tool."""
+
+    type: str
+    name: str = ""
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    format: InputFormat | None = None
+
+
+class ToolNamespace(Struct):
+    """Tools with a common name in a request."""
+
+    name: str = ""
+    tools: list[dict[str, Any]] = []
+
+
+class AllowedTool(Struct):
+    """A tool that may be called."""
+
+    name: str = ""
+    namespace: str | None = None
+
+
+class ListedChoice(Struct):
+    """Which tools may be called."""
+
+    type: str
+    name: str = ""
+    namespace: str | None = None
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[AllowedTool] = []
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """A tool that the model may call.
+
+    Attributes:
+        told: its name as the model is told it.
+        name: its name in the request.
+        namespace: that it belongs to; empty for none.
+        free: its input is free text.
+    """
+
+    told: str
+    name: str
+    namespace: str
+    free: bool
+    function: NamedFunction
+
+    @property
+    def tool(self) -> FunctionTool:
+        """The tool as the model is told it."""
+        return FunctionTool("function", self.function)
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    """The tools of a request that the model may call; those of unknown types are left out."""
+
+    by_told: dict[str, OfferedTool] = field(default_factory=dict)
+
+    @staticmethod
+    def of(tools: Sequence[dict[str, Any]]) -> OfferedTools:
+        """The tools in a request.
+
+        Those in namespaces keep their names, unless two have the same.
+
+        Raises:
+            Refusal: one of a known type has another form.
+        """
+        flat = list(_flat(tools))
+        times = Counter(tool.name for _, tool in flat)
+        found = {}
+        for namespace, tool in flat:
+            twice = namespace and times[tool.name] > 1
+            told = f"{namespace}__{tool.name}" if twice else tool.name
+            free = tool.type == "custom"
+            function = NamedFunction(
+                told,
+                _described(tool) if free else tool.description,
+                _FREE_TEXT if free else tool.parameters,
+                None if free else tool.strict or None,
+            )
+            found[told] = OfferedTool(told, tool.name, namespace, free, function)
+        return OfferedTools(found)
+
+    @property
+    def tools(self) -> list[FunctionTool]:
+        """The tools as the model is told them."""
+        return [one.tool for one in self.by_told.values()]
+
+    def told(self, name: str, namespace: str | None = None) -> str:
+        """What the model is told a tool of a request is called; `name` if there is none."""
+        for one in self.by_told.values():
+            if one.name == name and (namespace is None or one.namespace == namespace):
+                return one.told
+        return name
+
+    def choice(self, given: str | dict[str, Any] | None) -> ToolChoice:
+        """Which tools may be called, by the names that the model is told.
+
+        Raises:
+            Refusal: the choice has another form.
+        """
+        if given is None or isinstance(given, str):
+            mode = Literal["none", "auto", "required"]
+            return ToolChoice(converted(given or "auto", mode, "tool_choice"))
+        asked = converted(given, ListedChoice, "tool_choice")
+        if not (asked.name or asked.type == "allowed_tools"):
+            return ToolChoice()  # such as a tool that OpenAI would run
+        if asked.type == "allowed_tools":
+            only = frozenset(self.told(one.name, one.namespace) for one in asked.tools)
+            return ToolChoice(asked.mode, only)
+        return ToolChoice("required", frozenset({self.told(asked.name, asked.namespace)}))
+
+
+def _flat(tools: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ListedTool]]:
+    """The tools of known types, each with its namespace."""
+    for i, tool in enumerate(tools):
+        if tool.get("type") == "namespace":
+            space = converted(tool, ToolNamespace, f"tools[{i}]")
+            yield from ((space.name, one) for _, one in _flat(space.tools))
+        elif tool.get("type") in ("function", "custom"):
+            yield "", converted(tool, ListedTool, f"tools[{i}]")
+
+
+def _described(tool: ListedTool) -> str:
+    """The description of a tool whose input is free text, with the text's grammar."""
+    parts = [tool.description or ""]
+    if tool.format is not None and tool.format.definition:
+        parts.append(f"The input follows this grammar ({tool.format.syntax}):")
+        parts.append(tool.format.definition)
+    return "\n\n".join(filter(None, parts))

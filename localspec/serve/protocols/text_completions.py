@@ -1,0 +1,136 @@
+"""OpenAI's ``/v1/completions``: text that is continued as it is."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from localspec.chat.dialects import ContentPiece
+from localspec.chat.settings import Infill
+from localspec.serve.core.replies import AnswerPiece, IncomingAnswer, timings
+from localspec.serve.core.requests import ContinuationRequest, Top, as_whole
+from localspec.serve.protocols.chat_completions import finish_reason, token_counts
+from localspec.serve.protocols.scores import TextScores
+from localspec.serve.protocols.wire import Document, ProtocolRequest, ReplyWriter, StreamEvent
+from localspec.serve.refusals import Refusal
+
+
+class CompletionRequest(ProtocolRequest):
+    """``POST /v1/completions``."""
+
+    prompt: str | list[Any]
+    logprobs: Top | None = None
+    suffix: str | None = None
+    echo: bool | None = None
+    best_of: int | None = None
+
+    def core(self) -> ContinuationRequest:
+        """What is asked, in the form that all protocols share.
+
+        Raises:
+            Refusal: the request is invalid.
+        """
+        for name, usual in (("echo", (False, None)), ("best_of", (1, None))):
+            if getattr(self, name) not in usual:
+                raise Refusal(400, f"{name} is not supported", param=name)
+        prompt: str | tuple[int, ...] | Infill = _prompt(self.prompt)
+        if self.suffix:
+            if not isinstance(prompt, str):
+                raise Refusal(400, "with a suffix the prompt must be text", param="prompt")
+            prompt = Infill(prompt, self.suffix)
+        return ContinuationRequest(self, prompt, self.max_tokens, self.logprobs)
+
+    def writer(self, model: str, answer: IncomingAnswer) -> TextWriter:
+        """Make the writer of the reply."""
+        wanted = bool(self.stream_options and self.stream_options.include_usage)
+        return TextWriter(model, answer, usage=wanted)
+
+
+def _prompt(given: str | list[Any]) -> str | tuple[int, ...]:
+    """The prompt as text or ids; a list of one prompt is accepted."""
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str | list):
+        given = given[0]
+    if isinstance(given, str):
+        return given
+    ids = [as_whole(token) for token in given]
+    if all(type(token) is int and 0 <= token < 1 << 31 for token in ids):
+        return tuple(ids)
+    raise Refusal(400, "one prompt at a time: text, or a list of token ids", param="prompt")
+
+
+class TextWriter(ReplyWriter):
+    """Writes chunks, or a document.
+
+    Args:
+        usage: whether a stream ends with the token counts.
+    """
+
+    prompt_field = "prompt"
+    farewell = b"data: [DONE]\n\n"
+
+    def __init__(self, model: str, answer: IncomingAnswer, *, usage: bool = False) -> None:
+        super().__init__(model, answer)
+        self._usage = usage
+        self._head = {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": answer.created,
+            "model": model,
+            "system_fingerprint": "localspec",
+        }
+        self._text = ""
+        self._scored: list[Any] = []
+        self._scores = TextScores()
+
+    def written(self, pieces: Iterable[AnswerPiece]) -> Iterator[StreamEvent]:
+        """A chunk with the text of these pieces, and with their probabilities."""
+        text = "".join(piece.text for piece in pieces if isinstance(piece, ContentPiece))
+        scored = self.answer.scored()
+        self._text += text
+        self._scored += scored
+        if text or scored:
+            yield self._chunk(text, scored=scored)
+
+    def alive(self) -> StreamEvent:
+        """A chunk without text."""
+        return self._chunk("")
+
+    def closing(self) -> list[StreamEvent]:
+        """The chunk with the reason for the end, and the token counts if they are wanted."""
+        name, last = self._chunk("", finish_reason(self.answer))
+        last["timings"] = timings(self.answer.stats)
+        if not self._usage:
+            return [(name, last)]
+        counted = {**self._head, "choices": [], "usage": token_counts(self.answer)}
+        return [(name, last), (name, counted)]
+
+    def failed(self, refusal: Refusal) -> list[StreamEvent]:
+        """The error."""
+        return [("", refusal.document)]
+
+    def document(self) -> Document:
+        """The whole answer."""
+        choice = {
+            "index": 0,
+            "finish_reason": finish_reason(self.answer),
+            "text": self._text,
+            "logprobs": TextScores().told(self._scored) if self._scored else None,
+        }
+        return {
+            **self._head,
+            "choices": [choice],
+            "usage": token_counts(self.answer),
+            "timings": timings(self.answer.stats),
+        }
+
+    def _chunk(
+        self, text: str, finish: str | None = None, scored: Sequence[Any] = ()
+    ) -> StreamEvent:
+        choice = {
+            "index": 0,
+            "finish_reason": finish,
+            "text": text,
+            "logprobs": self._scores.told(scored) if scored else None,
+        }
+        return "", {**self._head, "choices": [choice]}

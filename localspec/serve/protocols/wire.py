@@ -1,0 +1,119 @@
+"""What a protocol is: a form of requests that can be read, and a form of replies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import msgspec
+
+from localspec.serve.core.replies import AnswerPiece, IncomingAnswer
+from localspec.serve.core.requests import AnswerOptions, CoreRequest
+from localspec.serve.refusals import Refusal
+
+Document: TypeAlias = dict[str, Any]
+StreamEvent: TypeAlias = tuple[str, Document]
+"""An event of a stream: its name, empty for none, and its data."""
+
+
+class ReplyWriter(ABC):
+    """Writes the reply to one request, as a stream or as one document.
+
+    A stream is `opening`, then `written` for what comes, with `alive` in between while nothing
+    comes, and `closing` or `failed` at the end. A document is `written` for all, then `document`.
+
+    Args:
+        model: the name of the pair that answers.
+        answer: of which the pieces are.
+
+    Attributes:
+        enough: nothing more of the answer is wanted.
+    """
+
+    prompt_field: ClassVar[str] = "messages"  # where requests have what the prompt is made of
+    farewell: ClassVar[bytes] = b""  # after the last event of a stream that did not fail
+
+    def __init__(self, model: str, answer: IncomingAnswer) -> None:
+        self.model = model
+        self.answer = answer
+        self.enough = False
+
+    def opening(self) -> Sequence[StreamEvent]:
+        """The first events, before anything is known."""
+        return ()
+
+    @abstractmethod
+    def written(self, pieces: Iterable[AnswerPiece]) -> Iterator[StreamEvent]:
+        """The events of these pieces, which are the answer's next."""
+
+    @abstractmethod
+    def alive(self) -> StreamEvent:
+        """An event without content, which tells a client that waits that it does not in vain."""
+
+    @abstractmethod
+    def closing(self) -> Sequence[StreamEvent]:
+        """The last events of a complete answer."""
+
+    @abstractmethod
+    def failed(self, refusal: Refusal) -> Sequence[StreamEvent]:
+        """The last events of an answer that failed."""
+
+    @abstractmethod
+    def document(self) -> Document:
+        """The whole answer."""
+
+
+class ProtocolRequest(AnswerOptions):
+    """The body of a request, in the form of one protocol."""
+
+    def core(self) -> CoreRequest:
+        """What is asked, in the form that all protocols share.
+
+        Raises:
+            Refusal: the request is invalid.
+        """
+        raise NotImplementedError
+
+    def writer(self, model: str, answer: IncomingAnswer) -> ReplyWriter:
+        """Make the writer of the reply.
+
+        Args:
+            model: the name of the pair that answers.
+            answer: will be read.
+        """
+        raise NotImplementedError
+
+
+def typed(name: str, /, **data: Any) -> StreamEvent:
+    """An event whose data repeats its name as ``type``."""
+    return name, {"type": name, **data}
+
+
+def encoded(events: Iterable[StreamEvent]) -> bytes:
+    """Events as the bytes of a stream of server-sent events."""
+    return b"".join(
+        (b"event: " + name.encode() + b"\n" if name else b"")
+        + b"data: " + msgspec.json.encode(data) + b"\n\n"
+        for name, data in events
+    )  # fmt: skip
+
+
+def only_text(parts: str | list[Any] | None, place: str, kinds: Sequence[str]) -> str:
+    """The text of content that is a text, or a list of parts with ``type`` and ``text``.
+
+    Args:
+        parts: the content; None for none.
+        place: where the content stands in the request.
+        kinds: the types of parts that are text.
+
+    Raises:
+        Refusal: a part is something else, such as an image.
+    """
+    if parts is None or isinstance(parts, str):
+        return parts or ""
+    for i, part in enumerate(parts):
+        if part.type not in kinds:
+            said = f"this model reads text, not {part.type[:40]!r}"
+            raise Refusal(400, said, param=f"{place}[{i}]")
+    return "\n".join(part.text for part in parts if part.text)

@@ -1,0 +1,242 @@
+"""Gaps in texts: the prompt for them, and what editors ask of `/infill`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.chat.dialects import ContentPiece
+from localspec.chat.prompt.infill_prompt import InfillPrompt
+from localspec.chat.settings import Infill
+from localspec.engine.llama import Model
+from localspec.errors import UsageError
+from localspec.serve.core.replies import IncomingAnswer
+from localspec.serve.core.requests import parsed
+from localspec.serve.protocols.infill import InfillRequest, InfillWriter
+from localspec.serve.protocols.text_completions import CompletionRequest
+from localspec.serve.refusals import Refusal
+from tests.support import toy
+from tests.support.endpoint import Serving, chunks
+
+PRE, SUF, MID, REP, SEP = MARKS = (260, 261, 262, 263, 264)
+CODE = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n"
+
+
+@pytest.fixture(scope="module")
+def filler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toy.write_infill(tmp_path_factory.mktemp("infill") / "fim.gguf", MARKS)
+
+
+@pytest.fixture(scope="module")
+def model(filler: Path) -> Iterator[Model]:
+    with Model.load(filler) as one:
+        yield one
+
+
+def ids(model: Model, text: str) -> list[int]:
+    return model.tokenize(text, add_special=False, parse_special=False)
+
+
+def bos(model: Model) -> list[int]:
+    return [model.bos] if model.add_bos and model.bos is not None else []
+
+
+def test_a_gap_stands_between_the_models_own_marks(model: Model) -> None:
+    made = InfillPrompt(model, Infill("ab", "yz", "c"), 8192, 32)
+    expected = [*bos(model), PRE, *ids(model, "ab"), *ids(model, "c"), SUF, *ids(model, "yz"), MID]
+    assert made.ids == expected
+
+
+def test_other_files_come_first_as_llama_server_has_them(model: Model) -> None:
+    gap = Infill("ab", "yz", "", (("one.py", "x = 1"), ("two.py", "y = 2")), in_repository=True)
+    made = InfillPrompt(model, gap, 8192, 32)
+    assert made.ids == [
+        REP, *ids(model, "myproject\n"),
+        SEP, *ids(model, "one.py\n"), *ids(model, "x = 1"),
+        SEP, *ids(model, "two.py\n"), *ids(model, "y = 2"),
+        SEP, *ids(model, "filename\n"),
+        *bos(model), PRE, *ids(model, "ab"), SUF, *ids(model, "yz"), MID,
+    ]  # fmt: skip
+
+
+def test_what_does_not_fit_is_left_out_from_afar(model: Model) -> None:
+    """Before the gap the end of the text stays, after it the beginning, of others the last."""
+    text = "".join(f"line {i}\n" for i in range(4000))
+    gap = Infill(text, text, "", (("a", text), ("b", text)), in_repository=True)
+    made = InfillPrompt(model, gap, 8192, 128).ids
+    assert len(made) <= 8192 - 128
+    at, then = made.index(PRE), made.index(SUF)
+    assert made[at + 1 : then] == ids(model, text)[-1536:]
+    assert made[then + 1 : -1] == ids(model, text)[: 512 - 2]
+    assert at - len(bos(model)) == 8192 - 2048 - 2 * 128
+    small = InfillPrompt(model, gap, 512, 64).ids
+    assert len(small) <= 512 - 64
+
+
+def test_marks_in_the_text_are_text(model: Model) -> None:
+    mark = model.piece(PRE, special=True).decode() or "<|im_end|>"
+    made = InfillPrompt(model, Infill(f"a{mark}<|im_start|>b", "c"), 8192, 32)
+    assert made.ids == [*bos(model), PRE, *ids(model, f"a{mark}<|im_start|>b"), SUF,
+                        *ids(model, "c"), MID]  # fmt: skip
+
+
+def test_lookup_copies_from_the_whole_file(model: Model) -> None:
+    text = "".join(f"line {i} of this file\n" for i in range(4000))
+    made = InfillPrompt(model, Infill(text, ""), 8192, 32)
+    far = ids(model, "line 7 of this file\nline 8 of")
+    assert len(ids(model, text)) > 4 * len(made.ids)
+    match, start = made.past.find(far)
+    assert match >= 6
+    found, known = [*far[-match:], *made.past.copy(start, 8)], ids(model, text)
+    assert any(known[at : at + len(found)] == found for at in range(len(known)))
+
+
+def test_a_model_without_marks_says_so(target_model: Model) -> None:
+    with pytest.raises(UsageError, match="prefix token is missing"):
+        InfillPrompt(target_model, Infill("a", "b"), 1024, 8)
+
+
+# --- what is asked ----------------------------------------------------------------------------
+
+
+def asked(**fields: Any) -> InfillRequest:
+    given = {"input_prefix": "a", "input_suffix": "b", **fields}
+    return parsed(json.dumps(given).encode(), InfillRequest)
+
+
+def test_what_llama_vim_sends_is_understood() -> None:
+    found = asked(
+        id_slot=0,
+        input_extra=[{"text": "x", "filename": "a.py", "time": [1, 2]}, {"text": "y"}],
+        prompt="c",
+        n_predict=128,
+        stop=["\n\n"],
+        n_indent=4,
+        top_k=40,
+        top_p=0.99,
+        samplers=["top_k", "top_p", "infill"],
+        stream=False,
+        cache_prompt=True,
+        t_max_prompt_ms=500,
+        t_max_predict_ms=250,
+        response_fields=["content", "timings/prompt_n"],
+    ).core()
+    assert found.prompt == Infill("a", "b", "c", (("a.py", "x"), ("tmp", "y")), in_repository=True)
+    assert found.limit == 128
+    assert found.options.stop == ["\n\n"]
+
+
+def test_a_suffix_makes_a_gap_of_a_completion() -> None:
+    def core(**fields: Any) -> Any:
+        return parsed(json.dumps(fields).encode(), CompletionRequest).core().prompt
+
+    assert core(prompt="a", suffix="b") == Infill("a", "b")
+    assert core(prompt="a", suffix="") == "a"
+    with pytest.raises(Refusal, match="text"):
+        core(prompt=[1, 2], suffix="b")
+
+
+def filled(pieces: list[str], *, pause: float = 0.0, **fields: Any) -> tuple[str, InfillWriter]:
+    """What a client of a stream gets for these pieces."""
+    writer = asked(**fields).writer("toy", IncomingAnswer(None))
+    sent = ""
+    for piece in pieces:
+        sent += "".join(one["content"] for _, one in writer.written([ContentPiece(piece)]))
+        time.sleep(pause)
+    assert writer.document()["content"] == sent
+    return sent, writer
+
+
+def test_a_line_that_is_indented_less_ends_the_answer() -> None:
+    text = "    a = 1\n\n        b = 2\n    c = 3\nd = 4\n"
+    for step in (1, 3, len(text)):
+        pieces = [text[i : i + step] for i in range(0, len(text), step)]
+        sent, writer = filled(pieces, n_indent=4)
+        assert sent.rstrip("\n") == "    a = 1\n\n        b = 2\n    c = 3"
+        assert writer.enough
+        assert filled(pieces)[0] == text
+
+
+def test_when_the_time_is_over_the_line_is_ended() -> None:
+    pieces = ["a = 1\n", "b", " = 2\n", "c = 3\n"]
+    sent, writer = filled(pieces, t_max_predict_ms=1, pause=0.01)
+    assert sent == "a = 1\nb = 2"
+    assert writer.enough
+    assert filled(pieces, t_max_predict_ms=60_000)[0] == "".join(pieces)
+
+
+def test_fields_of_the_reply_can_be_chosen() -> None:
+    fields = ["content", "timings/prompt_n", "timings/nothing", "nothing"]
+    _, writer = filled(["x"], response_fields=fields)
+    assert writer.document() == {"content": "x", "timings/prompt_n": 0}
+    several = asked(n_cmpl=2).writer("toy", IncomingAnswer(None))
+    list(several.written([ContentPiece("x")]))
+    assert [one["content"] for one in several.document()] == ["x"]
+
+
+# --- through the endpoint ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def serving(filler: Path) -> Iterator[Serving]:
+    with Serving(pair=str(filler)) as one:
+        yield one
+
+
+def infill(serving: Serving, **fields: Any) -> dict[str, Any]:
+    given = {"input_prefix": CODE, "input_suffix": "\n", "temperature": 0, "n_predict": 12}
+    status, _, data = serving.ask("/infill", given | fields)
+    assert status == 200, data
+    assert b'"content":"' in data  # without blanks, as llama.vim looks for it
+    found: dict[str, Any] = json.loads(data)
+    return found
+
+
+def test_a_gap_is_filled_whole_and_as_a_stream(serving: Serving) -> None:
+    whole = infill(serving)
+    assert whole["content"]
+    assert whole["stop"] is True
+    assert whole["stop_type"] == ("limit" if whole["tokens_predicted"] == 12 else "eos")
+    assert whole["timings"]["prompt_n"] + whole["timings"]["cache_n"] == whole["tokens_evaluated"]
+    body = {"input_prefix": CODE, "input_suffix": "\n", "temperature": 0, "n_predict": 12}
+    data = serving.ask("/infill", {**body, "stream": True})[2]
+    found = chunks(data)
+    assert "".join(one["content"] for one in found) == whole["content"]
+    assert [one["stop"] for one in found] == [False] * (len(found) - 1) + [True]
+    by_suffix = {"prompt": CODE, "suffix": "\n", "temperature": 0, "max_tokens": 12}
+    status, _, data = serving.ask("/v1/completions", by_suffix)
+    assert status == 200
+    assert json.loads(data)["choices"][0]["text"]
+
+
+def test_a_file_that_is_warmed_up_is_not_read_again(serving: Serving) -> None:
+    extra = [{"filename": "a.py", "text": "x = 1\n" * 40}]
+    warm = infill(serving, input_prefix="", input_suffix="", input_extra=extra, n_predict=0,
+                  samplers=[])  # fmt: skip
+    assert warm["content"] == ""
+    found = infill(serving, input_extra=extra)
+    assert found["timings"]["cache_n"] > 80
+
+
+def test_what_was_enough_is_stopped_and_has_its_figures(serving: Serving) -> None:
+    text = "    a = 1\\nb = 2\\n"
+    found = infill(serving, n_indent=4, n_predict=400, grammar=f'root ::= ("{text}")+')
+    assert found["content"].rstrip("\n") == "    a = 1"
+    assert found["stop_type"] == "limit"
+    assert 0 < found["timings"]["predicted_n"] < 400
+    serving.until_free(5)
+
+
+def test_without_marks_the_endpoint_says_so() -> None:
+    with Serving() as one:
+        status, _, data = one.ask("/infill", {"input_prefix": "a", "input_suffix": "b"})
+        assert status == 400
+        assert "Infill is not supported by this model" in json.loads(data)["error"]["message"]
+        status, _, data = one.ask("/infill", {"input_prefix": "a"})
+        assert status == 400
+        assert "input_suffix" in json.loads(data)["error"]["message"]

@@ -1,0 +1,278 @@
+"""Several pairs at one endpoint, and memory that is given back while nothing is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from click import BadParameter
+
+from localspec.chat.events import TurnEvent
+from localspec.chat.settings import AnswerRequest, ChatSettings
+from localspec.cli.answers.serve import _others
+from localspec.cli.option_types import duration
+from localspec.pairs.disk import installed
+from localspec.process import messages as m
+from localspec.serve.counters import EndpointCounters
+from localspec.serve.refusals import Refusal
+from localspec.serve.request_queue import QueuedRequest, RequestQueue
+from tests.support import toy
+from tests.support.endpoint import Serving, in_parallel
+from tests.support.talks import MESSAGES, PATHS, Talk, Turn, body, events
+
+STORY = Talk((Turn("user", "Tell me a story."),))
+OTHER = "toy-alone"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _another_pair() -> Iterator[None]:
+    """The target alone, under a name of its own."""
+    pair = installed.find(toy.PAIR)
+    assert pair is not None
+    installed.save(installed.InstalledPair(OTHER, pair.target, None))
+    yield
+    installed.forget(OTHER)
+
+
+# --- the queue --------------------------------------------------------------------------------
+
+
+class SeveralPairs:
+    """An engine that loads what it is told, when the test says so."""
+
+    def __init__(self) -> None:
+        self.info: Any = SimpleNamespace(pair_name="one")
+        self.done: list[str] = []
+        self.hear: Any = None
+
+    def listen(self, hear: Any) -> None:
+        self.hear = hear
+
+    def settle(self, envelope: m.Envelope[m.Event]) -> None:
+        if isinstance(envelope.body, m.Loaded | m.LoadFailed):
+            self.info = envelope.body.info
+
+    def reserve(self) -> None:
+        pass
+
+    def begin(self, asked: m.Complete) -> None:
+        self.done.append(f"answer {asked.asked.prompt}")
+
+    def load(self, name: str, messages: object) -> None:
+        self.info = None
+        self.done.append(f"load {name}")
+
+    def load_first(self, messages: object) -> None:
+        self.load("first", messages)
+
+    def reload(self, messages: object) -> None:
+        self.load("again", messages)
+
+    def unload(self) -> Any:
+        self.info = None
+        self.done.append("unload")
+        return lambda seconds: True
+
+    async def says(self, event: m.Event) -> None:
+        self.hear(m.Envelope(1, 1, event))
+        await asyncio.sleep(0)
+
+    async def loaded(self, name: str) -> None:
+        await self.says(m.Loaded(SimpleNamespace(pair_name=name)))  # type: ignore[arg-type]
+
+
+def job(text: str, pair: str = "") -> QueuedRequest:
+    return QueuedRequest("a", AnswerRequest(ChatSettings(), prompt=text), pair=pair)
+
+
+async def queue_of(engine: Any, idle_s: float = 0.0) -> RequestQueue:
+    queue = RequestQueue(engine, EndpointCounters(), most=8, limit_s=60, idle_s=idle_s)
+    await engine.loaded("one")
+    return queue
+
+
+async def test_a_pair_is_loaded_for_the_request_that_names_it() -> None:
+    engine: Any = SeveralPairs()
+    queue = await queue_of(engine)
+    waiting = asyncio.create_task(queue.with_pair("b", "two"))
+    await asyncio.sleep(0)
+    assert engine.done == ["load two"]
+    await engine.loaded("two")
+    assert (await waiting).pair_name == "two"
+    assert (await queue.with_pair("b", "two")).pair_name == "two"  # known, so nothing is loaded
+    for one in (job("x", "two"), job("y", "one"), job("z", "one"), job("t", "two")):
+        queue.submit(one)
+    await engine.says(m.TurnOver(None))
+    await engine.loaded("one")
+    await engine.says(m.TurnOver(None))
+    await engine.says(m.TurnOver(None))
+    assert engine.done[1:] == ["answer x", "load first", "answer y", "answer z", "load two"]
+
+
+async def test_a_pair_that_cannot_be_loaded_is_told_and_the_others_go_on() -> None:
+    engine: Any = SeveralPairs()
+    queue = await queue_of(engine)
+    asked = [job("x", "two"), job("y", "one")]
+    for one in asked:
+        queue.submit(one)
+    failed = m.SentError("ModelError", "no memory")
+    await engine.says(m.LoadFailed(failed, SimpleNamespace(pair_name="one")))  # type: ignore[arg-type]
+    refused: TurnEvent | Refusal = asked[0].said.get_nowait()
+    assert isinstance(refused, Refusal)
+    assert refused.status == 503
+    assert "two" in str(refused)
+    assert engine.done == ["load two", "answer y"]
+
+
+async def test_after_a_while_the_engine_ends_and_a_request_starts_it() -> None:
+    engine: Any = SeveralPairs()
+    queue = await queue_of(engine, idle_s=0.02)
+    queue.submit(job("x"))
+    await asyncio.sleep(0.05)
+    assert engine.done == ["answer x"]  # it is busy
+    await engine.says(m.TurnOver(None))
+    while not queue.asleep:
+        await asyncio.sleep(0.01)
+    assert engine.done == ["answer x", "unload"]
+    queue.submit(job("y"))
+    queue.submit(job("z"))
+    assert not queue.asleep
+    assert engine.done[2:] == ["load again"]
+    await engine.loaded("one")
+    assert engine.done[3:] == ["answer y"]
+
+
+async def test_an_engine_without_a_time_never_ends() -> None:
+    engine: Any = SeveralPairs()
+    queue = await queue_of(engine, idle_s=0)
+    queue.submit(job("x"))
+    await engine.says(m.TurnOver(None))
+    await asyncio.sleep(0.05)
+    assert not queue.asleep
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0), ("90", 90), ("1.5", 1.5), ("90s", 90), ("30m", 1800), ("2h", 7200)],
+)
+def test_times_are_read(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "30 m", "m", "1d", "nan", "1e3", "9" * 30])
+def test_other_times_are_refused(text: str) -> None:
+    with pytest.raises(BadParameter, match="no time"):
+        duration(text)
+
+
+# --- the endpoint -----------------------------------------------------------------------------
+
+
+def test_which_pairs_may_be_loaded() -> None:
+    assert {toy.PAIR, OTHER} <= {*_others(None)}
+    assert _others(f"{OTHER}, nothing") == [OTHER]
+    assert _others("none") == []
+
+
+def test_a_pair_that_is_not_installed_is_told_at_the_start() -> None:
+    words = ["serve", "toy", "--models", "nothing", "--port", "0"]
+    done = subprocess.run(
+        [sys.executable, "-m", "localspec", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "no pair named nothing is installed" in done.stderr
+
+
+def test_requests_name_their_pair_in_all_protocols() -> None:
+    with Serving("--queue", "64") as one:
+        listed = [each["id"] for each in json.loads(one.ask("/v1/models")[2])["data"]]
+        assert listed[0] == "toy"
+        assert OTHER in listed
+        drafted = []
+        for path in PATHS:
+            for name in (OTHER, "toy"):
+                status, headers, data = one.ask(path, body(path, STORY, model=name, gamma=3))
+                assert status == 200, data
+                document = json.loads(data)
+                assert document["model"] == name
+                assert "x-localspec-model" not in headers
+                drafted.append("draft" in document["timings"]["drafters"])
+        assert drafted == [False, True] * 3
+
+
+@pytest.mark.slow
+def test_pairs_that_clients_want_at_once_are_loaded_in_turn() -> None:
+    with Serving("--queue", "64") as one:
+        expected = one.chat()["choices"][0]["message"]["content"]
+        said: list[str] = []
+
+        def ask(name: str) -> None:
+            for _ in range(3):
+                found = one.chat(model=name)
+                assert found["model"] == name
+                said.append(found["choices"][0]["message"]["content"])
+
+        in_parallel([lambda name=name: ask(name) for name in ("toy", OTHER, "toy", OTHER)])
+        assert said == [expected] * 12
+
+
+def test_models_that_may_not_be_loaded_are_not() -> None:
+    with Serving("--models", "none") as one:
+        data = json.loads(one.ask("/v1/models")[2])["data"]
+        assert [each["id"] for each in data] == ["toy"]
+        _, headers, _ = one.ask(MESSAGES, body(MESSAGES, STORY, model=OTHER))
+        assert headers["x-localspec-model"] == "toy"
+
+
+def test_memory_is_given_back_and_the_next_request_loads_again() -> None:
+    with Serving("--idle-unload", "1") as one:
+        expected = one.chat()["choices"][0]["message"]["content"]
+        for path in PATHS:
+            gone = one.engine()
+            gone.wait(30)
+            assert psutil.Process(one.process.pid).children() == []
+            assert one.ask("/health")[0] == 200
+            assert one.metric("memory_bytes") == 0
+            data = one.ask(path, body(path, STORY, stream=True, max_tokens=16))[2]
+            assert events(data)
+            assert one.engine().pid != gone.pid
+        assert one.chat()["choices"][0]["message"]["content"] == expected
+        assert one.metric("engine_restarts_total") == 0
+
+
+SLOW = """
+import sys, time
+from localspec.serve import answering
+from localspec.process import engine_client
+answering._HEADERS_S = answering._ALIVE_S = 0.2
+start = engine_client.EngineClient.reload
+def late(self, *words, **more):
+    start(self, *words, **more)
+    self._transport._process.send_signal(19)
+    import threading
+    threading.Timer(1.5, self._transport._process.send_signal, (18,)).start()
+engine_client.EngineClient.reload = late
+from localspec.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_stream_that_waits_for_a_load_shows_signs_of_life() -> None:
+    with Serving("--idle-unload", "1", program=("-c", SLOW)) as one:
+        for path, sign in zip(PATHS, ("", "ping", "response.in_progress"), strict=True):
+            one.engine().wait(30)
+            begun = time.monotonic()
+            found = events(one.ask(path, body(path, STORY, stream=True))[2])
+            assert time.monotonic() - begun > 1.4
+            names = [name for name, _ in found]
+            assert names.count(sign) > 3
