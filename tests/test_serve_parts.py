@@ -29,6 +29,7 @@ from localspec.chat.dialects.enforcement.value_rules import CallableTool, Python
 from localspec.chat.events import (
     Origin,
     PromptMade,
+    PromptProgress,
     RoundText,
     Span,
     TokensScored,
@@ -191,6 +192,29 @@ def test_an_answer_that_is_complete_stays_so_and_one_that_was_ended_is_none() ->
     )
     assert not events
     assert refusal is not None
+
+
+async def test_a_stream_is_kept_alive_while_a_prompt_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The engine tells every second how much it has read; a client gets nothing of that."""
+    monkeypatch.setattr("localspec.serve.answering._ALIVE_S", 0.05)
+    asked = job("a", "x")
+    writer = ChatWriter("x", IncomingAnswer(Dialect()))
+    stream = answering.streamed(asked, [PromptMade(3, 10)], writer, lambda: None)
+    assert b'"role":"assistant"' in await anext(stream)
+
+    async def read_on() -> None:
+        while True:
+            asked.said.put_nowait(PromptProgress(1, 3, 0))
+            await asyncio.sleep(0.01)
+
+    reading = asyncio.create_task(read_on())
+    for _ in range(3):
+        assert b'"content":""' in await asyncio.wait_for(anext(stream), 20)
+    reading.cancel()
+    asked.said.put_nowait(TurnEnd("", FinishReason.STOP, GenerationStats()))
+    assert b"[DONE]" in [data async for data in stream][-1]
 
 
 def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:

@@ -46,6 +46,8 @@ async def streamed(
 ) -> AsyncIterator[bytes]:
     """The stream's bytes; while there is nothing to tell, an event says so now and then.
 
+    There may be nothing to tell although events come, such as those of a prompt that is read.
+
     Args:
         job: its events are written.
         first: those that have come already.
@@ -54,11 +56,16 @@ async def streamed(
     """
     if data := encoded(writer.opening()):
         yield data
-    said = first
+    clock, said = asyncio.get_running_loop().time, first
+    told_at = clock()
     while True:
         events, refusal = _sorted(job, said)
-        if data := encoded(writer.written(writer.answer.take(events))):
+        data = encoded(writer.written(writer.answer.take(events)))
+        if not data and clock() - told_at >= _ALIVE_S:
+            data = encoded([writer.alive()])
+        if data:
             yield data
+            told_at = clock()
         _stop_if_enough(job, writer, stop)
         if refusal is not None:
             yield encoded(writer.failed(refusal))
@@ -67,11 +74,8 @@ async def streamed(
             yield encoded(writer.closing()) + writer.farewell
             return
         said = []
-        while not said:
-            with suppress(TimeoutError):
-                said = await asyncio.wait_for(_heard(job), _ALIVE_S)
-            if not said:
-                yield encoded([writer.alive()])
+        with suppress(TimeoutError):
+            said = await asyncio.wait_for(_heard(job), max(0.0, told_at + _ALIVE_S - clock()))
 
 
 async def first_events(job: QueuedRequest) -> list[Answers]:
