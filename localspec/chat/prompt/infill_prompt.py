@@ -8,8 +8,8 @@ from itertools import chain
 import numpy as np
 
 from localspec.chat.settings import Infill
+from localspec.engine.drafters.past_texts import Past
 from localspec.engine.llama.model import InfillMarks, Model
-from localspec.engine.past_texts import Past
 from localspec.errors import UsageError
 
 _NEAR = 2048  # tokens around the gap at most, as in llama-server; three of four are before it
