@@ -150,6 +150,7 @@ def test_the_text_is_the_same_with_every_set_of_drafters(
     assert read > number // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accept", usually([Accept.TOKEN, Accept.BLOCK], Accept.BLOCK))
 def test_with_a_seed_every_set_of_drafters_repeats(
     contexts: dict[str, Context], accept: Accept

@@ -55,6 +55,7 @@ def test_without_a_past_it_is_the_starter_and_nothing_is_kept(
     assert not data.exists()
 
 
+@pytest.mark.slow
 def test_a_pair_that_is_gone_is_named_in_one_line(
     starter_file: Path, toy_target: Path, tmp_path: Path
 ) -> None:

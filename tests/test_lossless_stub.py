@@ -106,6 +106,7 @@ def test_stale_penalties_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert excess(Accept.TOKEN) > 1
 
 
+@pytest.mark.slow  # by default the enumeration catches it
 def test_one_noise_for_all_positions_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     pick = CounterNoise.pick
     monkeypatch.setattr(CounterNoise, "pick", lambda self, dist, _position: pick(self, dist, 1))

@@ -81,6 +81,7 @@ def test_every_place_was_looked_at_by_all_and_lookup_copies_where_something_repe
     assert found > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("curve", MACHINES)
 def test_where_it_is_told_the_truth_the_oracle_is_no_worse_than_any_fixed_choice(
     curve: str,

@@ -80,6 +80,7 @@ def test_text_comes_back_from_tokens() -> None:
         assert model.is_end(specials[-2])
 
 
+@pytest.mark.slow
 def test_the_draft_is_accepted_and_answers_end() -> None:
     cancel, drafted, accepted, ended = Cancel(), 0, 0, 0
     settings = GenerateSettings(

@@ -266,6 +266,7 @@ def test_answers_are_kept_line_by_line(tmp_path: Path) -> None:
     assert AnswerFile(kept.path).samples == [*samples, samples[0]]
 
 
+@pytest.mark.slow
 def test_answers_written_together_are_those_written_alone(tmp_path: Path) -> None:
     path = write_random_llama(tmp_path / "target.gguf")
     asked = [TargetPrompt(n, tuple(range(20 + 7 * n, 30 + 9 * n)), 0.8 * (n % 2)) for n in range(5)]

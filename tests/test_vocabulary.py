@@ -156,13 +156,13 @@ def test_the_toy_pair_matches(toy_target: Path, toy_draft: Path) -> None:
 def test_the_share_of_a_text_that_both_spell_alike(tmp_path: Path, toy_target: Path) -> None:
     target = gguf.read_header(toy_target)
     shares = []
-    for fewer in (0, 1000, 3000):
+    for fewer in (0, 3000):
         path = write_renumbered(tmp_path / f"{fewer}.gguf", fewer=fewer)
         report = vocabulary.check(target, gguf.read_header(path))
         assert not report.compatible
         assert report.usable
         shares.append(report.alike)
-    assert 1 == shares[0] > shares[1] > shares[2] > 0
+    assert 1 == shares[0] > shares[1] > 0
     assert vocabulary.compare(target, target).alike is None
 
 
