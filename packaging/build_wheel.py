@@ -85,7 +85,8 @@ def build(source: Path, target: str, work: Path) -> Path:
         defines["CMAKE_TOOLCHAIN_FILE"] = f"{packaging}/zig.cmake"
         environment["ZIG_TARGET"] = target
     settings = [f"cmake.define.{name}={value}" for name, value in defines.items()]
-    settings += ["wheel.exclude=" + ";".join(EXCLUDED), f"build-dir={work}/build"]
+    settings += [f"wheel.exclude={';'.join(EXCLUDED)}", f"build-dir={work}/build"]
+    settings += ["install.strip=false"]  # a strip that is here also takes the compiler's name
     options = [part for each in settings for part in ("--config-setting", each)]
     command = ["uv", "build", "--wheel", *options, "--out-dir", str(work), str(source)]
     subprocess.run(command, env=environment, check=True)

@@ -24,8 +24,11 @@ def command(pair: str | None, every: bool) -> None:
     if pair is not None:
         _tell(remove(pair, RetryPolicy()))
         return
-    for removal in remove_all(RetryPolicy()):
+    removals = remove_all(RetryPolicy())
+    for removal in removals:
         _tell(removal)
+    if not removals:
+        click.echo("no pair is installed")
     for path, holds in (
         (folders.data_folder(), "conversations and what was trained here"),
         (folders.config_folder(), "settings"),
