@@ -27,7 +27,7 @@ PURE = (
     *("engine/drafters/proposer", "engine/drafters/cross_vocabulary"),
     *("engine/grammars/constraint", "engine/grammars/lark", "engine/grammars/guidance"),
     *("engine/record/stats", "engine/record/trace"),
-    *("engine/record/verdict_explainer", "engine/record/explanation"),
+    *("engine/record/verdict_explainer", "engine/record/explanation", "engine/record/parting"),
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
     *("engine/length/calibration", "engine/length/copying", "engine/length/neighbours"),
     "engine/length/beside",

@@ -14,9 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.bench import benchmark, prompt_sets
+from localspec.bench.prompt_sets import BenchRequest
 from localspec.bench.result import BenchReport
 from localspec.cli.subcommands import cli
+from localspec.engine.cancel import Cancel
 from localspec.errors import LocalspecError, UsageError
+from localspec.loading.load_request import LoadRequest
 from tests.support import bench_reports, toy
 
 QUESTIONS = ("--prompts", str(toy.QUESTIONS))
@@ -38,7 +41,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def at_once(scripted: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `scripted`, and a bench does not wait until the tests next to it are over."""
-    monkeypatch.setattr(benchmark, "wait_for_calm", lambda *_: None)
+    monkeypatch.setattr(benchmark, "wait_for_calm", lambda *_: 0.0)
 
 
 def bench(*arguments: str) -> Any:
@@ -145,24 +148,54 @@ def test_a_file_that_cannot_be_written_any_more_loses_nothing_else(
 
 
 @pytest.mark.usefixtures("scripted")
-def test_it_waits_for_a_calm_moment_but_not_for_most_of_its_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waited: list[float] = []
-
-    def wait(_progress: Any, _cancel: Any, most: float) -> None:
-        waited.append(most)
+def test_it_waits_for_a_calm_moment_as_tune_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(*_: Any) -> float:
         raise LocalspecError("enough")
 
     monkeypatch.setattr(benchmark, "wait_for_calm", wait)
     for how in ([], ["--quick"]):
         with pytest.raises(LocalspecError, match="enough"):
             bench("toy", *how)
-    assert waited[0] == 20.0
-    assert 5 < waited[1] <= 9.0
     for wrong in (["nosuch.gguf"], ["toy", "--drafts", "lookup,nosuch.gguf"]):
         with pytest.raises(LocalspecError, match="nosuch"):  # said at once
             bench(*wrong)
+
+
+@pytest.mark.usefixtures("scripted")
+def test_the_wait_takes_nothing_from_the_questions_and_a_busy_machine_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = iter([100.0, 112.0])
+    monkeypatch.setattr(benchmark, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(benchmark, "wait_for_calm", lambda *_: 1.2)
+    asked: list[BenchRequest] = []
+
+    def measured(_sessions: Any, request: BenchRequest, *_: Any, **__: Any) -> BenchReport:
+        asked.append(request)
+        return bench_reports.report()
+
+    monkeypatch.setattr(benchmark, "bench", measured)
+    wanted = BenchRequest(
+        prompts=prompt_sets.quick(),
+        repeats=1,
+        n_predict=8,
+        temperature=0.0,
+        seed=1,
+        gamma="auto",
+        deadline=145.0,
+    )
+    options = LoadRequest(pair="toy", gamma="auto", threads=1, ctx_size=256, seed=1)
+    report = benchmark.bench_pair(
+        options,
+        wanted,
+        Cancel(),
+        progress=lambda *_: None,
+        asking=lambda *_: None,
+        warn=lambda _: None,
+    )
+    assert asked[0].deadline == 157.0
+    assert report.busy_cores == 1.2
+    assert report.verdict[-1].startswith("Other programs kept 1.2 cores busy")
 
 
 @pytest.mark.parametrize("sweep", ["12..0", "a..b", "1,,2", "", "0..64", "-1"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench.prompt_sets import GENERAL, OWN_KIND, read, shipped
+from localspec.bench.prompt_sets import GENERAL, OWN_KIND, for_drafters, quick, read, shipped
 from localspec.errors import LocalspecError, UsageError
 
 
@@ -31,6 +31,25 @@ def test_some_contexts_are_long_and_the_question_stands_above_them() -> None:
     long = [prompt for prompt in shipped(GENERAL).prompts if len(prompt.text) > 6000]
     assert len(long) >= 2
     assert all("\n\n" in prompt.text for prompt in long)
+
+
+@pytest.mark.parametrize(
+    ("drafters", "kinds"),
+    [
+        (("lookup",), ("edit", "conversion", "chat")),
+        (("draft-1M", "lookup"), ("edit", "chat", "code")),
+        (("mtp",), ("edit", "chat", "code")),
+    ],
+)
+def test_a_quick_bench_asks_short_questions_that_its_drafters_are_for(
+    drafters: tuple[str, ...], kinds: tuple[str, ...]
+) -> None:
+    chosen = for_drafters(quick(), drafters)
+    assert chosen.kinds == kinds
+    assert [prompt.kind for prompt in chosen.prompts[:6]] == [*kinds, *kinds]
+    assert len({prompt.name for prompt in chosen.prompts}) == len(chosen.prompts) >= 20
+    assert max(len(prompt.text) for prompt in chosen.prompts) < 400
+    assert for_drafters(shipped(GENERAL), drafters) == shipped(GENERAL)
 
 
 def test_kinds_can_be_chosen_and_unknown_ones_are_named() -> None:

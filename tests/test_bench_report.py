@@ -9,6 +9,7 @@ import math
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from localspec.bench.tables import csv as as_csv
 from localspec.bench.verdict import verdict
 from localspec.engine.record.stats import Round
 from localspec.errors import LocalspecError, UsageError
-from tests.support.bench_reports import arm, report, run, stats, sweep
+from tests.support.bench_reports import ENVIRONMENT, arm, report, run, stats, sweep
 
 GOOD, BAD, SAME = (
     MeanInterval(1.6, 1.5, 1.7),
@@ -218,10 +219,34 @@ def test_settings_take_turns() -> None:
             report(
                 arm("on", GOOD),
                 agreement=AnswersAgree(
+                    12,
+                    11,
+                    greedy=True,
+                    partings=(AnswerDifference("a", "on", 9, 0.01),),
+                    partings_per_1000=2.5,
+                ),
+            ),
+            "1 of 12 pairs of answers part somewhere (2.5 partings per 1,000 tokens), where both"
+            " tokens were all but tied (0.01 apart at most): that is rounding",
+        ),
+        (
+            report(
+                arm("on", GOOD),
+                agreement=AnswersAgree(
+                    12, 11, greedy=True, partings=(AnswerDifference("a", "on", 9, None),)
+                ),
+            ),
+            "1 of 12 pairs of answers part somewhere.",
+        ),
+        (
+            report(
+                arm("on", GOOD),
+                environment=ENVIRONMENT | {"loaded_with": {"exact": 16}},
+                agreement=AnswersAgree(
                     12, 11, greedy=True, partings=(AnswerDifference("a", "on", 9, 0.01),)
                 ),
             ),
-            "1 of 12 pairs of answers part somewhere, where the target's two best tokens were all",
+            "which `--exact` should rule out: please report it",
         ),
         (
             report(
@@ -230,7 +255,7 @@ def test_settings_take_turns() -> None:
                     12, 11, greedy=True, partings=(AnswerDifference("a", "on", 9, 3.0),)
                 ),
             ),
-            "led by 3.00: that is more than rounding",
+            "were 3.00 apart: that is more than rounding",
         ),
         (report(arm("on", GOOD), too_long=("a", "b")), "2 prompts were left out: longer than"),
         (report(arm("on", GOOD), too_short=("a",)), "One prompt was not timed"),
@@ -243,6 +268,65 @@ def test_settings_take_turns() -> None:
 )
 def test_each_verdict_has_its_words(made: BenchReport, said: str) -> None:
     assert said in " ".join(verdict(made))
+
+
+QUICK = {"prompts": "quick", "repeats": 50, "temp": 0.0, "quick": True}
+UNSURE = MeanInterval(1.1, 0.8, 1.5)
+
+
+def undrafted(made: BenchReport, *kinds: str) -> BenchReport:
+    """The report, with nothing drafted in these kinds of text."""
+    on = made.arms[1]
+    changed = [replace(row, drafting=0.0) if row.kind in kinds else row for row in on.kinds]
+    share = sum(row.drafting for row in changed) / len(changed)
+    overall = replace(on.overall, drafting=share)
+    return replace(made, arms=(made.off, replace(on, kinds=tuple(changed), overall=overall)))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "bare", "said"),
+    [
+        (
+            {"edit": GOOD, "conversion": GOOD, "chat": SAME},
+            (),
+            "Edit: 1.60× (1.50 to 1.70); conversion: 1.60× (1.50 to 1.70); chat: no gain."
+            " Leave drafting on: it drafts where that pays, and nothing elsewhere.",
+        ),
+        (
+            {"edit": BAD, "conversion": SAME, "chat": BAD},
+            (),
+            "Edit: 0.70× (0.65 to 0.75); conversion: no gain; chat: 0.70× (0.65 to 0.75)."
+            " Leave drafting off.",
+        ),
+        (
+            {"edit": UNSURE, "conversion": MeanInterval(1.2), "chat": BAD},
+            ("chat",),
+            "Edit: can't tell (0.80 to 1.50×); conversion: can't tell from one question (1.20×);"
+            " chat: nothing was drafted. More prompts, more repeats or a quieter machine would",
+        ),
+        (
+            {"edit": BAD, "conversion": BAD, "chat": BAD},
+            ("edit", "conversion", "chat"),
+            "chat: nothing was drafted. Nothing was drafted in these answers: they tell nothing",
+        ),
+    ],
+)
+def test_a_quick_bench_answers_for_each_kind(
+    kinds: dict[str, MeanInterval], bare: tuple[str, ...], said: str
+) -> None:
+    made = undrafted(report(arm("on", BAD, kinds), settings=QUICK), *bare)
+    assert said in " ".join(verdict(made))
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_no_advice_comes_from_answers_in_which_nothing_was_drafted(quick: bool) -> None:
+    settings = QUICK | {"quick": quick}
+    kinds = {"chat": BAD, "story": BAD}
+    made = undrafted(report(arm("on", BAD, kinds), settings=settings), "chat", "story")
+    assert not [line for line in verdict(made) if "eave drafting" in line or "no use" in line]
+    kinds = {"edit": SAME, "chat": BAD}
+    made = undrafted(report(arm("on", BAD, kinds), settings=settings), "chat")
+    assert not [line for line in verdict(made) if "eave drafting" in line]
 
 
 def test_a_good_run_gets_no_complaints() -> None:

@@ -18,7 +18,7 @@ from localspec.bench.picture import draw
 from localspec.bench.prompt_sets import BenchPrompt, BenchRequest, PromptSet
 from localspec.bench.report_files import document
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, BenchReport
-from localspec.bench.runner import BeforeAsking, Runner, part
+from localspec.bench.runner import BeforeAsking, Runner
 from localspec.bench.tables import text
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
@@ -28,6 +28,7 @@ from localspec.loading.load import load_beside, load_session
 from localspec.loading.load_request import LoadRequest
 from tests.support import toy
 from tests.support.gguf_models import write_random_llama
+from tests.support.rounding import round_by
 
 OPTIONS = LoadRequest(pair="toy", threads=1, ctx_size=256, gamma=3)
 THREE = PromptSet("three", toy.questions(3).prompts, ignore_end=True)
@@ -242,21 +243,20 @@ def test_several_drafts_share_a_target(session: Session, toy_draft: Path) -> Non
     assert report.agreement.same == report.agreement.compared == 6
 
 
-def test_where_answers_part_is_found_with_the_margin(
-    session: Session, usual: tuple[BenchReport, Asked]
+def test_partings_are_counted_with_their_margins(
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = usual[0].runs[0]
-    changed = list(plain.stats.rounds)
-    changed[5] = replace(changed[5], tokens=(changed[5].tokens[0] + 1,))
-    other = replace(plain, arm="on", stats=replace(plain.stats, rounds=changed))
-    target = session.pair.target
-    session.reset()
-    list(session.turn(THREE.prompts[0].text, Cancel()))
-    found = part(plain, other, target, greedy=True)
-    assert found.at == 5
-    assert found.margin is not None
-    assert found.margin > 0
-    assert part(plain, other, target, greedy=False).margin is None
+    round_by(monkeypatch, 0.4)
+    report = run(session, request(repeats=1, temperature=1.5, n_predict=48))
+    found = report.agreement
+    assert found.compared - found.same == len(found.partings) > 0
+    margins = [each.margin for each in found.partings if each.margin is not None]
+    assert margins
+    assert max(margins) <= 0.8 + 1e-3  # either token's logit was off by 0.4 at most
+    assert found.near_ties == len(margins)
+    assert sum(each.at + 1 for each in found.partings) <= found.tokens <= 3 * 48
+    assert found.partings_per_1000 == 1000 * len(found.partings) / found.tokens
+    assert any("that is rounding" in line for line in report.verdict)
 
 
 def test_nothing_private_stands_in_a_report(

@@ -12,6 +12,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.session.side_by_side import answer_twice
 from localspec.chat.settings import Gamma
 from localspec.engine.cancel import Cancel
+from localspec.engine.record.parting import Parting
 from localspec.engine.record.stats import GenerationStats
 from localspec.errors import PromptTooLong
 from localspec.loading.load import load_session
@@ -115,6 +116,21 @@ async def test_without_a_prompt_or_a_draft_it_is_said() -> None:
         chat.app.prompt.insert("Hello")
         await chat.press("ctrl+b")
         await chat.until(lambda: "nothing to compare: there is no draft" in chat.transcript())
+
+
+@pytest.mark.parametrize("width", [80, 120])
+async def test_texts_that_part_at_a_near_tie_say_rounding(width: int) -> None:
+    answers = ["The sky is blue.", "The sky is grey."]
+    async with chatting(size=(width, 24), answers=answers) as chat:
+        chat.session.parting = Parting(3, 0.042)
+        chat.app.prompt.insert("What is the sky?")
+        await chat.press("ctrl+b")
+
+        def said() -> str:
+            return " ".join(chat.screen().replace("│", " ").split())
+
+        await chat.until(lambda: "0.04 apart, a near tie" in said(), "the margin")
+        assert "part after 11 characters by rounding" in said()
 
 
 def test_the_last_question_is_asked_again_where_nothing_is_typed() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -14,11 +13,11 @@ from typing import Any
 
 from localspec import __version__
 from localspec.bench.predict import RoundCosts, overhead, predictions
-from localspec.bench.prompt_sets import BenchRequest, drafters_of
+from localspec.bench.prompt_sets import BenchRequest, drafters_of, for_drafters
 from localspec.bench.result import OFF, AnswersAgree, ArmReport, BenchReport, BenchRun, SweepPoint
 from localspec.bench.runner import Arm, BeforeAsking, BenchOutcome, Runner
 from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short
-from localspec.bench.verdict import verdict
+from localspec.bench.verdict import disturbance, verdict
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve, Points
@@ -28,7 +27,7 @@ from localspec.engine.record.stats import Round
 from localspec.errors import Cancelled
 from localspec.loading.load import check, load_beside, load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measurements.tuning import CALM_S, wait_for_calm
+from localspec.loading.measurements.tuning import wait_for_calm
 from localspec.loading.model_loader import Progress
 from localspec.pairs.gguf.header import read_model
 from localspec.safe_text import one_line
@@ -36,7 +35,6 @@ from localspec.safe_text import one_line
 # Larger files are identified by their size and first mebibyte, as hashing all would take minutes.
 _WHOLE, _FIRST = 4 << 30, 1 << 20
 _TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
-_WAITING = 0.2  # share of the time spent waiting for other programs
 ON = "on"
 
 
@@ -66,8 +64,10 @@ def bench_pair(
     others = [replace(options, draft=drafters_of(name)) for name in request.drafts[1:]]
     read = functools.cache(read_model)
     target, *more = [check(each, read=read) for each in (options, *others)]  # before the wait
-    left = math.inf if request.deadline is None else request.deadline - perf_counter()
-    wait_for_calm(progress, cancel, min(CALM_S, _WAITING * left))
+    began = perf_counter()
+    busy = wait_for_calm(progress, cancel)
+    if request.deadline is not None:  # the wait takes nothing from the questions
+        request = replace(request, deadline=request.deadline + perf_counter() - began)
     with ExitStack() as stack:
         first = load_session(target, progress=progress, cancel=cancel, beside=more)
         stack.enter_context(closing(first))
@@ -80,7 +80,8 @@ def bench_pair(
             sessions.append(beside)
         for notice in dict.fromkeys(each for session in sessions for each in session.notices):
             warn(notice)
-        return bench(sessions, request, cancel, progress=progress, asking=asking)
+        report = bench(sessions, request, cancel, progress=progress, asking=asking)
+        return replace(report, busy_cores=busy, verdict=(*report.verdict, *disturbance(busy)))
 
 
 def bench(
@@ -103,6 +104,8 @@ def bench(
     Raises:
         Cancelled: it was stopped before there was anything to report.
     """
+    drafters = [name for session in sessions for name in session.drafters]
+    request = replace(request, prompts=for_drafters(request.prompts, drafters))
     arms = arms_of(sessions, request)
     where = _environment(sessions)
     common = request.settings(sessions[0].pair.target.model.end_tokens)
@@ -179,7 +182,7 @@ def _report(
     points: tuple[Points, Points],
     where: Mapping[str, Any],
 ) -> BenchReport:
-    runs, partings = outcome.runs, outcome.partings
+    runs = outcome.runs
     reports = [_arm(arm, runs) for arm in arms]
     return BenchReport(
         environment=where,
@@ -189,18 +192,26 @@ def _report(
         curve=curve(points[0], runs),
         draft_step_s=points[1].get(1),
         sweep=_sweep(arms, reports, runs, *points),
-        agreement=AnswersAgree(
-            outcome.compared,
-            outcome.compared - len(partings),
-            greedy=request.temperature <= 0,
-            partings=tuple(partings),
-        ),
+        agreement=_agreement(outcome, request),
         prompts=len(request.prompts.prompts),
         too_long=tuple(outcome.too_long),
         too_short=too_short(runs),
         ended=outcome.ended,
         peak_memory_bytes=sessions[0].peak_memory_bytes(),
         runs=tuple(runs),
+    )
+
+
+def _agreement(outcome: BenchOutcome, request: BenchRequest) -> AnswersAgree:
+    partings, tokens = outcome.partings, outcome.compared_tokens
+    return AnswersAgree(
+        outcome.compared,
+        outcome.compared - len(partings),
+        greedy=request.temperature <= 0,
+        partings=tuple(partings),
+        tokens=tokens,
+        near_ties=sum(each.near_tie for each in partings),
+        partings_per_1000=1000 * len(partings) / tokens if tokens else None,
     )
 
 
@@ -230,8 +241,8 @@ def _model(context: Context) -> dict[str, Any]:
             kind, digest = "sha256", hashlib.file_digest(file, "sha256")
         else:
             kind, digest = "sha256_of_first_mebibyte", hashlib.sha256(file.read(_FIRST))
-    name = one_line(context.model.name, 80)
-    return {"name": name, "file_bytes": size, kind: digest.hexdigest()}
+    named = {"name": one_line(context.model.name, 80), "type": one_line(context.model.kind, 80)}
+    return {**named, "file_bytes": size, kind: digest.hexdigest()}
 
 
 def _arm(arm: Arm, runs: Sequence[BenchRun]) -> ArmReport:

@@ -13,12 +13,13 @@ from typing import Any, Final
 
 from localspec import formats
 from localspec.chat.settings import ChatSettings, Gamma
+from localspec.engine.record.stats import LOOKUP
 from localspec.engine.round.params import SamplingParams
 from localspec.errors import LocalspecError, UsageError
 from localspec.pairs.disk import folders
 from localspec.safe_text import decoded
 
-GENERAL = "general"
+GENERAL, QUICK = "general", "quick"
 _SETS = Path(__file__).parent / "sets"
 OWN_KIND = "own"
 _MOST_BYTES = 64_000_000
@@ -30,6 +31,10 @@ QUICK_S: Final = 45.0
 
 QUICK_REPEATS: Final = 50
 QUICK_TOKENS: Final = 64
+_COPIED = ("edit", "conversion", "chat")
+_WRITTEN = ("chat", "code", "edit")
+"""The kinds of a quick bench where lookup alone drafts, and where a model does: what these are for,
+and what they do elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,23 @@ def shipped(name: str) -> PromptSet:
         for kind, entries in document["prompts"].items()
     ]
     return PromptSet(name, _in_turn(kinds))
+
+
+def quick() -> PromptSet:
+    """The questions of a quick bench of any drafter, all of them short."""
+    own, general = shipped(QUICK), shipped(GENERAL).only(("chat", "code"))
+    kinds = (*own.kinds, *general.kinds)
+    chosen = (*own.prompts, *general.prompts)
+    return PromptSet(QUICK, _in_turn([[p for p in chosen if p.kind == kind] for kind in kinds]))
+
+
+def for_drafters(prompts: PromptSet, drafters: Iterable[str]) -> PromptSet:
+    """Of the questions of `quick` those of the kinds that tell most of these drafters."""
+    if prompts.name != QUICK:
+        return prompts
+    wanted = _COPIED if set(drafters) <= {LOOKUP} else _WRITTEN
+    kinds = tuple(kind for kind in wanted if kind in prompts.kinds)
+    return prompts.only(kinds) if kinds else prompts
 
 
 def _text(entry: str | dict[str, Any], texts: dict[str, str]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+from localspec.engine.record.parting import Parting
 from localspec.engine.record.stats import GenerationStats
 from localspec.formats import times
 
@@ -206,15 +207,18 @@ class AnswerDifference:
     Attributes:
         prompt: the question.
         arm: the setting that drafts.
-        at: length of the common beginning, in tokens.
-        margin: the target's best logit there minus its second best; None if not computed (above
-            temperature 0 the best logit alone does not decide).
+        at, margin: as in `Parting`.
     """
 
     prompt: str
     arm: str
     at: int
     margin: float | None
+
+    @property
+    def near_tie(self) -> bool:
+        """Whether rounding may have decided."""
+        return Parting(self.at, self.margin).near_tie
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +230,18 @@ class AnswersAgree:
         same: how many pairs were the same to the last token.
         greedy: whether the temperature was 0.
         partings: the pairs that differ.
+        tokens: tokens of all pairs, up to where they part.
+        near_ties: how many of the partings are near ties, which rounding decides.
+        partings_per_1000: partings for 1,000 of these tokens; None without any tokens.
     """
 
     compared: int
     same: int
     greedy: bool
     partings: tuple[AnswerDifference, ...]
+    tokens: int = 0
+    near_ties: int = 0
+    partings_per_1000: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +261,7 @@ class BenchReport:
             have too few tokens to time.
         ended: `INTERRUPTED` or `OUT_OF_TIME`; empty if all repeats were run.
         peak_memory_bytes: of the process and its accelerators.
+        busy_cores: how many cores other programs kept busy when it began; 0 for a calm machine.
         verdict: conclusions, one sentence each.
     """
 
@@ -267,6 +278,7 @@ class BenchReport:
     too_short: tuple[str, ...]
     ended: str
     peak_memory_bytes: int
+    busy_cores: float = 0.0
     verdict: tuple[str, ...] = ()
     runs: tuple[BenchRun, ...] = ()
 

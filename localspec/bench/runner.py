@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from time import perf_counter
 from typing import TypeAlias, TypeVar
-
-import numpy as np
 
 from localspec.bench.prompt_sets import BenchPrompt
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, AnswerDifference, BenchRun
@@ -17,8 +15,7 @@ from localspec.chat.events import PromptProgress, RoundText, TurnEnd
 from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama import Context
-from localspec.engine.llama.context import common_prefix
+from localspec.engine.record.round_record import GenerationRecord
 from localspec.engine.record.stats import FinishReason
 from localspec.errors import Cancelled, PromptTooLong
 
@@ -66,6 +63,7 @@ class BenchOutcome:
         runs: in the order in which they were made.
         partings: where answers with and without speculation differ.
         compared: how many pairs of answers were compared.
+        compared_tokens: how many tokens these have up to where they part, or else to their ends.
         too_long: names of questions that do not fit into the context.
         ended: `INTERRUPTED` or `OUT_OF_TIME` if it ended early; else empty.
     """
@@ -73,6 +71,7 @@ class BenchOutcome:
     runs: list[BenchRun] = field(default_factory=list)
     partings: list[AnswerDifference] = field(default_factory=list)
     compared: int = 0
+    compared_tokens: int = 0
     too_long: list[str] = field(default_factory=list)
     ended: str = ""
 
@@ -142,15 +141,17 @@ class Runner:
     ) -> None:
         """Ask one question under all settings; record all answers or none."""
         found: dict[str, BenchRun] = {}
+        records: dict[str, GenerationRecord | None] = {}
         try:
             for arm in order:
                 found[arm.name] = self._answer(arm, prompt, repeat, self.settings, outcome)
+                records[arm.name] = arm.session.written
         except PromptTooLong:
             outcome.too_long.append(prompt.name)
             return
-        outcome.runs += found.values()
         if repeat == 0:  # later repeats give the same answers
-            self._compare(found, outcome)
+            self._compare(prompt.name, records, outcome)
+        outcome.runs += found.values()
 
     def _answer(
         self,
@@ -196,35 +197,20 @@ class Runner:
             wall_s=latest + after - started,
         )
 
-    def _compare(self, found: dict[str, BenchRun], outcome: BenchOutcome) -> None:
+    def _compare(
+        self, prompt: str, records: Mapping[str, GenerationRecord | None], outcome: BenchOutcome
+    ) -> None:
         """Compare each answer with the one without drafting."""
-        baseline, greedy = found[OFF], self.settings.sampling.temperature <= 0
+        baseline, tokens = records[OFF], 0
+        partings: list[AnswerDifference] = []
         for arm in self.arms[1:]:
-            other = found[arm.name]
-            if baseline.tokens != other.tokens:
-                outcome.partings.append(
-                    part(baseline, other, arm.session.pair.target, greedy=greedy)
-                )
-            outcome.compared += 1
-
-
-def part(baseline: BenchRun, other: BenchRun, target: Context, *, greedy: bool) -> AnswerDifference:
-    """Find where two different answers part; `target`'s cache begins with their prompt."""
-    common = common_prefix(baseline.tokens, other.tokens)
-    margin = None
-    if greedy:
-        prompt = target.tokens[: baseline.stats.prompt_tokens]
-        margin = _margin(target, [*prompt, *baseline.tokens[:common]])
-    return AnswerDifference(baseline.prompt, other.arm, common, margin)
-
-
-def _margin(target: Context, tokens: list[int]) -> float | None:
-    """The best logit after `tokens` minus the second best, from decodes as without drafting."""
-    if len(tokens) > target.n_ctx:
-        return None
-    target.clear()
-    last = len(tokens) - 1
-    for start in range(0, last, target.n_batch):
-        target.decode(tokens[start : min(start + target.n_batch, last)], 0)
-    second, best = np.partition(target.decode(tokens[last:], 1)[0], -2)[-2:]
-    return float(best - second)
+            other = records[arm.name]
+            if baseline is None or other is None:
+                continue
+            found = arm.session.part(baseline, other, self.cancel)
+            if found is not None:
+                partings.append(AnswerDifference(prompt, arm.name, found.at, found.margin))
+            tokens += baseline.written if found is None else found.at + 1
+        outcome.partings += partings
+        outcome.compared += len(self.arms) - 1
+        outcome.compared_tokens += tokens

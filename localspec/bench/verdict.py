@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from localspec.bench.result import INTERRUPTED, OUT_OF_TIME, ArmReport, BenchReport, MeanInterval
+from localspec.bench.result import (
+    INTERRUPTED,
+    OUT_OF_TIME,
+    ArmReport,
+    BenchReport,
+    KindRow,
+    MeanInterval,
+)
 from localspec.chat.figures.benefit import compared
 from localspec.engine.record.stats import LOOKUP
 from localspec.formats import percent, times
 
+_NOTHING = "Nothing was drafted in these answers: they tell nothing about drafting."
+_MORE = "More prompts, more repeats or a quieter machine would tell."
 _SMALL = 0.03  # a difference up to this does not matter
 _NARROW = 0.10  # more measurements hardly narrow an interval below this
 _BUSY_PYTHON = 0.10
 _COSTLY_DRAFT = 0.25  # of T(1)
 _RARELY = 0.35
-_TIE = 0.5  # logits; rounding in another batch size may reverse a lead up to this
 _LOW_ROOF = 1.3
 
 
@@ -23,10 +31,11 @@ def verdict(report: BenchReport) -> tuple[str, ...]:
     best = report.best
     if best is None or best.overall.speedup is None:
         return (_without(report), *_limits(report))
+    quick = bool(report.settings.get("quick"))
     return (
-        _answer(report, best, best.overall.speedup),
+        *(_by_kind(report, best) if quick else _answer(report, best, best.overall.speedup)),
         *_choice(report, best),
-        *_advice(best),
+        *(() if quick else _advice(best)),
         *_forced(report, best, best.overall.speedup),
         *_verification(report),
         *_costs(report, best),
@@ -44,27 +53,80 @@ def _without(report: BenchReport) -> str:
     return f"Without drafting: {speed:.1f} tokens/s. Drafting was not measured: {why}."
 
 
-def _answer(report: BenchReport, best: ArmReport, found: MeanInterval) -> str:
+def _answer(report: BenchReport, best: ArmReport, found: MeanInterval) -> Iterator[str]:
     """What drafting brought over all kinds, in the words that the chat uses for an answer."""
     which = f"{best.name}: " if len(report.on) > 1 else ""
     value, low, high = found.value, found.low, found.high
+    if not best.overall.drafting:
+        yield f"{which}{_NOTHING}"
+        return
     if low is None or high is None:
-        return (
+        yield (
             f"{which}Can't tell what drafting brings: {compared(value, 2)} in a single question,"
             " which is too little. Ask more."
         )
+        return
     said = f"{compared(value, 2)}, over all (95 % interval {low:.2f} to {high:.2f})"
     if low > 1:
-        return f"{which}{_capital(said)}."
-    if high < 1:
-        return f"{which}{_capital(said)}. Leave drafting off."
-    width = (high - low) / value
-    if width <= _NARROW or abs(value - 1) <= _SMALL < width <= 2 * _NARROW:
-        return f"{which}No gain here: {said}."
-    return (
-        f"{which}Can't tell what drafting brings: {said}."
-        " More prompts, more repeats or a quieter machine would tell."
-    )
+        yield f"{which}{_capital(said)}."
+    elif high < 1:
+        yield f"{which}{_capital(said)}.{_off(best)}"
+    elif _level(found):
+        yield f"{which}No gain here: {said}."
+    else:
+        yield f"{which}Can't tell what drafting brings: {said}. {_MORE}"
+
+
+def _level(found: MeanInterval) -> bool:
+    """Whether an interval is narrow enough to say that nothing is gained or lost."""
+    if found.low is None or found.high is None:
+        return False
+    width = (found.high - found.low) / found.value
+    return width <= _NARROW or abs(found.value - 1) <= _SMALL < width <= 2 * _NARROW
+
+
+def _by_kind(report: BenchReport, best: ArmReport) -> Iterator[str]:
+    """What drafting brought for each kind of text, and the advice that follows."""
+    which = f"{best.name}: " if len(report.on) > 1 else ""
+    yield f"{which}{_capital('; '.join(f'{row.kind}: {_brought(row)}' for row in best.kinds))}."
+    drafted = [row.speedup for row in best.kinds if row.drafting and row.speedup]
+    if not best.overall.drafting:
+        yield _NOTHING
+    elif any(found.above_one for found in drafted):
+        if best.gamma == "auto":
+            yield "Leave drafting on: it drafts where that pays, and nothing elsewhere."
+    elif off := _off(best):
+        yield off.strip()
+    elif any(not found.below_one and not _level(found) for found in drafted):
+        yield _MORE
+
+
+def _brought(row: KindRow) -> str:
+    """What drafting brought for one kind, in a few words."""
+    found = row.speedup
+    if found is None:
+        return "not timed"
+    if not row.drafting:
+        return "nothing was drafted"
+    if found.low is None or found.high is None:
+        return f"can't tell from one question ({times(found.value)})"
+    if found.above_one or found.below_one:
+        return str(found)
+    return "no gain" if _level(found) else f"can't tell ({found.low:.2f} to {found.high:.2f}×)"
+
+
+def _off(best: ArmReport) -> str:
+    """The advice to draft nothing, if that only made some kind slower; empty if not.
+
+    Kinds in which nothing was drafted say nothing of drafting, and so nothing counts that they are
+    part of.
+    """
+    drafted = [row.speedup for row in best.kinds if row.drafting and row.speedup]
+    if len(drafted) == len(best.kinds) and best.overall.speedup:
+        drafted.append(best.overall.speedup)
+    slower = any(found.below_one for found in drafted)
+    better = any(found.above_one for found in drafted)
+    return " Leave drafting off." if slower and not better else ""
 
 
 def _capital(said: str) -> str:
@@ -84,7 +146,7 @@ def _choice(report: BenchReport, best: ArmReport) -> Iterator[str]:
 
 def _advice(best: ArmReport) -> Iterator[str]:
     """For which kinds of text drafting helps."""
-    known = {row.kind: row.speedup for row in best.kinds if row.speedup is not None}
+    known = {row.kind: row.speedup for row in best.kinds if row.speedup and row.drafting}
     good = [kind for kind, found in known.items() if found.above_one]
     bad = [kind for kind, found in known.items() if found.below_one]
     if good and bad:
@@ -149,23 +211,41 @@ def _costs(report: BenchReport, best: ArmReport) -> Iterator[str]:
 
 
 def _outputs(report: BenchReport) -> Iterator[str]:
-    """Whether speculation changed greedy answers."""
+    """Whether speculation changed answers, and why."""
     found = report.agreement
-    if not found.compared or not found.greedy:
+    if not found.compared:
         return
     if not found.partings:
         pairs = f"All {found.compared} pairs of" if found.compared > 1 else "Both"
         yield f"{pairs} answers are the same to the last token."
         return
     said = f"{len(found.partings)} of {found.compared} pairs of answers part somewhere"
-    margin = max((p.margin for p in found.partings if p.margin is not None), default=0.0)
-    if margin > _TIE:
+    if found.partings_per_1000 is not None:
+        said += f" ({found.partings_per_1000:.1f} partings per 1,000 tokens)"
+    margins = [each.margin for each in found.partings if each.margin is not None]
+    beyond = [each for each in found.partings if each.margin is not None and not each.near_tie]
+    exact = report.environment["loaded_with"].get("exact")
+    if beyond:
         yield (
-            f"{said}, one where the target's best token led by {margin:.2f}: that is more than"
+            f"{said}, one where both tokens were {max(margins):.2f} apart: that is more than"
             " rounding, please report it."
         )
+    elif exact is not None and exact > 1:
+        yield f"{said}, which `--exact` should rule out: please report it."
+    elif margins:
+        yield (
+            f"{said}, where both tokens were all but tied ({max(margins):.2f} apart at most): that"
+            " is rounding, as passes of other sizes round differently."
+        )
     else:
-        yield f"{said}, where the target's two best tokens were all but tied: that is rounding."
+        yield f"{said}."
+
+
+def disturbance(busy: float) -> tuple[str, ...]:
+    """What to know about a bench that began while other programs kept `busy` cores busy."""
+    if not busy:
+        return ()
+    return (f"Other programs kept {busy:.1f} cores busy: on a calm machine it may be otherwise.",)
 
 
 def _limits(report: BenchReport) -> Iterator[str]:

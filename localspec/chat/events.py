@@ -2,7 +2,8 @@
 
 A turn yields `PromptMade` if the client keeps the conversation, `Noticed` for anything the user
 should know, `TurnsLeftOut` if the context is full, `PromptProgress` (any number), then `RoundText`
-(one per round), then one `TurnEnd`.
+(one per round), then one `TurnEnd`. After two answers to one prompt comes the `Parting`, if they
+part.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from localspec.engine.record.parting import Parting
 from localspec.engine.record.stats import FinishReason, GenerationStats, Round
 
 
@@ -135,4 +137,5 @@ class TurnEnd(Struct, frozen=True, tag=True):
 
 TurnEvent: TypeAlias = (
     PromptMade | TokensScored | Noticed | TurnsLeftOut | PromptProgress | RoundText | TurnEnd
-)
+    | Parting
+)  # fmt: skip

@@ -26,6 +26,7 @@ from localspec.chat.figures.figures import Figures
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.explanation import RoundExplanation
+from localspec.engine.record.parting import Parting
 from localspec.engine.record.stats import (
     DeviceMemory,
     FinishReason,
@@ -111,6 +112,7 @@ class ScriptedSession:
     inside: RoundExplanation | None = None
     watching: Callable[[RoundExplanation], None] | None = None
     looks: list[int] = field(default_factory=list)
+    parting: Parting | None = None
 
     def __post_init__(self) -> None:
         self._turn = 0
@@ -166,6 +168,9 @@ class ScriptedSession:
         if self.inside is None:
             raise LocalspecError("there is no such round")
         return replace(self.inside, number=number or self.inside.number)
+
+    def part(self, _one: object, _other: object, _cancel: Cancel) -> Parting | None:
+        return self.parting
 
     def figures(self) -> Figures:
         stats = self._stats

@@ -11,6 +11,7 @@ from typing import Final
 
 from localspec import formats
 from localspec.chat.figures.figures import Figures
+from localspec.engine.record.parting import Parting
 from localspec.engine.record.stats import LEAST_TOKENS, LOOKUP, GammaReason, GenerationStats
 
 _BUSIER: Final = 1.15  # ratio of the times of rounds without a draft
@@ -87,6 +88,16 @@ def _baseline_round_s(stats: GenerationStats) -> float:
     """The median seconds of the rounds without a draft, except the first; 0 if there are none."""
     times = [done.total_s for done in stats.rounds[1:] if not done.drafted]
     return median(times) if times else 0.0
+
+
+def why_parted(parting: Parting | None) -> str:
+    """Why two texts of one prompt part, to follow "part"; empty if it was not measured."""
+    if parting is None or parting.margin is None:
+        return ""
+    apart = f"the two tokens were {parting.margin:.2f} apart"
+    if parting.near_tie:
+        return f" by rounding: {apart}, a near tie"
+    return f" by more than rounding, please report it: {apart}"
 
 
 def kept(

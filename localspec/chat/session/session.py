@@ -31,6 +31,8 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.record.explain_again import explain_again
 from localspec.engine.record.explanation import RoundExplanation
+from localspec.engine.record.find_parting import find_parting
+from localspec.engine.record.parting import Parting
 from localspec.engine.record.round_record import GenerationRecord
 from localspec.engine.record.stats import LOOKUP, FinishReason, MemoryUse
 from localspec.engine.record.trace import TraceWriter
@@ -291,6 +293,18 @@ class Session:
             if not 0 < number <= len(written.rounds):
                 raise LocalspecError(f"this answer has no round {number}")
             return explain_again(self.engine, written, number, cancel)
+
+    def part(
+        self, one: GenerationRecord, other: GenerationRecord, cancel: Cancel
+    ) -> Parting | None:
+        """Where two answers to one prompt part, as `find_parting` tells it.
+
+        Raises:
+            LocalspecError: a turn is running.
+            Cancelled: `cancel` was set.
+        """
+        with self._exclusive(cancel):
+            return find_parting(self.engine, one, other, cancel)
 
     def count(self, text: str) -> int:
         """How many tokens `text` has in a message. From any thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from localspec.chat.conversation import Message
@@ -10,6 +11,7 @@ from localspec.chat.events import TurnEvent
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.round.params import default_accept
+from localspec.errors import Cancelled
 
 
 def answer_twice(
@@ -21,7 +23,8 @@ def answer_twice(
     use the caches that the conversation has anyway. The session is left unchanged.
 
     Yields:
-        every event, with whether that answer is drafted; nothing more after cancellation.
+        every event, with whether that answer is drafted, and last the `Parting` if the answers
+        part; nothing more after cancellation.
 
     Raises:
         LocalspecError: as in `Session.turn`.
@@ -30,6 +33,7 @@ def answer_twice(
     sampling = settings.sampling.seeded()
     # This rule gives both answers the same draws. In all else they run like any other answer.
     rule = settings.accept or default_accept(sampling, seeded=True)
+    records = []
     with session.aside():
         for speculation in (False, True):
             session.open(before)
@@ -39,3 +43,10 @@ def answer_twice(
                 yield speculation, event
             if cancel.is_set():
                 return
+            records.append(session.written)
+        without, drafted = records
+        if without is not None and drafted is not None:
+            with suppress(Cancelled):
+                parting = session.part(without, drafted, cancel)
+                if parting is not None:
+                    yield True, parting

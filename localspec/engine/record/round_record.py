@@ -51,6 +51,11 @@ class GenerationRecord:
     begun: int
     rounds: list[RoundRecord] = field(default_factory=list)
 
+    @property
+    def written(self) -> int:
+        """How many tokens have been emitted."""
+        return len(self.tokens) - self.begun
+
     def drafted(self, numbers: Iterable[int]) -> int:
         """The first of these rounds, counted from 1, that has a draft; 0 if none has."""
         return next((number for number in numbers if self.rounds[number - 1].drafted), 0)

@@ -85,8 +85,11 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
         )
 
 
-def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> None:
+def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> float:
     """Wait up to `most` seconds until other programs leave the cores alone.
+
+    Returns:
+        How many cores they still keep busy; 0 if they leave them alone.
 
     Raises:
         Cancelled: `cancel` was set.
@@ -96,6 +99,7 @@ def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> N
         cancel.check()
         busy = f"Other programs keep {others:.1f} cores busy"
         progress(f"{busy}: waiting {most:.0f} s at most", None)
+    return others if others > _CALM else 0.0
 
 
 def _tuned(

@@ -109,7 +109,7 @@ def _quick(loaded: LoadRequest) -> BenchJob:
     """The request of `localspec bench --quick`."""
     started = perf_counter()
     how = BenchRequest(
-        prompts=prompt_sets.shipped(prompt_sets.GENERAL),
+        prompts=prompt_sets.quick(),
         repeats=prompt_sets.QUICK_REPEATS,
         n_predict=prompt_sets.QUICK_TOKENS,
         temperature=0.0,

@@ -17,7 +17,8 @@ from textual.widgets import Static
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import RoundText, TurnEnd, TurnEvent
-from localspec.chat.figures.benefit import guessed, of_two
+from localspec.chat.figures.benefit import guessed, of_two, why_parted
+from localspec.engine.record.parting import Parting
 from localspec.engine.record.stats import GenerationStats
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, safe
@@ -89,15 +90,15 @@ def body(side: AnswerSide, other: AnswerSide) -> Content:
     return Content.assemble(safe(side.text[:common]), (safe(side.text[common:]), rest))
 
 
-def verdict(off: AnswerSide, on: AnswerSide) -> str:
-    """What drafting brought, and whether the texts are the same."""
+def verdict(off: AnswerSide, on: AnswerSide, parting: Parting | None = None) -> str:
+    """What drafting brought, and whether the texts are the same, or why they part."""
     if off.stats is None or on.stats is None:
         return "Esc stops and closes"
     brought = of_two(off.stats, on.stats)
     if off.text == on.text:
         return f"{brought}; the texts are the same"
     common = in_common(off, on)
-    return f"{brought}; the texts part after {common:,} characters"
+    return f"{brought}; the texts part after {common:,} characters{why_parted(parting)}"
 
 
 class CompareScreen(ModalScreen[None]):
@@ -119,6 +120,7 @@ class CompareScreen(ModalScreen[None]):
         self._texts = [Static("", markup=False) for _ in sides]
         self._foot = Static("", markup=False, id="compare-foot")
         self._timer: Timer | None = None
+        self._parting: Parting | None = None
 
     def compose(self) -> ComposeResult:
         """Two columns, and the result below."""
@@ -134,7 +136,10 @@ class CompareScreen(ModalScreen[None]):
             yield self._foot
 
     def hear(self, event: TurnEvent, *, speculation: bool) -> None:
-        """Take an event of one of the answers."""
+        """Take an event of one of the answers, or where they part."""
+        if isinstance(event, Parting):  # after both ends, when nothing else draws any more
+            self._parting = event
+            self._draw()
         self._sides[speculation].hear(event)
 
     def on_mount(self) -> None:
@@ -151,7 +156,7 @@ class CompareScreen(ModalScreen[None]):
             self._heads[index].styles.height = tallest  # both texts begin on the same line
             self._heads[index].update(headings[index])
             self._texts[index].update(body(side, other))
-        self._foot.update(verdict(off, on))
+        self._foot.update(verdict(off, on, self._parting))
         if self._timer is not None and off.stats is not None and on.stats is not None:
             self._timer.stop()
 
