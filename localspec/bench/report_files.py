@@ -36,13 +36,22 @@ def check(paths: Sequence[Path]) -> None:
                 f"{path.name} cannot be drawn: Pillow is not installed",
                 "Write an .svg, or install it: pip install 'localspec[png]'.",
             )
-        try:
-            if path.exists():
-                path.open("r+b").close()
-            _aside(path).write_bytes(b"")
-            _aside(path).unlink()
-        except OSError as error:
-            raise _unwritable(path, error) from None
+        check_place(path)
+
+
+def check_place(path: Path) -> None:
+    """Check that a file can be written, without changing an existing one.
+
+    Raises:
+        LocalspecError: it cannot be written.
+    """
+    try:
+        if path.exists():
+            path.open("r+b").close()
+        _aside(path).write_bytes(b"")
+        _aside(path).unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from None
 
 
 def write(report: BenchReport, path: Path) -> None:
@@ -51,7 +60,15 @@ def write(report: BenchReport, path: Path) -> None:
     Raises:
         LocalspecError: it cannot be written; an earlier file is unchanged.
     """
-    content = _content(report, path.suffix[1:].lower())
+    put(_content(report, path.suffix[1:].lower()), path)
+
+
+def put(content: bytes, path: Path) -> None:
+    """Write `content` to `path` as a whole.
+
+    Raises:
+        LocalspecError: it cannot be written; an earlier file is unchanged.
+    """
     try:
         _aside(path).write_bytes(content)
         _aside(path).replace(folders.real(path))

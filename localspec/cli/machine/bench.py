@@ -78,7 +78,11 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     default=None,
     help="Let answers go on past their end.",
 )
-@click.option("--quick", is_flag=True, help="Under one minute.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="In a calm minute, on what this drafter is for.",
+)
 @with_options(CTX_SIZE)
 @option("-t --threads", click.IntRange(1, MAX_THREADS), "CPU threads.")
 @GPU_LAYERS
@@ -92,6 +96,12 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     multiple=True,
 )
 @option(
+    "--share",
+    _FILE,
+    "Write what was measured here for others: machine, models, T(n), gains; nothing personal.",
+    None,
+)
+@option(
     "--compare",
     _FILE,
     "Measure nothing: say what changed between two reports.",
@@ -99,7 +109,12 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     nargs=2,
 )
 def command(
-    *, compare: tuple[Path, Path] | None, as_json: bool, outputs: tuple[Path, ...], **given: Any
+    *,
+    compare: tuple[Path, Path] | None,
+    as_json: bool,
+    outputs: tuple[Path, ...],
+    share: Path | None,
+    **given: Any,
 ) -> None:
     """Measure speculation off against on, and say whether it helps here.
 
@@ -110,10 +125,9 @@ def command(
     source = click.get_current_context().get_parameter_source
     if given["drafts"] and source("draft") is ParameterSource.DEFAULT_MAP:
         given["draft"] = None  # from the settings file: the command line comes first
-    if given["draft"] is not None and given["drafts"]:
-        raise UsageError("--draft and --drafts say the same", "Give one of them.")
+    _check_together(given, share)
     # Late: `bench --help` needs none of this.
-    from localspec.bench.report_files import check  # noqa: PLC0415
+    from localspec.bench.report_files import check, check_place  # noqa: PLC0415
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
     from localspec.cli.machine import bench_output  # noqa: PLC0415
     from localspec.process.engine_client import JobClient  # noqa: PLC0415
@@ -123,6 +137,8 @@ def command(
         bench_output.compare_files(*compare, as_json=as_json)
         return
     check(outputs)
+    if share is not None:
+        check_place(share)
     how = _request(given, started)
     request = LoadRequest(
         pair=pair,
@@ -134,9 +150,23 @@ def command(
     )
     with closing(JobClient()) as worker:
         worker.begin(BenchJob(request, how))
-        printed = partial(bench_output.print_bench, worker, as_json=as_json, outputs=outputs)
+        printed = partial(
+            bench_output.print_bench, worker, as_json=as_json, outputs=outputs, share=share
+        )
         if interruptible(printed, worker.stop):
             raise Cancelled
+
+
+def _check_together(given: dict[str, Any], share: Path | None) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        UsageError: there are such.
+    """
+    if given["draft"] is not None and given["drafts"]:
+        raise UsageError("--draft and --drafts say the same", "Give one of them.")
+    if share is not None and given["prompts"] is not None:
+        raise UsageError("--share does not go with --prompts", "Leave one of them out.")
 
 
 def _request(given: dict[str, Any], started: float) -> BenchRequest:
@@ -163,7 +193,12 @@ def _prompts(given: dict[str, Any]) -> PromptSet:
         LocalspecError: the file cannot be used, or a kind does not exist.
     """
     own = given["prompts"]
-    chosen = prompts.shipped(prompts.GENERAL) if own is None else prompts.read(own)
+    if own is not None:
+        chosen = prompts.read(own)
+    elif given["quick"] and not given["kinds"]:
+        chosen = prompts.quick()
+    else:
+        chosen = prompts.shipped(prompts.GENERAL)
     if given["kinds"]:
         chosen = chosen.only(given["kinds"])
     ignore_end = given["ignore_end"]

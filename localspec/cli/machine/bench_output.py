@@ -10,9 +10,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from localspec import formats
 from localspec.bench import report_files
 from localspec.bench.result import ALL, INTERRUPTED, BenchReport
+from localspec.bench.sharing.shared_file import read_shared
+from localspec.bench.sharing.shared_report import shared, to_json
 from localspec.bench.tables import text
 from localspec.chat.events import Noticed
 from localspec.cli.standard_streams import ProgressLine, warn, write
@@ -25,16 +29,19 @@ if TYPE_CHECKING:
     from localspec.process.engine_client import JobClient
 
 
-def print_bench(worker: JobClient, *, as_json: bool, outputs: Sequence[Path]) -> bool:
+def print_bench(
+    worker: JobClient, *, as_json: bool, outputs: Sequence[Path], share: Path | None = None
+) -> bool:
     """Print and write the report of a `BenchJob`; return whether the user stopped it.
 
     Args:
         worker: runs the job.
         as_json: print one JSON document in place of the tables.
         outputs: files that the report is written to.
+        share: file for what others may know of it; None for none.
 
     Raises:
-        LocalspecError: as `JobClient.result`; files that cannot be written.
+        LocalspecError: as `JobClient.result`; files that cannot be written; nothing to share.
         Cancelled: it was stopped before it had anything to report.
     """
     line = ProgressLine()
@@ -55,6 +62,8 @@ def print_bench(worker: JobClient, *, as_json: bool, outputs: Sequence[Path]) ->
         line.clear()
     memory = worker.peak_memory_bytes(report.peak_memory_bytes)
     _hand_over(replace(report, peak_memory_bytes=memory), as_json=as_json, outputs=outputs)
+    if share is not None:
+        _share(report, share)
     return report.ended == INTERRUPTED
 
 
@@ -79,6 +88,18 @@ def _hand_over(report: BenchReport, *, as_json: bool, outputs: Sequence[Path]) -
     write(report_files.to_json(report) if as_json else text(report, colour=colour) + "\n")
     if failures:
         raise failures[0]
+
+
+def _share(report: BenchReport, path: Path) -> None:
+    """Show on standard error what `path` is to hold, then write it.
+
+    Raises:
+        LocalspecError: there is nothing to share, or the file cannot be written.
+    """
+    content = to_json(shared(report))
+    read_shared(content.encode())  # as anybody who gets the file
+    click.echo(f"All that {one_line(path.name)} holds, for others to read:\n{content}", err=True)
+    report_files.put(content.encode(), path)
 
 
 def compare_files(old: Path, new: Path, *, as_json: bool) -> None:

@@ -1,0 +1,1 @@
+"""What one machine measured, in a form that others can read."""

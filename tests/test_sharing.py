@@ -1,0 +1,266 @@
+"""What a bench shares with others, and the files that are refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from benchmarks import hardware
+from localspec.bench.result import BenchReport, MeanInterval
+from localspec.bench.sharing import shared_report
+from localspec.bench.sharing.shared_file import read_shared
+from localspec.bench.sharing.shared_report import SharedReport, shared, to_json
+from localspec.cli.subcommands import cli
+from localspec.errors import LocalspecError, UsageError
+from tests.support.bench_reports import ENVIRONMENT, arm, report
+
+KINDS = {
+    "edit": MeanInterval(1.6, 1.5, 1.7),
+    "chat": MeanInterval(0.98, 0.95, 1.01),
+    "conversion": MeanInterval(1.4),
+}
+LOADED = {
+    "ctx_size": 4096,
+    "threads": 8,
+    "n_gpu_layers": -1,
+    "flash_attn": "on",
+    "cache_type_k": "f16",
+    "cache_type_v": "q8_0",
+    "exact": None,
+    "rpc": ["secret.example:50052"],
+    "device": ["CUDA0"],
+}
+MODEL = {"name": "Big 8B", "type": "llama 8B Q8_0", "file_bytes": 5_000_000_000}
+
+
+def measured(**environment: Any) -> BenchReport:
+    """A report with all that is shared."""
+    where = ENVIRONMENT | {
+        "target": MODEL | {"sha256_of_first_mebibyte": "ab" * 32},
+        "drafts": [MODEL | {"name": "Small 1B", "sha256": "cd" * 32}],
+        "loaded_with": LOADED,
+    }
+    return report(arm("on", KINDS["edit"], KINDS), environment=where | environment)
+
+
+def document() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(to_json(shared(measured())))
+    return found
+
+
+def test_what_was_measured_is_read_back() -> None:
+    made = shared(measured())
+    assert read_shared(to_json(made).encode()) == made
+    assert made.curve[0] == (1, 0.01)
+    assert made.target.hashed == "first mebibyte"
+    assert [gain.kind for gain in made.arms[0].gains] == list(KINDS)
+    assert made.arms[0].gains[2].low is None
+    assert len(to_json(made)) < 4000
+
+
+def test_nothing_in_it_names_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "Theodora")
+    monkeypatch.setattr("platform.node", lambda: "attic-7.example")
+    for name in ("theodoras finetune", "made on ATTIC-7", "/srv/models/big", "~/m/x", "C:\\m\\x"):
+        target = MODEL | {"name": name, "sha256": "ab" * 32}
+        said = to_json(shared(measured(pair="my secret pair", target=target)))
+        assert json.loads(said)["target"]["name"] == ""
+        for secret in ("Theodora", "theodora", "attic", "ATTIC", "secret", "srv", "my "):
+            assert secret not in said
+
+
+def test_the_page_makes_a_row_of_a_file_and_names_those_that_it_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "good.json").write_text(to_json(shared(measured())))
+    (tmp_path / "wrong.json").write_text('{"format": 1}')
+    rows = hardware.shared(tmp_path).splitlines()
+    assert rows[-1].startswith(f"| {ENVIRONMENT['machine']} | llama 8B Q8_0 | 1.10 | Small 1B |")
+    assert "edit 1.60 (1.50–1.70), chat 0.98 (0.95–1.01), conversion 1.40" in rows[-1]
+    assert "wrong.json: this is not what" in capsys.readouterr().out
+    assert hardware.shared(tmp_path / "none") == ""
+
+
+def test_there_must_be_something_to_share() -> None:
+    with pytest.raises(LocalspecError, match="nothing to share: no drafting was timed"):
+        shared(report(environment=measured().environment))
+    own = report(
+        arm("on", KINDS["edit"], {"my kind": KINDS["edit"]}), environment=measured().environment
+    )
+    with pytest.raises(LocalspecError, match="a kind of text that localspec does not ask for"):
+        read_shared(to_json(shared(own)).encode())
+
+
+def put(value: Any, *place: str | int) -> Callable[[dict[str, Any]], bytes]:
+    """The document with `value` at a place."""
+
+    def damaged(found: dict[str, Any]) -> bytes:
+        within: Any = found
+        for key in place[:-1]:
+            within = within[key]
+        within[place[-1]] = value
+        return json.dumps(found).encode()
+
+    return damaged
+
+
+def without(*place: str | int) -> Callable[[dict[str, Any]], bytes]:
+    """The document with something left out."""
+
+    def damaged(found: dict[str, Any]) -> bytes:
+        within: Any = found
+        for key in place[:-1]:
+            within = within[key]
+        del within[place[-1]]
+        return json.dumps(found).encode()
+
+    return damaged
+
+
+def raw(content: bytes) -> Callable[[dict[str, Any]], bytes]:
+    return lambda _: content
+
+
+def swapped(old: str, new: str) -> Callable[[dict[str, Any]], bytes]:
+    """The document's text with one part of it replaced."""
+
+    def damaged(found: dict[str, Any]) -> bytes:
+        text = json.dumps(found)
+        assert old in text
+        return text.replace(old, new, 1).encode()
+
+    return damaged
+
+
+GAIN = ("arms", 0, "gains", 0)
+ESCAPE, OVERRIDE = "\x1b[2Jgone", "abc\u202ecba"
+DAMAGED: list[tuple[Callable[[dict[str, Any]], bytes], str]] = [
+    (raw(b""), "not JSON"),
+    (raw(b"\xff\xfe\x00"), "not UTF-8"),
+    (raw(b"hello"), "not JSON"),
+    (raw(b"[]"), "Expected `object`"),
+    (raw(b"null"), "Expected `object`"),
+    (raw(b'{"format": "localspec-share-1"}'), "missing required field"),
+    (raw(b"[" * 60_000), "nested too deeply"),
+    (raw(b" " * 1_000_000), "more than 65,536 bytes"),
+    (put("x" * 1_000_000, "target", "name"), "more than 65,536 bytes"),
+    (lambda found: json.dumps(found).encode()[:-40], "not JSON"),
+    (lambda found: json.dumps(found).encode() * 2, "not JSON"),
+    (swapped('"threads": 8', '"threads": 8, "threads": 9'), "'threads' is given twice"),
+    (put("localspec-share-2", "format"), "Invalid enum value"),
+    (without("format"), "missing required field `format`"),
+    (without("target", "hash"), "missing required field `hash`"),
+    (without("curve"), "missing required field `curve`"),
+    (put(1, "evil"), "unknown field `evil`"),
+    (put(1, ESCAPE), "unknown field"),
+    (put("bob", "target", "user"), "unknown field `user`"),
+    (put(7, "machine"), "Expected `str`, got `int`"),
+    (put(["x"], "target", "name"), "Expected `str`, got `array`"),
+    (put(ESCAPE, "machine"), "cannot be shown"),
+    (put(ESCAPE, "target", "name"), "cannot be shown"),
+    (put(OVERRIDE, "arms", 0, "drafters"), "cannot be shown"),
+    (put("two\nlines", "system"), "cannot be shown"),
+    (put("", "machine"), "a text is empty"),
+    (put("x" * 161, "target", "type"), "more than 160 characters"),
+    (put("x" * 1001, "build"), "the build has more than 1000 characters"),
+    (put("/home/bob/big", "target", "name"), "a path, an address or markup"),
+    (put("C:\\Users\\bob", "target", "name"), "a path, an address or markup"),
+    (put("bob@attic", "machine"), "a path, an address or markup"),
+    (put("https://evil.example", "system"), "a path, an address or markup"),
+    (put("<script>alert(1)</script>", "target", "name"), "a path, an address or markup"),
+    (put("../../etc/passwd".replace("..", "~", 1), "system"), "a path, an address or markup"),
+    (put("ab" * 31, "target", "hash"), "64 digits"),
+    (put("AB" * 32, "target", "hash"), "64 digits"),
+    (put(0, "target", "file_bytes"), "a file's size"),
+    (put(10**30, "target", "file_bytes"), "cannot be true|out of range"),
+    (put(True, "settings", "threads"), "Expected `int`, got `bool`"),
+    (put(0, "settings", "threads"), "the number of threads"),
+    (put(-2, "settings", "n_gpu_layers"), "the number of layers"),
+    (put("rm -rf", "settings", "cache_type_k"), "no such cache type"),
+    (put("maybe", "settings", "flash_attn"), "Invalid enum value"),
+    (put(-1.0, "busy_cores"), "busy cores"),
+    (put([], "curve"), "do not rise from 1"),
+    (put([[2, 0.01]], "curve"), "do not rise from 1"),
+    (put([[1, 0.01], [4, 0.03], [2, 0.02]], "curve"), "do not rise from 1"),
+    (put([[1, 0.01], [1, 0.01]], "curve"), "do not rise from 1"),
+    (put([[1, 0.01], [65, 0.3]], "curve"), "do not rise from 1"),
+    (put([[1, -0.01]], "curve"), r"T\(1\) is not between"),
+    (put([[1, 0.0]], "curve"), r"T\(1\) is not between"),
+    (put([[1, 0.01], [4, 0.0049]], "curve"), r"T\(4\) is below half of T\(1\)"),
+    (put([[1, 0.01], [4, 0.17]], "curve"), r"T\(4\) is more than 16 times T\(1\)"),
+    (put([[1, 0.01, 2]], "curve"), "Expected `array` of length 2"),
+    (swapped("0.014", "NaN"), "NaN is no number"),
+    (swapped("0.014", "1e999"), r"T\(13\) is not between"),
+    (swapped("0.014", "-Infinity"), "-Infinity is no number"),
+    (put(1e9, "draft_step_s"), "the draft's step"),
+    (put([], "arms"), "too many parts, or none"),
+    (put([], "arms", 0, "gains"), "given twice, or none is"),
+    (put("for ever", "arms", 0, "gamma"), "no such gamma"),
+    (put("chat", *GAIN, "kind"), "given twice"),
+    (put("my diary", *GAIN, "kind"), "does not ask for"),
+    (put(0, *GAIN, "prompts"), "the number of prompts"),
+    (put(-1.6, *GAIN, "speedup"), "speed-up for edit"),
+    (put(900.0, *GAIN, "high"), "speed-up for edit"),
+    (put(1.65, *GAIN, "low"), "speed-up for edit"),
+    (put(None, *GAIN, "low"), "an interval has one end"),
+    (put(1.2, *GAIN, "acceptance"), "the acceptance for edit"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(DAMAGED)))
+def test_damaged_absurd_and_hostile_files_are_refused_in_a_sentence(case: int) -> None:
+    damage, said = DAMAGED[case]
+    with pytest.raises(LocalspecError, match=said) as caught:
+        read_shared(damage(copy.deepcopy(document())))
+    words = f"{caught.value.message} {caught.value.remedy}"
+    assert caught.value.message.startswith("this is not what `bench --share` writes: ")
+    assert words.isprintable()
+    assert len(words) < 300
+
+
+def test_enough_of_them_are_tried() -> None:
+    assert len(DAMAGED) >= 50
+
+
+def invoked(path: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
+    monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
+    monkeypatch.setattr("localspec.bench.benchmark.bench_pair", lambda *_, **__: measured())
+    return CliRunner().invoke(cli, ["bench", "toy", "--share", str(path), *arguments])
+
+
+def test_it_is_shown_before_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    path = tmp_path / "mine.json"
+    put_down = shared_report.to_json
+
+    def seen(found: SharedReport) -> str:
+        assert not path.exists()
+        shown.append(put_down(found))
+        return shown[0]
+
+    monkeypatch.setattr("localspec.cli.machine.bench_output.to_json", seen)
+    done = invoked(path, monkeypatch)
+    assert done.exit_code == 0
+    assert shown[0] in done.stderr
+    assert "mine.json" in done.stderr
+    assert str(tmp_path) not in done.stderr
+    assert path.read_text("utf-8") == shown[0]
+    assert shown[0] not in done.stdout
+    assert read_shared(path.read_bytes()) == shared(measured())
+
+
+def test_only_a_measurement_with_known_prompts_is_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = invoked(tmp_path / "mine.json", monkeypatch, "--prompts", "own.jsonl")
+    assert isinstance(done.exception, UsageError)
+    assert not (tmp_path / "mine.json").exists()
+    done = invoked(tmp_path / "nowhere" / "mine.json", monkeypatch)
+    assert isinstance(done.exception, LocalspecError)
+    assert "cannot write" in done.exception.message
