@@ -1,0 +1,170 @@
+"""Write docs/hardware.md: what to expect of drafting on machines whose T(n) was published.
+
+Lookup: recorded answers of a real model are replayed with the real lookup and the real policy over
+each curve of `benchmarks/data/curves.toml` (`benchmarks/real_lookup.py` has the replay). Heads are
+computed from published lengths of rounds, next to the speeds that were published with them. Files
+of `localspec bench --share` in `benchmarks/data/shared` become rows. No model is loaded; it takes
+some five minutes:
+
+    uv run python -m benchmarks.hardware [--output docs/hardware.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from benchmarks.real_lookup import answers
+from benchmarks.several import Answer, Prices, speed
+from localspec.bench.sharing.shared_file import read_shared
+from localspec.bench.sharing.shared_report import SharedGain, SharedReport
+from localspec.engine.length.cost import Curve, Points
+from localspec.engine.length.gamma import AutoGamma
+from localspec.errors import LocalspecError
+
+DATA: Final = Path(__file__).parent / "data"
+RECORDED: Final = DATA / "qwen2.5-coder-1.5b-q4_k_m.t0.jsonl.gz"
+COLUMNS: Final = {
+    "edit, fix": ("edit", "fix"),
+    "quote": ("quote",),
+    "convert": ("convert",),
+    "code": ("code",),
+    "chat, explain, summarise": ("chat", "explain", "summarise"),
+}
+# Bytes that a step of the MTP head of Qwen3.8-27B reads, over those of the target: its layer (0.4
+# of 27 billion weights) and the output matrix (248,320 x 5,120), of which files with some 4.8 bits
+# a weight have 6.56.
+HEAD_STEP: Final = (0.4e9 * 4.8 + 248_320 * 5_120 * 6.56) / (27e9 * 4.8)
+TEXT: Final = """# Does it pay on my machine?
+
+What to expect, not what was measured: `benchmarks/hardware.py` makes this page from published costs
+of small batches (`benchmarks/data/curves.toml` has their sources). `localspec bench --quick`
+measures yours; [`--share`](bench.md#--share-file) writes a row for this page.
+
+## Lookup
+
+Speed over no drafting, by kind of text: {n} answers of Qwen2.5-Coder-1.5B at temperature 0,
+replayed with the real lookup and `--gamma auto` over each machine's T(n)/T(1).
+
+{lookup}
+
+## Heads
+
+Tokens in a round over T(n + 1) / T(1) + n c, where the head's step c = {step:.3f} T(1) follows from
+its bytes (Qwen3.8-27B, MTP). The tokens in a round were published with the speeds.
+
+{heads}
+
+The expectation is off by {off:.0f} % in the median, and by {worst:.0f} % at most.
+{shared}"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, default=Path("docs/hardware.md"))
+    output = parser.parse_args().output
+    data = tomllib.loads((DATA / "curves.toml").read_text("utf-8"))
+    found = [(kind, text) for kind, text in answers(RECORDED) if len(text) > 1]
+    rows = list(heads(data["head"]))
+    off = [abs(expected / published - 1) for *_, expected, published in rows]
+    text = TEXT.format(
+        n=len(found),
+        lookup=lookup(data["curve"], found),
+        step=HEAD_STEP,
+        heads=table(
+            ("machine", "its curve", "drafted: tokens in a round, expected, published"),
+            by_machine(rows),
+        ),
+        off=100 * median(off),
+        worst=100 * max(off),
+        shared=shared(DATA / "shared"),
+    )
+    output.write_text(text, "utf-8")
+
+
+def points(times: Mapping[str, float]) -> Points:
+    """T(n) in units of T(1)."""
+    return {1: 1.0} | {int(n): ratio for n, ratio in times.items()}
+
+
+def lookup(curves: Sequence[Mapping[str, Any]], found: Sequence[tuple[str, Answer]]) -> str:
+    """The speed-ups of lookup on every curve, by kind of text."""
+    rows = []
+    for curve in curves:
+        times = points(curve["times"])
+        cells = [f"{gain(times, found, kinds):.2f}" for kinds in COLUMNS.values()]
+        t4 = f"{Curve(times).seconds(4):.2f}"
+        rows.append((curve["machine"], curve["model"], t4, *cells))
+    return table(("machine", "model", "T(4)", *COLUMNS), rows)
+
+
+def gain(times: Points, found: Sequence[tuple[str, Answer]], kinds: Sequence[str]) -> float:
+    """Tokens in the time of a plain round, over all tokens of these kinds."""
+    prices = Prices.of(times, {})
+    texts = [text for kind, text in found if kind in kinds]
+    rounds = sum(len(text) / speed(AutoGamma(prices.costs()), [text], prices) for text in texts)
+    return sum(map(len, texts)) / rounds
+
+
+def heads(
+    published: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[str, str, int, float, float, float]]:
+    """Expected and published speed-ups of each head and draft length."""
+    for each in published:
+        target = Curve(points(each["times"]))
+        for drafted, length, speedup in each["measured"]:
+            expected = length / (target.seconds(drafted + 1) + drafted * HEAD_STEP)
+            yield each["machine"], each["curve"], drafted, length, expected, speedup
+
+
+def by_machine(rows: Sequence[tuple[str, str, int, float, float, float]]) -> list[tuple[str, ...]]:
+    """A row for every machine, with all that it drafted."""
+    said: dict[tuple[str, str], list[str]] = {}
+    for machine, curve, drafted, length, expected, published in rows:
+        cell = f"{drafted}: {length:.1f}, {expected:.2f}, {published:.2f}"
+        said.setdefault((machine, curve), []).append(cell)
+    return [(*named, "; ".join(cells)) for named, cells in said.items()]
+
+
+def shared(folder: Path) -> str:
+    """The rows of what others have shared; files that are refused are left out, and named."""
+    rows = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            rows += shared_rows(read_shared(path.read_bytes()))
+        except LocalspecError as error:
+            print(f"{path.name}: {error.message}")
+    if not rows:
+        return ""
+    head = "machine", "model", "T(4)", "drafters", "speed-ups (95 %)"
+    return f"\n## Measured and shared\n\n{table(head, rows)}\n"
+
+
+def shared_rows(found: SharedReport) -> Iterator[tuple[str, ...]]:
+    """A row for every choice of drafters."""
+    times = dict(found.curve)
+    t4 = f"{Curve(times).seconds(4) / times[1]:.2f}"
+    for arm in found.arms:
+        said = ", ".join(f"{gain.kind} {gain.speedup:.2f}{spread(gain)}" for gain in arm.gains)
+        yield found.machine, found.target.type, t4, arm.drafters, said
+
+
+def spread(gain: SharedGain) -> str:
+    """The interval of a speed-up; empty for a single question."""
+    if gain.low is None or gain.high is None:
+        return ""
+    return f" ({gain.low:.2f}–{gain.high:.2f})"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Rows as Markdown; nothing in a cell is markup."""
+    lines = [f"| {' | '.join(str(cell).replace('|', '/') for cell in row)} |" for row in rows]
+    return "\n".join([f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *lines])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""How often drafting changes a greedy answer by rounding, and how near a tie it was there.
+
+Passes over several tokens round otherwise than passes over one. For every question the answer is
+written without drafting, then with every copy that lookup finds (passes of up to 8 tokens). Where
+the two part, the target's logits there are measured, and the drafted answer goes on along the plain
+one, so that every token counts. Along the same answers the logits of passes over 2 to 16 tokens are
+compared with those of single ones. Nothing depends on speed, so other programs may run.
+
+Called once for every model and way to run it; --type has llama.cpp's quantiser make that type of
+MODEL first. Every answer is kept in --folder: called again, it goes on where it was stopped, and
+--minutes ends it between two answers. --table prints what the folder has, with the hours that it
+took: a hundred answers on two cores take about 0.3 for the starter, 1.5 for 1.5B in Q4_K_M, and
+half as much again with --exact.
+
+    uv run python -m benchmarks.partings MODEL.gguf --folder DIR [--type f16] [--exact]
+    uv run python -m benchmarks.partings --table --folder DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.real_prompts import Question, questions
+from localspec.chat.conversation import Message, Role
+from localspec.chat.session.session import Session
+from localspec.engine.cancel import Cancel
+from localspec.engine.length.gamma import FixedGamma
+from localspec.engine.llama import build, machine
+from localspec.engine.llama.library import lib
+from localspec.engine.llama.log import start_backend
+from localspec.engine.record.find_parting import find_parting
+from localspec.engine.record.parting import NEAR_TIE
+from localspec.engine.record.round_record import GenerationRecord
+from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.params import Accept, SamplingParams
+from localspec.loading.load import load_session
+from localspec.loading.load_request import LoadRequest
+
+TYPES: Final = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "f16": 1, "bf16": 32, "q4_k_m": 15}
+"""Values of ``enum llama_ftype``."""
+GAMMA: Final = 7
+SIZES: Final = (2, 3, 4, 5, 8, 16)
+LONGEST: Final = 16
+DRAWN: Final = 60  # questions of each kind, of which the short ones are asked
+SHORT: Final = 900  # characters of a question
+EVERY: Final = 4  # answers, of which one has its logits compared
+
+Run = dict[str, Any]
+"""What is kept of one model run in one way; `answers` grows."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--type", choices=TYPES)
+    parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--answers", type=int, default=100)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=600.0)
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args()
+    if given.table or given.model is None:
+        runs = [json.loads(path.read_text("utf-8")) for path in sorted(given.folder.glob("*.json"))]
+        print("\n\n".join((counted(runs), compared(runs), *{run["machine"] for run in runs})))
+        return
+    given.folder.mkdir(parents=True, exist_ok=True)
+    model = typed(given.model, given.type, given.folder) if given.type else given.model
+    path = given.folder / f"{model.stem}{'.exact' if given.exact else ''}.json"
+    until = time.monotonic() + 60 * given.minutes
+    for run in answered(model, path, given.answers, given.tokens, exact=given.exact):
+        path.write_text(json.dumps(run, indent=1), "utf-8")
+        print(f"{path.stem}: {len(run['answers'])} of {given.answers}", file=sys.stderr, flush=True)
+        if time.monotonic() > until:
+            break
+
+
+def typed(source: Path, name: str, folder: Path) -> Path:
+    """`source` as this type, made by llama.cpp's quantiser unless it is there already."""
+    out = folder / f"{source.stem.rsplit('.', 1)[0]}.{name.upper()}.gguf"
+    if not out.exists():
+        start_backend()
+        params = lib.llama_model_quantize_default_params()
+        params.ftype, params.allow_requantize = TYPES[name], True
+        aside = out.with_suffix(".part")
+        if lib.llama_model_quantize(bytes(source), bytes(aside), ctypes.byref(params)):
+            raise SystemExit(f"{source} cannot be converted to {name}")
+        aside.replace(out)
+    return out
+
+
+def answered(model: Path, path: Path, answers: int, tokens: int, *, exact: bool) -> Iterator[Run]:
+    """The run so far, after every further answer."""
+    request = LoadRequest(
+        pair=str(model), draft="lookup", gamma=GAMMA, temp=0.0, ctx_size=4096, exact=exact
+    )
+    with closing(load_session(request, progress=lambda *_: None, cancel=Cancel())) as session:
+        loaded = session.pair.loaded.document()
+        session.pair.hold_threads(True)  # another number of threads rounds otherwise as well
+        run: Run = {"model": model.name, "exact": exact, "machine": machine(), "build": build()}
+        run |= {"loaded": loaded, "gamma": GAMMA, "answers": [], "logits": {}}
+        if path.exists():
+            run = json.loads(path.read_text("utf-8"))
+        if exact and loaded["exact"] == 1:
+            yield run  # two tokens already give other bits: it cannot be had
+            return
+        for at, question in enumerate(short(answers)):
+            if at >= len(run["answers"]):
+                run["answers"].append(one(session, question, tokens, run, at))
+                yield run
+
+
+def short(n: int) -> list[Question]:
+    """As many short questions of all kinds; the same ones every time."""
+    return [each for each in questions(DRAWN, seed=7) if len(each.turns[0]) < SHORT][:n]
+
+
+def one(session: Session, question: Question, tokens: int, run: Run, at: int) -> dict[str, Any]:
+    """One answer without drafting and with it."""
+    started, engine = time.monotonic(), session.engine
+    template = session.template
+    ids = template.tokenize(template.render([Message(Role.USER, question.turns[0])]))
+    plain = written(engine, ids, tokens, 0)
+    begun, partings, drafts = len(ids), [], []
+    end = len(plain.tokens)
+    while begun < end:
+        drafted = written(engine, plain.tokens[:begun], end - begun + 1, GAMMA)
+        found = find_parting(engine, plain, drafted, Cancel())
+        parted = end if found is None else len(ids) + found.at
+        drafts += [each for each in drafted.rounds if each.drafted and each.position <= parted]
+        begun = parted + 1
+        if found is not None:
+            partings.append([found.at, found.margin])
+    if at % EVERY == 0:
+        for size, sums in differences(engine, plain).items():
+            before = run["logits"].get(str(size), [0, 0.0, 0.0])
+            more = before[0] + sums[0], before[1] + sums[1], max(before[2], sums[2])
+            run["logits"][str(size)] = list(more)
+    return {
+        "kind": question.kind,
+        "prompt": len(ids),
+        "tokens": plain.written,
+        "drafted": sum(len(each.drafted) for each in drafts),
+        "accepted": sum(each.verdict.accepted for each in drafts),
+        "in_drafts": sum(each.figures.emitted for each in drafts),
+        "partings": partings,
+        "seconds": time.monotonic() - started,
+    }
+
+
+def written(engine: Engine, ids: Sequence[int], tokens: int, gamma: int) -> GenerationRecord:
+    """The record of a greedy continuation with drafts of `gamma` tokens."""
+    for _ in engine.prefill(ids, Cancel(), follow_clock=False):
+        pass
+    how = GenerateSettings(
+        sampling=SamplingParams(temperature=0.0), accept=Accept.MATCH, n_predict=tokens
+    )
+    for _ in engine.generate(ids, how, FixedGamma(gamma), Cancel()):
+        pass
+    record = engine.recorder.generation
+    if record is None:
+        raise AssertionError("nothing was generated")
+    return record
+
+
+def differences(engine: Engine, plain: GenerationRecord) -> dict[int, tuple[int, float, float]]:
+    """How many logits, their squared differences from single passes, and the largest, by size."""
+    target, depth = engine.target, len(plain.tokens) - LONGEST
+    if depth < plain.begun:
+        return {}
+    for _ in engine.prefill(plain.tokens[: depth + 1], Cancel(), follow_clock=False):
+        pass
+    rest, found = plain.tokens[depth:], {}
+    singles = np.stack([target.decode([token], 1)[0].copy() for token in rest])
+    for size in SIZES:
+        target.truncate(depth)
+        off = np.abs(target.decode(rest[:size], size) - singles[:size])
+        squares = float(np.square(off, dtype=np.float64).sum())
+        found[size] = (off.size, squares, float(off.max()))
+    return found
+
+
+def counted(runs: Sequence[Run]) -> str:
+    """The partings of every run."""
+    lines = [
+        "| model | way | answers | tokens | of these from passes with a draft | partings"
+        " | per 1,000 tokens | margin: median | largest | hours |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        answers = run["answers"]
+        tokens = sum(each["tokens"] for each in answers)
+        margins = [margin for each in answers for _, margin in each["partings"]]
+        known = sorted(margin for margin in margins if margin is not None)
+        hours = sum(each["seconds"] for each in answers) / 3600
+        spread = (f"{median(known):.3f}", f"{known[-1]:.3f}") if known else ("", "")
+        cells = (
+            *(run["model"].removesuffix(".gguf"), way(run), len(answers), f"{tokens:,}"),
+            f"{sum(each['in_drafts'] for each in answers):,}",
+            f"{len(margins)}",
+            f"{1000 * len(margins) / tokens:.2f}" if tokens else "",
+            *(*spread, f"{hours:.2f}"),
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+        far = [margin for margin in known if margin > NEAR_TIE]
+        if far or len(known) < len(margins):
+            print(f"{run['model']}: no near ties: {far}", file=sys.stderr)
+    return "\n".join(lines)
+
+
+def compared(runs: Sequence[Run]) -> str:
+    """Differences of logits, rms (largest), by size of the pass."""
+    lines = [
+        f"| model | way | {' | '.join(f'{size} tokens' for size in SIZES)} |",
+        f"|{'---|' * (2 + len(SIZES))}",
+    ]
+    for run in runs:
+        if run["logits"]:
+            cells = [
+                f"{(squares / n) ** 0.5:.2g} ({most:.2g})"
+                for n, squares, most in map(run["logits"].get, map(str, SIZES))
+            ]
+            name = run["model"].removesuffix(".gguf")
+            lines.append(f"| {name} | {way(run)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def way(run: Run) -> str:
+    """How it ran, in words."""
+    if not run["exact"]:
+        return "default"
+    longest = run["loaded"]["exact"]
+    return f"`--exact`, passes of up to {longest}" if longest > 1 else "`--exact` cannot be had"
+
+
+if __name__ == "__main__":
+    main()
