@@ -15,7 +15,7 @@ import pytest
 from localspec.bench import benchmark
 from localspec.bench.benchmark import arms_of, bench
 from localspec.bench.picture import draw
-from localspec.bench.prompt_sets import BenchPrompt, BenchRequest, PromptSet
+from localspec.bench.prompt_sets import QUICK, BenchPrompt, BenchRequest, PromptSet
 from localspec.bench.report_files import document
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, BenchReport
 from localspec.bench.runner import BeforeAsking, Runner
@@ -145,6 +145,16 @@ def test_a_prompt_longer_than_the_context_is_left_out_and_said(session: Session)
     assert report.too_long == ("long-1",)
     assert {each.prompt for each in report.runs} == {"line-1"}
     assert any("longer than the context" in line for line in report.verdict)
+
+
+def test_a_quick_bench_asks_what_its_drafters_are_for(session: Session) -> None:
+    kinds = ("edit", "conversion", "chat")
+    asked = tuple(BenchPrompt(f"{kind}-1", kind, "one and two") for kind in kinds)
+    prompts = PromptSet(QUICK, asked, ignore_end=True)
+    report = run(session, request(prompts, repeats=1, n_predict=8))
+    assert {each.kind for each in report.runs} == {"edit", "chat"}  # a model drafts
+    assert report.settings["kinds"] == ["edit", "chat"]
+    assert report.prompts == 2
 
 
 def test_stopping_keeps_what_is_done(session: Session) -> None:
