@@ -23,7 +23,7 @@ import ctypes
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -53,6 +53,7 @@ TYPES: Final = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "f16": 1, "bf16": 32, "q4_k_m":
 GAMMA: Final = 7
 SIZES: Final = (2, 3, 4, 5, 8, 16)
 LONGEST: Final = 16
+SHOWN: Final = (2, 4, 8, 16)
 DRAWN: Final = 60  # questions of each kind, of which the short ones are asked
 SHORT: Final = 900  # characters of a question
 EVERY: Final = 4  # answers, of which one has its logits compared
@@ -74,7 +75,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.table or given.model is None:
         runs = [json.loads(path.read_text("utf-8")) for path in sorted(given.folder.glob("*.json"))]
-        print("\n\n".join((counted(runs), compared(runs), *{run["machine"] for run in runs})))
+        print("\n\n".join((table(runs), *{run["machine"] for run in runs})))
         return
     given.folder.mkdir(parents=True, exist_ok=True)
     model = typed(given.model, given.type, given.folder) if given.type else given.model
@@ -192,57 +193,58 @@ def differences(engine: Engine, plain: GenerationRecord) -> dict[int, tuple[int,
     return found
 
 
-def counted(runs: Sequence[Run]) -> str:
-    """The partings of every run."""
-    lines = [
-        "| model | way | answers | tokens | of these from passes with a draft | partings"
-        " | per 1,000 tokens | margin: median | largest | hours |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+def table(runs: Sequence[Run]) -> str:
+    """A row for every model: partings and logits by default, and partings with ``--exact``."""
+    head = "weights", "answers", "tokens", "partings per 1,000 tokens (margins: median, largest)"
+    sizes = [f"{size} tokens" for size in SHOWN]
+    lines = [f"| {' | '.join((*head, *sizes, '`--exact`'))} |", f"|{'---|' * (5 + len(SHOWN))}"]
+    exact = {run["model"]: run for run in runs if run["exact"]}
     for run in runs:
-        answers = run["answers"]
-        tokens = sum(each["tokens"] for each in answers)
-        margins = [margin for each in answers for _, margin in each["partings"]]
-        known = sorted(margin for margin in margins if margin is not None)
-        hours = sum(each["seconds"] for each in answers) / 3600
-        spread = (f"{median(known):.3f}", f"{known[-1]:.3f}") if known else ("", "")
-        cells = (
-            *(run["model"].removesuffix(".gguf"), way(run), len(answers), f"{tokens:,}"),
-            f"{sum(each['in_drafts'] for each in answers):,}",
-            f"{len(margins)}",
-            f"{1000 * len(margins) / tokens:.2f}" if tokens else "",
-            *(*spread, f"{hours:.2f}"),
-        )
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-        far = [margin for margin in known if margin > NEAR_TIE]
-        if far or len(known) < len(margins):
-            print(f"{run['model']}: no near ties: {far}", file=sys.stderr)
-    return "\n".join(lines)
+        if not run["exact"]:
+            answers, tokens, partings = sums(run)
+            cells = (
+                answers,
+                f"{tokens:,}",
+                f"{1000 * len(partings) / tokens:.1f}{spread(partings)}",
+            )
+            other = exact_cell(exact.get(run["model"]))
+            rows = (run["model"].removesuffix(".gguf"), *cells, *map(logits(run), SHOWN), other)
+            lines.append(f"| {' | '.join(map(str, rows))} |")
+    hours = sum(each["seconds"] for run in runs for each in run["answers"]) / 3600
+    return "\n".join([*lines, f"\n{hours:.1f} hours"])
 
 
-def compared(runs: Sequence[Run]) -> str:
-    """Differences of logits, rms (largest), by size of the pass."""
-    lines = [
-        f"| model | way | {' | '.join(f'{size} tokens' for size in SIZES)} |",
-        f"|{'---|' * (2 + len(SIZES))}",
-    ]
-    for run in runs:
-        if run["logits"]:
-            cells = [
-                f"{(squares / n) ** 0.5:.2g} ({most:.2g})"
-                for n, squares, most in map(run["logits"].get, map(str, SIZES))
-            ]
-            name = run["model"].removesuffix(".gguf")
-            lines.append(f"| {name} | {way(run)} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def sums(run: Run) -> tuple[int, int, list[float]]:
+    """Answers, their tokens, and the margins of their partings."""
+    answers = run["answers"]
+    margins = [margin for each in answers for _, margin in each["partings"]]
+    far = [margin for margin in margins if margin is None or margin > NEAR_TIE]
+    if far:
+        print(f"{run['model']}: no near ties: {far}", file=sys.stderr)
+    return len(answers), sum(each["tokens"] for each in answers), margins
 
 
-def way(run: Run) -> str:
-    """How it ran, in words."""
-    if not run["exact"]:
-        return "default"
-    longest = run["loaded"]["exact"]
-    return f"`--exact`, passes of up to {longest}" if longest > 1 else "`--exact` cannot be had"
+def spread(margins: Sequence[float]) -> str:
+    """The median and the largest of these margins."""
+    return f" ({median(margins):.2f}, {max(margins):.2f})" if margins else ""
+
+
+def logits(run: Run) -> Callable[[int], str]:
+    """For a size of a pass: the differences of its logits from single ones, rms (largest)."""
+
+    def cell(size: int) -> str:
+        n, squares, most = run["logits"].get(str(size), (0, 0.0, 0.0))
+        return f"{(squares / n) ** 0.5:.2g} ({most:.2g})" if n else ""
+
+    return cell
+
+
+def exact_cell(run: Run | None) -> str:
+    """What was found with ``--exact``."""
+    if run is None or run["loaded"]["exact"] == 1:
+        return "cannot be had" if run else ""
+    answers, tokens, partings = sums(run)
+    return f"{len(partings)} in {tokens:,} tokens ({answers} answers)"
 
 
 if __name__ == "__main__":
