@@ -202,14 +202,11 @@ def table(runs: Sequence[Run]) -> str:
     for run in runs:
         if not run["exact"]:
             answers, tokens, partings = sums(run)
-            cells = (
-                answers,
-                f"{tokens:,}",
-                f"{1000 * len(partings) / tokens:.1f}{spread(partings)}",
-            )
+            rate = f"{1000 * len(partings) / tokens:.1f}{spread(partings)}"
+            cells = run["model"].removesuffix(".gguf"), answers, f"{tokens:,}", rate
             other = exact_cell(exact.get(run["model"]))
-            rows = (run["model"].removesuffix(".gguf"), *cells, *map(logits(run), SHOWN), other)
-            lines.append(f"| {' | '.join(map(str, rows))} |")
+            row = map(str, (*cells, *map(logits(run), SHOWN), other))
+            lines.append(f"| {' | '.join(row)} |")
     hours = sum(each["seconds"] for run in runs for each in run["answers"]) / 3600
     return "\n".join([*lines, f"\n{hours:.1f} hours"])
 
