@@ -25,6 +25,7 @@ MOST_TEXT, MOST_BUILD, MOST_SIZE = 160, 1000, 64
 """Characters of a text and of the build, tokens of a pass."""
 
 PRIVATE: Final = re.compile(r"://|\w@\w|\\|(^|[\s\"'(=])(~|/|[A-Za-z]:)[^\s]*/|<|>")
+_POINT: Final = re.compile(r"\[\s+(\d+),\s+([\d.e-]+)\s+\]")  # of T(n), on lines of its own
 _SHORT: Final = 3  # letters of a name that would be found in any text
 
 
@@ -183,4 +184,5 @@ def _own_names() -> set[str]:
 
 def to_json(found: SharedReport) -> str:
     """The document, as it is written and shown."""
-    return msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n"
+    text = msgspec.json.format(msgspec.json.encode(found), indent=1).decode()
+    return _POINT.sub(r"[\1, \2]", text) + "\n"
