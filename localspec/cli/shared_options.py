@@ -90,7 +90,8 @@ GPU_LAYERS = option(
 EXACT: Option = click.option(
     "--exact",
     is_flag=True,
-    help="Drafting changes no bit: single tokens by one thread, flash attention, shorter drafts.",
+    help="Drafting changes no bit: single tokens by one thread, flash attention, shorter drafts."
+    " Without it passes of other sizes round differently, which changes a token at near ties.",
 )
 
 CTX_SIZE = option("-c --ctx-size", click.IntRange(0, 2**31 - 1), "Context size in tokens.")
@@ -251,8 +252,8 @@ _DRAFTING: tuple[Option, ...] = (
         "--accept",
         click.Choice(["match", "coupled", "token", "block"]),
         "The acceptance rule; all of them keep the target's distribution. 'coupled': the"
-        " same seed gives the same text with speculation on or off.  [default: match at"
-        " temperature 0, coupled with --seed, else block]",
+        " same seed gives the same text with speculation on or off, up to rounding (--exact)."
+        "  [default: match at temperature 0, coupled with --seed, else block]",
         None,
     ),
     option(
