@@ -21,6 +21,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from localspec.chat.events import RoundText
 from localspec.cli.machine.worker import _how_to_reach
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import acquaint, measure
@@ -513,6 +514,9 @@ def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat(moment: float)
         assert len(left_out) == 1
         assert endpoint in left_out[0]
         chat.ask("Tell me a story.")
+        while not isinstance(chat.until(m.TurnReported).event, RoundText):
+            pass
+        chat.engine.stop()  # it would go on as long
         assert chat.until(m.TurnOver).error is None
         chat.engine.shut_down()
         assert chat.engine.join(20)
