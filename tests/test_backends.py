@@ -53,6 +53,7 @@ def started_anew(monkeypatch: pytest.MonkeyPatch, devices: int) -> list[Any]:
     steps: list[Any] = []
     registry = Registry(devices, steps)
     monkeypatch.setattr(log, "ggml_library", lambda _name: registry)
+    monkeypatch.setattr(log, "load_shared_library", lambda name, _folder: steps.append(name))
     monkeypatch.setattr(lib, "llama_backend_init", lambda: steps.append("init"))
     monkeypatch.setattr(log, "_started", False)
     return steps
@@ -64,7 +65,7 @@ def test_backends_are_loaded_from_the_package_before_llama_cpp_looks_for_them(
     steps = started_anew(monkeypatch, devices=1)
     start_backend()
     start_backend()
-    assert steps == [os.fsencode(library_folder()), "init"]
+    assert steps == [os.fsencode(library_folder()), "ggml-rpc", "init"]
 
 
 def test_without_one_for_this_processor_llama_cpp_does_not_look_elsewhere(

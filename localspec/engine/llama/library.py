@@ -14,7 +14,7 @@ from pathlib import Path
 from localspec.errors import EngineError
 from localspec.safe_text import reason
 
-__all__ = ["AGAIN", "ggml_library", "lib", "library_folder", "llama_cpp"]
+__all__ = ["AGAIN", "ggml_library", "lib", "library_folder", "llama_cpp", "load_shared_library"]
 
 _PATH = "LLAMA_CPP_LIB_PATH"
 AGAIN = "install llama-cpp-python again: uv sync --reinstall-package llama-cpp-python"

@@ -13,7 +13,13 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
-from localspec.engine.llama.library import AGAIN, ggml_library, lib, library_folder
+from localspec.engine.llama.library import (
+    AGAIN,
+    ggml_library,
+    lib,
+    library_folder,
+    load_shared_library,
+)
 from localspec.errors import EngineError
 
 # enum ggml_log_level
@@ -130,3 +136,7 @@ def _load_backends() -> None:
                 f"no backend of llama.cpp in {library_folder()} can run on this processor",
                 f"{AGAIN[0].upper()}{AGAIN[1:]}.",
             )
+        # Going on without a worker takes RPC out of the registry and puts it back, which must not
+        # unmap its code.
+        with suppress(FileNotFoundError):
+            load_shared_library("ggml-rpc", library_folder())
