@@ -57,9 +57,11 @@ class Terminal:
         )  # fmt: skip
 
     def read(self) -> None:
-        """Read what has come, in small parts: a screen that is there for a moment is seen."""
+        """Read all that has come: half a frame lacks texts that neither screen lacks."""
         try:
-            data: Any = self.child.read_nonblocking(4096, timeout=0.05)  # bytes: no encoding is set
+            data: Any = self.child.read_nonblocking(
+                65536, timeout=0.05
+            )  # bytes: no encoding is set
         except (pexpect.TIMEOUT, pexpect.EOF):
             return
         self.raw += data
