@@ -613,8 +613,9 @@ def test_rm_removes_what_no_other_pair_uses(hub_world: World, pair: tuple[Repo, 
 
 
 def test_rm_of_all_removes_pairs_and_names_the_folders_that_stay(
-    hub_world: World, pair: tuple[Repo, Repo]
+    hub_world: World, pair: tuple[Repo, Repo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "measured"))
     hub_world.run("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF", "--name", "one")
     hub_world.run("pull", "ann/Small-GGUF", "--draft", "none", "--name", "two")
     (installed.folder() / "hurt.json").write_text("{")

@@ -340,7 +340,7 @@ def test_a_bench_compares_it(
 ) -> None:
     """Its context is made for a target that another session uses already."""
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
-    monkeypatch.setattr(benchmark, "CALM_S", 0.0)
+    monkeypatch.setattr(benchmark, "wait_for_calm", lambda *_: 0.0)
     one = PromptSet("one", toy.questions(1).prompts, ignore_end=True)
     wanted = BenchRequest(
         prompts=one,

@@ -924,7 +924,7 @@ def test_a_bench_takes_mtp_wherever_it_is_named(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(benchmark, "CALM_S", 0.0)
+    monkeypatch.setattr(benchmark, "wait_for_calm", lambda *_: 0.0)
     target = WITHIN[kind](tmp_path / "mtp.gguf")
     options = LoadRequest(pair=str(target), draft="lookup", threads=1, ctx_size=256, gamma=2)
     one = PromptSet("one", toy.questions(1).prompts, ignore_end=True)

@@ -92,7 +92,7 @@ def test_a_change_to_another_pair_parses_each_header_once(
 def test_a_bench_of_several_drafts_parses_each_header_once(
     parsed: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(benchmark, "CALM_S", 0.0)
+    monkeypatch.setattr(benchmark, "wait_for_calm", lambda *_: 0.0)
     drafts = ("lookup", str(toy.DRAFT), str(toy.EAGLE3))
     wanted = BenchRequest(
         prompts=PromptSet("one", toy.questions(1).prompts, ignore_end=True),
