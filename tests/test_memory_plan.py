@@ -165,6 +165,9 @@ def test_it_grows_no_further_than_the_model_was_trained_for() -> None:
     for trained, n_ctx in ((0, DEFAULT_CTX), (2048, 2048), (12_000, 12_000), (1 << 20, 32_768)):
         found = plan(replace(model(), trained=trained), SMALL, free, UserLimits())
         assert found.target.n_ctx == n_ctx
+    for trained, n_ctx in ((2048, DEFAULT_CTX), (16_384, 16_384)):  # a draft's
+        found = plan(model(), replace(SMALL, trained=trained), free, UserLimits())
+        assert found.target.n_ctx == n_ctx
     assert chosen(free, UserLimits(n_ctx=4096)).target.n_ctx == 4096
 
 

@@ -243,6 +243,7 @@ def test_of_a_loaded_model_the_weights_in_its_file_count(toy_target: Path, tmp_p
         *(("a-Q4_K_M.gguf", 4.86), ("a-UD-Q4_K_XL.gguf", 4.86), ("a-Q6_K.gguf", 6.56)),
         *(("a-IQ3_XXS.gguf", 3.06), ("a-Q3_K_M.gguf", 3.9), ("a-UD-Q2_K_XL.gguf", 3.0)),
         *(("a-MXFP4_MOE.gguf", 4.5), ("a-TQ1_0.gguf", 1.69), ("a.gguf", 0), ("", 0)),
+        ("a-Q4_0_4_8.gguf", 0),
     ],
 )
 def test_bits_of_a_weight_are_about_known_from_a_files_name(file: str, bits: float) -> None:

@@ -90,7 +90,7 @@ GPU_LAYERS = option(
 EXACT: Option = click.option(
     "--exact",
     is_flag=True,
-    help="Drafting changes no bit: single tokens by one thread, flash attention, shorter drafts."
+    help="Bit for bit as without drafting, where passes agree: one thread, shorter drafts."
     " Without it passes of other sizes round differently, which changes a token at near ties.",
 )
 

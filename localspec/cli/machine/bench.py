@@ -81,7 +81,7 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 @click.option(
     "--quick",
     is_flag=True,
-    help="In a calm minute, on what this drafter is for.",
+    help="About a minute, on the kinds of text that this drafter suits.",
 )
 @with_options(CTX_SIZE)
 @option("-t --threads", click.IntRange(1, MAX_THREADS), "CPU threads.")

@@ -138,5 +138,5 @@ def _load_backends() -> None:
             )
         # Going on without a worker takes RPC out of the registry and puts it back, which must not
         # unmap its code.
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, RuntimeError):
             load_shared_library("ggml-rpc", library_folder())

@@ -212,7 +212,10 @@ class _Planner:
             return None
         best, usual = next(self.candidates()), usual_context(self.target)
         there = self.placed(best)
-        for n_ctx in _halvings(largest_context(self.target, self.free)):
+        most = largest_context(self.target, self.free)
+        if self.draft is not None and self.draft.trained:
+            most = min(most, self.draft.trained)  # beyond it, a draft guesses worse
+        for n_ctx in _halvings(most):
             if n_ctx <= usual:
                 break
             tried = self.placed(replace(best, n_ctx=n_ctx))

@@ -63,6 +63,8 @@ def quant_bits(quant: str) -> float:
     A name with a K means a mixture: mostly the type with that digit, plus half a bit for scales,
     and some finer types.
     """
+    if re.fullmatch(r"Q\d_\d_\d_\d", quant, re.I):
+        return 0.0  # a type that llama.cpp no longer reads
     exact = _BITS.get(quant.upper())
     digit = re.search(r"(?:Q|FP)(\d)", quant, re.I)
     return exact or (int(digit[1]) + 0.75 if digit else 0.0)
