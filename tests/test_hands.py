@@ -43,6 +43,7 @@ def ask(chat: Terminal, question: str) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_other_programs_call_the_commands(
     start: Callable[..., Terminal], tmp_path: Path
 ) -> None:

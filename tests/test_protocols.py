@@ -202,7 +202,7 @@ def asked_all(served: Serving, talk: Talk, **more: Any) -> list[Heard]:
     return answers
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(300))
 def test_a_conversation_is_answered_alike_in_all_protocols(served: Serving, seed: int) -> None:
     talk = drawn(seed)
@@ -324,6 +324,7 @@ def test_a_call_goes_to_the_client_and_its_result_comes_back(
     assert last.output_text == text
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("path", PATHS)
 def test_the_turns_of_an_agent_read_only_what_is_new(path: str) -> None:
     """The toy lays its calls out in its own way: what it wrote itself is read once more."""

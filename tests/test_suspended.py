@@ -31,6 +31,7 @@ def test_an_answer_goes_on_where_the_machine_slept(
     chat.leave()
 
 
+@pytest.mark.slow
 def test_a_download_goes_on_where_the_machine_slept(tmp_path: Path) -> None:
     name = "big-Q8_0.gguf"
     with world(tmp_path) as found:

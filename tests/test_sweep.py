@@ -24,7 +24,7 @@ def seeded() -> int:
     return seed
 
 
-@pytest.mark.parametrize("count", [30, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [15, pytest.param(300, marks=pytest.mark.slow)])
 def test_files_of_odd_encodings_are_read_or_refused_in_words(count: int, tmp_path: Path) -> None:
     assert hostile_files.attack(seeded(), count, tmp_path) == []
 
