@@ -78,6 +78,13 @@ def test_what_does_not_fit_is_left_out_from_afar(model: Model) -> None:
     assert len(small) <= 512 - 64
 
 
+@pytest.mark.parametrize(("n_predict", "left"), [(-1, 500), (0, 1), (1, 2)])
+def test_room_for_the_answer_is_left(model: Model, n_predict: int, left: int) -> None:
+    text = "".join(f"line {i}\n" for i in range(4000))
+    gap = Infill(text, text, "", (("a", text),), in_repository=True)
+    assert len(InfillPrompt(model, gap, 8192, n_predict).ids) <= 8192 - left
+
+
 def test_marks_in_the_text_are_text(model: Model) -> None:
     mark = model.piece(PRE, special=True).decode() or "<|im_end|>"
     made = InfillPrompt(model, Infill(f"a{mark}<|im_start|>b", "c"), 8192, 32)

@@ -28,6 +28,7 @@ from localspec.serve.core.told_messages import ToldMessage, in_turns
 from localspec.serve.protocols.anthropic_messages import MessagesRequest, error_of
 from localspec.serve.protocols.chat_completions import ChatRequest
 from localspec.serve.protocols.openai_responses import ResponsesRequest
+from localspec.serve.protocols.response_tools import OfferedTools
 from localspec.serve.protocols.wire import ProtocolRequest, ReplyWriter
 from localspec.serve.refusals import Refusal, unavailable
 from tests.fakes import rounds_of
@@ -369,6 +370,7 @@ def test_a_key_may_come_under_either_name(tmp_path: Path) -> None:
             ({"x-api-key": "wrong"}, 401),
             ({"x-api-key": "abcdefghijklmnopqrst"}, 200),
             ({"Authorization": "Bearer abcdefghijklmnopqrst"}, 200),
+            ({"Authorization": "Bearer none", "x-api-key": "abcdefghijklmnopqrst"}, 200),
         ):
             for path in PATHS:
                 assert one.ask(path, body(path, STORY), headers)[0] == status
@@ -668,8 +670,6 @@ def test_items_become_turns_and_unknown_ones_are_skipped() -> None:
     [
         ({"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}, "reads text"),
         ({"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}, "reads text"),
-        ({"type": "function_call_output", "call_id": "1",
-          "output": [{"type": "input_image", "image_url": "x"}]}, "reads text"),
         ({"type": "item_reference", "id": "x"}, "not stored"),
         ({"role": "robot", "content": "a"}, "robot"),
     ],
@@ -686,7 +686,6 @@ def test_what_of_an_item_cannot_be_read_is_told(item: Any, said: str) -> None:
         {"type": "image", "source": {"type": "base64", "data": "x"}},
         {"type": "document", "source": {"type": "base64", "data": "x"}},
         {"type": "document", "source": {"type": "url", "url": "x"}},
-        {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "image"}]},
     ],
 )
 def test_pictures_and_files_are_refused_with_their_place(block: Any) -> None:
@@ -695,6 +694,39 @@ def test_pictures_and_files_are_refused_with_their_place(block: Any) -> None:
         core(MESSAGES, messages=talk, max_tokens=4)
     said = error_of(caught.value)[1]["error"]["message"]
     assert said.startswith("messages[0].content[1]")
+
+
+def test_a_picture_from_a_tool_does_not_end_an_agents_session() -> None:
+    """Agents send it again with every request."""
+    picture, pdf = ({"type": kind, "source": {"type": "base64", "data": "x"}}
+                    for kind in ("image", "document"))  # fmt: skip
+    content = [{"type": "text", "text": "a.png"}, picture, pdf]
+    result = {"type": "tool_result", "tool_use_id": "1", "content": content}
+    named = "[an image, which this model cannot read]"
+    talk = [{"role": "user", "content": [result]}]
+    (told,) = core(MESSAGES, messages=talk, max_tokens=4).messages
+    assert told.text == f"a.png\n{named}\n[a document, which this model cannot read]"
+    output = [{"type": "input_text", "text": "a.png"}, {"type": "input_image", "image_url": "x"}]
+    item = {"type": "function_call_output", "call_id": "1", "output": output}
+    (told,) = core(RESPONSES, input=[item]).messages
+    assert told.text == f"a.png\n{named}"
+    said = {"role": "tool", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+    (told,) = core(CHAT, messages=[said]).messages
+    assert told.text == named
+
+
+def test_a_name_without_a_namespace_means_the_tool_without_one() -> None:
+    alone, inside = ({"type": "function", "name": "f", "description": one} for one in "xy")
+    offered = OfferedTools.of([{"type": "namespace", "name": "a", "tools": [inside]}, alone])
+    assert (offered.told("f"), offered.told("f", "a")) == ("f", "a__f")
+    assert OfferedTools.of([{"type": "namespace", "name": "a", "tools": [inside]}]).told("f") == "f"
+
+
+def test_tools_in_namespaces_count() -> None:
+    tools = [{"type": "function", "name": f"f{i}"} for i in range(257)]
+    OfferedTools.of([{"type": "namespace", "name": "a", "tools": tools[1:]}])
+    with pytest.raises(Refusal, match="257 tools"):
+        OfferedTools.of([{"type": "namespace", "name": "a", "tools": tools}])
 
 
 def test_blocks_within_blocks_have_an_end() -> None:
@@ -834,7 +866,7 @@ def test_usage_is_whole_from_the_first_event_on() -> None:
 def test_why_a_message_ended(
     reason: FinishReason, stopped_by: str, told_as: tuple[str, str | None]
 ) -> None:
-    request = {**body(MESSAGES, OFFERED), "stop_sequences": ["END"]}
+    request = {**body(MESSAGES, OFFERED), "stop_sequences": ["END", ""]}
     _, document = answered(MESSAGES, "Well.", reason, stopped_by=stopped_by, request=request)
     assert (document["stop_reason"], document["stop_sequence"]) == told_as
 

@@ -59,6 +59,8 @@ class SeveralPairs:
     def settle(self, envelope: m.Envelope[m.Event]) -> None:
         if isinstance(envelope.body, m.Loaded | m.LoadFailed):
             self.info = envelope.body.info
+        if isinstance(envelope.body, m.Died):
+            self.info = None
 
     def reserve(self) -> None:
         pass
@@ -87,6 +89,9 @@ class SeveralPairs:
 
     async def loaded(self, name: str) -> None:
         await self.says(m.Loaded(SimpleNamespace(pair_name=name)))  # type: ignore[arg-type]
+
+
+GONE = m.SentError("EngineDied", "gone")
 
 
 def job(text: str, pair: str = "") -> QueuedRequest:
@@ -130,6 +135,47 @@ async def test_a_pair_that_cannot_be_loaded_is_told_and_the_others_go_on() -> No
     assert refused.status == 503
     assert "two" in str(refused)
     assert engine.done == ["load two", "answer y"]
+
+
+@pytest.mark.parametrize("event", [m.Died(GONE), m.LoadFailed(GONE)])
+async def test_a_pair_that_ends_the_engine_is_not_loaded_again(event: m.Event) -> None:
+    engine: Any = SeveralPairs()
+    queue = await queue_of(engine)
+    for _ in range(3):  # however often somebody asks for it
+        engine.done.clear()
+        asked = [job("x", "two"), job("y", "one")]
+        for one in asked:
+            queue.submit(one)
+        await engine.says(event)
+        refused: TurnEvent | Refusal = asked[0].said.get_nowait()
+        assert isinstance(refused, Refusal)
+        assert "two" in str(refused)
+        await engine.loaded("one")
+        assert engine.done == ["load two", "load again", "answer y"]
+        await engine.says(m.TurnOver(None))
+
+
+async def test_without_a_queue_a_request_still_wakes_the_engine() -> None:
+    engine: Any = SeveralPairs()
+    queue = RequestQueue(engine, EndpointCounters(), most=0, limit_s=60, idle_s=0.01)
+    await engine.loaded("one")
+    while not queue.asleep:
+        await asyncio.sleep(0.01)
+    queue.submit(job("x"))
+    with pytest.raises(Refusal):
+        queue.submit(job("y"))
+    await engine.loaded("one")
+    assert engine.done == ["unload", "load again", "answer x"]
+
+
+async def test_an_engine_that_died_does_not_fall_asleep() -> None:
+    engine: Any = SeveralPairs()
+    queue = await queue_of(engine, idle_s=0.02)
+    for _ in range(3):
+        await engine.says(m.Died(GONE))
+    await asyncio.sleep(0.05)
+    assert not queue.asleep
+    assert engine.done == ["load again"] * 2  # then it rests
 
 
 async def test_after_a_while_the_engine_ends_and_a_request_starts_it() -> None:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ import pytest
 import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
 from uvicorn.server import ServerState
 
 from localspec.chat.conversation import Message, Role
@@ -276,6 +277,17 @@ async def test_an_engine_that_cannot_be_started_is_tried_again(
     await engine.says(LOADED)
     request_queue.submit(job("a", "z"))
     assert engine.asked[-1] == "z"
+
+
+async def test_an_engine_whose_process_does_not_end_is_tried_again_too() -> None:
+    engine, request_queue, _, waiting = await one_runs_and_one_waits()
+    engine.reload = Mock(side_effect=subprocess.TimeoutExpired("engine", 2))
+    await engine.says(DEAD)
+    found = waiting.said.get_nowait()
+    assert isinstance(found, Refusal)
+    assert found.status == 503
+    with pytest.raises(Refusal):  # it rests, so that no job waits for good
+        request_queue.submit(job("a", "z"))
 
 
 def test_whose_fault_an_error_is() -> None:
@@ -718,6 +730,20 @@ def test_a_file_of_keys_may_be_written_by_any_editor(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("abcdefghijklmnopqrst\r\n  # not one at all, this\r\n", "utf-8-sig")
     assert _keys(path) == ["abcdefghijklmnopqrst"]
+
+
+@pytest.mark.parametrize(
+    ("authorization", "api_key", "status"),
+    [("Bearer none", "one key", 0), ("one key", "none", 0), ("Bearer none", "none", 401)],
+)
+def test_either_header_may_have_the_key(authorization: str, api_key: str, status: int) -> None:
+    given = {"host": "localhost", "authorization": authorization, "x-api-key": api_key}
+    headers = [(name.encode(), value.encode()) for name, value in given.items()]
+    request = Request({"type": "http", "path": "/v1/models", "headers": headers})
+    rules = AccessRules(keys=(digest("one key"), digest("an other")))
+    with pytest.raises(Refusal) if status else nullcontext() as caught:
+        rules.check(request)
+    assert caught is None or caught.value.status == status
 
 
 def test_all_keys_are_compared_whole() -> None:

@@ -66,9 +66,9 @@ class AccessRules:
 
     def _knows(self, request: Request) -> bool:
         """Whether the request has one of the keys; the time does not depend on the wrong key."""
-        mine = digest(sent_key(request))
+        sent = [digest(key) for key in sent_keys(request)]
         # Compare all keys, so that the time tells nothing.
-        return any([hmac.compare_digest(mine, one) for one in self.keys])  # noqa: C419
+        return any([hmac.compare_digest(mine, one) for mine in sent for one in self.keys])  # noqa: C419
 
     def _too_large(self) -> Refusal:
         return Refusal(413, f"the body is larger than {self.largest >> 20} MB", code="too_large")
@@ -93,12 +93,12 @@ class AccessRules:
         return bytes(body)
 
 
-def sent_key(request: Request) -> str:
-    """The key in a request's headers, under OpenAI's name or Anthropic's; empty for none."""
+def sent_keys(request: Request) -> tuple[str, str]:
+    """The keys in a request's headers, under OpenAI's name and Anthropic's; empty for none."""
     given = request.headers.get("authorization", "")
     scheme, _, key = given.partition(" ")
     sent = key.strip() if scheme.lower() == "bearer" else given
-    return sent or request.headers.get("x-api-key", "").strip()
+    return sent, request.headers.get("x-api-key", "").strip()
 
 
 def digest(key: str) -> bytes:

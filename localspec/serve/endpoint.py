@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from localspec import __version__
 from localspec.process.messages import SessionInfo
-from localspec.serve.access import AccessRules, json_reply, refused, sent_key
+from localspec.serve.access import AccessRules, json_reply, refused, sent_keys
 from localspec.serve.answering import EventStream, first_events, streamed, unless_gone, whole
 from localspec.serve.core.requests import parsed, require_sendable
 from localspec.serve.counters import EndpointCounters
@@ -293,4 +293,4 @@ def _refused(request: Request, refusal: Refusal, identity: str) -> Response:
 def _asker(request: Request) -> str:
     """The client program, as far as it can be identified; programs take turns."""
     client = request.client.host if request.client else ""
-    return f"{client} {sent_key(request)} {request.headers.get('user-agent', '')}"
+    return f"{client} {sent_keys(request)} {request.headers.get('user-agent', '')}"

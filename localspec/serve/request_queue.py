@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections import OrderedDict, deque
 from contextlib import suppress
 from typing import TypeAlias
@@ -112,12 +113,13 @@ class RequestQueue:
         """
         if self._resting:
             raise unavailable("there is no engine; it is started again soon", _PATIENCE_S)
-        if self._counters.waiting >= self._most and (self._running is not None or not self.loaded):
+        busy = self._running is not None or not (self.loaded or self.asleep)
+        if busy and self._counters.waiting >= self._most:
             self._make_room(job.asker)
         self._waiting.setdefault(job.asker, deque()).append(job)
         self._counters.waiting += 1
         if self.asleep:
-            self._wake()
+            self._start()
         self._next()
 
     async def with_pair(self, asker: str, name: str) -> m.SessionInfo:
@@ -208,23 +210,17 @@ class RequestQueue:
             self.engine.load(pair, ())
 
     def _not_switched(self) -> None:
-        """A pair cannot be loaded, and the one before it was loaded again."""
+        """Refuse the jobs of the pair that was being loaded and cannot be."""
         pair, self._switching = self._switching, ""
         for job in [job for line in self._waiting.values() for job in line if job.pair == pair]:
             self.withdraw(job)
             job.said.put_nowait(unavailable(f"the pair {pair} cannot be loaded", _PATIENCE_S))
-        self._next()
 
     def _sleep(self) -> None:
         """End the engine, which has nothing to do."""
         self.asleep = True
         self._counters.asleep = True
         self._loop.run_in_executor(None, self.engine.unload(), _STOP_S)
-
-    def _wake(self) -> None:
-        """Start an engine after `_sleep`; jobs wait meanwhile."""
-        self.asleep = self._counters.asleep = False
-        self._start()
 
     def _late(self, job: QueuedRequest) -> None:
         job.said.put_nowait(
@@ -276,6 +272,7 @@ class RequestQueue:
                 self._next()
             case m.LoadFailed(_, info) if info is not None and self._switching:
                 self._not_switched()
+                self._next()
             case m.LoadFailed(error):
                 self._lost(error.exception() if error else Cancelled())
             case m.Died(error):
@@ -283,8 +280,14 @@ class RequestQueue:
 
     def _lost(self, error: Exception) -> None:
         """The engine is gone: tell the running job why, and start another engine."""
+        if self._idle is not None:
+            self._idle.cancel()
         if not self.ready.done():
             self.ready.set_exception(error)
+            return
+        if self._switching:  # the new pair's fault: the former one is loaded again
+            self._not_switched()
+            self._revive()
             return
         # Clients must not see why a load failed: the reason may name this machine's files.
         why = error.message if isinstance(error, EngineDied) else "the models cannot be loaded"
@@ -310,9 +313,14 @@ class RequestQueue:
 
     def _start(self) -> bool:
         """Start an engine, or try again later; returns whether it was started."""
+        self.asleep = self._counters.asleep = False
         try:
             self.engine.reload(())
         except OSError as error:  # no memory for a process, or too many processes
-            self._rest(f"the engine cannot be started ({error.strerror})")
-            return False
-        return True
+            why = error.strerror
+        except subprocess.TimeoutExpired:
+            why = "the one before it has not ended"
+        else:
+            return True
+        self._rest(f"the engine cannot be started ({why})")
+        return False

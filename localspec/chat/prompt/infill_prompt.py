@@ -13,6 +13,7 @@ from localspec.engine.llama.model import InfillMarks, Model
 from localspec.errors import UsageError
 
 _NEAR = 2048  # tokens around the gap at most, as in llama-server; three of four are before it
+_ANSWER = 256  # tokens that are reserved for an answer without a limit, twice as all are
 _NAME = "filename\n"  # models expect some name, and editors tell none
 _REPOSITORY = "myproject\n"
 _SNIPPET = "\n\n--- snippet ---\n\n"  # before another file, where the vocabulary has no mark
@@ -48,7 +49,8 @@ class InfillPrompt:
         prefix, suffix, begun = ids(asked.prefix), ids(asked.suffix), ids(asked.begun)
         others = [(name, ids(text)) for name, text in asked.others]
         near = min(_NEAR, n_ctx // 2) // 4
-        room = max(0, n_ctx - 4 * near - 2 * max(0, n_predict))
+        answer = _ANSWER if n_predict < 0 else max(2, n_predict)  # the marks take some of it
+        room = max(0, n_ctx - 4 * near - 2 * answer)
         extra = _extra(model.infill_marks, asked, others, ids)
         bos = [model.bos] if model.add_bos and model.bos is not None else []
         self.ids = [

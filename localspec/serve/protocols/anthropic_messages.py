@@ -36,6 +36,7 @@ from localspec.serve.protocols.wire import (
     ReplyWriter,
     StreamEvent,
     typed,
+    unread,
 )
 from localspec.serve.refusals import Refusal
 
@@ -87,21 +88,28 @@ class MessageBlock(Struct):
     source: Any = None
     title: str | None = None
 
-    def read(self, place: str) -> str:
+    def read(self, place: str, *, lenient: bool = False) -> str:
         """The block's text; empty if it has none and can be left out.
 
+        Args:
+            place: where the block stands in the request.
+            lenient: name an image or another file instead of refusing it.
+
         Raises:
-            Refusal: it is an image or another file.
+            Refusal: it is an image or another file, unless `lenient`.
         """
         if self.type in ("text", "mid_conv_system", "tool_reference"):
-            return self.text or self.tool_name or _text(self.content, place)
+            return self.text or self.tool_name or _text(self.content, place, lenient=lenient)
         if self.type == "document":
             source = converted(self.source or {}, BlockSource, f"{place}.source")
             if source.type in ("text", "content"):
-                return _titled(self.title, source.data or _text(source.content, place))
+                text = source.data or _text(source.content, place, lenient=lenient)
+                return _titled(self.title, text)
         if self.type == "search_result":
-            return _titled(self.title, _text(self.content, place))
+            return _titled(self.title, _text(self.content, place, lenient=lenient))
         if self.type in _UNREADABLE:
+            if lenient:
+                return unread(self.type)
             raise Refusal(400, f"this model reads text, not {self.type!r}", param=place)
         return ""
 
@@ -113,14 +121,14 @@ def _titled(title: str | None, text: str) -> str:
     return f"{title}\n{text}" if title else text
 
 
-def _text(content: Any, place: str) -> str:
+def _text(content: Any, place: str, *, lenient: bool = False) -> str:
     """The text of content that is none, a text, or a list of blocks."""
     if content is None or isinstance(content, str):
         return content or ""
     if depth(content) > DEEPEST:
         raise Refusal(400, f"blocks are nested deeper than {DEEPEST} levels", param=place)
     blocks = converted(content, list[MessageBlock], place)
-    return _joined(block.read(f"{place}[{i}]") for i, block in enumerate(blocks))
+    return _joined(block.read(f"{place}[{i}]", lenient=lenient) for i, block in enumerate(blocks))
 
 
 def _joined(texts: Iterable[str | None]) -> str:
@@ -140,7 +148,7 @@ class TurnMessage(Struct):
         Results of tools come first, each as a message: templates want them right after the calls.
 
         Raises:
-            Refusal: it has an image or another file.
+            Refusal: it has an image or another file that is not the result of a tool.
         """
         content, place = self.content, f"messages[{i}].content"
         if isinstance(content, str):
@@ -174,8 +182,8 @@ def _answered(blocks: Sequence[MessageBlock]) -> ToldMessage:
 
 
 def _returned(block: MessageBlock, place: str) -> ToldMessage:
-    """The result of a tool."""
-    text = _text(block.content, f"{place}.content")
+    """The result of a tool; agents send it with every request, so that no image refuses it."""
+    text = _text(block.content, f"{place}.content", lenient=True)
     failed = "The tool failed." if block.is_error and not text else ""
     return ToldMessage("tool", text or failed, call_id=block.tool_use_id)
 
@@ -428,7 +436,7 @@ class MessagesWriter(ReplyWriter):
             return _STOPS[reason], None
         if any(block["type"] == "tool_use" for block in self._content):
             return "tool_use", None
-        if end is not None and end.stopped_by in self._stops:
+        if end is not None and end.stopped_by and end.stopped_by in self._stops:
             return "stop_sequence", end.stopped_by
         return "end_turn", None
 

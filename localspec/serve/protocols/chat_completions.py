@@ -62,9 +62,10 @@ class ChatMessage(Struct):
         """The message with the index `i`, in the form that all protocols share.
 
         Raises:
-            Refusal: a part of it is not text.
+            Refusal: a part of it is not text, and it is not the result of a tool.
         """
-        text = only_text(self.content, f"messages[{i}].content", _TEXTS)
+        result = self.role in ("tool", "function")
+        text = only_text(self.content, f"messages[{i}].content", _TEXTS, lenient=result)
         match self.role:
             case "system" | "developer":
                 return ToldMessage("system", text)

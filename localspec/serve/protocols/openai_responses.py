@@ -77,12 +77,12 @@ class InputItem(Struct):
         """The item, which stands at `place`, as a message.
 
         Raises:
-            Refusal: it has an image or another file.
+            Refusal: it has an image or another file, and is not the result of a tool.
         """
 
-        def text(field: str) -> str:
+        def text(field: str, *, lenient: bool = False) -> str:
             parts = converted(getattr(self, field), str | list[ItemPart] | None, f"{place}.{field}")
-            return only_text(parts, f"{place}.{field}", _TEXTS)
+            return only_text(parts, f"{place}.{field}", _TEXTS, lenient=lenient)
 
         match self.type:
             case "message":
@@ -97,7 +97,7 @@ class InputItem(Struct):
                 name = offered.told(self.name, self.namespace)
                 return ToldMessage("assistant", calls=(ToldCall(self.call_id, name, given),))
             case _:
-                return ToldMessage("tool", text("output"), call_id=self.call_id)
+                return ToldMessage("tool", text("output", lenient=True), call_id=self.call_id)
 
 
 def _items(given: Sequence[dict[str, Any]], offered: OfferedTools) -> Iterator[ToldMessage]:

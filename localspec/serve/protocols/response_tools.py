@@ -10,7 +10,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from localspec.serve.core.request_tools import FunctionTool, NamedFunction, ToolChoice
-from localspec.serve.core.requests import converted
+from localspec.serve.core.requests import MOST_TOOLS, converted
+from localspec.serve.refusals import Refusal
 
 KINDS = ("function", "custom", "namespace")
 """The types of tools that the model is told of."""
@@ -103,9 +104,12 @@ class OfferedTools:
         Those in namespaces keep their names, unless two have the same.
 
         Raises:
-            Refusal: one of a known type has another form.
+            Refusal: one of a known type has another form, or there are too many.
         """
         flat = list(_flat(tools))
+        if len(flat) > MOST_TOOLS:
+            said = f"there are {len(flat)} tools; at most {MOST_TOOLS} are possible"
+            raise Refusal(400, said, param="tools")
         times = Counter(tool.name for _, tool in flat)
         found = {}
         for namespace, tool in flat:
@@ -127,11 +131,14 @@ class OfferedTools:
         return [one.tool for one in self.by_told.values()]
 
     def told(self, name: str, namespace: str | None = None) -> str:
-        """What the model is told a tool of a request is called; `name` if there is none."""
-        for one in self.by_told.values():
-            if one.name == name and (namespace is None or one.namespace == namespace):
-                return one.told
-        return name
+        """What the model is told a tool of a request is called; `name` if there is none.
+
+        Without a namespace, the tool that is in none comes before those that are in one.
+        """
+        found = {one.namespace: one.told for one in self.by_told.values() if one.name == name}
+        if namespace is None:
+            return found.get("", next(iter(found.values()), name))
+        return found.get(namespace, name)
 
     def choice(self, given: str | dict[str, Any] | None) -> ToolChoice:
         """Which tools may be called, by the names that the model is told.

@@ -99,21 +99,36 @@ def encoded(events: Iterable[StreamEvent]) -> bytes:
     )  # fmt: skip
 
 
-def only_text(parts: str | list[Any] | None, place: str, kinds: Sequence[str]) -> str:
+def unread(kind: str) -> str:
+    """What the model reads in place of a part of the type `kind`, which is no text."""
+    what = "an image" if "image" in kind else "a document" if kind == "document" else "a file"
+    return f"[{what}, which this model cannot read]"
+
+
+def only_text(
+    parts: str | list[Any] | None, place: str, kinds: Sequence[str], *, lenient: bool = False
+) -> str:
     """The text of content that is a text, or a list of parts with ``type`` and ``text``.
 
     Args:
         parts: the content; None for none.
         place: where the content stands in the request.
         kinds: the types of parts that are text.
+        lenient: name other parts in the text instead of refusing them. So it is for results of
+            tools: agents send them again with every request, and could never go on.
 
     Raises:
-        Refusal: a part is something else, such as an image.
+        Refusal: a part is something else, such as an image, unless `lenient`.
     """
     if parts is None or isinstance(parts, str):
         return parts or ""
+    texts = []
     for i, part in enumerate(parts):
-        if part.type not in kinds:
+        if part.type in kinds:
+            texts.append(part.text or "")
+        elif lenient:
+            texts.append(unread(part.type))
+        else:
             said = f"this model reads text, not {part.type[:40]!r}"
             raise Refusal(400, said, param=f"{place}[{i}]")
-    return "\n".join(part.text for part in parts if part.text)
+    return "\n".join(filter(None, texts))
