@@ -233,7 +233,10 @@ def written(known: GrammarReader, grammar: str, closers: list[str], rng: random.
             if mask[tokens[0]]:
                 chosen = tokens
                 break
-        for token in chosen or [int(rng.choice(ids[mask].tolist()))]:
+        left = ids[mask].tolist()
+        if step > 60 and len(left) < 50:  # "><" would go on where ">" ends the last call
+            left = [min(left, key=lambda one: len(vocabulary.piece(one, special=True)))]
+        for token in chosen or [int(rng.choice(left))]:
             if not state.allowed(np.array([token]))[0]:
                 break
             text, state = text + vocabulary.piece(token, special=True), state.after(token)

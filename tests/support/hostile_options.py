@@ -61,8 +61,8 @@ class Outcome:
             return f"a fault: {self.err[:300]!r}"
         if wild := STEERS.search(self.out + self.err):
             return f"{wild[0]!r} came out: {self.err[:300]!r}"
-        before, said, message = self.err.rstrip("\n").rpartition("error: ")
-        longest = max([len(said + message), *map(len, before.split("\n"))])
+        told, said, message = self.err.rstrip("\n").partition("error: ")
+        longest = max([len(said + message), *map(len, told.split("\n"))])
         return f"{longest} characters" if longest > LONGEST else ""
 
 

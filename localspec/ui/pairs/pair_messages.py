@@ -40,9 +40,9 @@ def what_get_does(wanted: PullRequest | None, known: RankedPair | None) -> str:
 
 
 def proposal(best: Sequence[RankedPair], speed: MachineSpeed, key: str) -> str:
-    """The proposed pairs, the best first, and what the key does."""
+    """What the key does, then the proposed pairs: the first lines stay in sight."""
     lines = ranking.proposal_lines(best)
-    return "\n".join([f"for this machine ({speed.basis(best)}):", *lines, key])
+    return "\n".join([key, f"for this machine ({speed.basis(best)}):", *lines])
 
 
 def answers_now(wanted: PullRequest, known: RankedPair | None) -> str:
