@@ -61,6 +61,7 @@ class Chat:
         turns = len(self.session.messages)
         await self.send(text)
         await self.until(lambda: len(self.session.messages) > turns and self.ready(), "an answer")
+        await self.settle()
 
     def ready(self) -> bool:
         return self.app.turns.phase is EnginePhase.READY
