@@ -255,7 +255,7 @@ def fake_session(
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.4) -> None:
-    """Give templates so many seconds; else they have 2 to be learnt, and 1.5 to be rendered."""
+    """Set the seconds that templates get; the defaults are 2 to learn and 1.5 to render."""
     monkeypatch.setattr(RenderBudget.__init__, "__defaults__", (seconds,))
     monkeypatch.setattr(learnt, "__defaults__", (seconds, None))
 

@@ -14,7 +14,7 @@ from tests.support.hub_server import Hollow
 
 LAYOUTS = Path(__file__).parent.parent / "data" / "hub_layouts.jsonl"
 WIDTH, LAYERS, VOCABULARY = 64, 4, 300
-UNSAID = 1 << 30  # bytes of a file whose size nobody noted
+UNSAID = 1 << 30  # bytes of a file whose size was not noted
 TARGETS = {"gemma4-assistant": "gemma4", "dflash": "qwen35"}
 """What heads in repositories of their own were made for."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from gguf import GGUFReader, GGUFWriter, ReaderField
+from gguf import GGUFReader, GGUFWriter, ReaderField, ReaderTensor
 
 if TYPE_CHECKING:
     from localspec.bench.prompt_sets import PromptSet
@@ -86,7 +86,12 @@ def write_mtp(path: Path) -> None:
             data = by_head.swapaxes(1, 2).reshape(data.shape)
         name = tensor.name.replace("ffn_norm", "post_attention_norm")
         writer.add_tensor(name, data, raw_dtype=tensor.tensor_type)
-    for tensor in layer.tensors:
+    _write(writer, layer.tensors)
+
+
+def _write(writer: GGUFWriter, tensors: Iterable[ReaderTensor]) -> None:
+    """Write the file, with these tensors after those that were added."""
+    for tensor in tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -103,12 +108,7 @@ def write_infill(path: Path, marks: Sequence[int]) -> Path:
             _copy(writer, name, field)
     for name, token in zip(("pre", "suf", "mid", "rep", "sep"), marks, strict=False):
         writer.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", token)
-    for tensor in target.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    _write(writer, target.tensors)
     return path
 
 
@@ -135,10 +135,7 @@ def write_repeated(path: Path, n_bytes: int) -> Path:
             _, which, name = tensor.name.split(".", 2)
             if int(which) == number % layers:
                 writer.add_tensor(f"blk.{number}.{name}", tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    _write(writer, ())
     return path
 
 

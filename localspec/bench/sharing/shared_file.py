@@ -30,7 +30,7 @@ _HASH: Final = re.compile("[0-9a-f]{64}")
 
 
 def read_shared(raw: bytes) -> SharedReport:
-    """Read and check a file that somebody shared.
+    """Read and check a shared file.
 
     Raises:
         LocalspecError: it is something else, or its figures cannot be true.
@@ -145,4 +145,4 @@ def _check_gains(gains: Sequence[SharedGain]) -> None:
         possible = _SLOWEST <= ends[0] <= gain.speedup <= ends[1] <= _FASTEST
         _require(possible, f"the speed-up for {gain.kind} or its interval cannot be true")
         shares = gain.acceptance is None or 0 <= gain.acceptance <= 1
-        _require(shares, f"the acceptance for {gain.kind} is no share")
+        _require(shares, f"the acceptance for {gain.kind} is not a share")

@@ -61,7 +61,7 @@ _CHAINS: Final = ("step35", "hy_v3")  # llama.cpp uses several MTP layers of the
 
 
 def head_kind(header: GgufHeader) -> str:
-    """What drafts in the file: one of `FILES`, or `MTP`; empty if it is no head."""
+    """What drafts in the file: one of `FILES`, or `MTP`; empty if it is not a head."""
     if header.architecture in FILES:
         return header.architecture
     return MTP if usable.holds_mtp_alone(header) else ""

@@ -100,7 +100,7 @@ def encoded(events: Iterable[StreamEvent]) -> bytes:
 
 
 def unread(kind: str) -> str:
-    """What the model reads in place of a part of the type `kind`, which is no text."""
+    """What the model reads in place of a part of the type `kind`, which is not text."""
     what = "an image" if "image" in kind else "a document" if kind == "document" else "a file"
     return f"[{what}, which this model cannot read]"
 
