@@ -21,7 +21,7 @@ from localspec.loading.load_request import LoadRequest
 from localspec.process.engine_client import EngineClient
 from localspec.process.server import EngineServer, loader
 from localspec.ui.chat_app import ChatApp
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from tests.support.old_store import COUNT, questions
 
 NOW = "so far demo answered here, now starter does"

@@ -715,7 +715,7 @@ def test_an_mtp_file_next_to_a_target_is_found_and_planned(tmp_path: Path) -> No
     request = LoadRequest(pair=str(trunk), draft="mtp", ctx_size=256, scan=False)
     checked = check(request)
     (draft,) = checked.drafts
-    assert (draft.kind, draft.files.paths, draft.inside) == (MTP, (head_file,), False)
+    assert (draft.kind, draft.files.paths, draft.in_target) == (MTP, (head_file,), False)
     plan = load_plan(checked)
     session = load_session(checked, progress=lambda *_: None, cancel=Cancel())
     try:

@@ -25,7 +25,7 @@ from localspec.process.engine_client import EngineClient
 from localspec.process.messages import BenchProgress
 from localspec.process.server import EngineServer, loader
 from localspec.ui.chat_app import ChatApp
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.pairs.measuring_jobs import MeasuringJobs
 from tests.support import toy
 from tests.support.chat_pilot import Chat

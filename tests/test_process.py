@@ -35,7 +35,7 @@ from localspec.process.server import EngineServer, Loader
 from localspec.process.transport import EngineProcess
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import parameters
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from tests.fakes import rounds_of
 from tests.support import ENDLESS, ROOMY
 from tests.support.chat_pilot import Chat

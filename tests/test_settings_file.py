@@ -204,8 +204,8 @@ def test_keys_and_looks_are_checked(tmp_path: Path) -> None:
     assert settings.keys(USUAL) == {
         "regen": "ctrl+y", "copy": "f6,alt+c",
     }  # fmt: skip
-    assert settings.look("theme", themes()) is None
-    assert settings.look("panel", settings_file.PANELS) == "compact"
+    assert settings.appearance("theme", themes()) is None
+    assert settings.appearance("panel", settings_file.PANELS) == "compact"
     settings.check_tables(COMMANDS)
     text = "\n".join(settings.problems)
     for line in (4, 5, 7, 9):

@@ -36,7 +36,7 @@ class Machine:
             self.now += step
             self.busy += (mine + others) * step
             self.own += mine * step
-            found.append(controller.look())
+            found.append(controller.poll())
         return found
 
 

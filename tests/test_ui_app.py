@@ -22,7 +22,7 @@ from localspec.errors import Cancelled, EngineError, ModelFileError, PromptTooLo
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands.command import always
 from localspec.ui.commands.command_table import COMMANDS
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.input.prompt_area import LONGEST_PASTE
 from localspec.ui.panel import layout as panel_layout
 from localspec.ui.panel.dashboard import Dashboard, PanelForm, natural_form, next_form

@@ -14,7 +14,7 @@ from localspec.errors import SamplingError, UsageError
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import parameters
 from localspec.ui.commands.command_table import COMMANDS
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.input import extracts
 from localspec.ui.input.extracts import code_blocks
 from localspec.ui.input.suggestions import candidates

@@ -17,7 +17,7 @@ from localspec.engine.record.stats import GenerationStats
 from localspec.errors import PromptTooLong
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.screens.compare import (
     AnswerSide,
     CompareScreen,

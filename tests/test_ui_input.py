@@ -19,7 +19,7 @@ from localspec.pairs.hub.pair_pull import PullRequest
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import command_table
 from localspec.ui.commands.command_table import COMMANDS
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.prompt_sender import PromptSender
 from localspec.ui.input.extracts import attached
 from localspec.ui.input.pastes import FoldedPastes

@@ -31,7 +31,7 @@ from localspec.pairs.names.catalogue import CuratedPair
 from localspec.process.engine_client import EngineClient
 from localspec.process.server import EngineServer, Loader
 from localspec.ui.chat_app import Appearance, ChatApp
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.pairs import pair_messages
 from localspec.ui.screens.help import HelpScreen
 from localspec.ui.screens.pair_lines import (

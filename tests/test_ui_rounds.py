@@ -50,7 +50,7 @@ def guessed(text: str, accepted: bool | None, drafter: str = "draft") -> Guessed
     return GuessedToken(text, drafter, side if drafter == "draft" else None, looked, test)
 
 
-def inside(accepted: int = 1, *, drafter: str = "draft", **more: Any) -> RoundExplanation:
+def explained(accepted: int = 1, *, drafter: str = "draft", **more: Any) -> RoundExplanation:
     """A round of three guesses, of which so many stay."""
     judged = [True] * accepted + [False] * (accepted < 3) + [None] * 2
     words = (" the", " dog", " ran")
@@ -78,9 +78,9 @@ def test_a_round_is_guessed_checked_judged_and_counted() -> None:
         *[PictureKind.JUDGE] * 2,
         PictureKind.END,
     ]
-    assert [one.kind for one in pictures(inside())] == kinds
-    assert len(pictures(inside(3))) == len(kinds) + 1
-    assert [one.kind for one in pictures(inside(0, guesses=()))] == [
+    assert [one.kind for one in pictures(explained())] == kinds
+    assert len(pictures(explained(3))) == len(kinds) + 1
+    assert [one.kind for one in pictures(explained(0, guesses=()))] == [
         PictureKind.BEFORE,
         PictureKind.CHECK,
         PictureKind.END,
@@ -89,7 +89,7 @@ def test_a_round_is_guessed_checked_judged_and_counted() -> None:
 
 def test_marks_say_what_styles_say() -> None:
     def marks(now: RoundPicture, accepted: int = 1) -> str:
-        return "".join(mark for _, mark in cells(inside(accepted), now))
+        return "".join(mark for _, mark in cells(explained(accepted), now))
 
     assert marks(RoundPicture(PictureKind.BEFORE)) == ""
     assert marks(RoundPicture(PictureKind.GUESS, 1)) == "??"
@@ -102,7 +102,7 @@ def test_marks_say_what_styles_say() -> None:
 
 
 def test_every_mark_stands_below_its_token_however_narrow() -> None:
-    tokens = cells(inside(), RoundPicture(PictureKind.END))
+    tokens = cells(explained(), RoundPicture(PictureKind.END))
     for width in (8, 12, 20, 60):
         lines = [line.plain for line in token_lines(tokens, width)]
         assert max(map(len, lines)) <= width
@@ -116,7 +116,7 @@ def test_every_mark_stands_below_its_token_however_narrow() -> None:
 @pytest.mark.parametrize("width", [20, 40, 76, 120])
 @pytest.mark.parametrize("accepted", [0, 1, 3])
 def test_every_picture_fits_and_explains_its_words(width: int, accepted: int) -> None:
-    one = inside(accepted)
+    one = explained(accepted)
     for now in pictures(one):
         said(now, one, width, 10)
     whole = " ".join(" ".join(said(now, one, width, 60).split()) for now in pictures(one))
@@ -128,14 +128,14 @@ def test_every_picture_fits_and_explains_its_words(width: int, accepted: int) ->
 
 
 def test_what_has_no_probabilities_says_so() -> None:
-    one = inside(drafter=LOOKUP)
+    one = explained(drafter=LOOKUP)
     text = said(RoundPicture(PictureKind.GUESS, 0), one)
     assert "It copies: it has no probabilities." in text
     assert "Copied from where the same tokens stood before" in text
     for name in ("mtp", "eagle3"):
         assert (
             "guessed by a head"
-            in said(RoundPicture(PictureKind.GUESS, 0), inside(drafter=name)).lower()
+            in said(RoundPicture(PictureKind.GUESS, 0), explained(drafter=name)).lower()
         )
 
 
@@ -154,30 +154,30 @@ def test_tokens_of_nothing_but_blanks_and_breaks_can_be_seen() -> None:
 
 
 def test_the_cost_is_told_beside_that_of_plain_decoding() -> None:
-    text = "\n".join(line.plain for line in detail(inside(2), RoundPicture(PictureKind.END), 76))
+    text = "\n".join(line.plain for line in detail(explained(2), RoundPicture(PictureKind.END), 76))
     assert "9 ms" in text
     assert "21 ms" in text  # three passes of 7
     assert "2.3× as fast as without drafting" in text
-    alone = inside(0, guesses=())
+    alone = explained(0, guesses=())
     text = "\n".join(line.plain for line in detail(alone, RoundPicture(PictureKind.END), 76))
     assert "1 token in one pass (this round alone)" in text
 
 
 def test_a_round_that_would_be_decided_otherwise_today_is_told() -> None:
     now = RoundPicture(PictureKind.BEFORE)
-    assert "Decoded again" not in said(now, inside())
-    assert "last digits may differ" in said(now, inside(again=True))
-    text = " ".join(said(now, inside(again=True, same=False)).split())
+    assert "Decoded again" not in said(now, explained())
+    assert "last digits may differ" in said(now, explained(again=True))
+    text = " ".join(said(now, explained(again=True, same=False)).split())
     assert "would decide otherwise" in text
 
 
 def test_a_player_steps_and_stops_at_both_ends() -> None:
     player = RoundPlayer()
     assert not player.step(1)
-    player.show(inside())
+    player.show(explained())
     assert not player.step(-1)
     assert player.step(1)
-    player.show(inside(), at_end=True)
+    player.show(explained(), at_end=True)
     assert not player.step(1)
 
 
@@ -195,7 +195,7 @@ async def opened(chat: Chat) -> RoundScreen:
 
 async def end_of_rounds(chat: Chat, screen: RoundScreen) -> None:
     """Where there is no further round, that is said until something else is asked for."""
-    now = screen.player.inside
+    now = screen.player.explained
     assert now is not None
     screen.player.show(replace(now, later=0, earlier=0))
     await chat.press("n")
@@ -209,7 +209,7 @@ async def end_of_rounds(chat: Chat, screen: RoundScreen) -> None:
 
 async def test_keys_step_turn_pause_and_close() -> None:
     async with chatting(size=(80, 24)) as chat:
-        chat.session.inside = inside()
+        chat.session.explained = explained()
         await chat.ask("Hello?")
         screen = await opened(chat)
         await chat.until(lambda: "round 5 of 9" in chat.screen())
@@ -238,7 +238,7 @@ async def test_it_plays_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.ui.screens.rounds._STEP_S", 0.02)
 
     async with chatting(size=(80, 24)) as chat:
-        chat.session.inside = inside(later=0)
+        chat.session.explained = explained(later=0)
         await chat.ask("Hello?")
         await chat.press("ctrl+s")
         await chat.until(lambda: "as fast as without drafting" in chat.screen(), "the end")
@@ -253,7 +253,7 @@ async def test_a_running_answers_next_round_comes_as_it_is_made() -> None:
         await chat.until(lambda: chat.session.watching is not None, "the wish")
         assert "waiting for the next round" in chat.screen()
         assert chat.session.watching is not None
-        chat.session.watching(inside())
+        chat.session.watching(explained())
         await chat.until(lambda: "round 5 of 9" in chat.screen())
         chat.session.gate.open()
         await chat.until(chat.ready)
@@ -294,8 +294,8 @@ async def test_a_real_answer_is_looked_into_while_it_is_written_and_afterwards()
         await chat.send("Tell me a story about a dog.")
         await chat.until(lambda: app.turns.busy)
         screen = await opened(chat)
-        await chat.until(lambda: screen.player.inside is not None, "a round")
-        first = screen.player.inside
+        await chat.until(lambda: screen.player.explained is not None, "a round")
+        first = screen.player.explained
         assert first is not None
         assert app.turns.busy
         assert not first.again
@@ -304,22 +304,23 @@ async def test_a_real_answer_is_looked_into_while_it_is_written_and_afterwards()
         await chat.press("escape", "escape")
         await chat.until(chat.ready, "the end")
         screen = await opened(chat)
-        await chat.until(lambda: screen.player.inside is not None, "a round again")
-        again = screen.player.inside
+        await chat.until(lambda: screen.player.explained is not None, "a round again")
+        again = screen.player.explained
         assert again is not None
         assert again.again
         assert again.number >= first.number
         await chat.press("p")
-        await chat.until(lambda: (screen.player.inside or again).number < again.number)
+        await chat.until(lambda: (screen.player.explained or again).number < again.number)
         await chat.press("escape")
     app.engine.shut_down()
     assert app.engine.join(10)
 
 
 def test_content_has_no_markup() -> None:
-    assert isinstance(token_lines(cells(inside(), RoundPicture(PictureKind.END)), 40)[0], Content)
-    assert replace(inside(), token="[b]x[/b]").token in said(
-        RoundPicture(PictureKind.END), replace(inside(), token="[b]x[/b]")
+    last = RoundPicture(PictureKind.END)
+    assert isinstance(token_lines(cells(explained(), last), 40)[0], Content)
+    assert replace(explained(), token="[b]x[/b]").token in said(
+        RoundPicture(PictureKind.END), replace(explained(), token="[b]x[/b]")
     )
 
 
@@ -335,7 +336,7 @@ async def test_the_next_picture_lays_nothing_out_anew(monkeypatch: pytest.Monkey
     async with chatting(size=(100, 30)) as chat:
         screen = RoundScreen(Mock(busy=True, engine=Mock(turn=1)), 1)
         await chat.app.push_screen(screen)
-        screen.hear(inside(), "")
+        screen.hear(explained(), "")
         screen.action_pause()
         await chat.until(lambda: "1/8" in chat.screen(), "the first picture")
         await chat.pilot.pause(0.1)

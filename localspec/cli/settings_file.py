@@ -116,8 +116,8 @@ class SettingsFile:
             self._wrong(_KEYS, name, chosen[name], f"{other} has that key; give it another one")
         return found
 
-    def look(self, name: str, allowed: Iterable[str]) -> str | None:
-        """How the screen is to look: a value of the table ``screen`` that is allowed."""
+    def appearance(self, name: str, allowed: Iterable[str]) -> str | None:
+        """A setting of the table ``screen``, or None if it is absent or not among `allowed`."""
         value = self.values.get(_SCREEN, {}).get(name)
         choices = list(allowed)
         if value is None or value in choices:

@@ -203,7 +203,7 @@ class ModelLoader:
     def _draft(self, checked: CheckedDraft, setup: ModelSetup, target: Context) -> Context:
         """Load a draft model or a head, and make its context."""
         how = self._how(setup, draft=True)
-        if checked.inside:
+        if checked.in_target:
             return self._kept(Head(target.model, target, how, self.cancel))
         reads = target.model if checked.kind in head_checks.FILES else None
         mtp = checked.kind == MTP

@@ -48,13 +48,13 @@ class CheckedDraft:
         kind: the drafter's name.
         files: its files; for a head inside the target, the target's.
         facts: its sizes.
-        inside: whether it is a head inside the target.
+        in_target: whether it is a head inside the target.
     """
 
     kind: str
     files: ModelFiles
     facts: ModelFacts
-    inside: bool = False
+    in_target: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ class CheckedRequest:
     @property
     def mtp(self) -> bool:
         """Whether the head inside the target drafts, so that it is loaded with the target."""
-        return any(each.inside for each in self.drafts)
+        return any(each.in_target for each in self.drafts)
 
     @property
     def models(self) -> tuple[ModelFiles, ...]:
         """The files of the target and its drafters, without a head inside the target."""
-        return (self.target, *(each.files for each in self.drafts if not each.inside))
+        return (self.target, *(each.files for each in self.drafts if not each.in_target))
 
     @property
     def heads(self) -> tuple[ModelFiles, ...]:
@@ -270,7 +270,7 @@ def checked_request(
     drafts = [_checked_draft(read(path), target) for path in found.drafts]
     asked, inside = found.asked, head_checks.has_usable_mtp(target.header)
     if inside and (asked.own or MTP in asked.heads):
-        drafts.append(CheckedDraft(MTP, target, mtp_facts(target.header), inside=True))
+        drafts.append(CheckedDraft(MTP, target, mtp_facts(target.header), in_target=True))
     own = (MTP,) if inside else ()
     drafts += [_head_next_to(target, kind) for kind in asked.heads if kind not in own]
     _user_limits(request, facts(target.header))

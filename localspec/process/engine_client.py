@@ -184,7 +184,7 @@ class EngineClient:
         """The number of the reserved or running turn, or else of the last one."""
         return self._turn
 
-    def look(self, turn: int, number: int) -> int:
+    def explain_round(self, turn: int, number: int) -> int:
         """Ask what happened inside a round (`ExplainRound`); return the number of the request."""
         return self._send(m.ExplainRound(turn, number))
 

@@ -323,9 +323,9 @@ class EngineServer:
     def _watch(self, envelope: m.Envelope[m.Request], turn: int) -> None:
         """Send the next round of the running answer, if the request is about that answer."""
 
-        def told(inside: RoundExplanation) -> None:
+        def told(explained: RoundExplanation) -> None:
             self._watched.add(envelope.request)
-            self._teller(envelope)(m.RoundExplained(inside))
+            self._teller(envelope)(m.RoundExplained(explained))
 
         with self._in_use:
             if self._session is not None and turn == self._running:
@@ -337,7 +337,7 @@ class EngineServer:
             self._watched.remove(request)
             return
 
-        def look(session: Session) -> None:
+        def explain(session: Session) -> None:
             session.watch(None)  # no further round was made
             written = self._answers.get(turn)
             if written is None:
@@ -345,9 +345,9 @@ class EngineServer:
                     "how this answer was drafted is not known any more",
                     "Answer again (F5) and look then.",
                 )
-            tell(m.RoundExplained(session.look(written, number, cancel)))
+            tell(m.RoundExplained(session.explain_round(written, number, cancel)))
 
-        error = self._attempt(look)
+        error = self._attempt(explain)
         if error is not None or cancel.is_set():
             tell(m.RoundExplained(None, error))
 

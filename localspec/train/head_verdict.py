@@ -66,7 +66,7 @@ class HeadVerdict:
         return lines
 
 
-def look(
+def measure(
     options: LoadRequest,
     held_out: Sequence[Sequence[Message]],
     common: int,

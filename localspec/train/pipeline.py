@@ -364,7 +364,7 @@ class _TrainingRun:
         """Judge the head, move it to its place, and let the target draft with it."""
         listener, request = self.listener, self.request
         options = target_options(self.target, str(self.work.head), request.threads)
-        found = head_verdict.look(
+        found = head_verdict.measure(
             options, self.prompts.held_out, commonest(samples), listener.progress, listener.cancel
         )
         if not found.better and not request.force:

@@ -136,7 +136,7 @@ class Training:
 
     def _judge(self, write: Callable[[], None]) -> None:
         """Evaluate on the held-out answers; keep the head if it is the best so far."""
-        found = self.judged()
+        found = self.held_out_acceptance()
         now, score = self.standing, sum(found.shares)
         if score > now.best:
             now.best, now.shares, now.control = score, found.shares, found.control
@@ -148,7 +148,7 @@ class Training:
         with self._work.log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line | rounded | {"held_out": shares}) + "\n")
 
-    def judged(self) -> Acceptance:
+    def held_out_acceptance(self) -> Acceptance:
         """The acceptance of the head's present drafts on the held-out answers."""
         lessons = (self._lessons.of(batch) for batch in batches(self._held, 0))
         found: Acceptance = self._learner.judge(lessons, self._common)

@@ -28,7 +28,7 @@ from localspec.process.engine_client import EngineClient
 from localspec.process.messages import SentError, SessionInfo
 from localspec.ui.commands import command_table
 from localspec.ui.conversation.conversation_library import ConversationLibrary
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.prompt_sender import PromptSender
 from localspec.ui.conversation.prompt_size import PromptSize
 from localspec.ui.conversation.stream import AnswerStream, PromptRead
@@ -344,7 +344,7 @@ class ChatApp(App[None], inherit_bindings=False):
 
     @on(PromptArea.Changed)
     def _typed(self) -> None:
-        self._completion.look(self.prompt.begun)
+        self._completion.suggest(self.prompt.begun)
         self._prompt_size.show()
         self._sender.keep()
 

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from textual.timer import Timer
 
 from localspec.ui.chat_app import ChatApp
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 

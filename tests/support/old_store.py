@@ -37,7 +37,7 @@ async def _talk(folder: Path) -> None:
 
     from localspec.loading.load_request import LoadRequest
     from localspec.ui.chat_app import ChatApp
-    from localspec.ui.conversation.engine_state import EnginePhase
+    from localspec.ui.conversation.engine_phase import EnginePhase
 
     engine = EngineClient(LoadRequest(n_predict=24, seed=7, threads=1))
     app = ChatApp(engine, archive=folder / "data" / "conversations.db")

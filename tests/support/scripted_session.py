@@ -109,7 +109,7 @@ class ScriptedSession:
     left_out: int = 0
     advice: SamplingAdvice = SamplingAdvice()  # noqa: RUF009 - frozen
     dialect: Dialect = Dialect()  # noqa: RUF009 - frozen
-    inside: RoundExplanation | None = None
+    explained: RoundExplanation | None = None
     watching: Callable[[RoundExplanation], None] | None = None
     looks: list[int] = field(default_factory=list)
     parting: Parting | None = None
@@ -163,11 +163,11 @@ class ScriptedSession:
     def watch(self, told: Callable[[RoundExplanation], None] | None) -> None:
         self.watching = told
 
-    def look(self, _written: object, number: int, cancel: Cancel) -> RoundExplanation:
+    def explain_round(self, _written: object, number: int, cancel: Cancel) -> RoundExplanation:
         self.looks.append(number)
-        if self.inside is None:
+        if self.explained is None:
             raise LocalspecError("there is no such round")
-        return replace(self.inside, number=number or self.inside.number)
+        return replace(self.explained, number=number or self.explained.number)
 
     def part(self, _one: object, _other: object, _cancel: Cancel) -> Parting | None:
         return self.parting

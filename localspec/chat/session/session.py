@@ -279,7 +279,9 @@ class Session:
         """
         self.engine.recorder.watch = told
 
-    def look(self, written: GenerationRecord, number: int, cancel: Cancel) -> RoundExplanation:
+    def explain_round(
+        self, written: GenerationRecord, number: int, cancel: Cancel
+    ) -> RoundExplanation:
         """Decode round `number` of an answer again; 0 means the last round with a draft.
 
         The caches are left in that round's state: the next answer reads again what they lack.

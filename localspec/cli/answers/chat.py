@@ -85,7 +85,7 @@ def _appearance(settings: SettingsFile | None) -> Appearance:
         return Appearance(proposes=True)
     keys = settings.keys({one.name: one.keys for one in COMMANDS})
     appearance = {"theme": themes(), "panel": PANELS}
-    found = {name: settings.look(name, allowed) for name, allowed in appearance.items()}
+    found = {name: settings.appearance(name, allowed) for name, allowed in appearance.items()}
     chosen = recall(settings.path)
     found |= {name: value for name, value in chosen.items() if value in appearance.get(name, ())}
     return Appearance(

@@ -37,7 +37,7 @@ def busy_cores(seconds: float) -> float:
     """Measure for `seconds` how many cores other programs keep busy."""
     controller = ThreadController(1)
     time.sleep(seconds)
-    controller.look()
+    controller.poll()
     return controller.others
 
 
@@ -97,7 +97,7 @@ class ThreadController:
             self._room = max(self._room, self._beside(_FREE))
             self.threads = max(1, self._room)
 
-    def look(self) -> int:
+    def poll(self) -> int:
         """The number of threads to decode with now; takes microseconds, usually less than one."""
         if self._see():
             few, many = (self._beside(part) for part in (1 - _TAKEN, _FREE))
@@ -110,7 +110,7 @@ class ThreadController:
         return self.threads
 
     def _see(self) -> bool:
-        """Measure the others' use since the last look, if that is long enough ago."""
+        """Measure the others' use since the last poll, if that is long enough ago."""
         now = self._clock()
         if now - self._last[0] < _LOOK:
             return False
@@ -159,7 +159,7 @@ class Threads:
         """Before a decode: leave busy cores to other programs, unless held."""
         if self._controller is None:
             return
-        threads = self._controller.look()
+        threads = self._controller.poll()
         if threads != self._now and self._follows and not self._held:
             self._set(threads)
 

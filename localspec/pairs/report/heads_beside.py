@@ -1,7 +1,7 @@
 """Draft heads next to a target: in its repository, or in its folder on this disk.
 
-Names only say which files are worth a look, and in which order. What a file is, and whether it fits
-the target, its header tells.
+Names only say which files are worth opening, and in which order. The header says what a file is and
+whether it fits the target.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _IN_FILES: Final = {
     "eagle3": (head_checks.EAGLE3,),
 }
 
-_Look: TypeAlias = Callable[[str], ModelSource]
-"""Looks at a file by its name."""
+_HeadReader: TypeAlias = Callable[[str], ModelSource]
+"""Reads the header of the file with this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ def offered(target: ModelSource, retries: RetryPolicy, *, quant: str = "") -> He
     """
     try:
         for kind in HEADS:
-            files, names, look = _next_to(target, kind, retries, quant)
-            for head in _fitting(kind, names, look, target.header, []):
-                return HeadOffer(kind, head, _smaller(kind, head, files, look, target))
+            files, names, read_head = _next_to(target, kind, retries, quant)
+            for head in _fitting(kind, names, read_head, target.header, []):
+                return HeadOffer(kind, head, _smaller(kind, head, files, read_head, target))
     except HubOffline:  # the connection broke off: the target alone can be pulled
         pass
     return None
@@ -81,8 +81,8 @@ def required(
         HubError, Cancelled: as for other files.
     """
     refused: list[str] = []
-    _, names, look = _next_to(_listed(target, retries), kind, retries, quant)
-    for head in _fitting(kind, names, look, target.header, refused):
+    _, names, read_head = _next_to(_listed(target, retries), kind, retries, quant)
+    for head in _fitting(kind, names, read_head, target.header, refused):
         return head
     if kind == head_checks.MTP and not refused:
         head_checks.require_mtp(target.header, target.label)
@@ -109,10 +109,10 @@ def of_draft(reference: Reference, target: ModelSource, retries: RetryPolicy) ->
         return model_source.from_hub(reference, retries)
     sizes = {name: file.size for name, file in repo.files.items()}
     model = _model_of(repo, reference)
-    look, refused = _on_hub(repo, retries, target.header), list[str]()
+    read_head, refused = _on_hub(repo, retries, target.header), list[str]()
     for kind in HEADS:
         names = repository_files.heads(sizes, kind, model=model, quant=reference.quant, far=False)
-        for head in _fitting(kind, names, look, target.header, refused):
+        for head in _fitting(kind, names, read_head, target.header, refused):
             return head
     if refused and not model:
         raise UnsupportedModel(refused[0], "Choose a head that was made for this model.")
@@ -148,8 +148,8 @@ def _listed(target: ModelSource, retries: RetryPolicy) -> ModelSource:
 
 def _next_to(
     target: ModelSource, kind: str, retries: RetryPolicy, quant: str
-) -> tuple[dict[str, int], list[str], _Look]:
-    """Sizes of the files next to a target, names of those that may be heads, and a look at one."""
+) -> tuple[dict[str, int], list[str], _HeadReader]:
+    """Sizes of the files next to a target, names of possible heads, and their reader."""
     if target.files and target.listing:
         repo = RemoteRepo(
             target.files[0].commit,
@@ -158,27 +158,27 @@ def _next_to(
             {file.name: file for file in target.listing},
         )
         sizes = {file.name: file.size for file in target.listing}
-        name, look = target.files[0].name, _on_hub(repo, retries, target.header)
+        name, read_head = target.files[0].name, _on_hub(repo, retries, target.header)
     else:
         name, paths = target_folder.files(target.paths[0])
         sizes = {each: path.stat().st_size for each, path in paths.items()}
-        look = lambda each: model_source.local(paths[each])  # noqa: E731
+        read_head = lambda each: model_source.local(paths[each])  # noqa: E731
     names = repository_files.heads(sizes, kind, model=name, quant=quant)
-    return sizes, [each for each in names if sizes[each] < target.n_bytes], look
+    return sizes, [each for each in names if sizes[each] < target.n_bytes], read_head
 
 
-def _on_hub(repo: RemoteRepo, retries: RetryPolicy, like: GgufHeader) -> _Look:
+def _on_hub(repo: RemoteRepo, retries: RetryPolicy, like: GgufHeader) -> _HeadReader:
     quiet = replace(retries, note=silent)
     return lambda name: model_source.of_repository(repo, [name], quiet, like=like)
 
 
 def _fitting(
-    kind: str, names: Sequence[str], look: _Look, target: GgufHeader, refused: list[str]
+    kind: str, names: Sequence[str], read_head: _HeadReader, target: GgufHeader, refused: list[str]
 ) -> Iterator[ModelSource]:
     """The heads of this kind that fit the target; `refused` receives why others do not."""
     for name in names[:_MOST_TRIED]:
         try:
-            found = look(name)
+            found = read_head(name)
             if head_checks.head_kind(found.header) in _IN_FILES[kind]:
                 head_checks.require_fit(found.header, target, found.label)
                 yield found
@@ -189,9 +189,9 @@ def _fitting(
 
 
 def _smaller(
-    kind: str, head: ModelSource, files: dict[str, int], look: _Look, target: ModelSource
+    kind: str, head: ModelSource, files: dict[str, int], read_head: _HeadReader, target: ModelSource
 ) -> ModelSource | None:
     """The smallest head of this kind, if it is smaller than `head`; its header must fit as well."""
     names = repository_files.heads(files, kind)
     small = sorted((name for name in names if files[name] < head.n_bytes), key=files.__getitem__)
-    return next(_fitting(kind, small[:1], look, target.header, []), None)
+    return next(_fitting(kind, small[:1], read_head, target.header, []), None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from localspec.ui.conversation.engine_state import ANY_TIME, EnginePhase
+from localspec.ui.conversation.engine_phase import ANY_TIME, EnginePhase
 
 Context = TypeVar("Context")
 

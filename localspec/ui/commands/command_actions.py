@@ -206,7 +206,7 @@ def twice(app: CommandContext, argument: str) -> None:
     app.push_screen(compare.CompareScreen(text, app.engine.stop))
 
 
-def inside(app: CommandContext, argument: str) -> None:
+def show_rounds(app: CommandContext, argument: str) -> None:
     """Open the view of the rounds of an answer."""
     loaded(app)
     back = (

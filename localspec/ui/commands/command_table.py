@@ -12,7 +12,7 @@ from localspec.ui.commands import command_actions as actions
 from localspec.ui.commands import parameters
 from localspec.ui.commands.command import Command, named
 from localspec.ui.commands.command_context import CommandContext
-from localspec.ui.conversation.engine_state import (
+from localspec.ui.conversation.engine_phase import (
     IDLE,
     LOADABLE,
     LOADED,
@@ -183,7 +183,7 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     ),
     Command(
         "round", "[N]", "look inside a round of an answer: guesses, checks and why, in slow motion",
-        actions.inside, keys="ctrl+s,alt+r", footer="Rounds", when=LOADED, able=_known,
+        actions.show_rounds, keys="ctrl+s,alt+r", footer="Rounds", when=LOADED, able=_known,
     ),
     Command(
         "system", "[TEXT|none]", "show or set the system prompt", actions.system, when=LOADED,

@@ -20,7 +20,7 @@ from localspec.chat.history.tree import PairReference, StoredConversation
 from localspec.errors import ConversationError
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.input.prompt_area import as_typed
 

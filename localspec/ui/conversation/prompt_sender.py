@@ -8,7 +8,7 @@ from localspec.errors import LocalspecError
 from localspec.ui.commands import command_table
 from localspec.ui.commands.command import message_text, parse
 from localspec.ui.commands.command_context import CommandContext
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.input import extracts
 from localspec.ui.transcript.items import PROMPTS
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from localspec import formats
 from localspec.ui.commands.command import parse
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.turn_controller import TurnController
 
 _TOLD_FROM = 40  # characters: a shorter text fits anywhere

@@ -20,7 +20,7 @@ from localspec.process.messages import (
     Regenerate,
     Request,
 )
-from localspec.ui.conversation.engine_state import ANSWER, LOADABLE, EnginePhase
+from localspec.ui.conversation.engine_phase import ANSWER, LOADABLE, EnginePhase
 from localspec.ui.conversation.stream import AnswerStream
 from localspec.ui.input.prompt_area import PromptArea, as_typed
 from localspec.ui.panel.dashboard import Dashboard

@@ -251,7 +251,7 @@ class PromptArea(TextArea):
 
     def _listed(self) -> bool:
         """Whether a list of completions is open."""
-        self._completion.look(self.begun)  # letters may have come with the key
+        self._completion.suggest(self.begun)  # letters may have come with the key
         return self._completion.display
 
     def _recall(self, entry: str | None) -> None:

@@ -134,8 +134,8 @@ class CompletionList(Static):
         self._left = ""  # the text for which the user closed the list
         self.display = False
 
-    def look(self, text: str) -> None:
-        """The input has changed."""
+    def suggest(self, text: str) -> None:
+        """List what completes `text`, the new input."""
         if 0 <= self._at < len(self._found) and text == self._found[self._at].text:
             return  # a completion itself
         self._find("" if text == self._left else text)

@@ -23,7 +23,7 @@ from localspec.pairs.names.catalogue import ListedPair
 from localspec.pairs.report import describe
 from localspec.pairs.report.examine import examine
 from localspec.safe_text import one_line
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.pairs import pair_messages
 from localspec.ui.pairs.pair_events import PairWorkChanged
@@ -245,7 +245,7 @@ class PairJobs:
             raise UsageError("no model is loaded", "Load one first: /pairs NAME.")
         pair, draft = session.pair_reference
 
-        def look() -> None:
+        def examine_pair() -> None:
             asked = draft if draft == "none" else None
             report = examine(pair, asked, self._retries, scan=scan, further=True)
             lines = describe.draft_lines(report, session.draft_name, lookup=session.lookup)
@@ -254,7 +254,7 @@ class PairJobs:
                 lines += filter(None, [head_promise.line(pair, session.pair_name, architecture)])
             self._settle(lambda: self._told_drafts(lines))
 
-        self._begin(PairWork.CHECKING, session.pair_name, look)
+        self._begin(PairWork.CHECKING, session.pair_name, examine_pair)
 
     def beside_target(self) -> Sequence[Path]:
         """The other models in the folder of the target in use."""

@@ -13,7 +13,7 @@ from localspec.loading.load_request import LoadRequest
 from localspec.process.messages import LoadFailed, SessionInfo
 from localspec.safe_text import one_line
 from localspec.ui.conversation.conversation_library import ConversationLibrary
-from localspec.ui.conversation.engine_state import EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.pairs.pair_events import PairMissing
 from localspec.ui.status_lines import TitleLine

@@ -21,7 +21,7 @@ from localspec.pairs.hub.pair_pull import PullPlan, PullProgress, PullRequest
 from localspec.pairs.names.reserved_names import STARTER
 from localspec.pairs.report import describe
 from localspec.safe_text import one_line
-from localspec.ui.conversation.engine_state import ANSWER, LOADABLE, EnginePhase
+from localspec.ui.conversation.engine_phase import ANSWER, LOADABLE, EnginePhase
 from localspec.ui.pairs import pair_messages
 from localspec.ui.pairs.pair_jobs import PairJobs
 from localspec.ui.screens.pair_lines import PairWork

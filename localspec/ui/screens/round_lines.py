@@ -66,14 +66,14 @@ class RoundPicture:
     at: int = 0
 
 
-def pictures(inside: RoundExplanation) -> list[RoundPicture]:
+def pictures(explained: RoundExplanation) -> list[RoundPicture]:
     """The steps of a round, in order."""
-    n = len(inside.guesses)
+    n = len(explained.guesses)
     return [
         RoundPicture(PictureKind.BEFORE),
         *(RoundPicture(PictureKind.GUESS, i) for i in range(n)),
         RoundPicture(PictureKind.CHECK),
-        *(RoundPicture(PictureKind.JUDGE, i) for i in range(min(n, inside.accepted + 1))),
+        *(RoundPicture(PictureKind.JUDGE, i) for i in range(min(n, explained.accepted + 1))),
         RoundPicture(PictureKind.END),
     ]
 
@@ -88,30 +88,32 @@ _STYLES = {
 }
 
 
-def cells(inside: RoundExplanation, now: RoundPicture) -> list[tuple[str, str]]:
+def cells(explained: RoundExplanation, now: RoundPicture) -> list[tuple[str, str]]:
     """The tokens of the round as they stand in a picture, each with its mark."""
-    shown = len(inside.guesses)
+    shown = len(explained.guesses)
     if now.kind in (PictureKind.BEFORE, PictureKind.GUESS):
         shown = 0 if now.kind is PictureKind.BEFORE else now.at + 1
-    guesses = inside.guesses[:shown]
-    found = [(visible(one.text), _mark(inside, now, i)) for i, one in enumerate(guesses)]
-    if now.kind is PictureKind.END or (now.kind is PictureKind.JUDGE and now.at == inside.accepted):
-        mark = RECOVERED if inside.accepted < len(inside.guesses) else BONUS
-        after = inside.accepted + (mark is RECOVERED)
-        found.insert(after, (visible(inside.token), mark))
+    guesses = explained.guesses[:shown]
+    found = [(visible(one.text), _mark(explained, now, i)) for i, one in enumerate(guesses)]
+    if now.kind is PictureKind.END or (
+        now.kind is PictureKind.JUDGE and now.at == explained.accepted
+    ):
+        mark = RECOVERED if explained.accepted < len(explained.guesses) else BONUS
+        after = explained.accepted + (mark is RECOVERED)
+        found.insert(after, (visible(explained.token), mark))
     return found
 
 
-def _mark(inside: RoundExplanation, now: RoundPicture, i: int) -> str:
+def _mark(explained: RoundExplanation, now: RoundPicture, i: int) -> str:
     judged = now.kind is PictureKind.END or (now.kind is PictureKind.JUDGE and i <= now.at)
-    if judged and i < inside.accepted:
+    if judged and i < explained.accepted:
         return ACCEPTED
-    if judged and i == inside.accepted:
+    if judged and i == explained.accepted:
         return _WRONG
     over = now.kind is PictureKind.END or (
-        now.kind is PictureKind.JUDGE and now.at == inside.accepted
+        now.kind is PictureKind.JUDGE and now.at == explained.accepted
     )
-    return _DROPPED if over and i > inside.accepted else _GUESS
+    return _DROPPED if over and i > explained.accepted else _GUESS
 
 
 def visible(text: str) -> str:
@@ -174,9 +176,9 @@ def _beside(left: list[Content], right: list[Content], width: int) -> list[Conte
     return [one.truncate(width // 2, pad=True) + other for one, other in pairs]
 
 
-def _opinions(inside: RoundExplanation, at: int, width: int, *, looked: bool) -> list[Content]:
+def _opinions(explained: RoundExplanation, at: int, width: int, *, looked: bool) -> list[Content]:
     """Both models' probabilities for a guess."""
-    one = inside.guesses[at]
+    one = explained.guesses[at]
     column = width // 2 - 1 if width >= _BARS_FROM else width
     copies = "It writes text in tokens of its own: it has no probabilities for these."
     if one.drafter == LOOKUP:
@@ -202,25 +204,25 @@ def _wrapped(width: int, *texts: tuple[str, str]) -> list[Content]:
     ]
 
 
-def detail(inside: RoundExplanation, now: RoundPicture, width: int) -> list[Content]:
+def detail(explained: RoundExplanation, now: RoundPicture, width: int) -> list[Content]:
     """The body of a picture: bars, the test, and terms where they first occur."""
     if now.kind is PictureKind.BEFORE:
-        return _beginning(inside, width)
+        return _beginning(explained, width)
     if now.kind is PictureKind.CHECK:
-        return _check(inside, width)
+        return _check(explained, width)
     if now.kind is PictureKind.END:
-        return _end(inside, width)
-    one = inside.guesses[now.at]
+        return _end(explained, width)
+    one = explained.guesses[now.at]
     looked = now.kind is PictureKind.JUDGE
     head = Content.assemble(
-        (f"guess {now.at + 1} of {len(inside.guesses)}: ", MUTED), (visible(one.text), "bold")
+        (f"guess {now.at + 1} of {len(explained.guesses)}: ", MUTED), (visible(one.text), "bold")
     )
-    lines = [head, *_opinions(inside, now.at, width, looked=looked), Content("")]
+    lines = [head, *_opinions(explained, now.at, width, looked=looked), Content("")]
     if not looked:
         how = f"{_DRAFTERS.get(one.drafter, 'guessed by the small model')}.".capitalize()
         why = "A guess decides nothing: the target checks it, and the text stays the target's own."
         return lines + _wrapped(width, (how, ""), (why, MUTED))
-    accepted = now.at < inside.accepted
+    accepted = now.at < explained.accepted
     verdict = f"{ACCEPTED} accepted" if accepted else f"{_WRONG} not accepted"
     test, formula = one.test, ""
     if test is not None and test.formula:
@@ -229,36 +231,36 @@ def detail(inside: RoundExplanation, now: RoundPicture, width: int) -> list[Cont
     meaning = (
         "Accepted: the guess stays, and cost the target no pass of its own."
         if accepted
-        else f"{RECOVERED} Recovered: {visible(inside.token)} is the target's token in its place;"
-        " guesses behind it are dropped."
+        else f"{RECOVERED} Recovered: the target's token {visible(explained.token)} replaces it;"
+        " later guesses are dropped."
     )
     return lines + _wrapped(width, (test.sentence if test else "", ""), (meaning, MUTED))
 
 
-def _beginning(inside: RoundExplanation, width: int) -> list[Content]:
-    made, n = inside.made, len(inside.guesses)
+def _beginning(explained: RoundExplanation, width: int) -> list[Content]:
+    made, n = explained.made, len(explained.guesses)
     if not n:
         why = "This round drafts nothing: the target writes one token by itself"
         return _wrapped(width, (f"{why}, as without drafting.", ""))
     how = f"Drafter: {made.proposed_by}."
     what = "what each model draws from, after the sampler chain"
-    if inside.greedy:
+    if explained.greedy:
         what = "what each model thinks before its best token is taken (temperature 0)"
     return _wrapped(
         width,
         (f"gamma {n}: so many tokens are guessed before the target looks. {how}", ""),
-        (f"Rule {inside.rule}: {_RULES[inside.rule]}.", ""),
+        (f"Rule {explained.rule}: {_RULES[explained.rule]}.", ""),
         (f"The bars show {what}.", MUTED),
-        (_decoded_again(inside), MUTED),
+        (_decoded_again(explained), MUTED),
         (" ", ""),
         *((f"{mark} {word}", "") for mark, word in _WORDS),
     )
 
 
-def _decoded_again(inside: RoundExplanation) -> str:
-    if not inside.again:
+def _decoded_again(explained: RoundExplanation) -> str:
+    if not explained.again:
         return ""
-    if inside.same:
+    if explained.same:
         return "Decoded again just now: the last digits may differ from those of then."
     return (
         "Decoded again just now: the last digits differ, and the rule would decide otherwise by"
@@ -266,15 +268,15 @@ def _decoded_again(inside: RoundExplanation) -> str:
     )
 
 
-def _check(inside: RoundExplanation, width: int) -> list[Content]:
-    n = len(inside.guesses) + 1
+def _check(explained: RoundExplanation, width: int) -> list[Content]:
+    n = len(explained.guesses) + 1
     rows = [
         Content.assemble(
             ("  " + visible(one.text)[:_WORD].ljust(_WORD), ""),
             (f"  q {_share(one.draft)}", MUTED),
             (f"  p {_share(one.target)}", ""),
         )
-        for one in inside.guesses
+        for one in explained.guesses
     ]
     said = (
         f"One pass of the target over {n} token{'s' if n > 1 else ''}: it gives its own"
@@ -287,30 +289,30 @@ def _share(side: TokenProbabilities | None) -> str:
     return f"{formats.percent(side.guess if side else None):>5}"
 
 
-def _end(inside: RoundExplanation, width: int) -> list[Content]:
+def _end(explained: RoundExplanation, width: int) -> list[Content]:
     """The last token, and what the round cost."""
-    n, token = len(inside.guesses), visible(inside.token)
+    n, token = len(explained.guesses), visible(explained.token)
     words = f"One more token, {token}: the target's own."
-    if n and inside.accepted == n:
+    if n and explained.accepted == n:
         words = (
             f"{BONUS} Bonus: all guesses stay, and the same pass yields one more token, {token}."
         )
     elif n:
         words = f"{RECOVERED} Recovered: {token} stands in place of the first wrong guess."
     said = "It was not drawn."
-    left = "p: the target" if inside.accepted == n or inside.greedy else "what is left of p"
+    left = "p: the target" if explained.accepted == n or explained.greedy else "what is left of p"
     lines = [
         *_wrapped(width, (words, "")),
         Content.styled(left, HEAD),
-        *bars(inside.last, inside.token, min(width, 60), said)[:4],
+        *bars(explained.last, explained.token, min(width, 60), said)[:4],
         Content(""),
     ]
-    return lines + _cost(inside, width)
+    return lines + _cost(explained, width)
 
 
-def _cost(inside: RoundExplanation, width: int) -> list[Content]:
-    made, tokens = inside.made, inside.accepted + 1
-    total, baseline = made.total_s, inside.plain_s * tokens
+def _cost(explained: RoundExplanation, width: int) -> list[Content]:
+    made, tokens = explained.made, explained.accepted + 1
+    total, baseline = made.total_s, explained.plain_s * tokens
     most = max(total, baseline) or 1.0
     room = max(4, min(30, width - 56))
     ms = formats.milliseconds
@@ -319,7 +321,7 @@ def _cost(inside: RoundExplanation, width: int) -> list[Content]:
         (
             "no draft",
             baseline,
-            f"{tokens} pass{'es' if tokens > 1 else ''} of {ms(inside.plain_s)}",
+            f"{tokens} pass{'es' if tokens > 1 else ''} of {ms(explained.plain_s)}",
         ),
     ]
     lines = [
@@ -332,19 +334,20 @@ def _cost(inside: RoundExplanation, width: int) -> list[Content]:
         for name, value, how in rows
     ]
     gain = ""
-    if inside.guesses and total and baseline:
+    if explained.guesses and total and baseline:
         gain = f", {baseline / total:.1f}× as fast as without drafting"
     count = f"{tokens} token{'s' if tokens > 1 else ''} in one pass{gain} (this round alone)"
     return [*lines, *_wrapped(width, (count, "bold"))]
 
 
 def round_lines(
-    inside: RoundExplanation, now: RoundPicture, width: int, height: int
+    explained: RoundExplanation, now: RoundPicture, width: int, height: int
 ) -> list[Content]:
     """A picture of a round in `width` cells by `height` lines."""
-    before = Content.styled(unbroken(inside.before.replace("\n", "⏎")), MUTED).wrap(max(1, width))
-    strip = token_lines(cells(inside, now), width)
+    text = unbroken(explained.before.replace("\n", "⏎"))
+    before = Content.styled(text, MUTED).wrap(max(1, width))
+    strip = token_lines(cells(explained, now), width)
     lines = [*before[-2:], *strip, Content("")]
     room = height - len(lines)
-    lines += detail(inside, now, width)[: max(0, room)]
+    lines += detail(explained, now, width)[: max(0, room)]
     return [line.truncate(width, ellipsis=True) for line in lines[:height]]

@@ -29,7 +29,7 @@ class RoundPlayer:
     """Which picture of which round is shown.
 
     Attributes:
-        inside: the round; None while there is none.
+        explained: the round; None while there is none.
         at: the number of the picture.
         playing: whether the next one follows by itself.
         kept: the explained rounds so far, by number.
@@ -37,22 +37,22 @@ class RoundPlayer:
         end: says that this is the last round in that direction; empty until one was asked for.
     """
 
-    inside: RoundExplanation | None = None
+    explained: RoundExplanation | None = None
     at: int = 0
     playing: bool = True
     kept: dict[int, RoundExplanation] = field(default_factory=dict)
     waits: str = ""
     end: str = ""
 
-    def show(self, inside: RoundExplanation, *, at_end: bool = False) -> None:
+    def show(self, explained: RoundExplanation, *, at_end: bool = False) -> None:
         """Begin with a round, or with its end."""
-        self.kept[inside.number] = self.inside = inside
+        self.kept[explained.number] = self.explained = explained
         self.waits = self.end = ""
-        self.at = len(pictures(inside)) - 1 if at_end else 0
+        self.at = len(pictures(explained)) - 1 if at_end else 0
 
     def step(self, by: int) -> bool:
         """Go to another picture; False if the round has none there."""
-        if self.inside is None or not 0 <= self.at + by < len(pictures(self.inside)):
+        if self.explained is None or not 0 <= self.at + by < len(pictures(self.explained)):
             return False
         self.at += by
         self.end = ""
@@ -117,11 +117,11 @@ class RoundScreen(ModalScreen[None]):
         """Lay out for the new size."""
         self.call_after_refresh(self.redraw)
 
-    def hear(self, inside: RoundExplanation | None, problem: str) -> None:
+    def hear(self, explained: RoundExplanation | None, problem: str) -> None:
         """Take an explained round, or why it cannot be explained."""
         self._request = None
-        if inside is not None:
-            self.player.show(inside, at_end=self._at_end)
+        if explained is not None:
+            self.player.show(explained, at_end=self._at_end)
         elif problem:
             self.player.waits = problem
         self.redraw()
@@ -139,11 +139,11 @@ class RoundScreen(ModalScreen[None]):
                 if not number:
                     waits = "waiting for the next round with a draft …"
             self.player.waits = waits
-            self._request = self._engine.look(self._turn, number)
+            self._request = self._engine.explain_round(self._turn, number)
         self.redraw()
 
     def _tick(self) -> None:
-        if self.player.playing and not self.player.waits and self.player.inside is not None:
+        if self.player.playing and not self.player.waits and self.player.explained is not None:
             self.action_step(1)
 
     def action_step(self, by: int) -> None:
@@ -158,10 +158,10 @@ class RoundScreen(ModalScreen[None]):
 
         While the answer runs, the next one is the next that the engine makes.
         """
-        inside = self.player.inside
-        if inside is None:
+        explained = self.player.explained
+        if explained is None:
             return
-        number = inside.later if by > 0 else inside.earlier
+        number = explained.later if by > 0 else explained.earlier
         if by > 0 and self._growing():
             self._want(0)
         elif number:
@@ -181,16 +181,16 @@ class RoundScreen(ModalScreen[None]):
         width, height = self._text.size
         if width <= 0:
             return
-        inside, said = self.player.inside, self.player.waits or self.player.end
+        explained, said = self.player.explained, self.player.waits or self.player.end
         lines = [] if not said else Content.styled(one_line(said, 300), KEY).wrap(width)
-        if inside is not None:
-            drafter = f"drafter {inside.made.proposed_by}, rule {inside.rule}"
-            how = drafter if inside.guesses else "no draft"
-            count = f"round {inside.number} of {inside.rounds}, {how}"
-            steps = f"{self.player.at + 1}/{len(pictures(inside))}"
+        if explained is not None:
+            drafter = f"drafter {explained.made.proposed_by}, rule {explained.rule}"
+            how = drafter if explained.guesses else "no draft"
+            count = f"round {explained.number} of {explained.rounds}, {how}"
+            steps = f"{self.player.at + 1}/{len(pictures(explained))}"
             lines.insert(0, two_sides((count, "bold"), (steps, MUTED), width))
-            now = pictures(inside)[self.player.at]
-            lines += round_lines(inside, now, width, height - len(lines))
+            now = pictures(explained)[self.player.at]
+            lines += round_lines(explained, now, width, height - len(lines))
         # Both have a fixed size: laying out the screen anew is most of a picture's cost.
         self._text.update(Content("\n").join(lines[:height]), layout=False)
         keys = (self.player.playing, self._keys.size.width)
