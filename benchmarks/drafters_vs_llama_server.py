@@ -52,7 +52,7 @@ CHAIN = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
 AIMS = {0.0: 1.05, 0.8: 1.15}
 SHORT = 1500  # characters of a question: every server reads it
 SEED = 11  # of the questions
-_FEW = 8  # tokens that could be copied: fewer are no loop
+_FEW = 8  # tokens that could be copied: fewer are not a loop
 _GRAM = 3  # of a loop: two tokens repeat by chance
 _MOD = "--spec-ngram-mod-n-match 8 --spec-ngram-mod-n-min 2 --spec-ngram-mod-n-max 24"
 _MAP = "--spec-ngram-map-k-size-n 4 --spec-ngram-map-k-size-m 12"
@@ -308,7 +308,7 @@ def report(runs: Sequence[Asked], arguments: argparse.Namespace) -> str:
         f"Target {arguments.target.name}, {drafts}, {arguments.threads}"
         f" threads, {arguments.tokens} tokens; {arguments.choose} questions of each kind and"
         f" temperature choose,"
-        f" {len(scored)} answers score, of which {counted[0.0]} and {counted[0.8]} are no loops;"
+        f" {len(scored)} answers score, of which {counted[0.0]} and {counted[0.8]} are not loops;"
         f" llama-server plain: {statistics.median(spread or [0.0]):.1f} tokens/s. Aims: {AIMS}."
     )
     both = (table(runs, arguments.choose), settings(runs, arguments.choose))

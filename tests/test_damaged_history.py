@@ -418,7 +418,7 @@ def test_an_import_of_nothing_but_brackets_is_refused_and_takes_little(tmp_path:
         [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
     )
     message, peak = done.stdout.splitlines()
-    assert message == "this is no conversation: it has too many values"
+    assert message == "this is not a conversation: it has too many values"
     assert int(peak) < 500
 
 

@@ -61,7 +61,7 @@ def tensor(name: str, kind: int, n_bytes: int) -> Change:
     [
         ("qwen3", token(7, b"a"), "'a' is in its vocabulary twice"),
         ("qwen3", token(7, b"a\0b"), "'a' is in its vocabulary twice"),
-        ("qwen3", key("general.alignment", 16), "alignment is no power of two, or below 32"),
+        ("qwen3", key("general.alignment", 16), "alignment is not a power of two, or is below 32"),
         ("qwen3", key("nextn_predict_layers", 3), "of its 2 layers 3 predict"),
         ("qwen3", key("block_count", 0), "it has 0 layers"),
         ("qwen3", key("block_count", 513), "it has 513 layers"),

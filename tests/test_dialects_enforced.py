@@ -358,7 +358,7 @@ def test_a_call_is_told_as_it_is_written(name: str) -> None:
         ], case.kind
         streamed = told(dialect, case, pieces)
         assert joined_calls(streamed) == joined_calls(whole), case.kind
-        # As the arguments grow, and each argument at once where it is no JSON.
+        # As the arguments grow, and each argument at once where it is not JSON.
         assert len(streamed) >= 2 * len(case.want.calls) + len(case.want.calls[0].arguments) - 1
         cut = rng.randrange(len(raw))
         half = told(dialect, case, [raw[:cut]], FinishReason.LENGTH)

@@ -106,7 +106,7 @@ def test_proportions_that_were_asked_for_overrule_memory() -> None:
 
 
 def test_of_an_open_number_of_layers_every_device_has_room_for_its_share() -> None:
-    """What all hold together is no measure: the smaller one is to get a third of it here."""
+    """The sum of what all hold decides nothing: the smaller one is to get a third of it here."""
     found = planned(replace(LARGE, devices=(lent(0, 40), lent(1, 4))), split=(2.0, 1.0))
     here, large, small = layers(found)
     assert (small, large, here) == (3, 8, 22)  # the output is one of the three

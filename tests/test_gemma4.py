@@ -264,7 +264,7 @@ def test_what_a_pass_costs_is_measured_without_the_target_s_cells(made: SharedHe
         measure(made, DRAFT_SIZES, budget=0.5, one_row=True).points,
         measure_by_context(made, draft=True, budget=0.5)[0][len(TEXT)],
     ):
-        assert found.keys() >= {1, 2, 16}  # what the target has read is no work
+        assert found.keys() >= {1, 2, 16}  # what the target has read costs nothing
         assert found[16] < 3 * found[1]
     assert places(made.target) == before
     assert affordable_depth(made, {1: 1e-6}) == 0

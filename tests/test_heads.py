@@ -1085,7 +1085,7 @@ def taken(target: str, file: str, n_ctx: int) -> int:
     with Model.load(Path(target)) as model, Context(model, how) as context:
         text = [300] * 600
         run(Engine(context), text, 0)
-        gc.collect()  # Python's garbage is no part of it
+        gc.collect()  # Python's garbage does not count
         before = process.memory_full_info().uss
         with Model.load(Path(file), head=True) as own, head_of(own, context, how) as made:
             run(Engine(context, head_drafter(made)), [301, *text], 4)

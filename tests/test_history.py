@@ -710,7 +710,7 @@ def test_a_draft_length_that_is_none_is_left_out(gamma: object) -> None:
 def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
-        with pytest.raises(ConversationError, match="it is no file"):
+        with pytest.raises(ConversationError, match="it is not a file"):
             import_export.read_file(path)
 
 

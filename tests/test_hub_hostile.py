@@ -109,7 +109,7 @@ def test_a_pipe_in_place_of_a_part_is_refused(hub_world: World, one: RemoteFile)
     os.mkfifo(download.part_path(one))
     done = hub_world.run("pull", "ann/One-GGUF", "--draft", "none")
     assert done.code == 1
-    assert "is no file" in done.err
+    assert "is not a file" in done.err
 
 
 def test_a_name_that_no_disk_takes_is_refused_before_the_download(hub_world: World) -> None:

@@ -535,7 +535,7 @@ def test_what_reading_saves_counts_when_a_drafter_is_chosen() -> None:
 
 
 def test_what_a_model_reads_between_copies_pays_for_the_rounds_until_the_next() -> None:
-    """Behind every copy it lags again: what it reads then is no investment for a long answer."""
+    """After every copy it lags again: reading then is not an investment for a long answer."""
     asked = []
     for copies in (0, 12):
         policy = AutoGamma(Costs(FLAT, {DRAFT: {0: {1: 0.2, 64: 4.0}}}))

@@ -99,7 +99,7 @@ def test_without_servers_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("endpoint", ["host", "host:", ":50052", "host:port", "host:70000", "h:0",
                                       "h:" + "9" * 5000])  # fmt: skip
 def test_an_endpoint_is_a_host_and_a_port(endpoint: str) -> None:
-    with pytest.raises(UsageError, match="is no worker") as refused:
+    with pytest.raises(UsageError, match="is not a worker") as refused:
         add_workers([endpoint])
     assert "HOST:PORT" in refused.value.remedy
 
@@ -144,9 +144,9 @@ def test_a_server_without_devices_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is no worker, or one of another version"),
-        (GOOD[:20], "is no worker"),
-        (b"", "is no worker"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "is not a worker, or is one of another version"),
+        (GOOD[:20], "is not a worker"),
+        (b"", "is not a worker"),
         (reply_of(MAJOR - 1, MINOR, PATCH), "speaks version 6.0.0 .* this machine 7.0.0"),
         (reply_of(MAJOR, MINOR + 1, PATCH), "speaks version 7.1.0 .* this machine 7.0.0"),
         (reply_of(MAJOR, MINOR, PATCH + 1), "speaks version 7.0.1 .* this machine 7.0.0"),

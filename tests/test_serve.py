@@ -387,7 +387,7 @@ def with_schema(schema: Any) -> dict[str, Any]:
         ({"messages": MESSAGES, "tool_choice": "required"}, 400, "no tools"),
         ({"messages": MESSAGES, "draft": "lookup,abc"}, 400, "auto, none, draft, lookup"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "reads text"),
-        (b"{", 400, "no JSON"),
+        (b"{", 400, "not JSON"),
         (b'{"messages": [{"role": "user", "content": "\xff"}]}', 400, ""),
         (b"[" * 100_000, 400, ""),
     ],

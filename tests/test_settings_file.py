@@ -140,7 +140,7 @@ def test_every_option_of_every_command_has_a_setting() -> None:
         command: click.Command = importlib.import_module(module).command
         known = {str(parameter.name) for parameter in settings_of(command).values()}
         options = {str(p.name) for p in command.params if isinstance(p, click.Option)}
-        # What is asked, where a file goes, and the other name of PAIR are no settings; nor is
+        # What is asked, where a file goes, and the other name of PAIR are not settings; nor is
         # whether `run` goes on with a conversation.
         never = {"prompt", "target", "out", "outputs", "compare", "help"}
         assert options - known <= never | ({"latest"} if name == "run" else set()), name

@@ -48,7 +48,7 @@ def test_where_nothing_is_wrong_nothing_is_said(monkeypatch: pytest.MonkeyPatch)
     few = replace(NOW, drafters=(("draft", 5, 0),))
     assert sentence(monkeypatch, few) == ""
     copied = replace(NOW, drafters=(("draft", 10, 6), ("lookup", 100, 10)))
-    assert sentence(monkeypatch, copied) == ""  # what is copied is no draft's fault
+    assert sentence(monkeypatch, copied) == ""  # the draft is not to blame for copies
 
 
 def test_the_machine_s_reasons_are_in_doctor_s_words(monkeypatch: pytest.MonkeyPatch) -> None:

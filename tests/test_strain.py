@@ -124,7 +124,7 @@ def test_a_number_that_is_none_is_told_and_every_command_runs(
 @POSIX
 def test_settings_that_are_no_file_are_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / FILE)
-    assert "it is no file" in read(tmp_path / FILE).problems[0]
+    assert "it is not a file" in read(tmp_path / FILE).problems[0]
 
 
 def commands() -> dict[str, click.Command]:

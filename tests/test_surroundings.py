@@ -396,7 +396,7 @@ def test_wide_letters_without_a_mark_are_refused_in_words(tmp_path: Path, encodi
         file_text(path)
     with pytest.raises(UsageError, match="cannot be read"):
         _keys(path)
-    with pytest.raises(UsageError, match="no UTF-8 text"):
+    with pytest.raises(UsageError, match="not UTF-8 text"):
         attached(path)
 
 

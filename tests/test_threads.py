@@ -49,7 +49,7 @@ def test_a_busy_core_is_left_alone_within_a_second_and_taken_again() -> None:
     assert set(busy[10:]) == {3}
     assert set(machine.run(controller, 2.6, 3)[10:]) == {1}
     free = machine.run(controller, 0.0, 3)
-    assert set(free[:5]) == {1}  # a pause is no end
+    assert set(free[:5]) == {1}  # a pause does not end it
     assert set(free[20:]) == {4}
 
 

@@ -1,6 +1,6 @@
 """`localspec train` with torch: heads of random targets, from beginning to end.
 
-Torch is no part of the default environment: `tests/train.sh` makes one that has it, where none of
+Torch is not in the default environment: `tests/train.sh` makes one that has it, where none of
 these may be skipped.
 """
 

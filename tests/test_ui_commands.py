@@ -138,7 +138,7 @@ async def test_files_join_the_message(tmp_path: Path, monkeypatch: pytest.Monkey
         assert 'code.py:\n````py\nprint("```")\n````' in said
         assert "two words.txt:\n```txt\nsecond\n```" in said
         await chat.send("What is @image.png?")
-        await chat.until(lambda: "image.png is no UTF-8 text" in chat.transcript())
+        await chat.until(lambda: "image.png is not UTF-8 text" in chat.transcript())
         assert chat.app.prompt.text == "What is @image.png?"
         chat.app.prompt.clear()
         await chat.send("/read nothing.txt")
@@ -155,7 +155,7 @@ def test_files_that_no_prompt_can_hold_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=kind):
             extracts.attached(file)
     file.write_bytes(b"a\0b")
-    with pytest.raises(UsageError, match="no UTF-8 text"):
+    with pytest.raises(UsageError, match="not UTF-8 text"):
         extracts.attached(file)
     with pytest.raises(UsageError, match="cannot read"):
         extracts.attached(tmp_path)
@@ -165,7 +165,7 @@ def test_files_that_no_prompt_can_hold_are_refused(tmp_path: Path) -> None:
 def test_what_may_never_end_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(UsageError, match="it is no file"):
+        with pytest.raises(UsageError, match="it is not a file"):
             extracts.attached(path)
 
 
@@ -209,7 +209,7 @@ async def test_answers_and_blocks_of_code_are_copied() -> None:
             await chat.until(lambda text=text: chat.app.clipboard == text, command)
         for command, told in [
             ("/copy 3", "there are fewer"), ("/copy code 3", "has 2 blocks"),
-            ("/copy all", "is no number"), ("/copy " + "9" * 5000, "“999"),
+            ("/copy all", "is not a positive number"), ("/copy " + "9" * 5000, "“999"),
         ]:  # fmt: skip
             await chat.send(command)
             await chat.until(lambda told=told: told in chat.status(), command)

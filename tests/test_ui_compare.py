@@ -181,7 +181,7 @@ def test_the_toy_pair_says_the_same_twice_and_goes_on_as_before(gamma: Gamma) ->
         assert "the texts are the same" in verdict(off, on)
         assert session.messages == before
         assert session.settings == settings
-        now = session.figures()  # what others do to the machine meanwhile is no part of it
+        now = session.figures()  # what others do to the machine meanwhile does not count
         apart = {"slow": "", "busy": "", "check": None, "spare": False}
         assert replace(now, **apart) == replace(figures, **apart)
         assert session.speculation

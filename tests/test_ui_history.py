@@ -433,7 +433,7 @@ async def test_what_nobody_foresaw_is_said_in_place(
 
 
 async def test_trouble_with_the_file_is_one_line_and_the_chat_goes_on(archive: Path) -> None:
-    archive.write_text("this is no database " * 50)
+    archive.write_text("this is not a database " * 50)
 
     async with chatting(archive=archive) as chat:
         await chat.until(lambda: "cannot be read" in chat.transcript())

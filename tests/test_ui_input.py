@@ -389,7 +389,7 @@ async def test_messages_behind_one_that_cannot_be_sent_come_back(
         await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
         await chat.send("wrong")
         await chat.send("second")
-        refused = LocalspecError("this file is no text")
+        refused = LocalspecError("this file is not text")
         monkeypatch.setattr("localspec.ui.input.extracts.expand", Mock(side_effect=refused))
         chat.session.gate.open()
         await chat.until(lambda: chat.app.prompt.text == "wrong\nsecond", "both")

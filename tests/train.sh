@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The tests of `localspec train`, where none of them may be skipped: in an environment of their own
 # that has torch besides what uv's has. On Linux the usual build of torch is for CUDA, several
-# gigabytes; so pip is asked first what it would install, and nothing is done where that is no build
+# gigabytes; so pip is asked first what it would install, and nothing is done unless it is a build
 # for the processor alone. Arguments go to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -136,7 +136,7 @@ def _heading(report: BenchReport, drawing: Drawing) -> None:
 
 
 def _speedups(arm: ArmReport, drawing: Drawing) -> None:
-    """Draw a bar and interval for every kind, and a line at 1, which is no drafting."""
+    """Draw a bar and interval for every kind, and a line at 1, the speed without drafting."""
     rows = [(row.kind, row.speedup) for row in arm.rows if row.speedup]
     top = drawing.height + 24
     scale = _bars(f"Speed-up: {arm.name}, gamma {arm.gamma}"[:90], rows, drawing, least=1.0)

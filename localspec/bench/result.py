@@ -136,7 +136,7 @@ class ArmReport:
     """One setting.
 
     Attributes:
-        name: ``off`` is no drafting.
+        name: ``off`` is decoding without drafting.
         draft: the draft's name; None if nothing drafts.
         gamma: ``"auto"`` or a number.
         swept: whether it belongs to a sweep over draft lengths.
@@ -252,7 +252,7 @@ class BenchReport:
         environment: machine, backend, versions, models with their hashes.
         settings: the request.
         draft_note: why nothing can be drafted; empty if something can.
-        arms: the settings; the first is no drafting.
+        arms: the settings; the first decodes without drafting.
         curve: T(n) of the target.
         draft_step_s: one decode of the first draft; None without one.
         sweep: by draft length, for the first draft.

@@ -33,7 +33,7 @@ class Arm:
     """One setting that every prompt is answered under.
 
     Attributes:
-        name: its name in the report; `OFF` is no drafting.
+        name: its name in the report; `OFF` does not draft.
         gamma: draft length, 0 for no drafting.
         swept: whether it belongs to a sweep over draft lengths.
     """
@@ -85,7 +85,7 @@ class Runner:
     """Asks questions under several settings, in one thread.
 
     Attributes:
-        arms: the first is no drafting.
+        arms: the first decodes without drafting.
         settings: common to all arms; the seed is that of the first repeat.
         cancel: ends the run; finished questions are kept.
         deadline: in seconds of `clock`, None for none; the question that it interrupts is left out,

@@ -192,7 +192,7 @@ def _aligned(table: TitledRows) -> str:
 
 
 def _speedups(arm: ArmReport) -> str:
-    """Bars of the speed-ups, each with a mark at 1, which is no drafting."""
+    """Bars of the speed-ups, each with a mark at 1, the speed without drafting."""
     rows = [(row.kind, row.speedup) for row in arm.rows if row.speedup]
     scale = _WIDTH / max(1.0, *(found.value for _, found in rows))
     width = max(len(kind) for kind, _ in rows)

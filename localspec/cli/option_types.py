@@ -77,7 +77,7 @@ def duration(value: Any) -> float:
     """A time in seconds: ``90``, ``90s``, ``30m`` or ``2h``."""
     found = _DURATION.fullmatch(str(value).strip())
     if found is None:
-        raise click.BadParameter(f"{str(value)!r} is no time, such as 90, 30m or 2h.")
+        raise click.BadParameter(f"{str(value)!r} is not a time, such as 90, 30m or 2h.")
     return float(found[1]) * {"m": 60, "h": 3600}.get(found[2], 1)
 
 
@@ -177,5 +177,5 @@ def above_zero(_ctx: click.Context, _param: click.Parameter, value: int | None) 
 def no_nan(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
     """Refuse nan, which click's ranges let through."""
     if value is not None and math.isnan(value):
-        raise click.BadParameter("nan is no number.")
+        raise click.BadParameter("nan is not a number.")
     return value

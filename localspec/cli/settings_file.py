@@ -185,7 +185,7 @@ def read(path: Path) -> SettingsFile:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may never end
-            raise ValueError("it is no file")
+            raise ValueError("it is not a file")
         if found.st_size > LARGEST:
             raise ValueError("it is too large")
         text = decoded(path.read_bytes())

@@ -301,7 +301,7 @@ class Outcome:
     Attributes:
         what: its damage.
         end: ``refused`` (by its header), ``failed`` (llama.cpp or localspec said why), ``loaded``,
-            ``fault`` (an exception that is no error of localspec's), ``hung``, ``died``.
+            ``fault`` (an exception that is not an error of localspec's), ``hung``, ``died``.
         detail: the message, or the signal.
     """
 

@@ -86,7 +86,7 @@ class Serving:
         headers: dict[str, str] | None = None,
         timeout: float = 60,
     ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of the reply; a `body` that is no bytes is sent as JSON."""
+        """Status, headers and body of the reply; a `body` other than bytes is sent as JSON."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         given = {"content-type": "application/json", **(headers or {})}
         request = urllib.request.Request(self.url + path, data, given)

@@ -80,7 +80,7 @@ class Seen:
     authorization: str
     host: str
     sent: int = 0
-    told: int = 0  # bytes of an answer that is no file
+    told: int = 0  # bytes of an answer that is not a file
 
 
 @dataclass

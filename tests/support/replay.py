@@ -226,13 +226,13 @@ def _apart(a: Dist, b: Dist) -> float:
 def _dist(plain: Sequence[Sequence[Any]]) -> Dist:
     ids, probs = np.array(_whole(*plain[0]), np.int64), np.array(plain[1], np.float64)
     if ids.shape != probs.shape or not (probs > 0).all() or abs(probs.sum() - 1) > 1e-9:
-        raise _damaged("a row is no distribution")
+        raise _damaged("a row is not a distribution")
     return Dist(ids, probs)
 
 
 def _whole(*numbers: Any) -> tuple[int, ...]:
     if not all(type(number) is int and number >= 0 for number in numbers):
-        raise _damaged("a token or a count is no whole number")
+        raise _damaged("a token or a count is not a whole number")
     return numbers
 
 

@@ -120,7 +120,7 @@ def read_file(path: Path) -> StoredConversation:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may never end
-            raise ConversationError(f"cannot read {path}: it is no file", _REMEDY)
+            raise ConversationError(f"cannot read {path}: it is not a file", _REMEDY)
         if found.st_size > LARGEST:
             raise ConversationError(f"{path} is too large for a conversation", _REMEDY)
         return from_text(decoded(path.read_bytes()))
@@ -168,7 +168,7 @@ def _require_bounded(text: str) -> None:
     begin = text.find("{") if text.lstrip().startswith("{") else text.rfind("<!--")
     structure = _STRING.sub("", text[max(begin, 0) :])
     if sum(structure.count(mark) for mark in ",[{") > _MOST_VALUES:
-        raise ConversationError("this is no conversation: it has too many values", _REMEDY)
+        raise ConversationError("this is not a conversation: it has too many values", _REMEDY)
 
 
 def _free_name(title: str, form: str) -> Path:

@@ -75,7 +75,7 @@ class Guidance:
         """The state of a Lark grammar before any text.
 
         Raises:
-            UsageError: it is no grammar, or a schema in it cannot be enforced.
+            UsageError: it is not a grammar, or a schema in it cannot be enforced.
         """
         text = _resolved(grammar, self._divided)
         matcher = LLMatcher(self._tokenizer, text, log_level=0)

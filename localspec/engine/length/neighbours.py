@@ -28,7 +28,7 @@ _WIDE = 2.2  # standard errors to both sides: 95 % with as few as there are
 _COMPARED = 0.5  # share of an answer's time in sizes that plain rounds stood beside: else no claim
 _DOUBT = 0.04  # standard error at which plain decoding is known: high over low is 1.2 then
 
-# A round of so many seconds and times the usual was no decode: the program was stopped. A
+# A round that took this many seconds, and this many times the usual, was interrupted, not slow. A
 # busy neighbour makes single rounds up to ten times as long.
 _HALT_S, _HALT = 0.25, 10.0
 
@@ -67,7 +67,7 @@ class Neighbours:
         self.begin()
 
     def begin(self, *, anew: bool = False) -> None:
-        """An answer starts: what was before is no neighbour.
+        """Start an answer: earlier rounds are not its neighbours.
 
         Args:
             anew: count stretches from here on, so that the answer can be repeated.

@@ -59,7 +59,7 @@ _ACQUAINTED = 6.0  # seconds, for all sizes that were not measured
 _PAUSE, _PAUSE_S = 10.0, 1.0  # times, and seconds, beyond any decode: the program was stopped
 _HEADER = 1 << 20  # bytes of a model file that are hashed
 
-# A stored file: what could be no timing is no profile.
+# A stored file is not a profile if a figure in it cannot be a timing.
 _Size = Annotated[int, Meta(ge=1, le=1 << 30)]
 _Depth = Annotated[int, Meta(ge=0, le=1 << 30)]
 _Seconds = Annotated[float, Meta(gt=0, lt=1e5)]
@@ -191,7 +191,7 @@ def _seconds(context: Context, n: int, one_row: bool, clock: Callable[[], float]
     """Decode so many scratch tokens once, and take them back.
 
     What a round does before it drafts counts as well: a recurrent state is copied, except where one
-    token is decoded. Going back is no part of it.
+    token is decoded. Going back is not part of it.
     """
     kept, tokens = len(context.tokens), scratch(context, n)
     started = clock()

@@ -287,7 +287,7 @@ def _most_probable(x: Logits) -> int:
     """The index of the largest of x (n,), which a NaN anywhere would be.
 
     Raises:
-        SamplingError: the logits are no distribution.
+        SamplingError: the logits are not a distribution.
     """
     best = int(x.argmax())
     check_largest(float(x[best]))
@@ -328,7 +328,7 @@ def _largest(x: Logits, k: int, alone: np.float32 | None = None) -> Ids:
     that are minus infinity fewer than k may be found.
 
     Raises:
-        SamplingError: the logits are no distribution.
+        SamplingError: the logits are not a distribution.
     """
     n = len(x)
     if k >= n:

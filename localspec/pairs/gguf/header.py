@@ -245,7 +245,7 @@ def require_file(path: Path) -> None:
     if stat.S_ISDIR(mode):
         raise ModelFileError(f"{path} is a folder", "Name the .gguf file inside it.")
     if not stat.S_ISREG(mode):
-        raise ModelFileError(f"{path} is no regular file", "Name a .gguf file.")
+        raise ModelFileError(f"{path} is not a regular file", "Name a .gguf file.")
 
 
 def read_model(path: Path) -> ModelFiles:
@@ -411,7 +411,7 @@ def _checked_alignment(cursor: HeaderCursor, kind: int, value: Value) -> int:
         or value < LEAST_ALIGNMENT
         or value & (value - 1)
     ):
-        raise cursor.damaged(f"its alignment is no power of two, or below {LEAST_ALIGNMENT}")
+        raise cursor.damaged(f"its alignment is not a power of two, or is below {LEAST_ALIGNMENT}")
     return value
 
 

@@ -153,7 +153,7 @@ class _Fetching:
         path = part_path(self._file)
         with open(path, "a+b", buffering=0, opener=_open_safely) as part:
             if not stat.S_ISREG(os.fstat(part.fileno()).st_mode):
-                raise HubError(f"{path} is no file", "Delete it, and run the same command again.")
+                raise HubError(f"{path} is not a file", "Delete it and run the same command again.")
             if part.tell() > self._file.size:
                 part.truncate(0)
             digest = self._hash(part)

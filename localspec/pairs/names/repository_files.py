@@ -28,12 +28,12 @@ _BITS: Final = {
     **{name: 8 * size / n for name, n, size in GGML_TYPES.values() if "K" not in name},
 }
 _HEAD_WORD: Final = rf"(?:{'|'.join(HEADS)})-"
-# Names of files that are no chat models, in whatever folder.
+# Names of files that are not chat models, in whatever folder.
 _OTHER_NAME: Final = re.compile(
     rf"{_HEAD_WORD}|(?i:^{_HEAD_WORD}|mmproj|^imatrix|^ggml-vocab|^tokenizer-|^vocoder-"
     r"|[-._]projector[-._])"
 )
-# Folders whose files are no chat models: parts for sound and pictures.
+# Folders whose files are not chat models: parts for sound and pictures.
 _OTHER_FOLDER: Final = re.compile(
     r"^(?:audio|vision|tts|token2wav.*|mmproj|imatrix|vocabs?|loras?|adapters?)$", re.I
 )

@@ -131,8 +131,8 @@ def from_hub(
 ) -> ModelSource:
     """Look at a model on the Hub, reading a few MB at most of what is not on this disk.
 
-    If the names leave several files and the first is no model, the next ones are looked at. Without
-    a connection, a complete model in the cache is used.
+    If several files remain by name and the first is not a model, the next ones are read. Without a
+    connection, a complete model in the cache is used.
 
     Args:
         reference: which model.

@@ -340,7 +340,7 @@ def parsed(body: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise _invalid(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refusal(400, f"the body is no JSON: {error}") from None
+        raise Refusal(400, f"the body is not JSON: {error}") from None
 
 
 def converted(value: Any, kind: Any, place: str) -> Any:

@@ -192,7 +192,7 @@ def refuse(path: Path) -> NoReturn:
         UnsupportedModel: always.
     """
     raise UnsupportedModel(
-        f"{path.name} is no head of the shape that is trained for this target",
+        f"{path.name} is not a head of the shape that is trained for this target",
         "Leave --init out, or name a head that `localspec train` made for this target.",
     )
 

@@ -33,14 +33,14 @@ def attached(path: Path) -> str:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may never end
-            raise UsageError(f"cannot read {path}: it is no file", "Check the path.")
+            raise UsageError(f"cannot read {path}: it is not a file", "Check the path.")
         if found.st_size > 4 * LONGEST:
             raise UsageError(f"{path} is too long: {found.st_size:,} bytes", _SHORTER)
         text = decoded_without_zeros(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "Check the path.") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is no UTF-8 text", "Attach text files only.") from None
+        raise UsageError(f"{path} is not UTF-8 text", "Attach text files only.") from None
     if len(text) > LONGEST:
         raise UsageError(f"{path} is too long: {len(text):,} characters", _SHORTER)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
@@ -126,5 +126,5 @@ def _code(answers: Sequence[Answer], number: str) -> tuple[str, str]:
 
 def _whole(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 9) or int(text) < 1:
-        raise UsageError(f"“{text}” is no number from 1 on", "Say /copy, /copy 2 or /copy code 1.")
+        raise UsageError(f"“{text}” is not a positive number", "Say /copy, /copy 2, /copy code 1.")
     return int(text)

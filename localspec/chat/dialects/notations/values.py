@@ -172,7 +172,7 @@ def plain(node: ast.expr, depth: int = 0) -> Any:
             named = {}
             for key, value in zip(keys, values, strict=True):
                 if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
-                    raise ValueError("a key that is no text")  # noqa: TRY004 - as above
+                    raise ValueError("a key that is not text")  # noqa: TRY004 - as above
                 named[key.value] = plain(value, depth + 1)
             return named
     raise ValueError("no literal")

@@ -195,7 +195,7 @@ def _place(endpoint: str) -> tuple[str, int]:
     host, _, port = endpoint.rpartition(":")
     number = int(port) if port.isascii() and port.isdecimal() and len(port) < 9 else 0
     if not host or ":" in host or not 0 < number < 1 << 16:
-        raise UsageError(f"{endpoint!r} is no worker", "Write --workers HOST:PORT,HOST:PORT.")
+        raise UsageError(f"{endpoint!r} is not a worker", "Write --workers HOST:PORT,HOST:PORT.")
     return host, number
 
 
@@ -266,7 +266,7 @@ def _require_same_version(endpoint: str, reply: bytes) -> None:
     size, *version = _REPLY.unpack(reply) if len(reply) == _REPLY.size else (0,)
     if size != _REPLY.size - 8:
         raise EngineError(
-            f"what answers at {endpoint} is no worker, or one of another version",
+            f"what answers at {endpoint} is not a worker, or is one of another version",
             "Start `localspec worker` there, of the same version as here.",
         )
     # `PROTOCOL` is exact for `_BUILD` only; for another build, only the major version is known.
