@@ -1,6 +1,6 @@
-"""Whether the draft goes on while the target decodes, as rounds with it and without it tell.
+"""Whether the draft model goes on while the target decodes, judged by the times of rounds.
 
-A leaf: it sees what rounds took, never a clock, a model or a token.
+A leaf: it sees the times of rounds, never a clock, a model or a token.
 """
 
 from __future__ import annotations
@@ -11,34 +11,35 @@ from statistics import fmean, median
 
 from localspec.engine.record.stats import Round
 
-_LATELY = 0.05  # what a round counts in the averages: of about the last 20
-_LAST = 5  # timings kept of a kind: a context grows, and the machine's speed changes
-_ALONE = 2  # timings of a size with nothing beside it, before one beside it tells anything
-_TRIALS = 3  # rounds beside the target by which its loss is known: of two no median tells
-_COMPARED = 16  # while it pays, one round of so many goes without: 2 % where it saves a third
+_LATELY = 0.05  # the weight of a round in the averages, over about the last 20
+_LAST = 5  # timings kept of each kind: the context grows, and the machine's speed changes
+_ALONE = 2  # timings of a size without the draft that are needed for comparison
+_TRIALS = 3  # rounds with overlap after which the target's loss is known
+_COMPARED = 16  # while it pays, one of this many rounds goes without: costs 2 % if it saves a third
 
-# Trying it may cost this share of the time, the first try apart. On one memory bus a pass may take
-# twice as long for it.
+# Trials may cost this share of the time, apart from the first one. On a shared memory bus a target
+# pass may take twice as long.
 _SHARE = 0.005
 
 
 class Beside:
     """Whether the draft goes on during the target's pass.
 
-    With V the seconds of that pass, s times as long beside the draft, c those of a draft pass, n
-    the passes that are ready after it and h the chance that they are of use, it pays if
+    Let V be the seconds of that pass, s the factor by which the draft slows it down, c the seconds
+    of a draft pass, n the draft passes done meanwhile, and h the chance that they are of use. Then
+    it pays if
 
-        h min(n, usual draft) c > (s - 1) V + (1 - h) c / 2:
+        h min(n, usual draft) c > (s - 1) V + (1 - h) c / 2.
 
-    what is saved, against what the target loses and waiting for the pass that is going on when the
-    guess proves wrong. h is the share of drafts that were accepted whole lately, times the share of
-    these whose bonus token was the guess.
+    The left side is the time saved. The right side is the target's loss, and the wait for the draft
+    pass that is still running when the guess proves wrong. h is the recent share of drafts that
+    were accepted whole, times the share of these whose bonus token was the guess.
 
-    s and n are measured in rounds that try it. What those lose is charged to an account that earns
-    a small share of all time.
+    s and n are measured in trial rounds. Their loss is charged to an account that earns a small
+    share of all time.
 
     Attributes:
-        forced: go on, or don't, whatever was measured: for tests and measurements.
+        forced: overrides the decision, for tests and measurements; None to decide.
     """
 
     def __init__(self, *, forced: bool | None = None) -> None:
@@ -49,10 +50,10 @@ class Beside:
         self._whole, self._usual = 0.5, 0.0
         self._guessed: float | None = None
         self._credit, self._trying = 0.0, False
-        self._rounds = 0  # since one that went without
+        self._rounds = 0  # since the last one without overlap
 
     def wants(self, drafted: int) -> bool:
-        """Whether to go on beside the pass over so many drafted tokens."""
+        """Whether to go on during a verify pass over `drafted` tokens."""
         if self.forced is not None:
             return self.forced
         alone, self._trying = self._alone[drafted + 1], False
@@ -67,17 +68,17 @@ class Beside:
         return self._trying
 
     def reach(self, drafted: int) -> int:
-        """Tokens that the next draft will hardly be longer than: what lately was the longest."""
+        """The longest recent draft, which the next one will hardly exceed."""
         return max(drafted, *self._lengths, 0)
 
     @property
     def slower(self) -> float:
-        """How many times as long the target's pass takes beside the draft; 1 as long as unknown."""
+        """The factor by which the draft slows the target's pass down; 1 while unknown."""
         return max(1.0, math.exp(median(self._slower))) if self._slower else 1.0
 
     def _pays(self, verify_s: float, slower: float) -> bool:
         step = median(self._steps)
-        # One pass reads the last drafted token, which the next proposal would have read as well.
+        # One of the passes reads the last drafted token, as the next proposal would do anyway.
         ready = median(self._ready) if self._ready else verify_s / step - 1
         guessed = self._whole ** (1 / self._usual) if self._guessed is None else self._guessed
         right = self._whole * guessed
@@ -85,10 +86,10 @@ class Beside:
         return saved > (slower - 1) * verify_s + (1 - right) * step / 2
 
     def observe(self, done: Round, *, right: bool) -> None:
-        """Learn from a round with a draft; `right`: the text is what was read ahead."""
+        """Learn from a round with a draft; `right` if the text went as was read ahead."""
         if not done.drafted or done.finish is not None:
             return
-        waited = self._rounds > 0  # maybe for what was still being read along another way
+        waited = self._rounds > 0  # perhaps for a pass along a wrong guess
         self._rounds = self._rounds + 1 if done.ahead else 0
         whole = done.accepted == done.drafted
         self._whole += _LATELY * (whole - self._whole)

@@ -1,4 +1,4 @@
-"""How likely a drafted token is accepted, given how sure the draft was of it.
+"""The chance that a drafted token is accepted, given the draft's confidence in it.
 
 A leaf: plain numbers in, plain numbers out, no clock.
 """
@@ -8,30 +8,29 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-# All of these were chosen in benchmarks/gamma_simulate.py, by the speed on average.
-_BASE, _SLOPE = 0.1, 0.85  # what a draft of ordinary quality does: about as good as it says
-_DOUBT = 0.5  # of an observation, which either of these is worth to begin with
-_KEEP = 0.98  # one counts half after 34 more: texts differ in how well a draft judges itself
+# All values were chosen in benchmarks/gamma_simulate.py, by the mean speed.
+_BASE, _SLOPE = 0.1, 0.85  # the prior: a usual draft is about as good as its confidence
+_DOUBT = 0.5  # the prior's weight, in observations
+_KEEP = 0.98  # an observation counts half after 34 more, since texts differ
 LEAST, MOST = 0.005, 0.99
-"""No position is expected to be less sure or surer than that."""
+"""The limits of an expected acceptance."""
 
-_RATE = 0.06  # of the mean, by which code is told from prose: it forgets faster
-_START = 0.7  # what it begins with
-_SPREAD = 0.2  # how far positions are off it, to begin with
-_PERSISTENCE = 0.4  # of what sets one position apart from the mean, at the next
+_RATE = 0.06  # of the mean, which forgets faster, as it tells code from prose
+_START = 0.7  # the mean at the start
+_SPREAD = 0.2  # the root mean square deviation from it at the start
+_PERSISTENCE = 0.4  # how much of a position's deviation from the mean the next one shares
 
 
 class Calibration:
-    """A straight line from a draft's confidence to the chance of being accepted.
+    """A straight line from a draft's confidence to the chance of acceptance.
 
-    By least squares, older observations counting less. It learns from the acceptance
-    *probabilities* that the rules can tell after a verify pass (the target's probability of the
-    drafted token, or the overlap of both distributions), which say more than whether the token was
-    in fact accepted. Positions after the first rejection were never judged: whoever calls `learn`
-    leaves them out.
+    It is fitted by least squares, with less weight for older observations. Observations are the
+    acceptance *probabilities* that a rule knows after a verify pass (the target's probability of
+    the drafted token, or the overlap of both distributions): they say more than the outcome.
+    Positions after the first rejection were not judged, so callers of `learn` leave them out.
 
     Attributes:
-        mean: acceptance of the positions judged lately, whatever the confidence.
+        mean: acceptance of the recently judged positions, whatever the confidence.
         seen: positions judged so far.
     """
 
@@ -44,7 +43,7 @@ class Calibration:
 
     @property
     def spread(self) -> float:
-        """How far off `mean` positions looked at lately were expected to be: a root mean square."""
+        """Root mean square deviation of the expected acceptance from `mean`, lately."""
         return math.sqrt(self._variance)
 
     def acceptance(self, confidence: float) -> float:
@@ -52,16 +51,15 @@ class Calibration:
         return min(MOST, max(LEAST, self._base + self._slope * confidence))
 
     def next_after(self, acceptance: float) -> float:
-        """The chance to expect at the position that follows one with this chance."""
+        """The expected acceptance at the position after one with this acceptance."""
         return self.mean + _PERSISTENCE * (acceptance - self.mean)
 
     def learn(self, confidences: Sequence[float], chances: Sequence[float]) -> None:
-        """Take note of judged positions.
+        """Learn from judged positions.
 
         Args:
-            confidences: of every position that the draft looked at, in order.
-            chances: acceptance probabilities of the positions that were judged: as many, or
-                fewer where a rejection came first.
+            confidences: the draft's confidence at every position, in order.
+            chances: acceptance probabilities of the judged positions, up to the first rejection.
         """
         if not chances:
             return
@@ -69,12 +67,12 @@ class Calibration:
             off = self.acceptance(confidence) - self.mean
             self._variance += (1 - _KEEP) * (off * off - self._variance)
             self._fit(confidence, chance)
-            # The first few count more, so that a start which is wrong does not linger.
+            # The first observations count more, so that a wrong start is soon forgotten.
             self.seen += 1
             self.mean += max(_RATE, 1 / (self.seen + 2)) * (chance - self.mean)
 
     def _fit(self, confidence: float, chance: float) -> None:
-        """Least squares, one observation after the other: the line as it was is the prior."""
+        """One step of recursive least squares, with the present line as the prior."""
         count, first, second = (_KEEP * each for each in self._sums)
         self._sums = count, first, second = count + 1, first + confidence, second + confidence**2
         off = chance - self._base - self._slope * confidence

@@ -1,4 +1,4 @@
-"""What copied tokens are worth in a round: how many of them, and whether at all.
+"""How many copied tokens are worth verifying in a round.
 
 A leaf: it sees confidences and costs, never a clock, a model or a token.
 """
@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from localspec.engine.length.calibration import Calibration
 
-if TYPE_CHECKING:  # numpy, which lists have no use for
+if TYPE_CHECKING:  # it imports numpy, which lists of pairs do without
     from localspec.engine.length.cost import Curve
 
-# The prior of E and R below, and the weight that a round's tokens keep one judged round later.
-# Fitted to real models' answers (docs/measurements/lookup.md).
+# The prior of E and R below, and the factor by which a round's weight decays with each later one.
+# Fitted to answers of real models (docs/measurements/lookup.md).
 _ENDED, _RISKED, _KEEP = 3.0, 1.5, 0.9
 
 _NOTHING = 1e-300  # a chance whose logarithm is finite
 
-# Tokens that a model reads for every position at which it was seen to agree.
+# Copied tokens that a model may read per position at which its agreement was observed.
 _TRUSTED = 4
 
-# A model's decodes are timed with one row of logits. With a row for every token, what a token adds
-# was 1.2 to 1.8 times as much with the toy's draft; its output matrix is half of that model.
+# A draft's decodes are timed with one row of logits. With a row for every token, a further token
+# cost 1.2 to 1.8 times as much for the toy's draft, half of whose weights are the output matrix.
 _ROWS = 1.4
 
 
 class Copy(NamedTuple):
-    """So many copied tokens, and what they are worth in tokens."""
+    """A number of copied tokens, and their expected gain in tokens."""
 
     length: int = 0
     worth: float = 0.0
@@ -39,28 +39,28 @@ class Copy(NamedTuple):
 class Survival:
     """Learns how long copies last in a text.
 
-    Lookup's confidence c in a copied token gives the risk -log c that the copy ends there, times a
-    factor of the text. The factor has a gamma distribution: with E ends seen at a total risk
-    of R, the first k tokens of a copy, whose risks add up to r, all stay with the probability
+    The risk that a copy ends at a token is -log c, with lookup's confidence c, times a factor of
+    the text. The factor has a gamma distribution. After E ends at a total risk of R, the first k
+    tokens of a copy, whose risks add up to r, all stay with the probability
 
         S_k = (R / (R + r))^E,
 
-    the mean over that distribution. So a copy is long only in a text whose copies were long, and a
-    few tokens that stayed do not prove that.
+    the mean over that distribution. So long copies are expected only in a text whose copies were
+    long, which a few tokens do not prove.
     """
 
     def __init__(self) -> None:
-        """Start from what most texts do."""
+        """Start from the prior of usual texts."""
         self._ended, self._risked = _ENDED, _RISKED
 
     def learn(self, confidences: Sequence[float], chances: Sequence[float]) -> None:
-        """Take note of a round's judged tokens, up to the first that was another one."""
+        """Learn from a round's judged tokens, up to and including the first wrong one."""
         if not chances:
             return
         *stayed, last = map(_risk, confidences[: len(chances)])
         ended = len(chances) - sum(chances)
-        # A copy ends before all of its last token's risk was run. The part that was run is the mean
-        # of an exponential distribution that is cut off at that risk.
+        # A copy that ends has used up only a part of its last token's risk: on average the mean of
+        # an exponential distribution truncated at that risk.
         rate = self._ended / self._risked
         until = 1 / rate - last / math.expm1(min(50.0, rate * last))
         self._ended = _KEEP * self._ended + ended
@@ -75,21 +75,21 @@ class Survival:
 
 
 def _risk(confidence: float) -> float:
-    """No token is sure to stay, nor sure to go."""
+    """The risk -log c, with c kept away from 0 and 1."""
     return -math.log(min(0.999, max(0.005, confidence)))
 
 
 class Copying(NamedTuple):
-    """One round's prices of copied tokens, which cost nothing but their verification.
+    """One round's prices of copied tokens, which cost only their verification.
 
     Attributes:
-        survival: of copies in this text.
-        times: T(n) at index n, up to the longest draft and one more, in any unit.
-        rate: lambda, tokens per unit.
-        going: the same while there is something to copy, by which its length is chosen: a copy that
-            is cut short goes on in the next round, so that what a token is worth is less time.
-        stake: what copied tokens may cost at most, in that unit.
-        rereads: seconds of going back over those of a decode (see `StoppingPlan`).
+        survival: how long copies last in this text.
+        times: T(n) at index n, up to the longest draft plus one, in any unit of time.
+        rate: lambda, tokens per unit of time.
+        going: lambda while there is something to copy; it decides the length, since a copy that is
+            cut short continues in the next round.
+        stake: the most time that copied tokens may cost.
+        rereads: as for `StoppingPlan`.
     """
 
     survival: Survival
@@ -100,10 +100,10 @@ class Copying(NamedTuple):
     rereads: float = 0.0
 
     def best(self, confidences: Sequence[float], drafted: int = 0, chain: float = 1.0) -> Copy:
-        """The best number of copied tokens after `drafted` ones, which all stay by chance `chain`.
+        """The best number of copied tokens after `drafted` ones, which stay by chance `chain`.
 
-        It maximises sum_{k<=m} S_k - going (T(drafted + m + 1) - T(drafted + 1)), S_k the chance
-        that all before and k copied ones are accepted.
+        It maximises sum_{k<=m} S_k - going (T(drafted + m + 1) - T(drafted + 1)), where S_k is the
+        chance that all drafted and k copied tokens are accepted.
         """
         times, going = self.times, self.going
         plain, gain, spent = times[drafted + 1], 0.0, 0.0
@@ -118,33 +118,34 @@ class Copying(NamedTuple):
             value = gain - going * seconds
             if value > highest:
                 highest, best = value, Copy(m, gain - self.rate * seconds)
-            # The rest cannot make up for it, even if it stays as surely and costs nothing.
+            # Stop if the rest could not catch up even if it were free and as sure as this token.
             if value + (len(copied) - m) * stays <= highest:
                 break
         return best
 
 
 def reading(
-    agreement: Calibration, confidences: Sequence[float], curve: Curve, lag: int
+    agreement: Calibration, confidences: Sequence[float], curve: Curve, pending: int
 ) -> tuple[int, float]:
     """How many copied tokens a model should read before it drafts, and the seconds that saves.
 
-    It maximises c(1) sum_{j<=k} A_j - r (c(L + k) - c(L)), c the model's decodes, L its lag, A_j
-    the chance that it drafts the first j and goes on (then that pass has been made), and r what a
-    row of logits for each token adds.
+    It maximises c(1) sum_{j<=k} A_j - r (c(L + k) - c(L)). A_j is the chance that the model would
+    draft the first j tokens and go on, so that their passes are saved; r is the extra cost of a row
+    of logits for each token.
 
     Args:
-        agreement: from lookup's confidence to the chance that the model says the same and goes on.
+        agreement: from lookup's confidence to the chance that the model drafts the same and goes
+            on.
         confidences: of the copied tokens.
-        curve: c.
-        lag: L.
+        curve: c, seconds of the model's decodes.
+        pending: L, tokens that the model has to read anyway.
     """
-    step, read = curve.seconds(1), curve.seconds(lag)
+    step, read = curve.seconds(1), curve.seconds(pending)
     chain, passes, best = 1.0, 0.0, (0, 0.0)
     for k, confidence in enumerate(confidences[: _TRUSTED * agreement.seen], 1):
         chain *= agreement.acceptance(confidence)
         passes += chain
-        saved = step * passes - _ROWS * (curve.seconds(lag + k) - read)
+        saved = step * passes - _ROWS * (curve.seconds(pending + k) - read)
         if saved > best[1]:
             best = k, saved
     return best

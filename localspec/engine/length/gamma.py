@@ -1,7 +1,7 @@
-"""How many tokens to draft: fixed, or by optimal stopping on a measured cost curve.
+"""How many tokens to draft: a fixed number, or by optimal stopping on a measured cost curve.
 
 A leaf: it sees confidences, acceptance probabilities and the cost table, never a clock, a model or
-a token. With a cost table that stands still its decisions repeat exactly.
+a token. With an unchanging cost table its decisions are reproducible.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from localspec.engine.record.stats import (
 )
 
 LONGEST = 24
-"""Tokens that a model drafts at most: one that is always right gains little more. Copies go on."""
+"""The most tokens that a model drafts: even one that is always right gains little by more."""
 
 
 class GammaPolicy(Protocol):
-    """Plans every round, and sees what came of it."""
+    """Plans every round, and observes the result."""
 
     def begin(self, *, follow_clock: bool) -> None:
-        """A generation starts. Without `follow_clock` it must be repeatable: no timings."""
+        """Start a generation; without `follow_clock` no timing may influence its drafts."""
         ...
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
-        """Which of these, by name, it may ask in the next rounds."""
+        """Which of these drafters it may ask in the next rounds, by name."""
         ...
 
     def plan(self, situation: Situation) -> Plan:
@@ -74,7 +74,7 @@ class FixedGamma:
         return drafters[: self.gamma > 0 or self._learns]
 
     def plan(self, situation: Situation) -> Plan:
-        """The fixed draft length, as far as there is room: of the first model, else of lookup."""
+        """The fixed length, within the room, for the first model or else for lookup."""
         length = max(0, min(self.gamma, situation.room))
         for name in situation.pending_tokens:
             return Plan(length, name, learns=self._learns)
@@ -84,50 +84,51 @@ class FixedGamma:
         """A fixed length learns nothing."""
 
 
-# Half and twice of each number here: docs/measurements/README.md.
+# docs/measurements/README.md has the effect of halving and of doubling each number here.
 
-# Lambda, and what is shown to people, forget a round after about 40 more: with 80 texts of many
-# kinds lose 0.9 %, with 20 those that change within an answer 0.3 %.
+# The memory of lambda and of the shown figures, in rounds. With 80 instead of 40, texts of many
+# kinds lose 0.9 %; with 20, texts that change within an answer lose 0.3 %.
 _FADE = 1 - 1 / 40
 
-# Drafting counts as what is done, in words and for probes, if a quarter of about the last 12 rounds
-# did: the last ones of an answer have no room for drafts, and every text has places where none
-# pays.
+# Drafting counts as under way, in words and for probes, if a quarter of the last 12 or so rounds
+# drafted: the last rounds of an answer have no room, and in every text some drafts do not pay.
 _LATELY = 1 / 12
 _WILLING = 0.25
 
-# While drafting pays, plain rounds are put between those that draft, so that what drafting brings
-# is measured: this share of the time, and more as long as it is not known well. (0.01 told no more
-# in benchmarks/gamma_disturbed.py, and took 0.3 % of the speed.)
+# While drafting pays, a share of the time goes to plain rounds, to measure the gain; a larger share
+# while the gain is not known well. (0.01 instead of 0.005 told no more in
+# benchmarks/gamma_disturbed.py, and cost 0.3 % of the speed.)
 _SHARE = 0.005
 _SHARE_UNSURE = 0.04
 
-# While plain decoding is best, and no copies go on, the draft is probed now and then: first after
-# this many rounds, and every time as many later. As a probe has to read all that was written
-# meanwhile, pauses alone do not bound what probes cost. An account of plain rounds does, which an
-# accepted token fills up. All were chosen in the simulator, so that a draft of no use costs less
-# than 2 % of 256 tokens, and less than 2.5 % of 30 answers of 20 (tests/test_simulate.py).
+# While plain decoding is best and nothing is copied, the draft is probed after a pause of rounds,
+# which grows by `_PAUSE` with every probe. A probe has to read all tokens written meanwhile, so
+# pauses alone do not bound the cost of probes. An account of plain rounds does; an accepted token
+# fills it up. The values were chosen in the simulator: a useless draft costs less than 2 % of an
+# answer of 256 tokens, and less than 2.5 % of 30 answers of 20 tokens (tests/test_simulate.py).
 _PAUSE = 3
-_CREDIT = 2.0  # to begin with, and at most
-# An account in tokens bounds what copies may cost. A copied token that was right but not submitted
-# pays in a share, copies pay in what they brought, and the account holds so much at most. So a text
-# that stops repeating costs little, and a lookup that is always wrong costs nothing. Without it the
-# slowest recorded answer ran at 0.80 of plain decoding (docs/measurements/lookup.md).
+_CREDIT = 2.0  # at the start, and at most
+# An account of at most `_STAKE` tokens bounds what copies may cost. A copied token that was right
+# but not submitted adds `_SEEN_RIGHT` to it, and submitted copies add their net gain. So a text
+# that stops repeating costs little, and a lookup that is always wrong costs nothing. Without the
+# account the slowest recorded answer ran at 0.80 of plain decoding (docs/measurements/lookup.md).
 _SEEN_RIGHT, _STAKE = 0.2, 8.0
-_INTEREST = 0.0075  # a round, and for the next answer a token; 0.01 makes such a draft 0.5 % dearer
-# A draft that would gain less than a tenth even if it were as good as always right is not probed.
-# (To probe only what could more than double the speed costs texts of many kinds 2.4 %.)
+# Added to the credit in each round, and before an answer for each token of the one before it. With
+# 0.01 a useless draft costs 0.5 % more.
+_INTEREST = 0.0075
+# A draft that could gain less than a tenth even if it were nearly always right is not probed. (To
+# probe only drafts that could more than double the speed costs texts of many kinds 2.4 %.)
 _WORTH = 1.1
 
-# Reading a long prompt pays for many rounds: this many tokens are expected to follow.
+# The cost of reading a long prompt is spread over at most this many tokens to come.
 _HORIZON = 128
-_USUAL_PENDING = 2  # the target's own token, and one of the draft's where all were accepted
-_TOKENS_A_ROUND = 3  # what most pairs bring where drafting pays (docs/measurements/gamma.md)
+_USUAL_PENDING = 2  # the target's own token, and the last one of a draft that was accepted whole
+_TOKENS_A_ROUND = 3  # usual where drafting pays (docs/measurements/gamma.md)
 
 
 @dataclass(slots=True)
 class _Track:
-    """What one drafter has shown so far; the three sums fade."""
+    """Statistics of one drafter; the three sums fade."""
 
     calibration: Calibration = field(default_factory=Calibration)
     agreement: Calibration = field(default_factory=Calibration)  # with what lookup would copy
@@ -141,7 +142,7 @@ class _Track:
         return max(1, round(self.drafted / self.rounds)) if self.rounds else 1
 
     def count(self, drafted: int, accepted: int) -> None:
-        """Take note of a round in which the drafter was asked."""
+        """Count a round in which the drafter was asked."""
         self.rounds = _FADE * self.rounds + 1
         self.drafted = _FADE * self.drafted + drafted
         self.accepted = _FADE * self.accepted + accepted
@@ -149,9 +150,9 @@ class _Track:
 
 @dataclass(slots=True)
 class _Rate:
-    """Tokens of recent rounds, and what they took in plain rounds of that moment.
+    """Tokens of recent rounds, and their cost in plain rounds.
 
-    What a throttled machine can do, or a longer context lets it do, is not what it did.
+    Plain rounds are the unit because the machine's speed changes, and so does the context.
     """
 
     tokens: float = 0.0
@@ -164,24 +165,24 @@ class _Rate:
 
     @property
     def gain(self) -> float:
-        """Tokens for the time of a plain round; 0 before any."""
+        """Tokens per time of a plain round; 0 before any."""
         return self.tokens / self.spent if self.spent else 0.0
 
 
 class AutoGamma:
-    """Chooses by the stopping rule, drafter by drafter; plain decoding is one of the choices.
+    """Chooses a drafter and a draft length by the stopping rule; plain decoding is a choice too.
 
     Attributes:
-        costs: what is known of costs; the rounds correct it.
-        neighbours: the rounds beside each other, by which they do.
-        learnt: whether more is known than it was given.
+        costs: the costs of decodes; rounds correct them.
+        neighbours: compares neighbouring rounds, and corrects the costs.
+        learnt: whether rounds have been observed.
     """
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self.neighbours = Neighbours(costs)
         self.learnt = False
-        self._table = costs  # in force: in a generation that must be repeatable it stands still
+        self._table = costs  # in force; it never changes in a generation that must be repeatable
         self._generated = 0
         self._reset()
         self.begin(follow_clock=True)
@@ -189,38 +190,37 @@ class AutoGamma:
     def _reset(self) -> None:
         self._tracks = {name: _Track() for name in self.costs.drafts}
         self._tracks[LOOKUP] = _Track()
-        # Of rounds without copied tokens, and of those in which some were found, used or not: a
-        # copy ends, and what follows it is not as fast. What a token saves there is what it takes
-        # otherwise.
+        # The rate of rounds without copied tokens, and of rounds in which lookup found some, used
+        # or not. The text after a copy is slower, so a copied token saves the time of the former.
         self._usual, self._found = _Rate(), _Rate()
-        self._decided = False  # anything that may be told
-        # Plain rounds that may be put between those that draft: one soon where a table is wrong.
+        self._decided = False  # anything to report
+        # Plain rounds to insert while drafting pays: one soon if the table is not credible.
         self._spare = float(not self._table.believed)
-        self._credit = _CREDIT  # plain rounds that drafting in vain may still cost
+        self._credit = _CREDIT  # plain rounds that useless drafts may still cost
         # Shares of the last rounds: with any draft, and those that lookup proposed.
         self._drafting, self._copying = float(bool(self.costs.drafts)), 0.0
 
     def begin(self, *, follow_clock: bool) -> None:
-        """Start a generation; one that must be repeatable starts from nothing but measurements."""
+        """Start a generation; a repeatable one forgets everything but measurements."""
         self._table = self.costs if follow_clock else self.costs.as_measured()
         if not follow_clock:
             self._reset()
         self._credit = min(_CREDIT, self._credit + _INTEREST * self._generated)
         self.neighbours.begin(anew=not follow_clock)
-        # Each answer learns how long its copies last; those that follow a model's draft are learnt
-        # apart, because the model was not sure enough to go on.
+        # Each answer learns how long its copies last. Copies after a model's draft are separate:
+        # they begin where the model was not sure enough to go on.
         self._copies, self._tail = Survival(), Survival()
         self._stake = 0.0  # tokens that copies may cost
         self._probes = self._wait = 0  # since a token was accepted; rounds until the next
         self._generated = 0
 
     def forget(self) -> None:
-        """Tell nothing of what was decided so far; what was learnt stays."""
+        """Report nothing of the decisions so far; what was learnt stays."""
         self._decided = False
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Generations within teach what passes cost, and nothing else."""
+        """Learn only the costs of passes from generations in this block."""
         shared = ("costs", "neighbours", "learnt", "_table")
         before = deepcopy({name: it for name, it in vars(self).items() if name not in shared})
         table = self._table
@@ -230,20 +230,17 @@ class AutoGamma:
             vars(self).update(before, _table=table)
 
     def too_dear(self, name: str, context: int) -> bool:
-        """Whether a draft model saves no time after `context` tokens, whatever is accepted.
-
-        A tenth is the least that counts, as for probes.
-        """
+        """Whether a draft model gains less than a tenth at `context` tokens, even at its best."""
         times = self._table.target.at(context).times(LONGEST + 1)
         step = self._table.drafts[name].at(context).seconds(1)
         return self._best_gain(times, step) < _WORTH
 
     def _best_gain(self, times: Sequence[float], step: float) -> float:
-        """The speed-up of the best length if nearly every drafted token is accepted."""
+        """The speed-up of the best draft length if nearly every drafted token is accepted."""
         return gamma_for(MOST, times, step, rereads=self._table.rereads)[1]
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
-        """All: where plain decoding is best they are still tried now and then."""
+        """All of them: even if plain decoding is best, they are probed now and then."""
         return drafters
 
     def plan(self, situation: Situation) -> Plan:
@@ -264,11 +261,11 @@ class AutoGamma:
         return plan if not waits and self._probe(plan, situation, prices) else PLAIN
 
     def observe(self, done: Round) -> None:
-        """Learn what the round tells about the drafter, the costs and the rate."""
+        """Learn about the drafter, the costs and the rate."""
         self.follow(done)
         if not done.tokens:
             return
-        if done.draft_prefill > _HORIZON:  # a prompt is not read again every round
+        if done.draft_prefill > _HORIZON:  # reading a prompt is not a cost of every round
             done = replace(done, draft_prefill=_USUAL_PENDING)
         rounds = self._table.plain_rounds(done, longer=self.neighbours.longer)
         self._decided = True
@@ -289,7 +286,7 @@ class AutoGamma:
             track.agreement.learn(done.path_confidences, done.path_chances)
 
     def _account(self, done: Round, rounds: float) -> None:
-        """What finding out may cost from now on, after a round that took so many plain ones."""
+        """Update the accounts that bound probes, after a round that cost `rounds` plain ones."""
         known = self.neighbours
         repeatable = self._table is not self.costs
         unsure = known.stretches < FEW if repeatable else known.unsure
@@ -304,7 +301,7 @@ class AutoGamma:
             self._credit, self._probes, self._wait = _CREDIT, 0, 0
 
     def _brought(self, done: Round, curve: Curve) -> float:
-        """Tokens that copies brought, less the tokens that usual rounds make in their time."""
+        """The tokens that copies gained, less those of usual rounds in the same time."""
         if not done.copied:
             return _SEEN_RIGHT * sum(done.copy_chances[:1])
         own = done.drafted - done.copied
@@ -314,13 +311,13 @@ class AutoGamma:
         return tokens - max(1.0, self._usual.gain) * seconds / curve.seconds(1)
 
     def follow(self, done: Round) -> None:
-        """Let the round's own timing correct what is known of costs, whoever planned it."""
+        """Correct the costs by a round's times, whichever policy planned it."""
         if done.tokens or done.finish is FinishReason.STOP:
             self.learnt = True
             self.neighbours.add(done)
 
     def speedup(self) -> Speedup | None:
-        """Of this answer, as measured."""
+        """The measured speed-up of this answer; None while unknown."""
         return self.neighbours.speedup()
 
     @property
@@ -330,7 +327,7 @@ class AutoGamma:
         return note.length or int(note.reason is GammaReason.UNKNOWN)
 
     def note(self) -> GammaNote:
-        """What was decided lately, and why: for people, whom a single round would mislead."""
+        """The recent decisions and their reason, for people."""
         drafting = self._drafting >= _WILLING
         if not self.costs.drafts and not drafting:
             return GammaNote(GammaReason.TOO_LITTLE_REPEATS)
@@ -348,7 +345,7 @@ class AutoGamma:
         )
 
     def _prices(self, situation: Situation, room: int) -> Copying:
-        """What this round's decodes cost, and what that is worth."""
+        """The round's costs, and the worth of copied tokens."""
         target = self._table.target.at(situation.context)
         rate = max(1.0, self._usual.gain) / target.seconds(1)
         times = self._table.times(room + 1, situation.context, self.neighbours.row.size)
@@ -357,28 +354,28 @@ class AutoGamma:
         return Copying(self._copies, times, rate, going, stake, self._table.rereads)
 
     def _curve(self, name: str, situation: Situation) -> Curve:
-        """What a drafter's decodes cost behind what it knows of the text."""
+        """A drafter's costs at the part of the text that it knows."""
         behind = situation.context - situation.left_out.get(name, 0)
         return self._table.drafts[name].at(behind)
 
     def _compares(self) -> bool:
-        """Whether to decode plainly for once although drafting pays, to see what that takes."""
+        """Whether to insert a plain round, to measure what drafting gains."""
         if self._spare < 1.0 or not self.neighbours.wants_plain:
             return False
         self._spare = 0.0
         return True
 
     def _best(self, situation: Situation, prices: Copying) -> tuple[StoppingPlan | None, float]:
-        """The plan of the model that promises most, and what its first pass costs, in tokens."""
+        """The most promising model's plan, and the cost of its first pass in tokens."""
         choices = [self._choice(name, situation, prices) for name in situation.pending_tokens]
-        if len(choices) < 2:  # a promise takes a while to work out
+        if len(choices) < 2:  # computing a promise takes time
             return choices[0] if choices else (None, 0.0)
         return max(choices, key=lambda choice: choice[0].promise() - choice[1])
 
     def _choice(
         self, name: str, situation: Situation, prices: Copying
     ) -> tuple[StoppingPlan, float]:
-        """A drafter's plan, and what its first pass costs, in tokens."""
+        """A drafter's plan, and the cost of its first pass in tokens."""
         track, pending = self._tracks[name], situation.pending_tokens[name]
         curve, times = self._curve(name, situation), prices.times[: LONGEST + 2]
         reads, saved = 0, 0.0
@@ -409,10 +406,10 @@ class AutoGamma:
         return plan, prices.rate * cost
 
     def _shared_catch_up(self, curve: Curve, pending: int, situation: Situation) -> float:
-        """This round's share of what reading `pending` tokens costs more than the usual.
+        """This round's share of the extra seconds for reading `pending` tokens.
 
-        It pays for all rounds to come, as far as can be seen, or until the next copy: behind that
-        the model has to catch up again.
+        The cost is shared by the rounds that are expected to follow, up to the next copied draft,
+        after which the model has to catch up again.
         """
         if pending <= _USUAL_PENDING:
             return 0.0
@@ -421,18 +418,18 @@ class AutoGamma:
         return extra * max(self._copying, 1 / max(1.0, rounds))
 
     def _waits(self) -> bool:
-        """Whether the next probe is some rounds off; a round goes by."""
+        """Whether the pause before the next probe goes on; counts this round."""
         waits = self._wait > 0
         self._wait -= waits
         return waits
 
     def _probe(self, plan: StoppingPlan, situation: Situation, prices: Copying) -> bool:
-        """Whether to let a draft show its confidence although plain decoding is best."""
+        """Whether to probe a draft although plain decoding is best."""
         self._wait, times = _PAUSE, prices.times[: plan.limit + 2]
         pending = situation.pending_tokens[plan.drafter]
         curve = self._curve(plan.drafter, situation)
         if pending > _USUAL_PENDING and self._copying > _WILLING:
-            return False  # it would soon have to read as much again
+            return False  # after the next copy it would have to catch up again
         read = pending + plan.limit if plan.drafter in situation.blocks else pending
         if curve.seconds(read) > self._credit * times[1]:
             return False

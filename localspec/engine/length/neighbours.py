@@ -1,9 +1,9 @@
-"""What rounds with and without a draft beside each other tell: costs, and the speed-up.
+"""Compares rounds with a draft to neighbouring rounds without: costs, and the speed-up.
 
-A machine's speed changes from moment to moment, so a round's time says something only beside that
-of its neighbours. Rounds are cut into short stretches, one after the other; a stretch in which some
-rounds drafted and others did not is an observation. Medians over the last ones are what holds: a
-disturbed round, or a plain one, has one vote among many. Pure: no clock of its own.
+A machine's speed changes from moment to moment, so a round's time is only comparable to the times
+of its neighbours. Rounds are cut into short consecutive stretches. A stretch in which some rounds
+drafted and others did not is an observation; medians over the latest observations count, so one
+disturbed round is one vote among many. Pure: no clock of its own.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from localspec.engine.record.stats import FinishReason, Round, Speedup
 
 # Half and twice of each number here: docs/measurements/README.md.
 
-_STRETCH = 6  # rounds; of four in the simulator's bursts those beside a plain one were too few
-_USUAL = 0.06  # scatter of stretches (of the logarithm) on a quiet machine, and never less
-# sqrt(pi / 2), of a normal distribution twice: its standard deviation over its mean deviation, and
-# a median's standard error over a mean's.
+_STRETCH = 6  # rounds; with four, too few stretches of the simulator's bursts had both kinds
+_USUAL = 0.06  # scatter of stretches (of the logarithm) on a quiet machine; the least assumed
+# sqrt(pi / 2). In a normal distribution this is both the standard deviation over the mean deviation
+# and the standard error of the median over that of the mean.
 _NORMAL = 1.25
-_WIDE = 2.2  # standard errors to both sides: 95 % with as few as there are
-_COMPARED = 0.5  # share of an answer's time in sizes that plain rounds stood beside: else no claim
-_DOUBT = 0.04  # standard error at which plain decoding is known: high over low is 1.2 then
+_WIDE = 2.2  # standard errors to both sides: 95 % at this small number of stretches
+_COMPARED = 0.5  # least share of an answer's time in sizes that were compared with plain rounds
+_DOUBT = 0.04  # standard error at which the gain is known: high over low is 1.2 then
 
 # A round that took this many seconds, and this many times the usual, was interrupted, not slow. A
 # busy neighbour makes single rounds up to ten times as long.
@@ -34,11 +34,11 @@ _HALT_S, _HALT = 0.25, 10.0
 
 
 _Decode = tuple[ModelCosts, int]
-"""Whose decode, and of how many tokens."""
+"""The model that decoded, and the number of tokens."""
 
 
 class _Timed(NamedTuple):
-    """A round, the seconds of the target's part in it, and what the measurement says of these."""
+    """A round, and the seconds of its target pass: as they were, and as measured beforehand."""
 
     done: Round
     seconds: float
@@ -46,22 +46,22 @@ class _Timed(NamedTuple):
 
 
 class Neighbours:
-    """Follows the rounds, corrects the costs by them, and says what drafting brings.
+    """Corrects the costs by the rounds, and computes the speed-up of drafting.
 
     Attributes:
-        stretches: so far, those with a draft and without, whatever they took.
-        row: the target's last decodes of one size; none where an answer starts.
-        longer: seconds that the last round took for beginning one; of the first round of an answer,
-            which never drafts, they are the prompt's.
+        stretches: how many stretches had rounds of both kinds, whatever they took.
+        row: the target's latest decodes of one size; empty at the start of an answer.
+        longer: extra seconds of the last round because it began a new row. The first round of an
+            answer, which never drafts, counts none: there they belong to the prompt.
     """
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
-        # Of every stretch: seconds that its drafts and their passes took, of the machine as it was
-        # measured, and by whose and how long ones those that the measurement says.
+        # For every stretch: the seconds of its drafts and their verify passes, converted to the
+        # machine's speed at the measurement, and the measured seconds of the same decodes.
         self._seen: deque[tuple[float, Mapping[_Decode, float]]] = deque(maxlen=VOTES)
-        # How far the costs are off by now: the median over the stretches, its standard error, and
-        # the variance between stretches that no calm machine has.
+        # The present error of the costs (a logarithm): the median over the stretches, its standard
+        # error, and the variance between stretches beyond that of a quiet machine.
         self._off, self._error, self._unrest = 0.0, math.inf, 0.0
         self.stretches = 0
         self.begin()
@@ -70,46 +70,46 @@ class Neighbours:
         """Start an answer: earlier rounds are not its neighbours.
 
         Args:
-            anew: count stretches from here on, so that the answer can be repeated.
+            anew: restart the count of stretches, so that the answer can be repeated.
         """
         self._rounds: list[_Timed] = []
         self.row, self.longer = Row(), 0.0
         self.stretches *= not anew
-        # Of its rounds after the first, which never drafts: seconds of their decodes and of as many
-        # plain rounds as they brought tokens, by the measurement and each at its own context.
+        # Sums over the answer's rounds except the first, which never drafts: measured seconds of
+        # their decodes, and of the plain rounds that would have emitted the same tokens.
         self._decodes: defaultdict[_Decode, float] = defaultdict(float)
         self._plain, self._longer = 0.0, 0.0
-        self._count, self._here = -1, 0  # those, and stretches of theirs that were seen
+        self._count, self._here = -1, 0  # these rounds, and their stretches that count
 
     @property
     def wants_plain(self) -> bool:
-        """Whether a plain round now would have neighbours that draft, and no other plain one."""
+        """Whether a plain round is due: the first half of the present stretch has drafted."""
         drafted = sum(each.done.drafted > 0 for each in self._rounds)
         return len(self._rounds) == drafted == _STRETCH // 2
 
     @property
     def unsure(self) -> bool:
-        """Whether what is drafted lately is not known well beside plain decoding."""
+        """Whether the gain over plain decoding is not known well."""
         return self._error > _DOUBT
 
     def add(self, done: Round) -> None:
-        """Take note of a round, whoever planned it."""
+        """Add a round, whichever policy planned it."""
         self.row = self.row.then(done.drafted + 1)
         longer = self.row.longer(self._costs.target.onset)
         if self._costs.rereads and done.accepted < done.drafted:
-            self.row = Row()  # it has read again what was accepted
+            self.row = Row()  # it has decoded the accepted tokens again
         self._count += 1
         if self._count:
             self.longer = longer
             self._longer += longer + self._planning(done)
-            # For the token that ends the text plain decoding makes a pass as well.
+            # Plain decoding also spends a pass on the token that ends the text.
             tokens = done.emitted + (done.finish is FinishReason.STOP)
             self._plain += tokens * self._costs.target.expected(1, done.context)
             for model, n, behind, count in self._costs.decodes(done):
                 self._decodes[model, n] += count * model.expected(n, behind)
-        if done.undrafted_s <= 0:  # nobody timed it
+        if done.undrafted_s <= 0:  # it was not timed
             return
-        # What it took but for drafting and, where the target reads again, going back.
+        # Without drafting and, if the target decodes accepted tokens again, without the rollback.
         seconds = done.undrafted_s + done.between_s - self._costs.rereads * done.rollback_s
         expected = self._costs.target.expected(done.drafted + 1, done.context) + longer
         self._rounds.append(_Timed(done, max(1e-9, seconds), expected))
@@ -125,9 +125,10 @@ class Neighbours:
             self._observe(plain, drafting)
 
     def _planning(self, done: Round) -> float:
-        """Seconds that looking for copies and planning took where no model drafted then.
+        """Seconds of lookup and planning in a round without a draft model's passes.
 
-        By the round's own pass, which the machine of that moment made: never more than that.
+        They are scaled from the machine's speed in this round to that of the measurement, and
+        limited to one target pass.
         """
         if done.draft_passes or done.kept or done.undrafted_s <= 0:
             return 0.0
@@ -135,12 +136,11 @@ class Neighbours:
         return share * self._costs.target.expected(done.drafted + 1, done.context)
 
     def speedup(self) -> Speedup | None:
-        """Of this answer over plain decoding, None while that is not known.
+        """The speed-up of this answer over plain decoding; None while it is not known.
 
-        Its tokens are counted; what its rounds took in plain rounds follows from the costs. That of
-        drafts and their passes is set right by how far off these were beside plain rounds, lately.
-        Where that differs from stretch to stretch, it may differ in those of this answer that no
-        plain round stood in.
+        The costs say how many plain rounds its rounds were worth. The costs of drafts and their
+        passes are corrected by their error in the latest stretches. If that error varies from
+        stretch to stretch, the stretches of this answer without a plain round add to the doubt.
         """
         target = self._costs.target
         if self._error == math.inf or not any(m is target and n > 1 for m, n in self._decodes):
@@ -160,15 +160,15 @@ class Neighbours:
         return Speedup(found, found / wide, found * wide)
 
     def _observe(self, plain: Sequence[_Timed], drafting: Sequence[_Timed]) -> None:
-        """Let a stretch vote, once on each size.
+        """Let a stretch vote once on each size.
 
-        By the sums of its rounds, not by their medians: short passes beside other programs often
-        take their usual time, and now and then ten times that, which is a part of what they cost.
+        Sums count here, not medians: while other programs run, short passes mostly take their usual
+        time and now and then ten times as long, which is part of their cost.
         """
         target = self._costs.target
         level = math.log(sum(p.seconds for p in plain) / sum(p.expected for p in plain))
         took, expected = self._sums(drafting)
-        # A pass beside another takes what it takes for that: it votes on neither's.
+        # Passes of draft and target that overlap slow each other down, so they do not vote.
         alone = self._sums([each for each in drafting if not (each.done.ahead or each.done.kept)])
         offs = {
             size: math.log(seconds / alone[1][size]) - level for size, seconds in alone[0].items()
@@ -182,7 +182,7 @@ class Neighbours:
             self._judge()
 
     def _sums(self, rounds: Sequence[_Timed]) -> tuple[dict[_Decode, float], dict[_Decode, float]]:
-        """Seconds that decodes took in these rounds, and what the measurement says of them."""
+        """Seconds of the decodes in these rounds: as they were, and as measured beforehand."""
         target, drafts = self._costs.target, self._costs.drafts
         took: defaultdict[_Decode, float] = defaultdict(float)
         expected: defaultdict[_Decode, float] = defaultdict(float)
@@ -190,7 +190,7 @@ class Neighbours:
             if done.drafted:
                 took[target, done.drafted + 1] += seconds
                 expected[target, done.drafted + 1] += by_measurement
-            if done.kept and not done.draft_passes:  # it waited for a pass that was going on
+            if done.kept and not done.draft_passes:  # it waited for a draft pass to end
                 took[target, done.drafted + 1] += done.draft_s
             if done.drafter in drafts and done.draft_passes and done.draft_s > 0:
                 model = drafts[done.drafter]
@@ -203,7 +203,7 @@ class Neighbours:
         return took, expected
 
     def _judge(self) -> None:
-        """How far the costs, as they are corrected by now, are off in the stretches lately."""
+        """Compute the error of the corrected costs in the latest stretches."""
         sizes = set[_Decode]().union(*(expected for _, expected in self._seen))
         factors = {(model, n): math.exp(model.correction(n)) for model, n in sizes}
         offs = [

@@ -1,8 +1,8 @@
-"""Measures what decodes cost here, once, and keeps it: per machine, build, threads and model file.
+"""Measures the cost of a model's decodes once, and stores it by machine, build, threads and file.
 
-Times are in seconds. The stored file of a model holds two tables: `measured`, which never changes
-until it is measured again, and `learned`, the same corrected by the rounds that were run since. A
-generation that must be repeatable uses the former.
+Times are in seconds. A model's stored file holds two tables: `measured`, which stays the same until
+the model is measured again, and `learned`, in which later rounds have corrected it. A generation
+that must be repeatable uses `measured`.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from localspec.engine.llama import Context, Head, build, machine
 
 FORMAT = 3
 
-# What tells most about the curve first: a slow machine measures no further than its time allows.
-# What matters most is timed again, and the least time counts, since whatever disturbs a decode
-# makes it longer. Some decodes lie between: a disturbance lasts. The longest are of copies.
+# The sizes that tell most come first, since a slow machine runs out of time. Those that matter most
+# are timed again, with others in between, as a disturbance lasts; the least time counts, as
+# disturbances only make decodes longer. The longest sizes are those of copied drafts.
 TARGET_SIZES = (
     *(1, 2, 1, 4, 8, 3, 5, 6, 2, 4, 16, 3, 8, 32, 5, 6),
     *(1, 12, 64, 16, 2, 32, 10, 4, 12, 14, 64, 9, 7, 10, 11, 17, 13, 15),
 )
 DRAFT_SIZES = (1, 2, 1, 2, 16, 1, 4, 16, 1, 4, 64, 8, 1, 64, 8)
 PASSES = 30
-_ROW = 3  # CUDA records the second decode of a size, and plays the record from the third on
-TARGET_BUDGET = 2.0  # seconds; with the choice of attention both make 5 before a first prompt
-REMOTE_BUDGET = 10.0  # a pass that waits for a network may take half a second
+_ROW = 3  # CUDA records the second decode of a size and replays it from the third on
+TARGET_BUDGET = 2.0  # seconds; a first prompt waits 5 in all, with the choice of attention
+REMOTE_BUDGET = 10.0  # a pass over a network may take half a second
 DRAFT_BUDGET = 0.6
-_SHALLOW = 0.6  # of the budget for an empty cache, what is left for a filled one
+_SHALLOW = 0.6  # share of the budget for an empty cache; a filled one gets the rest
 
-# Attention takes longer the more is in the cache: a few sizes are timed again behind scratch
-# tokens, as many as can be read in a moment. Few would show nothing but noise: for a model so slow
-# that it reads no more, `growth` estimates what the context adds.
+# Attention takes longer in a filled cache, so a few sizes are timed again after scratch tokens. If
+# the model is too slow to read enough of them, the difference would drown in noise; then `growth`
+# estimates what the context adds.
 TARGET_DEEP = (1, 4, 16, 1, 4, 16, 8)
 DRAFT_DEEP = (1, 16, 1, 4, 64, 16, 4, 64)
 _DEPTH = 1024
 _LEAST_DEPTH = 256
 _FILLING = 0.75  # seconds
-_READ = 128  # tokens at once: on a busy machine more may take seconds
-_AGAIN = (1, 1)  # behind them in an empty cache: had the machine slowed down meanwhile?
-_LEAST = 2  # sizes measured however long it takes: a curve is more than a point
-_STEADY = 0.5  # a spread above this is noise from elsewhere
-_ACQUAINTED = 6.0  # seconds, for all sizes that were not measured
-_PAUSE, _PAUSE_S = 10.0, 1.0  # times, and seconds, beyond any decode: the program was stopped
+_READ = 128  # tokens per decode; on a busy machine more may take seconds
+_AGAIN = (1, 1)  # sizes timed once more at the end: has the machine's speed changed meanwhile?
+_LEAST = 2  # sizes measured whatever time they take, as a curve needs two points
+_STEADY = 0.5  # a larger spread comes from other programs
+_ACQUAINTED = 6.0  # the most seconds for sizes that were not measured
+_PAUSE, _PAUSE_S = 10.0, 1.0  # factor and seconds above a usual decode: the program was suspended
 _HEADER = 1 << 20  # bytes of a model file that are hashed
 
 # A stored file is not a profile if a figure in it cannot be a timing.
@@ -67,7 +67,7 @@ _Table = dict[_Depth, Annotated[dict[_Size, _Seconds], Meta(min_length=1)]]
 
 
 class _StoredProfile(msgspec.Struct):
-    """A profile as it is stored; tables by context hold seconds by tokens."""
+    """A stored profile; its tables hold seconds by tokens, for each context."""
 
     identity: dict[str, Any]
     measured: _Table
@@ -80,13 +80,13 @@ class _StoredProfile(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What was measured.
+    """A measurement.
 
     Attributes:
         points: size to seconds, for the sizes that there was time for.
-        spread: how far timings of one size lay apart, in shares of the lesser: the median over
-            the sizes that were timed more than once.
-        onset: seconds that the first decodes of a row take longer (see `Row`), where they do.
+        spread: the largest time of a size over its least, minus 1: the median over the sizes that
+            were timed more than once.
+        onset: extra seconds of the first decodes of a row (see `Row`); empty if rows do not matter.
     """
 
     points: dict[int, float]
@@ -95,7 +95,7 @@ class Timing:
 
     @staticmethod
     def of(found: Mapping[int, Sequence[float]], longer: Sequence[Sequence[float]]) -> Timing:
-        """Of every timing of each size, and of what was longer where rows began."""
+        """Summarise the timings of each size, and the extra seconds at the starts of rows."""
         spreads = sorted(max(each) / min(each) - 1 for each in found.values() if len(each) > 1)
         points = {n: min(each) for n, each in sorted(found.items())}
         onset = tuple(max(0.0, median(each)) for each in zip(*longer, strict=True))
@@ -103,7 +103,7 @@ class Timing:
 
     @property
     def steady(self) -> bool:
-        """Whether it is worth keeping: something else may have been running."""
+        """Whether nothing disturbed it, so that it is worth storing."""
         return _steady(self.spread)
 
 
@@ -116,19 +116,19 @@ def measure(
     one_row: bool = False,
     clock: Callable[[], float] = perf_counter,
 ) -> Timing:
-    """Time decodes of several sizes on scratch positions behind what the cache holds.
+    """Time decodes of several sizes at positions after the cache's tokens.
 
-    The cache is left as it was. Where a size is named more than once the least time counts. A pass
-    in which the program was stopped, or the machine slept, counts for nothing. Where decodes of one
-    size settle, a target's are done three times, and the last one counts.
+    The cache is left as it was. If a size is named more than once, its least time counts. A pass in
+    which the program was suspended or the machine slept is ignored. If repeating a size makes its
+    decodes faster (`Context.settles`), a target decodes it three times and the last time counts.
 
     Args:
-        context: of the model to measure; it must be able to take back tokens.
-        sizes: tokens per decode, what tells most first.
-        budget: seconds in which a new pass may be begun.
-        passes: timings at most, and a decode that only warms up.
-        one_row: ask for the logits of the last token alone, as a draft does.
-        clock: counts seconds.
+        context: of the model to measure; it must be able to roll back tokens.
+        sizes: tokens per decode; those that tell most come first.
+        budget: seconds after which no further pass begins.
+        passes: the most decodes, including one that only warms up.
+        one_row: request the logits of the last token alone, as a draft does.
+        clock: returns seconds.
 
     Raises:
         Cancelled: the context's watched flag was set; the cache is as before.
@@ -160,11 +160,11 @@ def measure(
 
 
 def acquaint(context: Context, longest: int, *, clock: Callable[[], float] = perf_counter) -> None:
-    """Decode up to `longest` tokens at once, so that no round has to be the first that does.
+    """Warm up the sizes up to `longest` tokens that were not measured.
 
-    For a target on workers or a card, where the first decode of a size takes longer than those
-    after it: with 20 ms each way 0.5 seconds in place of 0.2, on an H100 10 ms in place of 5. No
-    more time is spent on it than it saves.
+    On workers and cards the first decode of a size takes longer than the next ones: over a network
+    with 20 ms each way 0.5 seconds instead of 0.2, on an H100 10 ms instead of 5. The warm-up takes
+    no more time than it saves.
 
     Raises:
         Cancelled: the context's watched flag was set; the cache is as before.
@@ -188,14 +188,14 @@ def acquaint(context: Context, longest: int, *, clock: Callable[[], float] = per
 
 
 def _seconds(context: Context, n: int, one_row: bool, clock: Callable[[], float]) -> float:
-    """Decode so many scratch tokens once, and take them back.
+    """Time one decode of `n` scratch tokens, and roll it back.
 
-    What a round does before it drafts counts as well: a recurrent state is copied, except where one
-    token is decoded. Going back is not part of it.
+    As in a round, the copy of a recurrent state before a draft is included, and the rollback is
+    not.
     """
     kept, tokens = len(context.tokens), scratch(context, n)
     started = clock()
-    if n > 1:  # a plain round copies no recurrent state, one that drafts does
+    if n > 1:  # a round without a draft copies no recurrent state
         context.mark(0 if one_row else n, anew=True)
     context.decode(tokens, 1 if one_row else n)
     seconds = clock() - started
@@ -214,19 +214,19 @@ def measure_by_context(
 ) -> tuple[dict[int, dict[int, float]], Timing]:
     """Time a model as `measure` does, in an empty cache and again deep in a context.
 
-    Decodes of one token are timed once more in the empty cache: what changed since then is part of
-    the spread, since it may have disturbed what was timed in between.
+    Decodes of one token are timed again at the end. If their time has changed, that change counts
+    in the spread, since it may have affected everything measured in between.
 
     Args:
-        context: of the model; measured only where it stands if its cache is not empty.
-        draft: whether it drafts: other sizes tell most, and only one row of logits is needed.
-        budget: seconds for all of it, in which a new pass may be begun.
-        passes: decodes at most, without those that fill the cache.
+        context: of the model; if its cache is not empty, only its present depth is measured.
+        draft: whether it is a draft, for which other sizes matter and one row of logits is enough.
+        budget: seconds after which no further pass begins.
+        passes: the most decodes, without those that fill the cache.
         repeats: how often to go through the sizes.
-        clock: counts seconds.
+        clock: returns seconds.
 
     Returns:
-        (points by tokens of context, what was timed where it stands with the spread of all)
+        (points by tokens of context, the timing at the first depth with the spread of all)
 
     Raises:
         Cancelled: the context's watched flag was set; the cache is as before.
@@ -251,7 +251,7 @@ def measure_by_context(
 
 
 def affordable_depth(context: Context, points: Points) -> int:
-    """How much context to measure behind, 0 where too little can be read in time, or held."""
+    """Tokens of context for the second depth; 0 if too few can be read in time, or held."""
     if not points or not context.holds:
         return 0
     token = min(seconds / n for n, seconds in points.items())
@@ -260,11 +260,10 @@ def affordable_depth(context: Context, points: Points) -> int:
 
 
 def growth(context: Context, *, on_device: bool) -> dict[int, float]:
-    """What a token of context adds to a decode at least, by its size, in shares of T(1).
+    """The least cost of a token of context by the size of the decode, in shares of T(1).
 
-    For where it is not measured: a token's part of the cache is read as fast as weights. A device
-    reads it once for all rows; the processor more often, though not for every row anew (see the
-    table in docs/gamma.md).
+    It replaces a measurement, and assumes that the cache is read as fast as the weights. A device
+    reads it once for all rows; the CPU reads it again for every few rows (table in docs/gamma.md).
     """
     share = context.token_bytes / max(1, context.model.weights_bytes)
     many = max(TARGET_DEEP)
@@ -278,12 +277,12 @@ def fill(
     until: float = math.inf,
     clock: Callable[[], float] = perf_counter,
 ) -> bool:
-    """Read so many scratch tokens; whether that was done by the time `until`."""
+    """Decode `tokens` scratch tokens; return whether that was done by the time `until`."""
     step = min(context.n_batch, _READ)
     for start in range(0, tokens, step):
         if clock() > until:
             return False
-        context.mark()  # an interrupted decode goes back to here
+        context.mark()  # an interrupted decode is rolled back to here
         context.decode(scratch(context, min(step, tokens - start)), 0)
     context.wait()
     return True
@@ -299,11 +298,11 @@ class Profile:
     """One model's costs on this machine.
 
     Attributes:
-        identity: what they hold for.
-        measured: by tokens of context, as measured: one or two lengths.
-        learned: of the shortest length, the sizes that rounds have corrected; empty until then.
-        threads: the fastest number of CPU threads that was found; None if nobody looked.
-        spread: how far timings lay apart (see `Timing`); None where nobody wrote it down.
+        identity: everything that the costs depend on.
+        measured: points at one context, or at two.
+        learned: at the shortest context, the sizes that rounds have corrected; empty until then.
+        threads: the fastest number of CPU threads; None if it was not searched for.
+        spread: see `Timing`; None if it was not stored.
         onset: see `Timing`.
     """
 
@@ -316,12 +315,12 @@ class Profile:
 
     @property
     def steady(self) -> bool:
-        """Whether it is known well: kept without that is what has to be repeated alone."""
+        """Whether nothing disturbed it; others are only stored so that a run can be repeated."""
         return _steady(self.spread or 0.0)
 
     @property
     def best(self) -> ByContext:
-        """What is known best: as measured, but for sizes that rounds have corrected."""
+        """The measured points, with the corrected sizes in place of theirs."""
         return {at: {**points, **self.learned.get(at, {})} for at, points in self.measured.items()}
 
 
@@ -330,16 +329,16 @@ def _steady(spread: float) -> bool:
 
 
 def identity(context: Context, *, threads: int, draft: bool) -> dict[str, Any]:
-    """What a timing of this model holds for."""
+    """Everything that a timing of this model depends on."""
     known = {
         **of_file(context.model.path, draft=draft),
         "threads": threads,
         "n_gpu_layers": context.model.gpu_layers,
         "weights_bytes": context.model.weights_bytes,
     }
-    if isinstance(context, Head):  # the file may hold a whole model besides
+    if isinstance(context, Head):  # the same file may also hold a whole model
         known["head"] = context.kind
-    # What a round costs that copies a recurrent state, and how many snapshots there are.
+    # For a recurrent model, the cost depends on the number of snapshots.
     return known if context.max_rollback is None else {**known, "takes_back": context.max_rollback}
 
 
@@ -361,7 +360,7 @@ def of_file(path: Path, *, draft: bool) -> dict[str, Any]:
 
 
 def profile(context: Context, known: Mapping[str, Any]) -> Profile:
-    """Measure a model in a few seconds: T(n) of a target, steps and reading of a draft."""
+    """Measure a model in a few seconds: T(n) of a target, or the decodes of a draft."""
     draft = known["use"] == "draft"
     budget = DRAFT_BUDGET if draft else TARGET_BUDGET
     if context.model.remote:
@@ -371,7 +370,7 @@ def profile(context: Context, known: Mapping[str, Any]) -> Profile:
 
 
 class ProfileStore:
-    """Profiles as JSON files in a folder. What cannot be read or written is as good as absent."""
+    """Profiles as JSON files in a folder; unreadable ones count as absent."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -387,7 +386,7 @@ class ProfileStore:
         return [one for one in every if one is not None and known.items() <= one.identity.items()]
 
     def save(self, profile: Profile) -> bool:
-        """Store atomically; whether that was possible."""
+        """Store `profile` atomically; return whether that was possible."""
         document = json.dumps({**asdict(profile), "format": FORMAT}, indent=1)
         path = self._path(profile.identity)
         try:
@@ -399,7 +398,7 @@ class ProfileStore:
         return True
 
     def learn(self, profile: Profile, learned: ByContext) -> bool:
-        """Store what use has taught about a profile; whether that was possible."""
+        """Store the corrections of a profile; return whether that was possible."""
         return self.save(replace(profile, learned=learned))
 
     def _path(self, known: Mapping[str, Any]) -> Path:
@@ -408,7 +407,7 @@ class ProfileStore:
 
 
 def _load(path: Path) -> Profile | None:
-    """The profile in a file; None where there is none that can be read."""
+    """The profile in a file; None if it cannot be read."""
     try:
         stored = msgspec.json.decode(path.read_bytes(), type=_StoredProfile)
     except (OSError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""One round's decisions: how far to draft, taken as the draft grows.
+"""One round's decisions on how far to draft, made as the draft grows.
 
 A leaf: a plan sees confidences and costs, never a clock, a model or a token.
 """
@@ -17,19 +17,19 @@ from localspec.engine.record.stats import DRAFT
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Where a round begins.
+    """The state in which a round begins.
 
     Attributes:
-        room: tokens that a draft may have at most.
+        room: the most tokens that a draft may have.
         context: tokens of the sequence so far.
         remaining: tokens that may still be generated.
-        pending_tokens: by the name of the drafter the tokens that its first pass reads, at least 1;
-            0 where that pass is made already.
-        copies: the confidences of the tokens that lookup would copy; empty where it found nothing.
-        readers: of the drafters those that can read in one pass what lookup would copy.
-        blocks: of those that guess several tokens in one pass, how many at most. Their pass is one
-            over the tokens that they have to read and those that they guess.
-        left_out: by drafter the tokens of the sequence that its passes know nothing of.
+        pending_tokens: by drafter, the tokens that its first pass reads, at least 1; 0 if that pass
+            is already done.
+        copies: the confidences of the tokens that lookup would copy; empty if it found none.
+        readers: the drafters that can read lookup's tokens in one pass.
+        blocks: by drafter that guesses several tokens in one pass, the most of them. Such a pass
+            covers the tokens that the drafter has to read and those that it guesses.
+        left_out: by drafter, the tokens of the sequence that its passes know nothing of.
     """
 
     room: int
@@ -44,14 +44,14 @@ class Situation:
 
 @dataclass(slots=True)
 class Plan:
-    """One round's decisions, asked for as the draft grows; these: a fixed length, come what may.
+    """One round's decisions, asked for as the draft grows; this class drafts a fixed length.
 
     Attributes:
-        limit: tokens to draft at most; 0 leaves the drafter alone.
+        limit: the most tokens to draft; 0 does not ask the drafter.
         drafter: the name of the drafter that proposes; empty if none does.
-        learns: whether the round should report confidences and acceptance probabilities: here for
-            those who record what a replay of other policies needs.
-        reads: tokens that lookup would copy, for the drafter to read with what it missed.
+        learns: whether the round should report confidences and acceptance probabilities; for a
+            fixed length, so that a replay can try other policies.
+        reads: lookup's tokens that the drafter should read together with its pending tokens.
     """
 
     limit: int
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def aim(self) -> int:
-        """The draft length asked for, known for sure when the draft is done."""
+        """The wanted draft length, final when the draft is done."""
         return self.limit
 
     def wants_pass(self) -> bool:
@@ -78,11 +78,11 @@ class Plan:
         return True
 
     def keep(self) -> int:
-        """How many of the added tokens are worth verifying: at least those that must be."""
+        """How many of the added tokens to verify, at least those that must be."""
         return self.limit
 
     def copies(self, confidences: Sequence[float]) -> int:  # noqa: ARG002 - none
-        """How many copied tokens, with these confidences, to add to those that are kept."""
+        """How many copied tokens with these confidences to add after the kept ones."""
         return 0
 
 
@@ -90,20 +90,21 @@ PLAIN = Plan(0)
 
 
 class StoppingPlan(Plan):
-    """Drafts while the best that can still come is worth more than what is there.
+    """Drafts as long as a longer draft is expected to be worth more than the present one.
 
-    With n tokens drafted, S_k the chance that the first k are all accepted and lambda the tokens
-    per second that time is worth, verifying m of them is worth
+    Let n be the number of drafted tokens, S_k the chance that the first k are all accepted, lambda
+    the worth of a second in tokens, and c_d the seconds of a draft pass. Verifying m tokens is
+    worth
 
-        V(m) = 1 + sum_{k<=m} S_k - lambda T(m+1),
+        V(m) = 1 + sum_{k<=m} S_k - lambda T(m+1).
 
-    and drafting goes on iff max_{m>n} (E[V(m)] - lambda c_d (m-n)) exceeds the best V there is:
-    that of the best prefix that holds all tokens that must be verified. The maximum looks ahead
-    over the whole curve, since T is jagged: after a token that does not pay there may come
-    one that does. Positions not looked at yet are expected to do as the last ones did.
+    Drafting goes on iff max_{m>n} (E[V(m)] - lambda c_d (m-n)) exceeds V of the best prefix that
+    includes all tokens that must be verified. T is jagged: a token that does not pay may be
+    followed by one that does, so the maximum is taken over the whole curve. Later positions are
+    expected to be like the last ones.
 
-    A target that goes back by reading again pays for a rejection: with r decodes of what stays (one
-    or none), V(m) is less by lambda r sum_{k<m} (S_k - S_{k+1}) T(k+1).
+    If a rejection makes the target decode the accepted tokens again (r = 1, else 0), V(m) is less
+    by lambda r sum_{k<m} (S_k - S_{k+1}) T(k+1).
     """
 
     def __init__(
@@ -122,26 +123,26 @@ class StoppingPlan(Plan):
 
         Args:
             calibration: from confidence to acceptance, for this drafter.
-            times: T(n) at index n, up to the longest draft and one more, in any unit.
+            times: T(n) at index n, up to the longest draft plus one, in any unit of time.
             step: one draft pass, in the same unit.
-            rate: lambda, tokens per unit.
-            drafter: the name of the drafter that this is for.
-            rereads: r, 0 where nothing is read again.
-            copying: what tokens copied to the draft's end are worth; None where none may be.
-            reads: of what lookup would copy, for the drafter to read at first.
+            rate: lambda, tokens per unit of time.
+            drafter: the name of the drafter.
+            rereads: r, how often a rejection makes the target decode the accepted tokens again.
+            copying: the prices of tokens copied after the draft; None if there may be none.
+            reads: how many of lookup's tokens the drafter reads first.
         """
         super().__init__(len(times) - 2, drafter, learns=True, reads=reads)
         self.step = step
         self._calibration = calibration
         self._times = times
-        # At n the least of what comes after it.
+        # At index n, the least of the times after it.
         self._least = [*accumulate(reversed(times[1:]), min, initial=math.inf)][::-1]
         self._rate = rate
-        self._back = rate * rereads  # times T(n): what it costs that token n is rejected first
+        self._back = rate * rereads  # times T(n): the cost if token n is the first rejected one
         self._step = rate * step  # in tokens
         self._drafted = 0
         self._chain = 1.0  # S_n
-        self._gain = 1.0  # 1 + S_1 + ... + S_n, less the going back
+        self._gain = 1.0  # 1 + S_1 + ... + S_n, less the expected rollback
         self._next = calibration.mean  # acceptance expected at the next position
         self._floor = 1.0 - rate * times[1]
         self._kept = 0
@@ -154,17 +155,17 @@ class StoppingPlan(Plan):
         return self._drafted
 
     def wants_pass(self) -> bool:
-        """The look-ahead, the next pass not yet paid and its confidence not yet known."""
+        """Look ahead before the next pass is paid and its confidence known."""
         return self.pays(self._step)
 
     def pays(self, cost: float) -> bool:
         """Whether another pass promises more than it costs, both in tokens."""
-        # What the mean confidence would be worth is sooner known, and mostly decides.
+        # The worth at the mean confidence is quick to compute and mostly decides.
         sure = self._ahead(self._drafted, self._chain, self._gain, self._next)
         return sure > self._floor + cost or self.promise() > cost
 
     def promise(self) -> float:
-        """What another pass is expected to be worth, in tokens, before it is paid."""
+        """The expected worth of another pass in tokens, before its cost."""
         floor, worth, spread = self._floor, 0.0, self._calibration.spread
         for offset in (-spread, spread):
             accepted = min(MOST, max(LEAST, self._next + offset))
@@ -175,7 +176,7 @@ class StoppingPlan(Plan):
         return worth - floor
 
     def wants_token(self, confidence: float, *, must_verify: bool) -> bool:
-        """The look-ahead, with the confidence of the position known and its pass paid."""
+        """Look ahead with the pass paid and its confidence known."""
         accepted = self._calibration.acceptance(confidence)
         follows = self._calibration.next_after(accepted)
         n = self._drafted + 1
@@ -194,20 +195,20 @@ class StoppingPlan(Plan):
         return self._kept
 
     def copies(self, confidences: Sequence[float]) -> int:
-        """As many as are worth more than what verifying them adds to the pass."""
+        """As many as are worth more than the time they add to the verify pass."""
         if self._copying is None:
             return 0
         return self._copying.best(confidences, self._kept, self._kept_chain).length
 
     def _with(self, accepted: float) -> tuple[float, float, float]:
-        """S, the sum of all S, and V if one more token is accepted with this chance."""
+        """S, `_gain` and V after one more token with this chance of acceptance."""
         n, before = self._drafted + 1, self._chain
         chain = before * accepted
         gain = self._gain + chain - (before - chain) * self._back * self._times[n]
         return chain, gain, gain - self._rate * self._times[n + 1]
 
     def _ahead(self, n: int, chain: float, gain: float, chance: float) -> float:
-        """The best V(m) to expect for m > n, the passes after the next one paid."""
+        """The best expected V(m) for m > n, less the cost of the passes after the next one."""
         best = -1e9
         times, least, rate = self._times, self._least, self._rate
         step, back = self._step, self._back * (1.0 - chance)
@@ -220,7 +221,7 @@ class StoppingPlan(Plan):
             value = gain - rate * times[m]
             best = max(best, value)
             gain -= step
-            # Not even the cheapest verification and free passes could make up for what is missing.
+            # Even free passes and the cheapest verification could not catch up any more.
             if gain + chain * rest - rate * least[m] <= best:
                 break
         return best
@@ -234,14 +235,14 @@ def gamma_for(
     first: float = 0.0,
     rereads: float = 0.0,
 ) -> tuple[int, float]:
-    """The draft length that is best for a steady acceptance, and its speed-up over plain decoding.
+    """The best draft length at a constant acceptance, and its speed-up over plain decoding.
 
     Args:
         acceptance: of every drafted token, given that those before it were accepted.
         times: T(n) at index n, in seconds.
-        step: seconds that a drafted token takes.
-        first: seconds that a draft takes besides, however long it is.
-        rereads: seconds of going back over those of a decode of what is then read again.
+        step: seconds per drafted token.
+        first: seconds that every draft takes in addition, whatever its length.
+        rereads: how often a rejection makes the target decode the accepted tokens again.
     """
     best, gain = 0, 1.0
     chain, tokens, back = 1.0, 1.0, 0.0
