@@ -1,9 +1,9 @@
-"""Lookup: a drafter without a model. What followed the same tokens before may follow them again.
+"""Lookup drafts without a model: what followed the same tokens before may follow them again.
 
-The text so far (the prompt with all that was pasted into it, earlier turns, the answer as it grows)
-is indexed by its 2-grams as it comes. A guess is copied from where the longest stretch of
-the last tokens stood before (prompt lookup; compare 2411.04975 and 2411.10666). It takes
-microseconds, so it is made in every round, and is scored in every round, whoever drafts.
+The text so far (the prompt with everything pasted into it, earlier turns, the growing answer) is
+indexed by its 2-grams. A guess is copied from the place where most of the last tokens occurred
+before (prompt lookup; compare 2411.04975 and 2411.10666). This takes microseconds, so every round
+makes a guess and scores it, whichever drafter runs.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from localspec.engine.record.stats import LOOKUP
 from localspec.limits import MAX_GAMMA
 
 LONGEST = MAX_GAMMA - 1
-"""Tokens of a guess at most: for 64 rows llama.cpp's attention takes another path, on a processor,
-whose logits differ in their last bits."""
+"""The most tokens of a guess. With 64 rows llama.cpp's attention takes another path on a CPU, whose
+logits differ in their last bits."""
 
-_GRAM = 2  # tokens of a key: a single one is found everywhere, and what follows it is chance
-_MATCH = 24  # tokens of a match that are counted
-_PLACES = 6  # places that are compared: those of the longest matches
-_STEPS = 24  # places that are looked at for them: other keys may share a slot
+_GRAM = 2  # tokens of a key; a single token occurs everywhere and predicts nothing
+_MATCH = 24  # the longest match that is counted, in tokens
+_PLACES = 6  # places that are compared, those of the longest matches
+_STEPS = 24  # places that are visited to find these; other keys may share a slot
 
-# A match of m tokens alone is believed in like this many of the 1 that it is (see `_confidences`).
+# b(m) = m / (m + 3.5), the confidence in a single match of m tokens (see `_confidences`).
 _HALF = 3.5
 _BELIEF = [m / (m + _HALF) for m in range(_MATCH + LONGEST + 1)]
 _AGREED = [[(n + belief) / (n + 1) for belief in _BELIEF] for n in range(_PLACES + 1)]
@@ -34,11 +34,11 @@ _AGREED = [[(n + belief) / (n + 1) for belief in _BELIEF] for n in range(_PLACES
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What may follow, and how sure that is.
+    """Copied tokens that may follow, with confidences.
 
     Attributes:
-        tokens: ids, copied.
-        confidences: of each, given those before it: 0 to 1, to be calibrated.
+        tokens: the ids.
+        confidences: of each token, given those before it: 0 to 1, not yet calibrated.
     """
 
     tokens: tuple[int, ...] = ()
@@ -50,34 +50,34 @@ class Guess:
 
 
 NO_GUESS = Guess()
-"""Nothing of the kind stood there before."""
+"""The last tokens did not occur before."""
 
 
 class Lookup:
-    """Copies from the text so far. Some 20 bytes a token, and 4 for each that the context holds."""
+    """Copies from the text so far; takes 20 bytes per token, and 4 more per token of context."""
 
     name = LOOKUP
 
     def __init__(self, n_ctx: int, is_end: Callable[[int], bool]) -> None:
-        """Index texts of about `n_ctx` tokens; a copy goes no further than a token that `is_end`.
+        """Prepare for texts of about `n_ctx` tokens; longer ones are slower.
 
-        Longer texts work as well, slower.
+        A copy ends with a token for which `is_end` is true.
         """
         self._is_end = is_end
         self._past = NO_PAST
         self._tokens: list[int] = []
-        self._back = 0  # how far back the last copy stood; 0 before any
+        self._back = 0  # distance back to the last copy's source; 0 before the first copy
         self._mask = (1 << max(8, (n_ctx - 1).bit_length())) - 1
-        # A hash table of chains: by slot the latest 2-gram's first position, and by position the
-        # one before it in the same slot; -1 for none.
+        # A hash table of chains: for each slot the position of its latest 2-gram, and for each
+        # position the one before it in the same slot; -1 for none.
         self._latest = array("i", [-1]) * (self._mask + 1)
         self._before = array("i")
 
     def begin(self, tokens: Sequence[int], past: Past = NO_PAST) -> None:
-        """A generation starts that continues `tokens`: forget what is not there any more.
+        """Start a generation that continues `tokens`; drop the index of any other text.
 
-        What is new is read by the first `guess`, so that no first token waits for it. Where more of
-        the last tokens stood together in `past` than in the text itself, that is copied.
+        The first `guess` indexes new tokens, so that the first token need not wait for it. If more
+        of the last tokens match in `past` than in the text itself, the copy comes from there.
         """
         self._past = past
         self._back = 0
@@ -92,17 +92,17 @@ class Lookup:
     def guess(
         self, tokens: Sequence[int], drafted: Sequence[int] = (), limit: int = LONGEST
     ) -> Guess:
-        """What may follow `tokens` and `drafted`: at most `limit` tokens, none without a match.
+        """Guess at most `limit` tokens after `tokens` and `drafted`; none without a match.
 
         Args:
-            tokens: all there is; what `begin` got, and what was emitted since.
-            drafted: tokens that another drafter proposes to follow.
-            limit: of the guess.
+            tokens: the whole sequence: what `begin` received, and what was emitted since.
+            drafted: tokens that another drafter proposes next.
+            limit: the most tokens of the guess.
         """
         self._read(tokens)
         tail = [*self._tokens[-_MATCH:], *drafted][-_MATCH:]
         places = self._places(tail, len(tokens) + len(drafted) - self._back)
-        # The first is copied; the others say how sure that is.
+        # The first place is copied; the others only affect the confidence.
         match, start = places[0] if places else (0, 0)
         before, there = self._past.find(tail)
         kept = self._past.copy(there, limit) if before > match else []
@@ -112,7 +112,7 @@ class Lookup:
             match, places, copied = before, [], kept
         else:
             copied = self._tokens[start : start + limit]
-            if len(copied) < limit:  # it runs into itself: a loop goes on as it did
+            if len(copied) < limit:  # the copy reaches the end of the text: repeat the loop
                 period = [*copied, *drafted]
                 copied = (period * (limit // len(period) + 1))[:limit]
         end = next((i for i, token in enumerate(copied) if self._is_end(token)), limit)
@@ -123,7 +123,7 @@ class Lookup:
         return Guess(tuple(copied), _confidences(match, copied, others))
 
     def _read(self, tokens: Sequence[int]) -> None:
-        """Index what is new: every 2-gram that something follows."""
+        """Index the new 2-grams that have a following token."""
         known, start = self._tokens, len(self._before)
         known += tokens[len(known) :]
         latest, before, mask = self._latest, self._before, self._mask
@@ -137,9 +137,10 @@ class Lookup:
         return hash(tuple(gram)) & self._mask
 
     def _places(self, tail: Sequence[int], copied: int) -> list[tuple[int, int]]:
-        """Where the last tokens stood before: (length of match, what follows), the longest first.
+        """Earlier places of the last tokens: (length of match, next position), longest first.
 
-        Of equals what follows at `copied`, where the last copy would go on, and then the latest.
+        Among equal matches, the place `copied`, where the last copy would continue, comes first,
+        then the latest one.
         """
         gram = list(tail[-_GRAM:])
         if len(gram) < _GRAM:
@@ -157,21 +158,21 @@ class Lookup:
         return sorted(found, key=lambda place: -place[0])[:_PLACES]
 
     def _match(self, at: int, tail: Sequence[int]) -> int:
-        """How many of the last tokens stand before what follows the 2-gram at `at`."""
+        """The length of the match that ends with the 2-gram at `at`."""
         known, length = self._tokens, _GRAM
         longest = min(len(tail), at + _GRAM)
         if known[at + _GRAM - longest : at + _GRAM] == tail[-longest:]:
-            return longest  # at once: along a copy it is so every time
+            return longest  # the usual case while a copy goes on
         while length < longest and known[at + _GRAM - 1 - length] == tail[-1 - length]:
             length += 1
         return length
 
 
 def _confidences(match: int, copied: Sequence[int], others: Sequence[Sequence[int]]) -> list[float]:
-    """How sure every copied token is by what stands there: (n_k(d_k) + b(m + k - 1)) / (n_k + 1).
+    """The confidence in each copied token: (n_k(d_k) + b(m + k - 1)) / (n_k + 1).
 
-    n_k counts the places that agree so far, n_k(d_k) those among them that have this token next,
-    and b(m) = m / (m + 3.5) is what a match of m tokens adds: the longer, the surer.
+    n_k is the number of places that agree up to the k-th token, n_k(d_k) the number of these that
+    continue with it, and b(m) = m / (m + 3.5) grows with the length m of the match.
     """
     ends = [(_agreement(copied, other), len(other)) for other in others]
     found: list[float] = []
@@ -180,7 +181,7 @@ def _confidences(match: int, copied: Sequence[int], others: Sequence[Sequence[in
         found += _AGREED[alive][match + len(found) : match + stop]
         alive -= 1
     found += _AGREED[1][match + len(found) : match + len(copied)]
-    broken = [stop for stop, known in ends if stop < known]  # not where nothing more is known
+    broken = [stop for stop, known in ends if stop < known]  # the end of the text does not disagree
     for stop in set(broken):
         there = 1 + sum(agreed > stop for agreed, _ in ends)
         before = there + broken.count(stop)
@@ -189,7 +190,7 @@ def _confidences(match: int, copied: Sequence[int], others: Sequence[Sequence[in
 
 
 def _agreement(copied: Sequence[int], other: Sequence[int]) -> int:
-    """How many of the first tokens are the same."""
+    """The number of leading tokens that are equal."""
     n = min(len(copied), len(other))
     if copied[:n] == other[:n]:
         return n

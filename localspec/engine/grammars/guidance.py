@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from localspec.engine.grammars import lark
 from localspec.errors import EngineError, SchemaError, UsageError
 
-# Between the parts of a document a blank at most: more only takes a model's time. No letter by its
-# number: a property's name could be written twice, in two ways.
+# At most one blank between the parts of a document, as more would only cost time. No \u escapes:
+# with them a property's name could be written in two ways, and so occur twice.
 _STRICT: Schema = {"whitespace_pattern": "[ ]?", "json_allowed_escapes": '"\\bfnrt'}
 _LENIENT: Schema = {**_STRICT, "lenient": True, "coerce_one_of": True}
-# What has to hold of the same value.
+# Keywords whose schemas apply to the same value.
 _IN_PLACE = ("anyOf", "oneOf", "allOf")
-# Begins the names of definitions as they came.
+# Prefix for the names of definitions in their original form.
 _CAME = "as it came "
-# What `%mark`, `%until` and `%json` are looked for between: texts, expressions and comments.
+# `%mark`, `%until` and `%json`; texts, expressions and comments are matched to skip them.
 _WORDS = re.compile(
     r'%(?P<kind>mark|until)\s+(?P<mark>"(?:\\.|[^"\\])*")|(?P<json>%json)\s*(?=\{)'
     r'|"(?:\\.|[^"\\])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/'
@@ -37,7 +37,7 @@ Schema = Mapping[str, Any]
 
 
 class GuidedVocabulary(Protocol):
-    """What a grammar has to know of a model's tokens."""
+    """What a grammar needs to know about a model's tokens."""
 
     n_vocab: int
 
@@ -58,7 +58,7 @@ class GuidedVocabulary(Protocol):
 class Guidance:
     """Reads grammars for one model.
 
-    Marks are tokens apart: neither texts nor expressions of a grammar match them, only ``%mark``.
+    Tokens that are marks match only ``%mark``, not the texts and expressions of a grammar.
     """
 
     def __init__(self, vocabulary: GuidedVocabulary) -> None:
@@ -66,7 +66,7 @@ class Guidance:
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        """Every token goes into a tree, which takes about a second for a large vocabulary."""
+        """llguidance's tree of all tokens; takes about a second for a large vocabulary."""
         ends = sorted(self._vocabulary.end_tokens)
         tokens = TokenizerWrapper(_Tokens(self._vocabulary, ends))
         return LLTokenizer(tokens, eos_token=ends or None)
@@ -87,7 +87,7 @@ class Guidance:
         return state
 
     def _divided(self, text: str) -> list[str | int]:
-        """A text as the marks in it that are tokens, and the texts between them."""
+        """Split a text into the marks that are tokens, by id, and the texts between them."""
         ids = self._vocabulary.tokenize(text, add_special=False, parse_special=True)
         found: list[str | int] = []
         for token in ids:
@@ -103,11 +103,11 @@ class Guidance:
 
 
 class _Tokens:
-    """A vocabulary as llguidance's `TokenizerWrapper` takes it."""
+    """A vocabulary in the form that llguidance's `TokenizerWrapper` takes."""
 
     def __init__(self, vocabulary: GuidedVocabulary, ends: list[int]) -> None:
         ids = range(vocabulary.n_vocab)
-        # An empty text would be the beginning of every mark: vocabularies are padded with such.
+        # Vocabularies are padded with empty tokens, which would be a prefix of every mark.
         self.tokens = [
             vocabulary.piece(token, special=True) or b"<unused %d>" % token for token in ids
         ]
@@ -115,7 +115,7 @@ class _Tokens:
         self.eos_token_id, self.bos_token_id = ends[0] if ends else None, None
 
     def __call__(self, _text: bytes) -> list[int]:
-        """Asked where a grammar forces tokens, which ours do not."""
+        """Tokenize; only called for grammars that force tokens, which ours do not."""
         return []
 
 
@@ -129,10 +129,10 @@ class Guided:
 
     @cached_property
     def mask(self) -> NDArray[np.bool_]:
-        """Which tokens may come next: (n,). None where the grammar leads nowhere.
+        """Which tokens may come next: (n,). No token may if the grammar is at a dead end.
 
         Raises:
-            EngineError: the grammar takes more than it may have.
+            EngineError: the grammar exceeds llguidance's limits.
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         if "NoExtensionBias" in self._matcher.get_error():
@@ -142,14 +142,14 @@ class Guided:
         return found.view(np.bool_)
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of `ids` (k,) may come next: (k,). After the end: all, since nobody reads on.
+        """Which of `ids` (k,) may come next: (k,). After the end all may: the text is complete.
 
         Raises:
-            EngineError: the grammar takes more than it may have.
+            EngineError: the grammar exceeds llguidance's limits.
         """
         if self._over:
             return np.ones(len(ids), np.bool_)
-        if len(ids) == 1:  # to look at one token is quicker than to find all
+        if len(ids) == 1:  # checking one token is faster than computing the mask
             return np.array([self._may(int(ids[0]))])
         known = ids < self._vocabulary.n_vocab
         if known.all():
@@ -168,10 +168,10 @@ class Guided:
         return found
 
     def after(self, token: int) -> Guided:
-        """The state once `token` has come.
+        """The state after `token`.
 
         Raises:
-            EngineError: the grammar does not allow it, or takes more than it may have.
+            EngineError: the grammar does not allow it, or exceeds llguidance's limits.
         """
         if self._over:
             return self
@@ -190,20 +190,21 @@ class Guided:
 
 
 def check(grammar: str) -> None:
-    """Find out, without a model, whether `grammar` is one.
+    """Check without a model that `grammar` is a grammar.
 
     Raises:
-        UsageError: it is none, or a schema in it cannot be enforced.
+        UsageError: it is not, or a schema in it cannot be enforced.
     """
     if wrong := LLMatcher.validate_grammar(_resolved(grammar, lambda text: [text])):
         raise _refusal(wrong)
 
 
 def _resolved(grammar: str, divided: Callable[[str], list[str | int]]) -> str:
-    """A grammar in which marks are tokens where `divided` finds such, and schemas can be enforced.
+    """Replace `%mark`, `%until` and `%json`, so that llguidance can read the grammar.
 
-    Every token whose text is allowed is allowed, whatever a tokenizer would make of that text: else
-    the mask would depend on more than the text so far.
+    Marks become the tokens that `divided` finds in them, and schemas are made enforceable. A token
+    is allowed if its text is, even if the tokenizer would cut that text differently; otherwise the
+    mask would depend on more than the text so far.
     """
     at = len(grammar) - len(grammar.lstrip()) + len(lark.HEAD)
     options: dict[str, Any] = {}
@@ -229,23 +230,23 @@ def _sequence(parts: Sequence[str | int]) -> str:
 
 
 class _Texts:
-    """The rules of texts that end with a mark.
+    """The rules for texts that end with a mark.
 
     Attributes:
-        rules: those that are needed.
+        rules: the rules to add to the grammar.
     """
 
     def __init__(self) -> None:
         self.rules: list[str] = []
 
     def until(self, parts: Sequence[str | int]) -> str:
-        """Any text up to the mark that `parts` make up, and the mark."""
+        """Any text up to and including the mark that consists of `parts`."""
         token = next((i for i, one in enumerate(parts) if isinstance(one, int)), None)
-        if token is None:  # a text that is told from others by its end needs a rule of its own
+        if token is None:  # `suffix` is an attribute of a rule
             rule = f"localspec_text_{len(self.rules)}"
             self.rules.append(f"{rule}[suffix={_sequence(parts)}]: /(?s:.*)/")
             return rule
-        # No expression matches a token that is a mark: the text reaches up to the first one.
+        # Expressions do not match tokens that are marks, so the text ends at the first one.
         ahead = "".join(f"\\x{{{ord(char):x}}}" for char in "".join(map(str, parts[:token])))
         return f"/(?s:.*){ahead}/ {_sequence(parts[token:])}"
 
@@ -259,10 +260,10 @@ def _decoded(grammar: str, at: int) -> tuple[dict[str, Any], int]:
 
 
 def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema that llguidance takes.
+    """The schema in a form that llguidance enforces.
 
     Raises:
-        SchemaError: it cannot be enforced, and has to be.
+        SchemaError: it is strict and cannot be enforced.
     """
     about = {"place": "", "strict": True, "as_came": {}, **schema.pop(lark.PLACE, {})}
     shared = {name: schema[name] for name in lark.SHARED if isinstance(schema.get(name), dict)}
@@ -296,10 +297,10 @@ def _not_taken(word: str, reason: str, place: str, path: list[str]) -> SchemaErr
 
 
 def _ways(schema: Schema, as_came: Schema) -> Iterator[tuple[list[str], Any, Any]]:
-    """Each way of a `oneOf` with each other one, as that came, and where they stand.
+    """Pairs of alternatives of a `oneOf` and their path: one as enforced, another as it came.
 
-    A way is written narrower than it came, objects closed: another may hold for what it writes
-    though it would write something else.
+    The enforced form is narrower, with objects closed. Text that it allows may still conform to the
+    original form of another alternative.
     """
     ways, others = schema.get("oneOf"), as_came.get("oneOf")
     if isinstance(ways, list) and isinstance(others, list):
@@ -312,7 +313,7 @@ def _ways(schema: Schema, as_came: Schema) -> Iterator[tuple[list[str], Any, Any
 
 
 def _both(way: Any, other: Any, shared: Schema, as_came: Schema) -> Schema:
-    """A schema that can be enforced if nothing fits both `way` and `other`, which came so."""
+    """A schema that can be enforced if nothing conforms to both `way` and the original `other`."""
     found: dict[str, Any] = {"oneOf": [way, _as_came(other)]}
     for name in lark.SHARED:
         came = as_came.get(name)
@@ -323,7 +324,7 @@ def _both(way: Any, other: Any, shared: Schema, as_came: Schema) -> Schema:
 
 
 def _as_came(value: Any) -> Any:
-    """A part of a schema whose references go to definitions as they came, its counts whole."""
+    """A part of a schema, its references changed to the original definitions."""
     if isinstance(value, list):
         return [_as_came(part) for part in value]
     if not isinstance(value, dict):
@@ -332,21 +333,21 @@ def _as_came(value: Any) -> Any:
     if isinstance(reference := found.get("$ref"), str):
         start, _, name = reference.rpartition("/")
         known = start.removeprefix("#/") in lark.SHARED
-        # What refers to anything else cannot be compared.
+        # Other references cannot be compared.
         found["$ref"] = f"{start}/{_CAME}{name}" if known else "#/nowhere"
     return found
 
 
 def _wrong(schema: Schema, options: Schema) -> str:
-    """Why a schema cannot be enforced; empty where it can."""
+    """Why a schema cannot be enforced; empty if it can."""
     if _circular(schema):
         return "'$ref' leads to nothing but itself"
     return _told(json.dumps({**schema, "x-guidance": options}))
 
 
 def _circular(schema: Schema) -> bool:
-    """Whether a reference in use means itself, perhaps by way of others."""
-    known: dict[str, bool] = {}  # whether what it refers to is still being looked at
+    """Whether a reference in use leads back to itself, perhaps through others."""
+    known: dict[str, bool] = {}  # reference -> whether its target is still being examined
     parts: list[Any] = [{key: part for key, part in schema.items() if key not in lark.SHARED}]
 
     def circle(part: Any) -> bool:
@@ -375,7 +376,7 @@ def _circular(schema: Schema) -> bool:
 
 
 def _referred(schema: Any, reference: str) -> Any:
-    """The part of a schema that a local reference names; None where there is none."""
+    """The part of a schema that a local reference names; None if there is none."""
     for step in reference.removeprefix("#").split("/")[1:]:
         name = unquote(step).replace("~1", "/").replace("~0", "~")
         schema = schema.get(name) if isinstance(schema, Mapping) else None
@@ -384,12 +385,12 @@ def _referred(schema: Any, reference: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _told(schema: str) -> str:
-    """What llguidance says against a schema: an editor sends the same ones with every request."""
+    """llguidance's objection to a schema; cached, as clients repeat their schemas."""
     return LLMatcher.validate_grammar(lark.grammar(f"%json {schema}"))
 
 
 def _innermost(schema: Schema, shared: Schema) -> tuple[list[str], Schema]:
-    """The innermost part of a schema that is wrong by itself, and the way there."""
+    """The innermost part of a schema that is wrong by itself, with its path."""
     for path, part in lark.inner(schema):
         if _wrong({**part, **shared}, _STRICT):
             further, innermost = _innermost(part, shared)
@@ -398,7 +399,7 @@ def _innermost(schema: Schema, shared: Schema) -> tuple[list[str], Schema]:
 
 
 def _loosened(schema: Any, shared: Schema) -> Any:
-    """A schema without what cannot be enforced, which lets more through."""
+    """The schema without the parts that cannot be enforced, so it allows more."""
     if not isinstance(schema, dict):
         return schema if isinstance(schema, bool) else True
     found: dict[str, Any] = dict(schema)
@@ -419,7 +420,7 @@ def _without(schema: Schema, word: str) -> dict[str, Any]:
 
 
 def _reason(told: str) -> str:
-    """The cause alone of an error that llguidance tells at length."""
+    """The cause alone from one of llguidance's long error messages."""
     lines = told.partition("\n<state>")[0].splitlines()
     causes = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     first = _CAUSE.sub("", lines[0] if lines else "")

@@ -1,10 +1,10 @@
-"""Grammars in llguidance's form of Lark: how they are put together. Pure; nothing is read here.
+"""Writes grammars in llguidance's form of Lark. Pure; `engine.grammars.guidance` reads them.
 
-The first word tells such a grammar from llama.cpp's own (GBNF), as in llama.cpp. On top of what
-llguidance reads, `engine.grammars.guidance` understands three things: ``%mark "text"``, in which
-every mark that the vocabulary has a token for is that token; ``%until "text"``, which is any text
-up to such a mark, and the mark; and in a schema after ``%json`` the key ``x-localspec``, which says
-where the schema came from and whether all of it must hold.
+As in llama.cpp, their first word distinguishes them from llama.cpp's own grammars (GBNF). There are
+three extensions to llguidance's syntax: ``%mark "text"`` means the vocabulary's tokens for the
+marks in the text; ``%until "text"`` means any text up to and including such marks; and a schema
+after ``%json`` may have the key ``x-localspec``, which says where the schema came from and whether
+all of it must be enforced.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOTES = frozenset(
     {"$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated"}
     | {"readOnly", "writeOnly", *SHARED}
 )
-# An integer without bounds gets these: a model that repeats a digit would never end it.
+# Integers without bounds get these, since a model that repeats a digit would never end one.
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LARGEST = 10**15
 _COUNTS = frozenset(
@@ -39,12 +39,12 @@ _KINDS = {
 
 
 def is_lark(grammar: str) -> bool:
-    """Whether llguidance reads `grammar`, and not llama.cpp."""
+    """Whether `grammar` is for llguidance, not for llama.cpp."""
     return grammar.lstrip().startswith(HEAD)
 
 
 def grammar(start: str, **rules: str) -> str:
-    """A grammar of a start symbol and further rules (lower case) or terminals (upper case)."""
+    """A grammar from its start symbol and further rules (lower case) or terminals (upper case)."""
     lines = [
         f"{HEAD} {{}}",
         f"start: {start}",
@@ -54,7 +54,7 @@ def grammar(start: str, **rules: str) -> str:
 
 
 def of_schema(text: str) -> str:
-    """The grammar of JSON that conforms to a schema, itself JSON.
+    """The grammar of JSON that conforms to a JSON schema.
 
     Raises:
         UsageError: it is not JSON, or too deep.
@@ -71,28 +71,28 @@ def of_schema(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """`text` as it is."""
+    """A literal that matches exactly `text`."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def mark(text: str) -> str:
-    """`text`, in which the marks that a model has tokens for are these tokens."""
+    """`text`, with the model's own tokens for the marks in it."""
     return f"%mark {literal(text)}"
 
 
 def until(text: str) -> str:
-    """Any text up to the first `text`, and that: see `mark`."""
+    """Any text up to and including the first `text`, whose marks are tokens as in `mark`."""
     return f"%until {literal(text)}"
 
 
 def json_value(schema: Mapping[str, Any], place: str = "", *, strict: bool = True) -> str:
-    """JSON that conforms to a schema: see `narrowed`.
+    """JSON that conforms to a schema, narrowed by `narrowed`.
 
     Args:
-        schema: as it came.
-        place: where in a request, for messages.
-        strict: all of the schema holds, or the grammar is refused; else what cannot be enforced
-            is left out.
+        schema: the original schema.
+        place: its place in the request, for messages.
+        strict: refuse the grammar if a part of the schema cannot be enforced; otherwise such parts
+            are left out.
     """
     about: dict[str, Any] = {"place": place, "strict": strict}
     if any("oneOf" in part for part in parts(schema)):
@@ -101,10 +101,10 @@ def json_value(schema: Mapping[str, Any], place: str = "", *, strict: bool = Tru
 
 
 def narrowed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """What is meant by a schema that is there for writing.
+    """The schema as people mean it who write one for output.
 
-    It says nothing: an object. It has words about one kind of value, and no type: of that kind. It
-    names properties: there are no others, unless it says so, or puts schemas together.
+    An empty schema means an object. Keywords for one type of value imply that type. Properties that
+    are not named are not allowed, unless the schema allows them or combines several schemas.
     """
     if not schema.keys() - _NOTES:
         schema = {**schema, "type": "object"}
@@ -120,7 +120,7 @@ def parts(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def inner(schema: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
-    """The schemas right within a schema, with the way there."""
+    """The schemas directly within a schema, with their paths."""
     found: list[tuple[list[str], object]] = [([name], schema.get(name)) for name in _SINGLE]
     for name in _NAMED:
         if isinstance(named := schema.get(name), Mapping):
@@ -134,7 +134,7 @@ def inner(schema: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[str, A
 
 
 def replaced(schema: Mapping[str, Any], path: list[str], part: object) -> dict[str, Any]:
-    """A schema with another part at the end of a path that `inner` gave."""
+    """The schema with its part at `path`, as from `inner`, replaced."""
     name, *rest = path
     value: Any = schema[name]
     if not rest:
@@ -145,13 +145,13 @@ def replaced(schema: Mapping[str, Any], path: list[str], part: object) -> dict[s
 
 
 def _combines(part: Mapping[str, Any]) -> bool:
-    """Whether a value has to conform to several schemas at once, each of which is to be open."""
+    """Whether a value must conform to several schemas at once, so that none may be closed."""
     several = len(part.keys() & {"$ref", "anyOf", "oneOf", "properties"}) > 1
     return "allOf" in part or several or "unevaluatedProperties" in part
 
 
 def typed(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema with the types that its words mean, whole counts, and integers with bounds."""
+    """The schema with implied types, whole counts, and bounds for integers."""
     found = {word: whole_count(word, value) for word, value in schema.items()}
     for path, part in inner(schema):
         found = replaced(found, path, typed(part))
@@ -164,7 +164,7 @@ def typed(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def whole_count(word: str, value: Any) -> Any:
-    """The value of a schema's word; for a word that counts, 3.0 is 3: JSON has one number type."""
+    """A keyword's value; 3.0 becomes 3 if it is a count, as JSON has one number type."""
     whole = word in _COUNTS and isinstance(value, float) and value.is_integer()
     return int(value) if whole else value
 

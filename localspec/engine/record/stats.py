@@ -24,7 +24,7 @@ LOOKUP = "lookup"
 """The drafter that copies from the text so far, by name."""
 
 LEAST_TOKENS = 50
-"""Tokens of the shortest answer for which a ratio of speeds is told."""
+"""The least tokens of an answer for which a speed-up is reported."""
 
 _LEAST_ROUNDS = 8  # that drafted
 
@@ -40,27 +40,27 @@ class FinishReason(StrEnum):
 
 
 class GammaReason(StrEnum):
-    """Why drafts are as long as they are."""
+    """The reason for the present draft length."""
 
     OFF = "off"  # drafting is switched off
-    FIXED = "fixed"  # somebody chose the length
-    NOT_MEASURED = "not measured"  # automatic, without a cost table: a fixed length
-    UNDECIDED = "undecided"  # automatic, before anything was written
+    FIXED = "fixed"  # the user chose the length
+    NOT_MEASURED = "not measured"  # automatic, but without a cost table, so the length is fixed
+    UNDECIDED = "undecided"  # automatic, before the first round
     TOO_DEAR = "too dear"  # plain decoding is faster
-    TOO_LITTLE_REPEATS = "nothing repeats"  # for lookup, and no model drafts
-    UNKNOWN = "unknown"  # drafting, and nothing was judged so far
+    TOO_LITTLE_REPEATS = "nothing repeats"  # lookup finds too little, and no model drafts
+    UNKNOWN = "unknown"  # drafting, but nothing was judged so far
     PAYS = "pays"
 
 
 @dataclass(frozen=True, slots=True)
 class GammaNote:
-    """Where gamma comes from, for whoever tells a person.
+    """Why gamma is what it is, for messages to people.
 
     Attributes:
-        reason: why.
-        length: tokens per draft lately; 0 where `reason` says enough.
-        acceptance: accepted over drafted tokens lately; None where that is not known.
-        kind: of the text being written; empty where nobody knows.
+        reason: the reason.
+        length: recent tokens per draft; 0 if `reason` says enough.
+        acceptance: recent share of drafted tokens that were accepted; None if unknown.
+        kind: of the text being written; empty if unknown.
         lenience: of a lossy rule; None for a lossless one.
     """
 
@@ -73,7 +73,7 @@ class GammaNote:
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """How many times as fast as plain decoding, measured: 95 % of such intervals hold the truth."""
+    """The measured speed-up over plain decoding, with its 95 % confidence interval."""
 
     estimate: float
     low: float
@@ -108,32 +108,31 @@ class Round:
         draft_s: seconds spent proposing, the draft's own prefill included.
         verify_s: seconds in the target's decode.
         total_s: seconds from the start of the round to its end.
-        rollback_s: seconds of these in which the target took back what was rejected.
-        between_s: seconds that passed since the round before: what the consumer did with it.
+        rollback_s: the part of them in which the target rolled back rejected tokens.
+        between_s: seconds since the end of the round before, which its consumer took.
         draft_prefill: tokens that the draft had to decode before it could propose.
         draft_cached: tokens that the draft's cache held already.
-        draft_passes: decodes of the draft that the round waited for; with `kept` one more than
-            `drafted` where it was stopped by what the last one showed.
+        draft_passes: decodes of the draft that the round waited for. With `kept`, they are one more
+            than `drafted` if the last one made the draft stop.
         drafter: the name of the drafter that was asked; empty if none was.
-        copied: of `drafted`, the last ones that lookup added: all of them where it was asked alone.
-        copying_s: of `draft_s`, the seconds in which lookup looked for something to copy.
-        copy_confidences, copy_chances: what `confidences` and `chances` are, for what lookup would
-            have copied, had it been asked: it is judged in every round in which it found something.
-        tail_confidences, tail_chances: the same for what it added where a model stopped.
-        path: of `draft_prefill`, tokens that lookup would have copied: the model read them before
-            it drafted, so that it had no pass to make where it drafted the same.
-        path_confidences, path_chances: how sure lookup was of what it would have copied, and
-            whether the model drafted the same and went on, whether it read it before or not.
-        ahead: decodes of the draft that were begun while the target decoded, for the next round.
-        kept: passes of the draft that were made so in the round before, and are none of
-            `draft_passes`.
+        copied: the last tokens of the draft, if lookup added them; all of them if it drafted alone.
+        copying_s: the part of `draft_s` in which lookup searched for a match.
+        copy_confidences, copy_chances: like `confidences` and `chances`, for the tokens that lookup
+            would have copied: they are judged in every round in which it found some.
+        tail_confidences, tail_chances: the same for the tokens that it added after a model's draft.
+        path: the part of `draft_prefill` that were lookup's tokens: the model read them before it
+            drafted, which saved the passes of those that it drafted too.
+        path_confidences, path_chances: lookup's confidences, and whether the model drafted the same
+            token and went on, whether it had read them or not.
+        ahead: decodes of the draft that began while the target decoded, for the next round.
+        kept: such decodes of the round before that this one used; `draft_passes` leaves them out.
         context: tokens of the sequence when the round began.
-        left_out: of these, those that the drafter's passes knew nothing of.
-        confidences: how sure the draft was, after each of its passes, in order; empty unless the
+        left_out: tokens of these that the drafter's passes knew nothing of.
+        confidences: the draft's confidence after each of its passes, in order; empty unless the
             policy learns.
-        chances: acceptance probabilities of the positions that were judged: up to and including
-            the first rejection; empty unless the policy learns.
-        logprobs: of each of `tokens`; empty unless they were asked for.
+        chances: acceptance probabilities of the judged positions, up to and including the first
+            rejection; empty unless the policy learns.
+        logprobs: of each of `tokens`; empty unless they were requested.
         finish: set on the last round alone.
     """
 
@@ -175,7 +174,7 @@ class Round:
 
     @property
     def undrafted_s(self) -> float:
-        """Seconds of the round but for the drafting: a probe takes some, too."""
+        """Seconds of the round without those of drafting, which a probe has too."""
         return self.total_s - self.draft_s
 
     @property
@@ -185,7 +184,7 @@ class Round:
 
     @property
     def shares(self) -> tuple[tuple[str, int, int], ...]:
-        """By drafter, in the draft's order: (name, tokens it drafted, those that were accepted)."""
+        """The drafters in the draft's order: (name, tokens drafted, tokens accepted)."""
         if self.drafter == LOOKUP or not (self.drafter or self.drafted):
             return ((LOOKUP, self.drafted, self.accepted),) if self.drafted else ()
         own = self.drafted - self.copied
@@ -194,12 +193,12 @@ class Round:
 
     @property
     def proposed_by(self) -> str:
-        """The names of all that took part in the draft: ``draft+lookup``; empty for none."""
+        """The names of all drafters that took part, such as ``draft+lookup``; empty for none."""
         return "+".join(name for name, *_ in self.shares)
 
     @property
     def drafting_s(self) -> dict[str, float]:
-        """Seconds of the drafting by drafter; to have looked in vain counts as the model's."""
+        """Seconds of drafting by drafter; a search without a match counts as the model's."""
         copying_s = self.copying_s if self.copied else 0.0
         if self.drafter in ("", LOOKUP):
             return {self.drafter: self.draft_s} if self.drafter and self.drafted else {}
@@ -288,7 +287,7 @@ class GenerationStats:
 
     def add(self, done: Round) -> None:
         """Count one round."""
-        if done.tokens or done.verify_s > 0:  # a round cut short before its pass is none
+        if done.tokens or done.verify_s > 0:  # a round that ended before its pass does not count
             self.rounds.append(done)
         self.generated_tokens += done.emitted
         self.drafted_tokens += done.drafted

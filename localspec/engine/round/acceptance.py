@@ -1,4 +1,4 @@
-"""How one generation draws: from the settings to a sampler, a rule, its noise, the draft's view."""
+"""From the settings of a generation to its sampler chain, rule, randomness and proposer."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Accepts: TypeAlias = Callable[[Dist, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """One generation's sampler chain, its rule, its randomness, and how the draft sees a token.
+    """One generation's sampler chain, acceptance rule, randomness and proposer of drafts.
 
     Attributes:
-        name, lenience: the rule, as a trace has it.
-        greedy: whether the target takes its best token.
-        copied: how likely a copied token is accepted.
-        invariant: whether the seed gives the same text whatever is drafted (2408.07978).
+        name, lenience: the rule, as in a trace.
+        greedy: whether the target takes its most probable token.
+        copied: the chance that a copied token is accepted.
+        invariant: whether a seed gives the same text whatever is drafted (2408.07978).
     """
 
     name: str
@@ -50,7 +50,7 @@ class Verification:
 
     @property
     def coupled(self) -> bool:
-        """Whether drafts are drawn with the very numbers of the target."""
+        """Whether drafts are drawn with the same random numbers as the target."""
         return isinstance(self.noise, CounterNoise)
 
 
@@ -62,15 +62,15 @@ def verification(
     lenience: float | None = None,
     trace: TraceWriter | None = None,
 ) -> Verification:
-    """Put together what `accept` needs; with `lenience` a lossy rule takes its place.
+    """Make everything that the rule `accept` needs; with `lenience`, a lossy rule replaces it.
 
-    At temperature 0 every rule comes down to a match with the draft's best guess.
+    At temperature 0 every rule amounts to a match with the draft's best guess.
 
     Raises:
         SamplingError: as `check_lenience`.
     """
     check_lenience(sampling, lenience)
-    if sampling.greedy and lenience == 1:  # nothing but the best token, as without it
+    if sampling.greedy and lenience == 1:  # only the best token is kept, as without lenience
         lenience = None
     name = _rule_name(accept, sampling, lenience)
     coupled = accept is Accept.COUPLED and name == "match" and not sampling.greedy
@@ -99,14 +99,14 @@ def _rule_name(accept: Accept, sampling: SamplingParams, lenience: float | None)
 
 
 def _lenient(sampling: SamplingParams, lenience: float | None) -> SamplingParams:
-    """At temperature 0 lenience keeps every token with that share of the best probability."""
+    """At temperature 0, keep every token whose probability is that share of the best one's."""
     if lenience is None or not sampling.greedy:
         return sampling
     return replace(sampling, temperature=1.0, top_k=0, top_p=1.0, typical_p=1.0, min_p=lenience)
 
 
 def _best(sampler: Sampler) -> Proposer:
-    """The draft's best guess: a plain argmax where nothing else bears on it."""
+    """Propose the draft's best guess; a plain argmax unless grammar, bias or penalties matter."""
     params = sampler.params
     if sampler.constraint(()) is None and not (params.penalised or params.logit_bias):
         return argmax_proposer
@@ -142,7 +142,7 @@ def lenient(lenience: float) -> Agreement:
     return agreement
 
 
-_FEW = 64  # ids up to which looking them up one by one is faster than arrays are
+_FEW = 64  # up to this many ids, lookups one by one are faster than arrays
 
 
 def overlap(p: Dist, q: Dist) -> float:
@@ -153,11 +153,11 @@ def overlap(p: Dist, q: Dist) -> float:
 
 
 def coupling(p: Dist, q: Dist) -> float:
-    """The chance that p and q, drawn from with the same Gumbel variables, give the same token.
+    """The chance that draws from p and q with the same Gumbel variables give the same token.
 
-    sum_i 1 / sum_k max(p_k / p_i, q_k / q_i), over all i that both have (2408.07978): the race
-    of exponentials that i wins on both sides. With the ids in order of q / p the maximum is that
-    of p up to i and that of q behind it, so that no id is compared with every other.
+    It is sum_i 1 / sum_k max(p_k / p_i, q_k / q_i) over the ids i that both have (2408.07978): the
+    chance that i wins the race of exponentials on both sides. In the order of q / p, the maximum is
+    p's ratio up to i and q's after it, so not every pair of ids has to be compared.
     """
     if max(len(p.ids), len(q.ids)) <= _FEW:
         return _coupling_of_few(_pairs(p, q))

@@ -31,8 +31,8 @@ Logits: TypeAlias = "NDArray[np.float32]"
 
 _LEAST = np.finfo(np.float32).min
 _FEW = 64  # ids up to which a list is searched faster than an array
-_SMALL = 65536  # up to here a second pass over the logits costs less than it saves
-_GUESSES = (256, 2048, 16384)  # how many to sort first where the number needed is not known
+_SMALL = 65536  # below this many logits, a second pass over them costs less than it saves
+_GUESSES = (256, 2048, 16384)  # how many to sort in turn while the number needed is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Dist:
     """One position's distribution after the whole chain, sparse.
 
     Args:
-        ids: (k,) surviving token ids. The first is the most probable; where a filter was on, all
-            are in descending order of probability.
+        ids: (k,) surviving token ids. The first is the most probable; if a filter was on, all are
+            in descending order of probability.
         probs: (k,) their probabilities, each above 0, summing to 1.
     """
 
@@ -83,7 +83,7 @@ class Sampler:
     def __init__(self, params: SamplingParams, constraint: Constraint | None = None) -> None:
         self.params = params
         self._course = None if constraint is None else Course(constraint)
-        # With typical-p even the most probable token may fall, so greedy needs the chain.
+        # Typical-p may remove even the most probable token, so greedy then needs the chain.
         self._argmax = params.greedy and params.typical_p >= 1
         self._temperature = np.float32(params.temperature)
         self._top_p = np.float32(params.top_p)
@@ -107,7 +107,7 @@ class Sampler:
         """
         x = self._adjusted(logits, history)
         if constraint is not None:
-            _most_probable(x)  # what the mask would hide is refused all the same
+            _most_probable(x)  # refuse bad logits even if the mask would hide them
             x = _constrained(x, constraint, self._wanted(len(x)))
         if self._argmax:
             return Dist.point(_most_probable(x))
@@ -140,7 +140,7 @@ class Sampler:
         return None if self._course is None else self._course.after(drafted)
 
     def accept(self, tokens: Sequence[int]) -> None:
-        """Take note of what was emitted: the constraint moves on."""
+        """Move the constraint past the emitted `tokens`."""
         if self._course is not None:
             self._course.commit(tokens)
 
@@ -151,7 +151,7 @@ class Sampler:
         return min(self.params.top_k, n_vocab) if self.params.top_k > 0 else n_vocab
 
     def _adjusted(self, logits: Logits, history: Sequence[int]) -> Logits:
-        """Logit bias and penalties: a copy where there are any, else the logits themselves."""
+        """Apply logit bias and penalties to a copy; without any, return the logits themselves."""
         p = self.params
         if not (p.logit_bias or p.penalised):
             return logits
@@ -163,7 +163,7 @@ class Sampler:
             counted = Counter(history[-p.repeat_last_n :])
             ids = np.fromiter(counted.keys(), np.int64, len(counted))
             count = np.fromiter(counted.values(), np.float32, len(counted))
-            known = ids < len(x)  # a draft may have fewer tokens than the target whose text it is
+            known = ids < len(x)  # a draft may have fewer ids than its target
             ids, count = ids[known], count[known]
             x[ids] = _penalised(x[ids], count, p)
         return x
@@ -186,7 +186,7 @@ class Sampler:
         return ids[:size], x[:size]
 
     def _candidates(self, x: Logits) -> Ids:
-        """The ids that the first filter leaves, descending, without a sort of all if possible."""
+        """The ids that the first filter leaves, descending; avoids sorting all if possible."""
         p = self.params
         if p.top_k > 0:
             return _largest(x, p.top_k, None if p.typical_p < 1 else self._log_min_p)
@@ -255,7 +255,7 @@ class TargetRows(Sequence[Dist]):
 
 
 def logprobs(logits: Logits, tokens: Sequence[int], n_best: int) -> tuple[TokenLogprob, ...]:
-    """How probable the model found each of `tokens`: their rows are the first of `logits`."""
+    """The log probabilities of `tokens` by the model alone, from the first rows of `logits`."""
     found = []
     for x, token in zip(logits, tokens, strict=False):
         best = _largest(x, max(1, n_best))
@@ -284,7 +284,7 @@ def _constrained(x: Logits, constraint: Constraint, wanted: int) -> Logits:
 
 
 def _most_probable(x: Logits) -> int:
-    """The index of the largest of x (n,), which a NaN anywhere would be.
+    """The index of the largest value of x (n,); argmax finds a NaN first.
 
     Raises:
         SamplingError: the logits are not a distribution.
@@ -295,7 +295,7 @@ def _most_probable(x: Logits) -> int:
 
 
 def check_largest(largest: float) -> None:
-    """Raise SamplingError where the largest logit (or a NaN) leaves no distribution."""
+    """Raise SamplingError if the largest logit is not finite, so that there is no distribution."""
     if math.isfinite(largest):
         return
     if largest == -math.inf:
@@ -318,14 +318,14 @@ def _descending(x: Logits) -> Ids:
 
 
 def _largest(x: Logits, k: int, alone: np.float32 | None = None) -> Ids:
-    """Indices of the k largest of x (n,), descending; all of them where k reaches n.
+    """Indices of the k largest values of x (n,), descending; all indices if k reaches n.
 
-    Where no other reaches the largest plus `alone` (below 0), that one may stand for all, as
-    min-p leaves no other.
+    If no other value reaches the largest plus `alone` (below 0), only the largest may be returned,
+    since min-p would leave no other.
 
-    x is seen as a grid: at least k values reach the k-th largest of the column maxima, few more
-    than k do, and they lie in the columns that reach it. So one pass over x is enough. Of values
-    that are minus infinity fewer than k may be found.
+    One pass over x is enough: x is laid out as a grid, and the k-th largest of the column maxima is
+    the bound. At least k values reach it, few more do, and all are in columns whose maximum reaches
+    it. Fewer than k may be found if some values are minus infinity.
 
     Raises:
         SamplingError: the logits are not a distribution.
