@@ -1,4 +1,4 @@
-"""A wish to stop that both Python and a running llama.cpp decode can see."""
+"""`Cancel`: a request to stop that both Python and a running llama.cpp decode can see."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from localspec.errors import Cancelled
 class Cancel:
     """Set from any thread; polled by the loop, and by llama.cpp through `address`.
 
-    The flag is a C string: empty while nobody wants to stop, one character long afterwards.
+    The flag is a C string: empty at first, one character long once a stop was requested.
     `Context` hands its address to llama.cpp together with the C function ``strlen`` as abort
     callback, so that a running decode notices without ever waiting for Python's lock.
     """
@@ -25,15 +25,15 @@ class Cancel:
         self._flag[0] = 1
 
     def clear(self) -> None:
-        """Forget the wish."""
+        """Withdraw the request."""
         self._flag[0] = 0
 
     def is_set(self) -> bool:
-        """Whether somebody asked to stop."""
+        """Whether a stop was requested."""
         return bool(self._flag[0])
 
     def check(self) -> None:
-        """Raise Cancelled if somebody asked to stop."""
+        """Raise Cancelled if a stop was requested."""
         if self._flag[0]:
             raise Cancelled
 

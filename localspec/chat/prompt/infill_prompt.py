@@ -12,20 +12,20 @@ from localspec.engine.drafters.past_texts import Past
 from localspec.engine.llama.model import InfillMarks, Model
 from localspec.errors import UsageError
 
-_NEAR = 2048  # tokens around the gap at most, as in llama-server; three of four are before it
-_ANSWER = 256  # tokens that are reserved for an answer without a limit, twice as all are
-_NAME = "filename\n"  # models expect some name, and editors tell none
+_NEAR = 2048  # the most tokens around the gap, as in llama-server; three quarters of them before it
+_ANSWER = 256  # tokens for an answer without a limit; twice as many are reserved
+_NAME = "filename\n"  # models expect a file name, and editors send none
 _REPOSITORY = "myproject\n"
-_SNIPPET = "\n\n--- snippet ---\n\n"  # before another file, where the vocabulary has no mark
+_SNIPPET = "\n\n--- snippet ---\n\n"  # before another file, if the vocabulary has no mark
 
 Tokenise = Callable[[str], list[int]]
 
 
 class InfillPrompt:
-    """The ids of a prompt for a gap, and the texts that it was made of.
+    """The ids of a prompt that asks to fill a gap, and the texts that it was made of.
 
     The form is that of llama-server: other files, the end of the text before the gap, and the
-    beginning of the text after it. Marks in these texts are text.
+    beginning of the text after it. Marks that occur in these texts are read as plain text.
 
     Args:
         model: the target.

@@ -16,30 +16,30 @@ from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 
 EXCERPT_TOKENS = 32
-"""Tokens of a long text's end that a drafter reads at first. With more the toy's draft and its head
-hardly do better (docs/measurements/README.md), and where another drafter writes the answer, this is
-all that a drafter costs."""
+"""Tokens at the end of a long text that a drafter reads at first. More hardly improve the toy's draft
+and head (docs/measurements/README.md), and if another drafter writes the answer, reading these is
+the only cost."""
 
 GAP = MAX_GAMMA + 1
-"""A drafter reads on over this many missing tokens, about as many as a copied draft has. If more
-are missing, it begins anew."""
+"""A drafter catches up on this many missing tokens, about the length of a copied draft. If more are
+missing, it starts again from an excerpt."""
 
-# Tokens of the text's beginning, always read: models put there what attention they have to spare.
+# Tokens at the beginning of the text, which are always read: models rest spare attention there.
 FIRST_TOKENS = 4
 
-# Tokens that are read for every one accepted: by a draft of a tenth of the target that takes half
-# as long for a token it reads, in batches, as for one it writes, that is half of what was gained.
+# Tokens that a draft may read for every accepted one. For a draft that costs a tenth of the target
+# and reads, in batches, twice as fast as it writes, this spends half of the time saved.
 _EARNED = 8
 
 
 @dataclass(slots=True)
 class Excerpt:
-    """How much of a long text a draft reads: its end at first, all of it once that is earned.
+    """How much of a long text a draft reads: its end at first, all of it once that pays.
 
     Attributes:
-        last: tokens of the end that are read at first.
+        last: tokens at the end that are read at first.
         left_out: tokens after the first few that the draft's cache leaves out.
-        earned: tokens that it may read at once.
+        earned: tokens that it may read in addition, as accepted ones have saved that time.
     """
 
     last: int = EXCERPT_TOKENS
@@ -47,7 +47,7 @@ class Excerpt:
     earned: int = 0
 
     def state(self, length: int, missing: int) -> DrafterState:
-        """What is read of a text of `length` tokens of which the cache lacks `missing`."""
+        """The state for a text of `length` tokens, of which the cache lacks `missing`."""
         if self._reads_on(missing):
             return DrafterState(missing, self.left_out)
         read = FIRST_TOKENS + self.last
@@ -57,7 +57,7 @@ class Excerpt:
         return missing <= max(GAP, FIRST_TOKENS + self.last)
 
     def begins_anew(self, length: int, missing: int) -> bool:
-        """Choose what to read of a text of `length` tokens of which the cache lacks `missing`.
+        """Choose what to read of a text of `length` tokens, of which the cache lacks `missing`.
 
         Returns:
             Whether the cache begins anew after the first few tokens.

@@ -90,9 +90,9 @@ def _drafted_again(
 def _show(
     engine: Engine, drafter: Drafter, tokens: Sequence[int], begun: int, cancel: Cancel
 ) -> None:
-    """Show a head the states that it had read by then, part by part.
+    """Show a head the states that it had seen by then, part by part, and let it read them.
 
-    It begins with the last part alone, and reads what it has to draft after.
+    A head that begins reads only the last part, so it has to draft after each one.
     """
     engine.target.clear()
     drafter.begin(tokens, argmax_proposer, cancel)

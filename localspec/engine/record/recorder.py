@@ -1,6 +1,6 @@
-"""`RoundRecorder` observes an engine's rounds: their figures, traces, and what explains one.
+"""`RoundRecorder` observes an engine's rounds, for their figures, traces and explanations.
 
-The engine calls one method after each step of a round, in the order in which they stand here.
+The engine calls one method after each step of a round, in the order of this file.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class RoundRecorder:
 
     Attributes:
         generation: the record of the running or else the last generation; None before the first.
-        watch: is called once, and then forgotten, with what explains the next round with a draft.
-        passes: records the draft's passes in this round, to explain it; None if nobody watches.
+        watch: called once with the explanation of the next round that has a draft, then reset.
+        passes: records the draft's passes in this round to explain it; None without `watch`.
         copying_s: seconds that lookup took in this round; the engine adds to it.
     """
 
@@ -50,7 +50,7 @@ class RoundRecorder:
         how: Verification,
         cancel: Cancel,
     ) -> None:
-        """A generation starts, of which `record` has the prompt."""
+        """Start a generation; `record` has its prompt."""
         self.generation = self._record = record
         self._how, self._cancel = how, cancel
         self._trace, self._top_logprobs = settings.trace, settings.top_logprobs
@@ -59,34 +59,34 @@ class RoundRecorder:
         self._ended = perf_counter()
 
     def started(self) -> None:
-        """A round starts."""
+        """Start a round."""
         self._started = perf_counter()
         self._position, self._drawn = len(self._record.tokens), self._how.noise.drawn
         self.copying_s, self.passes = 0.0, None
 
     def planned(self, guess: Guess, plan: Plan) -> None:
-        """Lookup has guessed, and the policy has decided."""
+        """Record lookup's guess and the policy's plan."""
         self._guess, self._plan = guess, plan
         if self.watch is not None and plan.limit:
             self.passes = PassRecorder(self._how.proposer)
             self._begin_with(self.passes)
 
     def proposed(self, proposal: Proposal) -> None:
-        """The draft is there."""
+        """Record the draft."""
         self._proposal, self._proposed = proposal, perf_counter()
 
     def decoded(self, logits: Logits, ahead: Ahead | None) -> None:
-        """The target has decoded the draft; `ahead` read on meanwhile."""
+        """Record the target's logits along the draft; `ahead` went on drafting meanwhile."""
         self._logits, self._ahead, self._decoded = logits, ahead, perf_counter()
 
     def verified(self, rows: TargetRows, verdict: Verdict) -> None:
-        """The rule has decided; the sequence is not yet changed."""
+        """Record the verdict, before the sequence changes."""
         self._rows, self._verdict = rows, verdict
         if self._trace is not None:
             self._trace.round(self._record.tokens, self._proposal.draft, rows, verdict)
 
     def committed(self, emitted: tuple[int, ...], finish: FinishReason | None) -> None:
-        """The sequence has grown; the target's logits are still those of the draft."""
+        """Record the emitted tokens, while the target's logits are still those of the draft."""
         self._emitted, self._finish = emitted, finish
         self._logprobs: tuple[TokenLogprob, ...] = ()
         if self._top_logprobs is not None:
@@ -96,11 +96,11 @@ class RoundRecorder:
         self._committed = perf_counter()
 
     def rolled_back(self) -> None:
-        """The target's cache has been cut back."""
+        """Record that the target's cache was rolled back."""
         self._rollback_s = perf_counter() - self._committed
 
     def observed(self) -> Round:
-        """The drafter has observed what became of its draft: the round is over."""
+        """End the round, once the drafter has observed the result; return its figures."""
         proposal, verdict, rows, plan = self._proposal, self._verdict, self._rows, self._plan
         chances = _chances(proposal, rows, verdict)
         scores = score_lookup(self._guess, proposal, rows, verdict, self._how.copied)
@@ -138,11 +138,11 @@ class RoundRecorder:
         )
         if self.passes is not None:
             self._explain(self.passes)
-        del self._logits, self._rows, self._proposal  # they have rows as wide as the vocabulary
+        del self._logits, self._rows, self._proposal  # large: rows as wide as the vocabulary
         return figures
 
     def _explain(self, passes: PassRecorder) -> None:
-        """Explain the round that is over, if it had a draft, and let the drafters go on."""
+        """Explain the ended round, if it had a draft, and give the drafters their own proposer."""
         self._begin_with(passes.proposer)
         watch, draft = self.watch, self._proposal.draft
         if watch is not None and draft.tokens:
@@ -151,17 +151,17 @@ class RoundRecorder:
             watch(explainer.explain(len(self._record.rounds), draft, self._rows, again=False))
 
     def _begin_with(self, proposer: Proposer) -> None:
-        """Let all drafters that can be recorded go on with `proposer`."""
+        """Have all drafters that can be recorded use `proposer`."""
         for drafter in self._drafters.values():
             if can_record(drafter, self._how.proposer):
                 drafter.begin(self._record.tokens, proposer, self._cancel)
 
 
 def _chances(proposal: Proposal, rows: Sequence[Dist], verdict: Verdict) -> tuple[float, ...]:
-    """The chances of acceptance that the drafter's judged tokens had, if the policy learns."""
-    if not proposal.confidences:  # the overlap of two rows takes its time
+    """Acceptance probabilities of the drafter's judged tokens; empty unless the policy learns."""
+    if not proposal.confidences:  # computing them takes time
         return ()
-    # The position after the last accepted one was judged too. What follows it was not, and what
-    # follows the drafter's own tokens has no views.
+    # The position after the last accepted one was judged too, later ones were not. Tokens that
+    # lookup added after the drafter's own have no views.
     judged = zip(proposal.views[: proposal.own + 1], rows[: verdict.accepted + 1], strict=False)
     return tuple(view.chance(row) for view, row in judged)

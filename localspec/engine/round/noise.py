@@ -1,8 +1,8 @@
-"""The randomness of one generation, all of it from one seed, never reseeded inside.
+"""The randomness of one generation, all of it from one seed that never changes inside.
 
-The target draws from one stream, the drafts from another: what verification meets does not depend
-on how many tokens were drafted before. The coupled rule wants the opposite, one and the same
-randomness for both, by position and not by turn.
+The target draws from one stream and the drafts from another, so that the target's draws do not
+depend on how many tokens were drafted before. The coupled rule needs the opposite: the same random
+numbers for both, determined by position and not by order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _S30, _S27, _S31, _S12 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(
 
 
 class Noise(Protocol):
-    """Where the acceptance rules get their chance from."""
+    """The source of randomness for acceptance rules."""
 
     def chance(self, probability: float) -> bool:
         """True with this probability: a uniform number below it (strictly)."""
@@ -52,18 +52,18 @@ class StreamNoise:
         self._random = np.random.Generator(self._bits)
 
     def for_drafts(self) -> StreamNoise:
-        """What drafts are drawn from beside this."""
+        """The stream of the same seed that drafts draw from."""
         return StreamNoise(self.seed, of_drafts=True)
 
     def after(self, n: int) -> StreamNoise:
-        """A stream with this seed, its first `n` numbers drawn already."""
+        """A new stream with this seed, after its first `n` numbers."""
         again = StreamNoise(self.seed, of_drafts=self._of_drafts)
         again._bits.advance(n)
         again.drawn = n
         return again
 
     def since(self, n: int) -> list[float]:
-        """The numbers that were drawn behind the first `n`."""
+        """The numbers that were drawn after the first `n`."""
         return [again.uniform() for again in [self.after(n)] for _ in range(self.drawn - n)]
 
     def uniform(self) -> float:
@@ -100,7 +100,7 @@ class CounterNoise(StreamNoise):
         self._key = _mix(self.seed + _GOLDEN)
 
     def for_drafts(self) -> CounterNoise:
-        """This very noise: with shared variables draft and target tend to say the same."""
+        """The same object: with shared variables, draft and target tend to draw the same token."""
         return self
 
     def after(self, n: int) -> CounterNoise:  # noqa: ARG002 - nothing is drawn in turn

@@ -301,7 +301,7 @@ class ContinuationRequest:
 
 
 CoreRequest: TypeAlias = ConversationRequest | ContinuationRequest
-"""What any protocol's request comes to."""
+"""A request in the form that all protocols share."""
 
 
 def require_sendable(asked: AnswerRequest) -> None:

@@ -14,9 +14,9 @@ from localspec.serve.core.requests import MOST_TOOLS, converted
 from localspec.serve.refusals import Refusal
 
 KINDS = ("function", "custom", "namespace")
-"""The types of tools that the model is told of."""
+"""The types of tools that are described to the model."""
 
-# What the model is told of a tool whose input is free text.
+# The description for the model of a tool whose input is free text.
 _FREE_TEXT = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
@@ -73,7 +73,7 @@ class OfferedTool:
     """A tool that the model may call.
 
     Attributes:
-        told: its name as the model is told it.
+        told: the name under which it is described to the model.
         name: its name in the request.
         namespace: that it belongs to; empty for none.
         free: its input is free text.
@@ -87,7 +87,7 @@ class OfferedTool:
 
     @property
     def tool(self) -> FunctionTool:
-        """The tool as the model is told it."""
+        """The tool as it is described to the model."""
         return FunctionTool("function", self.function)
 
 
@@ -127,11 +127,11 @@ class OfferedTools:
 
     @property
     def tools(self) -> list[FunctionTool]:
-        """The tools as the model is told them."""
+        """The tools as they are described to the model."""
         return [one.tool for one in self.by_told.values()]
 
     def told(self, name: str, namespace: str | None = None) -> str:
-        """What the model is told a tool of a request is called; `name` if there is none.
+        """The name that the model knows for a tool of the request; `name` if there is no such tool.
 
         Without a namespace, the tool that is in none comes before those that are in one.
         """
@@ -141,7 +141,7 @@ class OfferedTools:
         return found.get(namespace, name)
 
     def choice(self, given: str | dict[str, Any] | None) -> ToolChoice:
-        """Which tools may be called, by the names that the model is told.
+        """Which tools may be called, by the names that the model knows.
 
         Raises:
             Refusal: the choice has another form.

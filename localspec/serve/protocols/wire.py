@@ -20,18 +20,18 @@ StreamEvent: TypeAlias = tuple[str, Document]
 class ReplyWriter(ABC):
     """Writes the reply to one request, as a stream or as one document.
 
-    A stream is `opening`, then `written` for what comes, with `alive` in between while nothing
-    comes, and `closing` or `failed` at the end. A document is `written` for all, then `document`.
+    A stream is `opening`, then `written` for each batch of pieces, with `alive` during silences,
+    and `closing` or `failed` at the end. A document is `written` for all pieces, then `document`.
 
     Args:
         model: the name of the pair that answers.
-        answer: of which the pieces are.
+        answer: the answer whose pieces are written.
 
     Attributes:
-        enough: nothing more of the answer is wanted.
+        enough: whether the rest of the answer is not wanted.
     """
 
-    prompt_field: ClassVar[str] = "messages"  # where requests have what the prompt is made of
+    prompt_field: ClassVar[str] = "messages"  # the field of a request that becomes the prompt
     farewell: ClassVar[bytes] = b""  # after the last event of a stream that did not fail
 
     def __init__(self, model: str, answer: IncomingAnswer) -> None:
@@ -40,16 +40,16 @@ class ReplyWriter(ABC):
         self.enough = False
 
     def opening(self) -> Sequence[StreamEvent]:
-        """The first events, before anything is known."""
+        """The first events, before any piece of the answer."""
         return ()
 
     @abstractmethod
     def written(self, pieces: Iterable[AnswerPiece]) -> Iterator[StreamEvent]:
-        """The events of these pieces, which are the answer's next."""
+        """The events for the answer's next pieces."""
 
     @abstractmethod
     def alive(self) -> StreamEvent:
-        """An event without content, which tells a client that waits that it does not in vain."""
+        """An event without content, so that a waiting client does not give up."""
 
     @abstractmethod
     def closing(self) -> Sequence[StreamEvent]:
@@ -114,8 +114,8 @@ def only_text(
         parts: the content; None for none.
         place: where the content stands in the request.
         kinds: the types of parts that are text.
-        lenient: name other parts in the text instead of refusing them. So it is for results of
-            tools: agents send them again with every request, and could never go on.
+        lenient: name other parts in the text instead of refusing them. Results of tools need this:
+            agents repeat them in every request, so that a refusal would end their session.
 
     Raises:
         Refusal: a part is something else, such as an image, unless `lenient`.

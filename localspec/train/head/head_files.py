@@ -76,10 +76,10 @@ class ModelWeights:
 def beginning(
     shape: HeadShape, target: ModelWeights, architecture: str, layers: int, drafted: Sequence[int]
 ) -> dict[str, NDArray[np.float32]]:
-    """The weights that training starts from: the target's last layer, as far as shapes allow.
+    """The initial weights for training: the target's last layer, as far as shapes allow.
 
-    That layer writes what the target's output reads. A head that reads the same input and computes
-    the same is already right about the target's next token, and only has to learn the one after.
+    The target's output reads the result of that layer. A head that computes the same from the same
+    input already predicts the target's next token, and only has to learn the one after.
 
     Args:
         shape: the head's.
