@@ -18,7 +18,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.ahead import Ahead
 from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
-from localspec.engine.length.beside import Beside
+from localspec.engine.length.ahead_policy import AheadPolicy
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.neighbours import Neighbours
@@ -64,7 +64,7 @@ def pair(
     script = random_script(VOCAB, 5)
     target = StubContext(script, StubModel(VOCAB, ends), n_ctx)
     draft = StubContext(near(script, noise, 6), StubModel(VOCAB, ends), n_ctx)
-    drafter = ModelDrafter(draft, VOCAB, beside=Beside(forced=forced))  # type: ignore[arg-type]
+    drafter = ModelDrafter(draft, VOCAB, ahead=AheadPolicy(forced=forced))  # type: ignore[arg-type]
     copier = Lookup(n_ctx, target.model.is_end) if lookup else None
     engine = Engine(target, drafter, lookup=copier)  # type: ignore[arg-type]
 
@@ -427,8 +427,8 @@ def test_with_real_models_the_text_is_plain_decodings(
     ids = target.model.tokenize(text, add_special=True, parse_special=False)
     sampling = SamplingParams(temperature=temperature, seed=3)
     found = []
-    for beside, gamma in ((None, 0), (Beside(forced=True), 1), (Beside(forced=True), 4)):
-        engine = Engine(target, ModelDrafter(draft, n_vocab, beside=beside))
+    for ahead, gamma in ((None, 0), (AheadPolicy(forced=True), 1), (AheadPolicy(forced=True), 4)):
+        engine = Engine(target, ModelDrafter(draft, n_vocab, ahead=ahead))
         tokens, rounds = run(engine, gamma, prompt=ids, sampling=sampling, n_predict=120)
         found.append(tokens)
         whole = [*ids, *tokens]
@@ -441,7 +441,8 @@ def test_with_real_models_the_text_is_plain_decodings(
 def test_with_real_models_passes_are_kept(contexts: tuple[Context, Context]) -> None:
     target, draft = contexts
     ids = target.model.tokenize("Once upon a time", add_special=True, parse_special=False)
-    engine = Engine(target, ModelDrafter(draft, target.model.n_vocab, beside=Beside(forced=True)))
+    drafter = ModelDrafter(draft, target.model.n_vocab, ahead=AheadPolicy(forced=True))
+    engine = Engine(target, drafter)
     decode = target.decode
 
     def slow(tokens: Sequence[int], n_logits: int) -> NDArray[np.float32]:
@@ -470,7 +471,7 @@ def test_a_closed_engine_has_no_threads() -> None:
 V, C = 0.1, 0.03
 
 
-def beside_round(rule: Beside, *, s: float, accepted: int, kept: bool) -> Round:
+def beside_round(rule: AheadPolicy, *, s: float, accepted: int, kept: bool) -> Round:
     """A round of a machine on which the target's pass takes `s` times as long beside the draft."""
     ahead = 4 if rule.wants(3) else 0
     verify_s = V * (s if ahead else 1.0)
@@ -488,7 +489,9 @@ def beside_round(rule: Beside, *, s: float, accepted: int, kept: bool) -> Round:
     return done
 
 
-def rounds_of(rule: Beside, n: int, *, s: float, accepted: Sequence[int] = (3,)) -> list[Round]:
+def rounds_of(
+    rule: AheadPolicy, n: int, *, s: float, accepted: Sequence[int] = (3,)
+) -> list[Round]:
     rounds: list[Round] = []
     for i in range(n):
         kept = bool(rounds) and rounds[-1].ahead > 0 and rounds[-1].accepted == 3
@@ -497,7 +500,7 @@ def rounds_of(rule: Beside, n: int, *, s: float, accepted: Sequence[int] = (3,))
 
 
 def test_where_nothing_is_lost_it_goes_on_and_now_and_then_without() -> None:
-    rounds = rounds_of(Beside(), 200, s=1.0)
+    rounds = rounds_of(AheadPolicy(), 200, s=1.0)
     on = [done.ahead > 0 for done in rounds]
     assert not any(on[:2])
     assert 0.9 < sum(on[20:]) / len(on[20:]) < 0.96
@@ -505,7 +508,7 @@ def test_where_nothing_is_lost_it_goes_on_and_now_and_then_without() -> None:
 
 @pytest.mark.parametrize("s", [1.6, 2.0, 3.0])
 def test_on_one_bus_it_is_hardly_ever_tried(s: float) -> None:
-    rule = Beside()
+    rule = AheadPolicy()
     rounds = rounds_of(rule, 400, s=s)
     lost = sum(done.verify_s - V for done in rounds)
     spent = sum(done.total_s for done in rounds)
@@ -514,12 +517,12 @@ def test_on_one_bus_it_is_hardly_ever_tried(s: float) -> None:
 
 
 def test_a_draft_that_is_hardly_ever_right_is_not_tried() -> None:
-    rounds = rounds_of(Beside(), 300, s=1.0, accepted=(0, 1, 0, 2))
+    rounds = rounds_of(AheadPolicy(), 300, s=1.0, accepted=(0, 1, 0, 2))
     assert sum(done.ahead > 0 for done in rounds[60:]) == 0
 
 
 def test_it_stops_where_the_machine_gets_slower_and_comes_back() -> None:
-    rule = Beside()
+    rule = AheadPolicy()
     rounds_of(rule, 60, s=1.0)
     slow = rounds_of(rule, 60, s=2.5)
     assert sum(done.ahead > 0 for done in slow[20:]) <= 2
@@ -528,7 +531,7 @@ def test_it_stops_where_the_machine_gets_slower_and_comes_back() -> None:
 
 
 def test_no_more_is_read_than_a_draft_lately_had() -> None:
-    rule = Beside(forced=True)
+    rule = AheadPolicy(forced=True)
     assert rule.reach(2) == 2
     rule.observe(round_of(5, 5), right=True)
     assert rule.reach(2) == 5

@@ -30,7 +30,7 @@ PURE = (
     *("engine/record/verdict_explainer", "engine/record/explanation", "engine/record/parting"),
     *("engine/length/stopping", "engine/length/gamma", "engine/length/cost"),
     *("engine/length/calibration", "engine/length/copying", "engine/length/neighbours"),
-    "engine/length/beside",
+    "engine/length/ahead_policy",
 )
 
 # Whose `__init__` does more than name what the room offers, and why.

@@ -24,7 +24,7 @@ from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Timing
 from localspec.errors import Cancelled
-from localspec.loading.load import load_beside, load_session
+from localspec.loading.load import load_another_draft, load_session
 from localspec.loading.load_request import LoadRequest
 from tests.support import toy
 from tests.support.gguf_models import write_random_llama
@@ -235,7 +235,7 @@ def test_without_a_draft_plain_decoding_is_measured() -> None:
 
 @pytest.mark.slow
 def test_several_drafts_share_a_target(session: Session, toy_draft: Path) -> None:
-    beside = load_beside(
+    beside = load_another_draft(
         session, replace(OPTIONS, draft=f"{toy_draft},lookup"), progress=ignore, cancel=Cancel()
     )
     try:

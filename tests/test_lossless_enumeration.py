@@ -28,7 +28,7 @@ from localspec.engine.drafters.proposer import SamplingProposer
 from localspec.engine.drafters.protocol import Drafter, Proposal
 from localspec.engine.grammars import lark
 from localspec.engine.grammars.guidance import Guidance, Guided
-from localspec.engine.length.beside import Beside
+from localspec.engine.length.ahead_policy import AheadPolicy
 from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.copying import Copying, Survival
 from localspec.engine.length.cost import Costs
@@ -857,12 +857,12 @@ def world_engine(
     shared: bool = False,
     drafter: type[ModelDrafter] = ModelDrafter,
     block: str = "",
-    beside: Beside | None = None,
+    ahead: AheadPolicy | None = None,
 ) -> Engine:
     """The production engine over the world; a head may stand in the place of the draft model.
 
-    The draft may have `extra` ids that the target lacks, and likes them. It goes on `beside` the
-    target, as far as it may.
+    The draft may have `extra` ids that the target lacks, and likes them. It goes on `ahead` of the
+    target, as far as that policy lets it.
     """
     ending = frozenset({END}) if ends else frozenset()
 
@@ -874,8 +874,8 @@ def world_engine(
     draft = StubContext(drafts, StubModel(V + extra, ending))
     for context in (target, draft):
         context.cancel = None
-    drafters: list[Drafter] = [drafter(draft, V, beside=beside)] if model else []  # type: ignore[arg-type]
-    if beside is not None:
+    drafters: list[Drafter] = [drafter(draft, V, ahead=ahead)] if model else []  # type: ignore[arg-type]
+    if ahead is not None:
         target.on_decode = lambda: wait_for(drafters[0])
     if head:
         drafters = [HeadDrafter(StubHead(target, drafts, V + extra), DRAFT)]
@@ -1237,7 +1237,7 @@ def test_a_path_that_decides_what_is_submitted_is_caught(
     assert off > CAUGHT
 
 
-class Reaching(Beside):
+class Reaching(AheadPolicy):
     """Goes on in any case, so many tokens far."""
 
     def __init__(self, tokens: int) -> None:
@@ -1318,10 +1318,10 @@ class CutToOne(FixedGamma):
 
 
 BESIDE: dict[str, tuple[GammaPolicy, int, dict[str, Any]]] = {
-    "one": (FixedGamma(1), 3, {"beside": Reaching(1), "ends": True}),
-    "one, then two": (OneThen(1), 4, {"beside": Reaching(2)}),
-    "stopping": (InRoom(1.05), 3, {"beside": Reaching(3), "extra": 1}),
-    "cutting": (CutToOne(2), 3, {"beside": Reaching(1)}),
+    "one": (FixedGamma(1), 3, {"ahead": Reaching(1), "ends": True}),
+    "one, then two": (OneThen(1), 4, {"ahead": Reaching(2)}),
+    "stopping": (InRoom(1.05), 3, {"ahead": Reaching(3), "extra": 1}),
+    "cutting": (CutToOne(2), 3, {"ahead": Reaching(1)}),
 }
 
 
@@ -1391,7 +1391,7 @@ def test_a_guess_that_decides_what_is_submitted_is_caught(
     accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, kept = replace(CHAINS["unsure"], gamma=4), set[int]()
-    how = {"beside": Reaching(2), "drafter": Foreseeing}
+    how = {"ahead": Reaching(2), "drafter": Foreseeing}
     assert beside_distance(world, accept, OneThen(1), monkeypatch, kept, **how) > CAUGHT
     assert kept - {0}
 

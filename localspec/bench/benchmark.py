@@ -25,7 +25,7 @@ from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
 from localspec.engine.llama import Context, build, machine
 from localspec.engine.record.stats import Round
 from localspec.errors import Cancelled
-from localspec.loading.load import check, load_beside, load_session
+from localspec.loading.load import check, load_another_draft, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.tuning import wait_for_calm
 from localspec.loading.model_loader import Progress
@@ -69,11 +69,11 @@ def bench_pair(
     if request.deadline is not None:  # the wait takes nothing from the questions
         request = replace(request, deadline=request.deadline + perf_counter() - began)
     with ExitStack() as stack:
-        first = load_session(target, progress=progress, cancel=cancel, beside=more)
+        first = load_session(target, progress=progress, cancel=cancel, later=more)
         stack.enter_context(closing(first))
         sessions = [first]
         for another in more:
-            beside = load_beside(first, another, progress=progress, cancel=cancel)
+            beside = load_another_draft(first, another, progress=progress, cancel=cancel)
             stack.callback(beside.pair.close_drafts)  # the target belongs to the first session
             stack.callback(beside.engine.close)
             stack.callback(beside.template.close)

@@ -24,7 +24,7 @@ from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.protocol import Drafter
 from localspec.engine.grammars import lark
 from localspec.engine.grammars.grammar_reader import require_grammar
-from localspec.engine.length.beside import Beside
+from localspec.engine.length.ahead_policy import AheadPolicy
 from localspec.engine.llama import Context, Head, default_threads, devices
 from localspec.engine.record.stats import CROSS_VOCABULARY, DRAFT
 from localspec.engine.round.generate import Engine
@@ -153,7 +153,7 @@ def load_session(
     cancel: Cancel,
     notices: tuple[str, ...] = (),
     thorough: bool = False,
-    beside: Sequence[CheckedRequest] = (),
+    later: Sequence[CheckedRequest] = (),
 ) -> Session:
     """Load what a request means; check it first if that was not done.
 
@@ -163,7 +163,7 @@ def load_session(
         cancel: stops the loading.
         notices: further notices for the user.
         thorough: choose the attention again and take more time for it.
-        beside: requests for the same target that will be loaded later (`load_beside`).
+        later: requests for the same target that `load_another_draft` will load later.
 
     Raises:
         LocalspecError: a file is missing or not a usable model (`ModelError`), a draft has another
@@ -188,7 +188,7 @@ def load_session(
             thorough,
             plan.unflashed,
         )
-        mtp = any(each.mtp for each in (checked, *beside))
+        mtp = any(each.mtp for each in (checked, *later))
         target = loader.load_target(plan.memory.target, mtp=mtp)
         check_bias(settings, target.model.n_vocab)
         drafts = loader.load_drafts(plan.drafts, target)
@@ -290,7 +290,7 @@ def _in_turn(options: LoadRequest) -> Iterator[tuple[str, str | None]]:
         )
 
 
-def load_beside(
+def load_another_draft(
     session: Session, wanted: LoadRequest | CheckedRequest, *, progress: Progress, cancel: Cancel
 ) -> Session:
     """Load the draft of a request for the target that `session` has loaded.
@@ -322,9 +322,9 @@ def load_beside(
                 draft_n_gpu_layers=drafts.gpu_layers,
             ),
         )
-        beside = _session(pair, checked.request, settings, progress, renderer)
+        found = _session(pair, checked.request, settings, progress, renderer)
         undo.pop_all()
-    return beside
+    return found
 
 
 def _session(
@@ -396,8 +396,8 @@ def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:
         return head_drafter(context, name)
     if name.startswith(CROSS_VOCABULARY):
         return CrossVocabularyDrafter(context, VocabularyMap(target.model, context.model), name)
-    beside = Beside() if _apart(pair, context) else None
-    return ModelDrafter(context, target.model.n_vocab, name, beside=beside)
+    ahead = AheadPolicy() if _apart(pair, context) else None
+    return ModelDrafter(context, target.model.n_vocab, name, ahead=ahead)
 
 
 def _apart(pair: LoadedPair, draft: Context) -> bool:

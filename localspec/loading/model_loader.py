@@ -186,7 +186,7 @@ class ModelLoader:
                 cpu_moe=setup.cpu_moe,
                 devices=where,
                 split=[dict(setup.split)[each] for each in where or ()] if setup.split else (),
-                beside=_devices_with(reads, options) if reads else (),
+                target_devices=_devices_with(reads, options) if reads else (),
                 mmap=options.mmap,
                 mlock=options.mlock,
                 repack=self.repack,

@@ -30,7 +30,7 @@ from localspec.pairs.memory.placement import (
     plan,
 )
 from localspec.pairs.names import catalogue, resolver
-from localspec.pairs.report import heads_beside, vocabulary
+from localspec.pairs.report import nearby_heads, vocabulary
 from localspec.pairs.report.model_source import ModelSource
 
 LEAST_CTX = 16
@@ -282,7 +282,7 @@ def checked_request(
 def _head_next_to(target: ModelFiles, kind: str) -> CheckedDraft:
     """The head of this kind in a file next to the target."""
     known = ModelSource(target.header, target.file_bytes, target.paths)
-    found = heads_beside.required(known, kind, RetryPolicy())
+    found = nearby_heads.required(known, kind, RetryPolicy())
     return _checked_draft(ModelFiles(found.header, found.paths, found.n_bytes), target)
 
 

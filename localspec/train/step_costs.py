@@ -14,7 +14,7 @@ from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import TARGET_SIZES, measure
 from localspec.engine.llama.taps import Taps, TextRow
 from localspec.errors import UnsupportedModel
-from localspec.loading.load import load_beside
+from localspec.loading.load import load_another_draft
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.train.estimate import TrainingCosts
@@ -115,7 +115,7 @@ def _write_untrained(
 
 def _timed(session: Session, options: LoadRequest, cancel: Cancel) -> float:
     """Seconds per step of a head that is loaded with the target."""
-    beside = load_beside(session, options, progress=lambda *_: None, cancel=cancel)
+    beside = load_another_draft(session, options, progress=lambda *_: None, cancel=cancel)
     try:
         (head,) = beside.pair.drafts.values()
         return measure(head, _ONES, budget=_BUDGET_S, passes=len(_ONES) + 1, one_row=True).points[1]

@@ -64,7 +64,7 @@ def command(scan: bool, as_json: bool) -> None:
 
 
 def _print_found(others: FoundModels, room: int) -> None:
-    """Print other programs' models; `room` as in `MemoryFit.beside`."""
+    """Print other programs' models; `room` as in `MemoryFit.with_room`."""
     if others.models:
         click.echo("\nOf other programs, used where they are by these names:\n")
         shown = others.models[:_MOST_FOUND]
@@ -99,7 +99,7 @@ def _found_cells(model: FoundModel, room: int) -> tuple[str, ...]:
         model.store,
         model.quant or "-",
         formats.size(model.n_bytes),
-        _memory(unread(model.n_bytes).beside(room)),
+        _memory(unread(model.n_bytes).with_room(room)),
         model.licence or "not stated",
     )
 

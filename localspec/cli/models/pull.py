@@ -14,7 +14,7 @@ from localspec.errors import Cancelled, Ended
 from localspec.pairs.hub.pair_pull import PullProgress, execute, plan, require_room
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.report import describe
-from localspec.pairs.report.heads_beside import HeadOffer
+from localspec.pairs.report.nearby_heads import HeadOffer
 from localspec.safe_text import unbroken
 
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.proposer import Proposer, View, argmax_proposer, likeliest
-from localspec.engine.length.beside import Beside
+from localspec.engine.length.ahead_policy import AheadPolicy
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.round.sampling import Logits
@@ -61,14 +61,14 @@ class Ahead:
     none once the target's pass is over, since the target then uses the sampler chain.
 
     Attributes:
-        beside: decides when to read.
+        policy: decides when to read.
         passes: decodes begun during the last pass of the target.
         right: whether the last outcome was the expected one.
     """
 
-    def __init__(self, context: Context, n_vocab: int, beside: Beside) -> None:
+    def __init__(self, context: Context, n_vocab: int, policy: AheadPolicy) -> None:
         """Read with `context`; the target has the first `n_vocab` of its ids."""
-        self.beside = beside
+        self.policy = policy
         self.passes, self.right = 0, False
         self._context, self._n_vocab = context, n_vocab
         self._threads = ThreadPoolExecutor(1, "draft")
@@ -103,8 +103,8 @@ class Ahead:
         context, model = self._context, self._context.model
         if not draft or max(draft) >= model.n_vocab or model.is_end(draft[-1]):
             return nullcontext()
-        room = min(room, context.n_ctx - held - len(draft), self.beside.reach(len(draft)))
-        if room < 1 or not self.beside.wants(len(draft)):
+        room = min(room, context.n_ctx - held - len(draft), self.policy.reach(len(draft)))
+        if room < 1 or not self.policy.wants(len(draft)):
             return nullcontext()
         guess = None if following is None else likeliest(following)
         if guess is not None and model.is_end(guess):

@@ -11,7 +11,7 @@ from localspec.engine.drafters.ahead import Ahead
 from localspec.engine.drafters.proposer import Proposer, argmax_proposer
 from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
 from localspec.engine.drafters.steps import FIRST_TOKENS, Excerpt, read, write
-from localspec.engine.length.beside import Beside
+from localspec.engine.length.ahead_policy import AheadPolicy
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
@@ -42,7 +42,7 @@ class ModelDrafter:
         n_vocab: int,
         name: str = DRAFT,
         *,
-        beside: Beside | None = None,
+        ahead: AheadPolicy | None = None,
     ) -> None:
         """Draft with `context` for a target of `n_vocab` tokens.
 
@@ -52,7 +52,7 @@ class ModelDrafter:
             context: of the draft model.
             n_vocab: size of the target's vocabulary.
             name: what rounds, costs and figures call it.
-            beside: decides when to go on while the target decodes; None for never.
+            ahead: decides when to go on while the target decodes; None for never.
         """
         self.context = context
         self.name = name
@@ -63,7 +63,7 @@ class ModelDrafter:
         self._proposer: Proposer = argmax_proposer
         # Reading tokens that may not be drafted pays only where taking them back costs nothing.
         removes = context.max_rollback is None
-        self._ahead = Ahead(context, self._n_vocab, beside) if beside and removes else None
+        self._ahead = Ahead(context, self._n_vocab, ahead) if ahead and removes else None
         self.capabilities = Capabilities(reads_paths=removes, ahead=self._ahead)
 
     def begin(

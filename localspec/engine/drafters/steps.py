@@ -16,9 +16,9 @@ from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 
 EXCERPT_TOKENS = 32
-"""Tokens at the end of a long text that a drafter reads at first. More hardly improve the toy's draft
-and head (docs/measurements/README.md), and if another drafter writes the answer, reading these is
-the only cost."""
+"""Tokens at the end of a long text that a drafter reads at first. More hardly improve the toy's
+draft and head (docs/measurements/README.md), and if another drafter writes the answer, this is the
+only cost."""
 
 GAP = MAX_GAMMA + 1
 """A drafter catches up on this many missing tokens, about the length of a copied draft. If more are

@@ -111,7 +111,7 @@ class Model:
         cpu_moe: int = 0,
         devices: Sequence[str] | None = None,
         split: Sequence[float] = (),
-        beside: Sequence[str] = (),
+        target_devices: Sequence[str] = (),
         mmap: bool = True,
         mlock: bool = False,
         repack: bool = True,
@@ -128,8 +128,8 @@ class Model:
             cpu_moe: layers, from the first, whose experts stay in main memory.
             devices: llama.cpp's names of the devices to use; None for all, empty for the CPU alone.
             split: proportions in which the devices share the layers; empty to go by free memory.
-            beside: devices of the target whose tensors this head reads. Its contexts also compute
-                there, but none of its own layers are placed there.
+            target_devices: devices with tensors of the target that this head reads. Its contexts
+                also compute there, but its own layers are not placed there.
             mmap: map the weights into memory; otherwise copy them.
             mlock: keep the weights from being swapped out.
             repack: copy the weights into a layout that suits the processor; mapped weights stay on
@@ -153,7 +153,7 @@ class Model:
         params.use_extra_bufts = repack and repacking_works()
         params.load_mode = mmap + 2 * mlock if mlock or not mmap else lib.LLAMA_LOAD_MODE_AUTO
         if devices is not None:
-            others = [each for each in beside if each not in devices]
+            others = [each for each in target_devices if each not in devices]
             chosen = device_list([*devices, *others])  # must live until the model is loaded
             params.devices = ctypes.addressof(chosen)
             parts = split or [1.0] * len(devices)

@@ -242,7 +242,7 @@ class Engine:
         """Let the drafter learn whether drafting during the target's passes pays."""
         ahead = self._ahead_of(done.drafter)
         if ahead is not None:
-            ahead.beside.observe(done, right=ahead.right)
+            ahead.policy.observe(done, right=ahead.right)
 
     def _ahead_of(self, drafter: str) -> Ahead | None:
         return self.drafters[drafter].capabilities.ahead if drafter in self.drafters else None

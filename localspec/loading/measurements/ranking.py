@@ -338,7 +338,7 @@ def _expected(row: ListedPair, speed: MachineSpeed | None) -> RankedPair:
     room = speed.room or 0 if speed is not None else 0
     modest = row.fit.modest(room)
     if room:
-        row = replace(row, fit=row.fit.beside(room))
+        row = replace(row, fit=row.fit.with_room(room))
     known = None if speed is None else speed.own(row.name)
     own = known is not None and row.state in _HERE
     costs = known if own else None if speed is None else expected_costs(row, speed)

@@ -290,7 +290,7 @@ def _llama_cpp_folder() -> Path:
     return folders.user_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "llama.cpp"
 
 
-def beside(target: Path) -> list[Path]:
+def next_to(target: Path) -> list[Path]:
     """The other models in the folder of `target`; the first part of split ones."""
     own = folders.real(target)
     here = (path for path in _files(target.parent, lambda: None, 0) if is_model(path.name))

@@ -47,7 +47,7 @@ class MemoryFit:
         """
         return self.needed <= max(SHARE * self.total, room)
 
-    def beside(self, room: int) -> MemoryFit:
+    def with_room(self, room: int) -> MemoryFit:
         """The same with `room` more bytes, of accelerators with their own memory."""
         available, total = self.available + room, self.total + room
         verdict = (
@@ -135,7 +135,7 @@ def counted(
     """The fit that lists show: with `COUNTED_CTX` tokens, or the trained context if shorter.
 
     It counts main memory alone, since a list loads no driver to ask about accelerators;
-    `MemoryFit.beside` adds them.
+    `MemoryFit.with_room` adds them.
     """
     n_ctx = min(target.trained or COUNTED_CTX, COUNTED_CTX)
     return outlook_for(target, draft, n_ctx=n_ctx, besides=besides).fit

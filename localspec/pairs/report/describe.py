@@ -10,8 +10,8 @@ from localspec.pairs.gguf import head_checks
 from localspec.pairs.memory.need import MemoryNeed, ModelSetup
 from localspec.pairs.memory.outlook import MemoryFit, MemoryOutlook
 from localspec.pairs.report.examine import TOO_LARGE, DraftCandidate, PairReport
-from localspec.pairs.report.heads_beside import HeadOffer
 from localspec.pairs.report.model_source import ModelSource
+from localspec.pairs.report.nearby_heads import HeadOffer
 from localspec.pairs.report.vocabulary import VocabularyReport
 from localspec.safe_text import one_line
 

@@ -37,9 +37,9 @@ from localspec.pairs.names.draft_option import NONE, AllowedDrafters
 from localspec.pairs.names.references import Reference
 from localspec.pairs.names.reserved_names import STARTER
 from localspec.pairs.names.resolver import Meaning
-from localspec.pairs.report import heads_beside, model_source, vocabulary
-from localspec.pairs.report.heads_beside import HeadOffer
+from localspec.pairs.report import model_source, nearby_heads, vocabulary
 from localspec.pairs.report.model_source import ModelSource
+from localspec.pairs.report.nearby_heads import HeadOffer
 from localspec.pairs.report.suited_file import BEST, ROOM_CTX, SuitedFile, of_same_model, suited
 from localspec.pairs.report.vocabulary import VocabularyReport
 
@@ -181,7 +181,7 @@ def examine(
     inside = asked.own or head_checks.MTP in asked.heads
     own_heads = own_head(target.header) if inside else []
     drafted = found or own_heads or not asked.own
-    offer = None if drafted else heads_beside.offered(target, retries, quant=tag)
+    offer = None if drafted else nearby_heads.offered(target, retries, quant=tag)
     sizes = [_draft_facts(each, target) for each in found]
     ahead = outlook_for(
         facts(target.header, target.more_bytes),
@@ -296,7 +296,7 @@ def _asked_drafts(
     found = [one for it in asked.named for one in _named_drafts(it, target, retries, scan)]
     inside = (head_checks.MTP,) if head_checks.has_usable_mtp(target.header) else ()
     kinds = [kind for kind in asked.heads if kind not in inside]
-    found += [heads_beside.required(target, kind, retries, quant=quant) for kind in kinds]
+    found += [nearby_heads.required(target, kind, retries, quant=quant) for kind in kinds]
     return tuple(found)
 
 
@@ -306,7 +306,7 @@ def _named_drafts(
     """What `text` means as a drafter: of a pair, its own drafters if it has any."""
     meant = resolver.meaning(text, scan=scan)
     if isinstance(meant, Reference) and not meant.file:
-        return (heads_beside.of_draft(meant, target, retries),)
+        return (nearby_heads.of_draft(meant, target, retries),)
     drafts = _drafts_of(meant, retries) if isinstance(meant, InstalledPair | CuratedPair) else ()
     return drafts or (_target(meant, retries, draft=True),)
 
@@ -383,7 +383,7 @@ def _untried(
         if folders.real(model.path) not in taken:
             yield DraftCandidate(name, model.n_bytes, on_disk=True), model.path
     known = taken | {folders.real(model.path) for _, model in named}
-    for path in others.beside(target.paths[0]) if target.paths else ():
+    for path in others.next_to(target.paths[0]) if target.paths else ():
         if folders.real(path) not in known:
             yield DraftCandidate(str(path), path.stat().st_size, on_disk=True), path
     curated = [

@@ -262,7 +262,8 @@ class PairJobs:
         if session is None:
             return ()
         with suppress(LocalspecError):
-            return other_programs.beside(resolver.resolve(session.pair_reference[0], "none").target)
+            target = resolver.resolve(session.pair_reference[0], "none").target
+            return other_programs.next_to(target)
         return ()
 
     def drafting(self) -> None:

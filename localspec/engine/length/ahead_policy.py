@@ -22,7 +22,7 @@ _COMPARED = 16  # while it pays, one of this many rounds goes without: costs 2 %
 _SHARE = 0.005
 
 
-class Beside:
+class AheadPolicy:
     """Whether the draft goes on during the target's pass.
 
     Let V be the seconds of that pass, s the factor by which the draft slows it down, c the seconds
