@@ -15,10 +15,10 @@ from math import inf
 from typing import Any, Self, Unpack
 
 from localspec.chat.conversation import Message
-from localspec.chat.events import RoundText, TurnEnd
+from localspec.chat.events import RoundText, TurnEnd, TurnEvents
 from localspec.chat.figures.figures import Figures
 from localspec.chat.session.pair import LoadRecord
-from localspec.chat.session.session import Session, TurnEvents
+from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.round.params import Accept

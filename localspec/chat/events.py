@@ -8,7 +8,7 @@ part.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -139,3 +139,6 @@ TurnEvent: TypeAlias = (
     PromptMade | TokensScored | Noticed | TurnsLeftOut | PromptProgress | RoundText | TurnEnd
     | Parting
 )  # fmt: skip
+
+TurnEvents: TypeAlias = Generator[TurnEvent, None, None]
+"""The events of one turn; closing the generator ends the turn."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from localspec.chat.events import Noticed, PromptMade, RoundText, TokensScored
+from localspec.chat.events import Noticed, PromptMade, RoundText, TokensScored, TurnEvents
 from localspec.chat.prompt.infill_prompt import InfillPrompt
 from localspec.chat.prompt.prompt_ids import KnownIds
 from localspec.chat.session.answer import AnswerText
-from localspec.chat.session.session import Session, TurnEvents
+from localspec.chat.session.session import Session
 from localspec.chat.settings import AnswerRequest, check_bias
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.engine.cancel import Cancel

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from localspec import formats
 from localspec.chat.advice import SamplingAdvice
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
-from localspec.chat.events import Noticed, TurnEnd, TurnEvent, TurnsLeftOut
+from localspec.chat.events import Noticed, TurnEnd, TurnEvents, TurnsLeftOut
 from localspec.chat.figures.figures import Figures
 from localspec.chat.prompt.renderer import TemplateRenderer
 from localspec.chat.prompt.template import ChatTemplate
@@ -21,6 +19,7 @@ from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.drafting import Drafting
 from localspec.chat.session.pair import LoadedPair
 from localspec.chat.session.repetition import Repetition
+from localspec.chat.session.turn_guard import TurnGuard
 from localspec.chat.session.turn_prompt import TurnPrompt
 from localspec.chat.session.writer import Writer
 from localspec.chat.settings import ChatSettings
@@ -39,8 +38,6 @@ from localspec.engine.record.trace import TraceWriter
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.errors import Cancelled, LocalspecError
-
-TurnEvents = Generator[TurnEvent, None, None]
 
 SUMMARISE = (
     "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
@@ -102,10 +99,7 @@ class Session:
         self._writer = Writer(pair, engine, self._drafting, auto.costs if auto else None)
         self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template, dialects)
         self._prompt = TurnPrompt(pair.target, self.template)
-        self._busy = threading.Lock()
-        self._closed = False
-        self._running: Cancel | None = None
-        self._turns: weakref.WeakSet[TurnEvents] = weakref.WeakSet()
+        self._guard = TurnGuard()
 
     @property
     def pair_name(self) -> str:
@@ -217,7 +211,7 @@ class Session:
             LocalspecError: the text is empty; another turn is running; the template refuses the
                 conversation; `PromptTooLong` and whatever else the engine raises.
         """
-        return self._tracked(self._ask(text, cancel))
+        return self._guard.tracked(self._ask(text, cancel))
 
     def regenerate(self, cancel: Cancel) -> TurnEvents:
         """Answer the last question again, in place of the old answer.
@@ -225,7 +219,7 @@ class Session:
         The old answer stays if the new one fails or is stopped before its first token. Yields and
         raises as `turn` does; also a LocalspecError if there is no question.
         """
-        return self._tracked(self._ask_again(cancel))
+        return self._guard.tracked(self._ask_again(cancel))
 
     def compact(self, cancel: Cancel) -> TurnEvents:
         """Have the model summarise the conversation; the summary replaces it.
@@ -233,7 +227,7 @@ class Session:
         If this is stopped or fails, nothing changes. Yields and raises as `turn` does; also a
         LocalspecError if there is nothing to summarise.
         """
-        return self._tracked(self._compact(cancel))
+        return self._guard.tracked(self._compact(cancel))
 
     def complete(
         self,
@@ -265,7 +259,7 @@ class Session:
         allowed = None if drafters is None else frozenset(drafters)
         how = self._writer.how(settings, after, self._prompt.budget(settings, prefill))
         how = replace(how, top_logprobs=top_logprobs, drafters=allowed)
-        return self._tracked(self._complete(prompt, settings, how, answer, cancel))
+        return self._guard.tracked(self._complete(prompt, settings, how, answer, cancel))
 
     @property
     def written(self) -> GenerationRecord | None:
@@ -290,7 +284,7 @@ class Session:
             LocalspecError: a turn is running; the answer has no such round; or as `explain_again`.
             Cancelled: `cancel` was set.
         """
-        with self._exclusive(cancel):
+        with self._guard.exclusive(cancel):
             number = number or written.latest()
             if not 0 < number <= len(written.rounds):
                 raise LocalspecError(f"this answer has no round {number}")
@@ -305,7 +299,7 @@ class Session:
             LocalspecError: a turn is running.
             Cancelled: `cancel` was set.
         """
-        with self._exclusive(cancel):
+        with self._guard.exclusive(cancel):
             return find_parting(self.engine, one, other, cancel)
 
     def count(self, text: str) -> int:
@@ -314,7 +308,7 @@ class Session:
 
     def figures(self) -> Figures:
         """The figures of the running or else the last turn. From any thread."""
-        return self._writer.figures(generating=self._running is not None)
+        return self._writer.figures(generating=self._guard.running)
 
     def memory(self) -> MemoryUse:
         """The memory use by purpose. From any thread; takes well below a millisecond."""
@@ -372,7 +366,7 @@ class Session:
         Raises:
             LocalspecError: a turn is running.
         """
-        with self._exclusive(Cancel()):
+        with self._guard.exclusive(Cancel()):
             self.messages[:] = messages
             self._prompt.window.left_out = 0
             self._writer.forget()
@@ -397,65 +391,35 @@ class Session:
         Raises:
             Cancelled: `cancel` was set. The session is unchanged, as it is otherwise.
         """
-        if self._resting is not None and self._busy.acquire(blocking=False):
-            try:
+        with self._guard.if_free() as free:
+            if free and self._resting is not None:
                 self._resting(cancel)
-            finally:
-                self._busy.release()
 
     def close(self) -> None:
         """Stop a running turn, wait for its end and free the models. A second call does nothing."""
-        self._closed = True
-        while not self._busy.acquire(timeout=0.02):
-            if self._running is not None:
-                self._running.set()
-            # A turn that is not being iterated never ends by itself.
-            for turn in list(self._turns):
-                with suppress(ValueError):  # another thread runs it, and was asked to stop
-                    turn.close()
-        try:
+        with self._guard.closing():
             if self._closing is not None:
                 self._closing()
             self.enter("")
             self.template.close()
             self.engine.close()
             self.pair.close()
-        finally:
-            self._busy.release()
-
-    def _tracked(self, turn: TurnEvents) -> TurnEvents:
-        self._turns.add(turn)
-        return turn
-
-    @contextmanager
-    def _exclusive(self, cancel: Cancel) -> Iterator[None]:
-        """Hold the engine for one turn."""
-        if not self._busy.acquire(blocking=False):
-            raise LocalspecError("an answer is still being written", "Wait for it, or stop it.")
-        try:
-            if self._closed:
-                raise LocalspecError("this conversation is closed", "Start a new one.")
-            self._running = cancel
-            yield
-        finally:
-            self._running = None
-            self._busy.release()
 
     def _ask(self, text: str, cancel: Cancel) -> TurnEvents:
         if not text.strip():
             raise LocalspecError("the prompt is empty", "Write something to answer.")
-        with self._exclusive(cancel):
+        with self._guard.exclusive(cancel):
             yield from self._answer([*self.messages, Message(Role.USER, text)], cancel)
 
     def _ask_again(self, cancel: Cancel) -> TurnEvents:
-        with self._exclusive(cancel):
+        with self._guard.exclusive(cancel):
             users = [i for i, m in enumerate(self.messages) if m.role is Role.USER]
             if not users:
                 raise LocalspecError("there is no question to answer again", "Ask something first.")
             yield from self._answer(self.messages[: users[-1] + 1], cancel)
 
     def _compact(self, cancel: Cancel) -> TurnEvents:
-        with self._exclusive(cancel):
+        with self._guard.exclusive(cancel):
             before = list(self.messages)
             if not before:
                 raise LocalspecError("there is nothing to sum up", "Ask something first.")
@@ -477,7 +441,7 @@ class Session:
         answer: AnswerText,
         cancel: Cancel,
     ) -> TurnEvents:
-        with self._exclusive(cancel):
+        with self._guard.exclusive(cancel):
             self.settings = settings
             stats = self._writer.begin(answer, settings.lenience)
             try:
