@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.history import import_export, schema
+from localspec.chat.history import import_export, rescue, schema
 from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.fields import settings_of
 from localspec.chat.history.markdown import to_markdown
@@ -303,19 +303,19 @@ def test_two_programs_put_one_damaged_file_aside_once(
     path = tmp_path / "conversations.db"
     damaged.close()
     blanks(path, random.Random(1))
-    before, copy_rows = path.read_bytes(), schema._copy_rows
+    before, copy_rows = path.read_bytes(), rescue._copy_rows
 
     def slowly(old: Path, new: Path) -> int:
         time.sleep(0.3)
         return copy_rows(old, new)
 
-    monkeypatch.setattr(schema, "_copy_rows", slowly)
+    monkeypatch.setattr(rescue, "_copy_rows", slowly)
     with ThreadPoolExecutor(2) as programs:
-        told = list(programs.map(schema.rescue, (path, path)))
+        told = list(programs.map(rescue.rescue, (path, path)))
     assert sum(one is None for one in told) == 1
     (aside,) = tmp_path.glob("*.damaged-*.db")
     assert aside.read_bytes() == before
-    assert schema._is_sound(path)
+    assert rescue._is_sound(path)
 
 
 def test_a_second_file_put_aside_takes_the_place_of_no_other(
@@ -326,7 +326,7 @@ def test_a_second_file_put_aside_takes_the_place_of_no_other(
     asides = []
     for content in (b"one", b"two"):
         path.write_bytes(content)
-        asides.append(schema._put_aside(path))
+        asides.append(rescue._put_aside(path))
     assert [one.read_bytes() for one in asides] == [b"one", b"two"]
 
 

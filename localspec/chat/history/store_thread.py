@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from localspec.chat.events import Span
-from localspec.chat.history.schema import is_damage, rescue
+from localspec.chat.history.rescue import is_damage, rescue
 from localspec.chat.history.store import Store
 from localspec.errors import ConversationError, LocalspecError
 
