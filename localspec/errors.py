@@ -201,7 +201,7 @@ _STRAINS: Final = {
 _REFUSED: Final = {
     errno.EACCES: "Check its permissions.",
     errno.EPERM: "Check its permissions.",
-    errno.EROFS: "Have it be on a file system that can be written.",
+    errno.EROFS: "Use a file system that can be written.",
 }
 
 

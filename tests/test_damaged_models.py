@@ -104,7 +104,7 @@ def test_a_part_that_says_oddly_which_one_it_is_ends_nothing(
     parts = split(take_apart(path.read_bytes()), 2)
     odd = replace(parts[1], keys=(("split.no", kind, value), *parts[1].keys[1:]))
     paths = write_parts(tmp_path, "it", [put_together(parts[0]), put_together(odd)])
-    with pytest.raises(ModelFileError, match="is damaged: which part it is"):
+    with pytest.raises(ModelFileError, match="is damaged: its part number"):
         model_source.local(paths[0])
 
 

@@ -188,7 +188,7 @@ def test_one_that_serves_somebody_else_is_left_out(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(rpc, "_ANSWER_S", 0.1)
     with closing(socket.create_server(("127.0.0.1", 0))) as busy:
         (greeted,) = add_workers([f"127.0.0.1:{busy.getsockname()[1]}"])
-    assert "does not answer, or serves somebody else: its devices are left out" in greeted.notice
+    assert "does not answer, or serves another machine: its devices are left out" in greeted.notice
     assert len(called) == 1
 
 

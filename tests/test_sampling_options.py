@@ -57,7 +57,7 @@ def test_every_option_reaches_the_chain() -> None:
 
 def test_a_lossy_rule_takes_no_other_beside_it() -> None:
     assert chat_settings(parse("--lossy", "0.5")).lenience == 0.5
-    with pytest.raises(UsageError, match="rule of its own"):
+    with pytest.raises(UsageError, match="cannot be combined"):
         chat_settings(parse("--lossy", "0.5", "--accept", "match"))
 
 

@@ -486,7 +486,7 @@ def test_a_worse_measurement_does_not_replace_a_better_one(
 
     said = measured_with(5.03, 5e-3)  # not even where there is nothing better
     assert "Timings varied by 503 %" in said
-    assert "That is too vague to be kept: tune again in a calm moment." in said
+    assert "This is too uncertain to keep: tune again in a calm moment." in said
     assert "cache folder" not in said
     assert stored() == set()
     measured_with(0.1, 4e-3)

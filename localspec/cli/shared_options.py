@@ -61,7 +61,7 @@ SCAN: Option = click.option(
     "--scan/--no-scan",
     default=_DEFAULTS.scan,
     show_default=True,
-    help="Know the models of Ollama, LM Studio, llama.cpp and the Hub cache by their names.",
+    help="Find models of Ollama, LM Studio, llama.cpp and the Hub cache by name.",
 )
 
 PAIR: tuple[Option, ...] = (
@@ -198,7 +198,7 @@ _ANSWER: tuple[Option, ...] = (
     _set(
         "--reasoning-format",
         click.Choice(["auto", "none"]),
-        "none: take no thoughts out of answers, and show their marks.",
+        "none: leave thoughts and their marks in the answer.",
         None,
     ),
     option(
@@ -246,7 +246,7 @@ _DRAFTING: tuple[Option, ...] = (
     click.option(
         "--draft-anyway",
         is_flag=True,
-        help="Keep a draft model that takes too long a step to save time on this machine.",
+        help="Keep a draft model although its steps are too slow to save time on this machine.",
     ),
     option(
         "--accept",

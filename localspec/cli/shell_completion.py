@@ -49,7 +49,7 @@ def install(shell: str, command: Command, variable: str) -> str:
     except OSError as error:
         raise LocalspecError(
             f"the completion cannot be written: {error.strerror} ({error.filename})",
-            "See to it that the home folder can be written.",
+            "Make the home folder writable.",
         ) from None
     return f"{shell} completes localspec from its next start on ({where})"
 

@@ -49,7 +49,7 @@ COMMANDS = {
     ),
     "bench": ("localspec.cli.machine.bench", "Measure speculation off against on."),
     "logs": ("localspec.cli.answers.logs", "Show what was asked and answered."),
-    "ps": ("localspec.cli.machine.ps", "Show what of localspec runs now, and its memory."),
+    "ps": ("localspec.cli.machine.ps", "Show the running localspec processes, and their memory."),
     "train": ("localspec.cli.models.train", "Train a head that drafts for one's own target."),
     "doctor": ("localspec.cli.machine.doctor", "Look at this machine, and say what would help."),
     "worker": (

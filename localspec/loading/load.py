@@ -68,7 +68,7 @@ def chat_settings(options: LoadRequest) -> ChatSettings:
     except SamplingError as error:
         raise UsageError(error.message, error.remedy) from None
     if options.lossy is not None and options.accept is not None:
-        raise UsageError("--lossy is a rule of its own: --accept has no say", "Leave one out.")
+        raise UsageError("--lossy and --accept cannot be combined", "Leave one out.")
     settings = ChatSettings(
         system_prompt=options.system_prompt,
         sampling=sampling,

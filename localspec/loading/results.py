@@ -149,9 +149,9 @@ def tuned_text(found: TunedPair) -> str:
     if any(model.busy for model in models):
         lines += ["", "Other programs kept cores busy at the end."]
     if kept := ", ".join(model.name for model in models if model.kept):
-        lines += ["", f"What was measured before is better: it is kept, and told above. ({kept})"]
+        lines += ["", f"The earlier measurement is better: it is kept, and shown above. ({kept})"]
     if vague := ", ".join(one.name for one in models if one.noisy and not one.kept):
-        lines += ["", f"That is too vague to be kept: tune again in a calm moment. ({vague})"]
+        lines += ["", f"This is too uncertain to keep: tune again in a calm moment. ({vague})"]
     if lost := ", ".join(one.name for one in models if not (one.stored or one.noisy)):
         lines += ["", f"The cache folder cannot be written: nothing was stored. ({lost})"]
     return "\n".join(lines)

@@ -142,7 +142,7 @@ def run_app(
         raise app.pair_loader.load_error
     if not kept:
         raise ConversationError(
-            f"what was said last could not be written to {archive}",
+            f"the last messages could not be written to {archive}",
             "Look for another program that holds the file, and for room on the disk.",
         )
 

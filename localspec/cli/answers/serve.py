@@ -35,15 +35,15 @@ _SHORTEST = 16
 @option(
     "--api-key-file",
     click.Path(dir_okay=False, path_type=Path),
-    "Ask for one of the keys in this file, a line each. Other addresses than this machine's own"
-    " need it.",
+    "Require one of the keys in this file, one on each line. Addresses that others can reach need"
+    " this.",
     "FILE",
 )
 @option("--queue", click.IntRange(0, 10_000), "Requests that may wait.", default=16)
 @option(
     "--timeout",
     click.FloatRange(1, 1e6),
-    "Seconds of the engine that one answer may take.",
+    "Seconds of the engine's time that one answer may take.",
     "S",
     default=1800.0,
     callback=no_nan,
@@ -65,15 +65,15 @@ _SHORTEST = 16
 @option(
     "--models",
     plain_text,
-    "Installed pairs that may be loaded for requests which name them, with commas; none for none."
+    "Installed pairs that requests may name, with commas between; 'none' allows no other pair."
     "  [default: all]",
     "NAMES",
 )
 @option(
     "--idle-unload",
     duration,
-    "How long without a request until the memory is given back, in seconds or as 30m or 2h; the"
-    " next request loads again. 0 for never.",
+    "Free the memory after this time without a request (seconds, 30m or 2h); the next request"
+    " loads the models again. 0 for never.",
     "TIME",
     default="30m",
 )

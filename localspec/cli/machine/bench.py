@@ -45,7 +45,7 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 @option(
     "--drafts",
     types.plain_text,
-    "What may draft, compared with each other: as --draft, but a + joins; 'none' is there anyhow.",
+    "Drafters to compare: values of --draft, joined by + within one; 'none' is always included.",
     "A,B,none",
     callback=_listed,
 )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @option(
     "-t --threads",
     click.IntRange(1, MAX_THREADS),
-    "CPU threads; without it the best count is looked for.",
+    "CPU threads.  [default: the fastest number, as measured]",
 )
 @with_options(*BUT_THREADS)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from localspec.loading.measurements import ranking
 from localspec.loading.measurements.ranking import MachineSpeed, RankedPair
 
-NOT_MEASURED = "Speeds can be expected once a pair was loaded here: localspec chat"
+NOT_MEASURED = "Speeds can be expected once a pair has been loaded here: localspec chat"
 _BUSY = (
     "The machine was busy when it was measured. Pairs are proposed once a chat has measured it in a"
     " calm moment."

@@ -23,10 +23,10 @@ from localspec.safe_text import unbroken
 @click.option(
     "--draft",
     metavar="DRAFT",
-    help="With commas: files, Hub references, pairs' names, `auto`, `lookup`, kinds of heads"
-    " (`mtp`, `dspark`, `dflash`, `eagle3`); or `none`.",
+    help="Drafters, with commas between: files, Hub references, pairs' names, `auto`, `lookup`,"
+    " kinds of heads (`mtp`, `dspark`, `dflash`, `eagle3`); or `none`.",
 )
-@click.option("--name", metavar="NAME", help="What to call the pair; derived when left out.")
+@click.option("--name", metavar="NAME", help="The pair's name.  [default: the file's]")
 @click.option(
     "--quant",
     metavar="QUANT",

@@ -31,8 +31,8 @@ from localspec.safe_text import unbroken
 @click.option(
     "--draft",
     metavar="DRAFT",
-    help="With commas: files, Hub references, pairs' names, `auto`, `lookup`, kinds of heads"
-    " (`mtp`, `dspark`, `dflash`, `eagle3`); or `none`.",
+    help="Drafters, with commas between: files, Hub references, pairs' names, `auto`, `lookup`,"
+    " kinds of heads (`mtp`, `dspark`, `dflash`, `eagle3`); or `none`.",
 )
 @click.option(
     "-c",

@@ -280,7 +280,7 @@ def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
         raise _not_taken(next(iter(words), ""), _reason(wrong), about["place"], path)
     for path, way, other in _ways(schema, about["as_came"]):
         if _wrong(_both(way, other, shared, about["as_came"]), _STRICT):
-            reason = "what one way writes may fit another one"
+            reason = "a value of one alternative may also conform to another"
             raise _not_taken("oneOf", reason, about["place"], path)
     return {**schema, "x-guidance": _STRICT}
 
@@ -290,8 +290,8 @@ def _not_taken(word: str, reason: str, place: str, path: list[str]) -> SchemaErr
     place = ".".join([each for each in (place, *path) if each])
     where = f" (at {place})" if place else ""
     return SchemaError(
-        f"the JSON schema is not taken: {named}{reason}{where}",
-        "Leave it out, or say it in another way.",
+        f"the JSON schema is refused: {named}{reason}{where}",
+        "Leave it out, or write it in another way.",
         place,
     )
 

@@ -100,10 +100,10 @@ def _compared(case: Case, i: int, said: int, word: TokenText) -> TokenVerdict:
     if case.greedy:
         how = f"The target's most probable token is “{word(said)}”"
     elif case.coupled:
-        how = f"With the random numbers that the draft had, too, the target drew “{word(said)}”"
+        how = f"With the same random numbers as the draft, the target drew “{word(said)}”"
     else:
         how = f"The target drew “{word(said)}” for itself"
-    end = "the guess, which stays" if accepted else "another one than the guess, and that counts"
+    end = "the guess, which stays" if accepted else "not the guess, and the target decides"
     return TokenVerdict(accepted, f"{how}: {end}.", said=said)
 
 

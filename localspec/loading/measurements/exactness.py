@@ -112,7 +112,7 @@ def words(exact: int) -> str:
     if exact > 1:
         return f"passes of up to {exact} tokens give equal bits"
     return (
-        "cannot be had with this device or these weights: a pass over two tokens gives other bits"
+        "is not possible with this device or these weights: a pass over two tokens gives other bits"
         " than one by one (Q8_0 on the processor gives equal ones)"
     )
 

@@ -308,7 +308,7 @@ def parse_header(
         if key == "general.alignment":
             alignment = _checked_alignment(cursor, kind, metadata[key])
         elif key == "split.no" and kind != _UINT16:  # llama.cpp ends the process
-            raise cursor.damaged("which part it is of its model, it does not say in 16 bits")
+            raise cursor.damaged("its part number (split.no) is not a 16-bit integer")
     tensors, data_size = _read_tensors(cursor, n_tensors, alignment)
     data_offset = padded(cursor.position, alignment) if tensors else cursor.position
     expected = data_offset + data_size

@@ -59,8 +59,8 @@ def set_parameter(app: CommandContext, argument: str) -> None:
     app.transcript.say(
         f"for the answers to come: {shown}",
         doubt
-        or "Where nothing else is said, sampling is as llama.cpp's defaults have it. /set NAME"
-        " VALUE changes one, /set NAME default takes that back.",
+        or "All other sampling settings are llama.cpp's defaults. /set NAME VALUE changes one, /set"
+        " NAME default takes that back.",
     )
 
 

@@ -42,7 +42,7 @@ _RULES = {
 _WORDS = (
     (_GUESS, "a guess that is not judged yet"),
     (ACCEPTED, "accepted: the target keeps the guess"),
-    (_WRONG, "not accepted; guesses behind it are dropped with it"),
+    (_WRONG, "not accepted; later guesses are dropped with it"),
     (RECOVERED, "recovered: the target's token in its place"),
     (BONUS, "bonus: one more token, after a draft accepted whole"),
 )
@@ -248,7 +248,7 @@ def _beginning(explained: RoundExplanation, width: int) -> list[Content]:
         what = "what each model thinks before its best token is taken (temperature 0)"
     return _wrapped(
         width,
-        (f"gamma {n}: so many tokens are guessed before the target looks. {how}", ""),
+        (f"gamma {n}: the number of tokens guessed before the target checks them. {how}", ""),
         (f"Rule {explained.rule}: {_RULES[explained.rule]}.", ""),
         (f"The bars show {what}.", MUTED),
         (_decoded_again(explained), MUTED),
@@ -263,8 +263,8 @@ def _decoded_again(explained: RoundExplanation) -> str:
     if explained.same:
         return "Decoded again just now: the last digits may differ from those of then."
     return (
-        "Decoded again just now: the last digits differ, and the rule would decide otherwise by"
-        " them. What is marked is what was decided then."
+        "Decoded again just now: the last digits differ, and with them the rule would decide"
+        " otherwise. The marks show the decision of then."
     )
 
 

@@ -253,7 +253,7 @@ def _greet(endpoint: str, place: tuple[str, int]) -> Greeted:
             connection.sendall(HELLO)
             reply = answer.read(_REPLY.size)
     except TimeoutError:
-        said = f"the worker at {endpoint} does not answer, or serves somebody else"
+        said = f"the worker at {endpoint} does not answer, or serves another machine"
         return Greeted(endpoint, problem=said)
     except (OSError, UnicodeError) as error:
         said = f"no worker answers at {endpoint} ({getattr(error, 'strerror', None) or error})"
