@@ -326,7 +326,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--output", type=Path, help="the table; .json beside it has every run")
+    parser.add_argument("--output", type=Path, help="the table; the .json next to it has every run")
     arguments = parser.parse_args()
     raw = arguments.output and arguments.output.with_suffix(".json")
     known = raw.read_bytes() if raw and raw.exists() else b"[]"

@@ -256,7 +256,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--ctx-size", type=int, default=1024)
-    parser.add_argument("--output", type=Path, help="the table; .json beside it has every run")
+    parser.add_argument("--output", type=Path, help="the table; the .json next to it has every run")
     arguments = parser.parse_args()
     fixed = arguments.gammas.split(",")
     options = ContextOptions(n_ctx=arguments.ctx_size, threads=arguments.threads)
@@ -328,7 +328,7 @@ def compare(
 
 
 def write(path: Path, text: str, runs: Runs) -> None:
-    """The table, and every run beside it."""
+    """Write the table, and every run to the JSON next to it."""
     path.write_text(text, "utf-8")
     raw = {
         phase: {" ".join(map(str, key)): values for key, values in speeds.items()}

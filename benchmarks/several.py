@@ -1,9 +1,9 @@
-"""Replays policies over recorded answers with several drafters; what an oracle makes of them.
+"""Replays policies over recorded answers with several drafters, and compares them to an oracle.
 
-An answer was written under the coupled rule with one seed (the toy pair and its head), so that
-it is the same whoever drafts. At each of its places stands how sure every model is of the token to
-come, what lookup would copy from there on, and whether that is what came. So a round accepts here
-what it would have accepted there; what it takes follows from cost curves. Without a clock.
+The answers were written under the coupled rule with one seed (the toy pair and its head), so that
+they are the same whichever drafter runs. Each place of an answer holds every model's confidence in
+the next token, the tokens that lookup would copy, and whether these came. So a replayed round
+accepts what the real one would have accepted, and its time follows from cost curves; no clock.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Prices:
 def speed(
     policy: GammaPolicy, answers: Sequence[Answer], prices: Prices, *, goes_on: bool = False
 ) -> float:
-    """Tokens per unit of time with which `policy` writes the answers, one behind the other.
+    """Tokens per unit of time with which `policy` writes the answers, one after the other.
 
     As one text; as the next answer of a conversation if that `goes_on`.
     """
@@ -225,12 +225,12 @@ class Chosen(Plan):
     tail: int = 0
 
     def copies(self, confidences: Sequence[float]) -> int:
-        """As many as were wanted, as far as there are so many."""
+        """The wanted number, or all if there are fewer."""
         return min(self.tail, len(confidences))
 
 
 class Always(FixedGamma):
-    """One drafter every round, for so many tokens; behind a model's up to eight of lookup's."""
+    """One drafter in every round, with a fixed length; after a model's, up to 8 copied tokens."""
 
     def __init__(self, name: str, length: int) -> None:
         """Ask this one; a length of 0 decodes plainly."""
@@ -278,12 +278,12 @@ def _told(pairs: Sequence[tuple[float, float]]) -> Told:
 
 
 class Oracle:
-    """Is told what every confidence of the answer tells, at all places beforehand: a fair bound.
+    """Knows the confidences at all places of the answer beforehand, which makes a fair bound.
 
-    At each place it takes what leaves the least time to expect until the end: a model's tokens, so
-    many, lookup's behind them, lookup's alone, or none. It wastes no pass, and has nothing to find
-    out. With S_k the chance that the first k tokens of a choice are right, R(at) the time from a
-    place on, and t what the round takes,
+    At each place it makes the choice with the least expected time until the end: a number of a
+    model's tokens, with copied ones after them, copied ones alone, or none. It wastes no pass, and
+    has nothing to find out. With S_k the chance that the first k tokens of a choice are right, R(at)
+    the time from a place to the end, and t the time of the round,
 
         R(at) = min t + sum_{k<m} (S_k - S_{k+1}) R(at + k + 1) + S_m R(at + m + 1).
     """
@@ -356,7 +356,7 @@ class Oracle:
         return plan, best
 
     def _ended(self, at: int, drafted: int, chain: float, room: int) -> tuple[int, float]:
-        """How many copied tokens are best behind so many drafted ones; what the rest takes then."""
+        """The best number of copied tokens after `drafted` ones, and the time of the rest."""
         rest, times, spent = self._rest, self._times, 0.0
         length, best = 0, times[drafted + 1] + chain * rest[at + drafted + 1]
         most = min(room, MOST - 1 - drafted)

@@ -8,7 +8,7 @@ automatic gamma write the same text side by side, a round at a time: their ratio
 what automatic gamma claims of the answer. In every third answer fixed lengths go along, and choose
 the best fixed length, which the others score.
 
-Prints what has to hold as a table. Every answer is kept in the JSON beside --output: called again,
+Prints what has to hold as a table. Every answer is kept in the JSON next to --output: called again,
 it goes on where it was stopped. Takes about 13 minutes a situation, 53 in all, at 25 tokens/s;
 --minutes ends it earlier, between two answers. On a fast machine an answer of 128 tokens is over in
 a second, in which a burst meets both sides unevenly: --tokens 384 tells more there. The machine has
@@ -126,7 +126,7 @@ def opened(stack: ExitStack, pair: str | None) -> Lanes:
 
 @contextmanager
 def disturbed(script: str) -> Iterator[None]:
-    """Run something beside; it sees to it that this process goes on after every stop."""
+    """Run another process, which also continues this one after every stop."""
     if not script:
         yield
         return

@@ -3,18 +3,18 @@
     python benchmarks/soak.py                    # 30 minutes
     python benchmarks/soak.py --minutes 1 --json soak.json
 
-One conversation goes on and on, its oldest turns left out where the context is full; every third
-answer is stopped in the middle, and every fifth is written again. After each answer the resident
-size and the speed are noted. All contexts are filled once before, and the first tenth of the time
-is left out: caches and buffers grow to their size there.
+One conversation goes on to the end; when the context is full, its oldest turns are left out. Every
+third answer is stopped in the middle, and every fifth is written again. Resident size and speed are
+recorded after each answer. All contexts are filled once at the start, and the first tenth of the
+time is left out, since caches and buffers grow to their size there.
 
-Speed is that of rounds (three tokens drafted, four checked), since tokens depend on what is said.
-It is compared at the same context, the last third against the first. A machine slows down for
-reasons of its own, so the same is said in three ways: by the clock; by the processor's time, which
-leaves out what other programs take (with --threads 1); and by that beside a yardstick, a few
-decodes of a context that never grows, after every answer, which leaves out heat and memory that
-others use. A yardstick in the same process would not show that the whole process has aged, so at
-the end it is laid beside that of fresh processes, in turns. The verdict is the product of both.
+The speed is that of rounds (three tokens drafted, four verified), since tokens per second depend on
+the text. The last third is compared with the first at the same context, in three ways, as a machine
+may slow down by itself: by the clock; by processor time, which leaves out other programs (with
+--threads 1); and by processor time relative to a yardstick, a few decodes of a context that never
+grows, which also leaves out heat and other programs' use of memory. A yardstick in the same process
+would not show that the whole process has aged, so at the end it is compared with that of fresh
+processes, in turns. The verdict is the product of both.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ BUCKET = 128
 LEAST_ROUNDS = 8
 
 
-FLAT = 2_000_000  # bytes, beside the conversation that is kept
+FLAT = 2_000_000  # bytes, in addition to the conversation
 STEADY = 0.95
 _YARD = 24  # decodes
 _READINGS = 9  # of the yardstick, about a second
@@ -194,7 +194,7 @@ def _by_context(samples: list[Sample], value: Callable[[Sample], float | None]) 
 
 
 def soak(session: Session, seconds: float) -> Iterator[Sample]:
-    """Chat for so many seconds."""
+    """Chat for `seconds`, and measure every answer."""
     _fill(session)
     with _Yardstick(session) as yardstick:
         started = perf_counter()
@@ -323,14 +323,14 @@ def lines(report: Report) -> list[str]:
         f"{report.minutes:.1f} min, {report.answers} answers: {report.verdict}",
         f"resident        {first} after the warm-up, {last} at the end, {most} at most;"
         f" {report.growth_per_hour / 1e6:+.2f} MB an hour in the second half",
-        f"the conversation's part of that: {report.kept / 1e6:+.1f} MB; beside it"
+        f"the conversation's part of that: {report.kept / 1e6:+.1f} MB; in addition"
         f" {report.growth / 1e6:+.1f} MB",
         "the last third over the first, at the same context:",
         f"  speed         {times(report.wall)} by the clock, {times(report.cpu)} by the processor's"
-        f" time, {times(report.own)} beside the yardstick",
+        f" time, {times(report.own)} over the yardstick",
         f"  yardstick     {times(report.yardstick)} (the machine itself)",
         f"  first token   {times(report.first)} (seconds: below 1 is faster)",
-        f"beside fresh processes at the end: {times(report.aged)}",
+        f"over fresh processes at the end: {times(report.aged)}",
     ]
 
 

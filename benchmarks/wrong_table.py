@@ -1,11 +1,11 @@
 """What a wrong stored table costs, on a real pair: the right one and wrong ones side by side.
 
-The starter, or any other pair. Automatic gamma begins a conversation by the table that was
-measured, and beside it, a round at a time over the same text, by one whose points are wrong: all
-but one multiplied by 5 or by 0.2, or all of target and draft by a random factor of 0.2 to 5. Two
-answers of 300 tokens, at temperature 0 and 0.8 in turn. Prints for every way of being wrong the
-ratio of both speeds in the first answer and in the one behind it: the geometric mean with its 95 %
-interval. Takes about 20 minutes with four conversations each; the machine has to be idle.
+Runs the starter, or any other pair. Automatic gamma writes a conversation with the measured table
+and, round by round over the same text, with a table whose points are wrong: all but one multiplied
+by 5 or by 0.2, or all of target and draft by a random factor of 0.2 to 5. Each conversation has two
+answers of 300 tokens, at temperature 0 and 0.8 in turn. For every kind of wrong table this prints
+the ratio of both speeds in the first and in the second answer: the geometric mean with its 95 %
+interval. Four conversations each take about 20 minutes; the machine has to be idle.
 
     PYTHONPATH=. uv run python benchmarks/wrong_table.py [--conversations 4]
 """

@@ -899,7 +899,7 @@ def test_a_list_s_memory_counts_all_that_drafts(hub_world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "says"), [("{0},{0}", "twice"), ("none,{0}", "none beside others")]
+    ("named", "says"), [("{0},{0}", "twice"), ("none,{0}", "none together with others")]
 )
 def test_what_drafts_in_a_pair_is_named_once(hub_world: World, named: str, says: str) -> None:
     target, head = toy.TARGET, toy.EAGLE3

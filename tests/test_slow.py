@@ -98,7 +98,7 @@ def test_what_is_the_pair_s_own_is_said_where_the_machine_is_well(
     grows = Costs(ModelCosts({0: USUAL, 1000: {1: 2.0, 4: 2.5, 8: 3.0}}, spread=0.05), {})
     deep = replace(NOW, context_used=2016)
     assert sentence(monkeypatch, deep, grows) == (
-        "behind 2,016 tokens of context a token takes 3.0 times as long"
+        "after 2,016 tokens of context a token takes 3.0 times as long"
     )
     steep = Costs(ModelCosts({0: {1: 1.0, 4: 3.6, 8: 7.0}}, spread=0.05), {})
     said = "a pass over 4 tokens takes 3.6 times one over a token here"

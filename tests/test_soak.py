@@ -73,7 +73,7 @@ def test_a_conversation_that_is_kept_is_no_leak() -> None:
     assert report.growth == 0
     assert report.kept > 35_000_000
     assert report.verdict.startswith("memory is flat")
-    assert "beside it +0.0 MB" in "\n".join(lines(report))
+    assert "in addition +0.0 MB" in "\n".join(lines(report))
 
 
 def test_a_machine_that_slows_down_is_not_the_program() -> None:

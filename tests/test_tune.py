@@ -416,7 +416,7 @@ def test_the_speed_that_is_shown_is_that_of_an_answer_of_usual_length(toy_target
     for stored in profile_store().matching(profile.of_file(toy_target, draft=False)):
         deep = {0: {1: 0.01, 4: 0.02}, 512: {1: 0.02, 4: 0.04}}
         profile_store().save(replace(stored, measured=deep))
-    assert "15.00 ms a token behind 256 tokens" in show("toy").stdout
+    assert "15.00 ms a token after 256 tokens" in show("toy").stdout
     assert json.loads(show("toy", "--json").stdout)["profile"]["plain_tokens_per_second"] == (
         pytest.approx(1 / 0.015)
     )

@@ -59,7 +59,7 @@ class SlownessCheck:
             grown = target.at(now.context_used).seconds(1) / target.at(0).seconds(1)
             if target.grown(now.context_used) >= _GROWN:
                 context = formats.count(now.context_used)
-                yield f"behind {context} tokens of context a token takes {grown:.1f} times as long"
+                yield f"after {context} tokens of context a token takes {grown:.1f} times as long"
             several = self.check(now.context_used) or 0.0
             if now.speculation and several / target.doubt(_FEW) >= _NO_SAVING * _FEW:
                 yield f"a pass over {_FEW} tokens takes {several:.1f} times one over a token here"

@@ -202,7 +202,7 @@ def _measured(known: ExpectedSpeed | None, tune: str) -> list[str]:
     if known is None:
         return [f"measured    not yet on this machine: `{tune}` takes about half a minute"]
     found = [
-        f"measured    {1e3 / known.tokens_per_second:.2f} ms a token behind {BEHIND} tokens with"
+        f"measured    {1e3 / known.tokens_per_second:.2f} ms a token after {BEHIND} tokens with"
         f" {known.threads} threads, undrafted: about {_speed(known.tokens_per_second)} tokens/s"
     ]
     if known.attention is not None:

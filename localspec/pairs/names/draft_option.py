@@ -51,7 +51,7 @@ def parse(text: str | None) -> AllowedDrafters:
         if word and known.count(lower) > 1:
             raise UsageError(f"--draft names {word} twice", "Name each drafter once.")
         if not word or (lower == NONE and len(words) > 1):
-            why = "an empty name in it" if not word else f"{word} beside others"
+            why = "an empty name in it" if not word else f"{word} together with others"
             raise UsageError(
                 f"--draft {text or repr(text)} has {why}", "Name each drafter once, or none at all."
             )
