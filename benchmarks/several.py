@@ -282,8 +282,8 @@ class Oracle:
 
     At each place it makes the choice with the least expected time until the end: a number of a
     model's tokens, with copied ones after them, copied ones alone, or none. It wastes no pass, and
-    has nothing to find out. With S_k the chance that the first k tokens of a choice are right, R(at)
-    the time from a place to the end, and t the time of the round,
+    has nothing to find out. Let S_k be the chance that the first k tokens of a choice are right,
+    R(at) the time from a place to the end, and t the time of the round. Then
 
         R(at) = min t + sum_{k<m} (S_k - S_{k+1}) R(at + k + 1) + S_m R(at + m + 1).
     """

@@ -58,6 +58,7 @@ _DRAFTS: Migration = ("CREATE TABLE drafts (conversation TEXT PRIMARY KEY, conte
 MIGRATIONS: tuple[Migration, ...] = (_FIRST, _DRAFTS)
 """Migration n makes version n + 1 of version n. Never change one that has been released."""
 
+
 def require_known(db: sqlite3.Connection, newest: int = len(MIGRATIONS)) -> None:
     """Refuse a file that a newer localspec wrote.
 

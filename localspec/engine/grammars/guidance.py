@@ -66,7 +66,7 @@ class Guidance:
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        """llguidance's tree of all tokens; takes about a second for a large vocabulary."""
+        """The tree of all tokens; llguidance takes about a second for a large vocabulary."""
         ends = sorted(self._vocabulary.end_tokens)
         tokens = TokenizerWrapper(_Tokens(self._vocabulary, ends))
         return LLTokenizer(tokens, eos_token=ends or None)
@@ -385,7 +385,7 @@ def _referred(schema: Any, reference: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _told(schema: str) -> str:
-    """llguidance's objection to a schema; cached, as clients repeat their schemas."""
+    """The objection of llguidance to a schema; cached, as clients repeat their schemas."""
     return LLMatcher.validate_grammar(lark.grammar(f"%json {schema}"))
 
 
