@@ -163,8 +163,8 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names there")
 def test_what_never_ends_is_no_model(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.gguf")
-    assert "no regular file" in failure(tmp_path / "pipe.gguf").message
-    assert "no regular file" in failure(Path("/dev/zero")).message
+    assert "not a regular file" in failure(tmp_path / "pipe.gguf").message
+    assert "not a regular file" in failure(Path("/dev/zero")).message
 
 
 def test_a_permission_error_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -820,7 +820,7 @@ def test_a_head_leaves_busy_cores_to_others(
     made = drafter(engine).head
     made.threads.use(2, at_most=True)
     made.threads.hold(False)
-    monkeypatch.setattr(ThreadController, "look", lambda self: 1)
+    monkeypatch.setattr(ThreadController, "poll", lambda self: 1)
     run(engine, ids(engine, PROMPTS[0]), 3)
     assert made.threads.now == 1
 

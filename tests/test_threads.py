@@ -114,7 +114,7 @@ def test_a_context_follows_unless_its_threads_are_held(
 ) -> None:
     wanted = 4
     monkeypatch.setattr(
-        ThreadController, "look", lambda self: setattr(self, "threads", wanted) or wanted
+        ThreadController, "poll", lambda self: setattr(self, "threads", wanted) or wanted
     )
 
     def threads() -> int:

@@ -491,7 +491,7 @@ def test_a_worse_measurement_does_not_replace_a_better_one(
     assert stored() == set()
     measured_with(0.1, 4e-3)
     assert stored() == {4e-3}
-    assert "What was measured before is better: it is kept" in measured_with(1.0, 3e-3)
+    assert "The earlier measurement is better: it is kept" in measured_with(1.0, 3e-3)
     assert stored() == {4e-3}
     measured_with(0.2, 2e-3)  # steady enough: the machine may have changed
     assert stored() == {2e-3}

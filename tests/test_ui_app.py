@@ -446,6 +446,17 @@ async def test_regenerate_replaces_the_last_answer() -> None:
         assert len(chat.session.messages) == 2
 
 
+async def test_turns_that_are_left_out_are_told() -> None:
+    async with chatting() as chat:
+        await chat.ask("one")
+        chat.session.left_out = 2
+        await chat.ask("two")
+        shown = chat.transcript()
+        assert "the oldest 2 messages are no longer told to the model" in " ".join(shown.split())
+        assert shown.index("context is full") < shown.index("▌ two")
+        assert "/compact" in shown
+
+
 @pytest.mark.slow
 async def test_an_answer_that_is_given_again_grows_where_it_is_seen() -> None:
     async with chatting(answers=["Old answer.", "New answer."]) as chat:

@@ -335,18 +335,6 @@ async def test_an_edit_that_fails_leaves_everything_as_it_was() -> None:
         assert "▌ second" in chat.transcript()
 
 
-@pytest.mark.slow
-async def test_turns_that_are_left_out_are_told() -> None:
-    async with chatting() as chat:
-        await chat.ask("one")
-        chat.session.left_out = 2
-        await chat.ask("two")
-        shown = chat.transcript()
-        assert "the oldest 2 messages are no longer told to the model" in " ".join(shown.split())
-        assert shown.index("context is full") < shown.index("▌ two")
-        assert "/compact" in shown
-
-
 async def test_a_summary_takes_the_place_of_the_conversation_and_the_way_back_is_open() -> None:
     async with chatting(answers=["A1.", "In short: one.", "A2."]) as chat:
         await chat.ask("one")
