@@ -23,14 +23,15 @@ from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.round.params import Accept
 from localspec.errors import UsageError
-from localspec.limits import CACHE_TYPES, MAX_GAMMA
+from localspec.limits import CACHE_TYPES, MAX_GAMMA, SPLIT_MODES
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadOptions, LoadRequest
 from localspec.loading.model_loader import Progress
 
-_SEVERAL = ("stop", "device", "draft_device", "rpc", "tensor_split")
+_SEVERAL = ("stop", "device", "draft_device", "rpc", "tensor_split", "lora")
 _ONE_OF = {
     "flash_attn": ("on", "off", "auto"),
+    "split_mode": SPLIT_MODES,
     "cache_type_k": CACHE_TYPES,
     "cache_type_v": CACHE_TYPES,
     "accept": tuple(Accept),
@@ -58,6 +59,9 @@ def load(
     for name in _SEVERAL:
         if given.get(name) is not None:
             given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
+    given["lora"] = tuple(
+        (each, 1.0) if isinstance(each, str) else tuple(each) for each in given.get("lora", ())
+    )
     bias = given.get("logit_bias", ())
     given["logit_bias"] = tuple(bias.items() if isinstance(bias, Mapping) else bias)
     request = LoadRequest(pair=pair, **given)

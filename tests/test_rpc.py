@@ -289,6 +289,37 @@ def test_a_target_on_two_workers_says_what_it_says_here() -> None:
 
 @pytest.mark.slow
 @needs_backend
+def test_how_devices_share_a_target_is_chosen_as_in_llama_cpp() -> None:
+    """Workers have no parts of rows, which is a sentence; `tensor` says what it says here."""
+    with worker() as (one, _), worker() as (two, _):
+        two_workers = (*RUN, *BOTH, "-n", "24", "--json", "--workers", f"{one},{two}")
+        none = localspec(*two_workers, "--split-mode", "none")
+        row = localspec(*two_workers, "--split-mode", "row")
+        tensor = localspec(*two_workers, "--split-mode", "tensor", "-fa", "on")
+    here, flash = (
+        json.loads(localspec(*RUN, "-n", "24", "--json", "-fa", how).stdout)
+        for how in ("off", "on")
+    )
+    alone = json.loads(none.stdout)
+    assert alone["tokens"] == here["tokens"]
+    assert alone["settings"]["device"] == ["RPC0"]
+    assert alone["settings"]["tensor_split"] is None
+    assert row.returncode == 1
+    assert "does not support split buffers" in row.stderr
+    assert "Leave --split-mode row out" in row.stderr
+    assert tensor.returncode == 0, tensor.stderr
+    together = json.loads(tensor.stdout)
+    assert together["settings"]["split_mode"] == "tensor"
+    assert together["tokens"] == flash["tokens"]
+
+
+def test_parts_of_tensors_need_flash_attention() -> None:
+    with pytest.raises(UsageError, match="needs flash attention"):
+        check(replace(TOY, split_mode="tensor", flash_attn="off"))
+
+
+@pytest.mark.slow
+@needs_backend
 def test_what_two_workers_take_is_what_was_planned() -> None:
     """Each computes, and where they hold all layers a prompt's inputs are there four times."""
     with worker() as (one, _), worker() as (other, _):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,32 @@ def listed(value: Any) -> tuple[str, ...]:
         return value
     names = (each.strip() for each in plain_text(value).split(","))
     return tuple(name for name in names if name)
+
+
+def adapters(value: Any) -> tuple[tuple[str, float], ...]:
+    """Files of adapters with commas between, each with the scale 1."""
+    return value if isinstance(value, tuple) else tuple((name, 1.0) for name in listed(value))
+
+
+def scaled_adapters(value: Any) -> tuple[tuple[str, float], ...]:
+    """Files of adapters and their scales: ``FILE:SCALE``, with commas between."""
+    return value if isinstance(value, tuple) else tuple(map(_scaled, listed(value)))
+
+
+def _scaled(text: str) -> tuple[str, float]:
+    name, _, scale = text.rpartition(":")
+    try:
+        found = float(scale)
+    except ValueError:
+        found = math.nan
+    if not name or not math.isfinite(found):
+        raise click.BadParameter(f"{text!r} is not of the form FILE:SCALE.")
+    return name, found
+
+
+def joined(_ctx: click.Context, _param: click.Parameter, value: Any) -> tuple[Any, ...]:
+    """The entries of an option that may be repeated and takes several each time."""
+    return tuple(chain.from_iterable(value))
 
 
 def devices(value: Any) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from localspec.cli import option_types as types
 from localspec.engine.round.params import CHAIN, SamplingOption
 from localspec.errors import UsageError
-from localspec.limits import CACHE_TYPES
+from localspec.limits import CACHE_TYPES, SPLIT_MODES
 from localspec.loading.load_request import LoadRequest
 
 MAX_THREADS = 512  # ggml's own limit
@@ -75,6 +75,22 @@ PAIR: tuple[Option, ...] = (
         " (all there is), 'none'.  [default: auto]",
         "A,B",
     ),
+    option(
+        "--lora",
+        types.adapters,
+        "A LoRA adapter (GGUF) of the target; may be repeated.",
+        "FILE",
+        multiple=True,
+        callback=types.joined,
+    ),
+    option(
+        "--lora-scaled",
+        types.scaled_adapters,
+        "The same with another scale than 1.",
+        "FILE:SCALE",
+        multiple=True,
+        callback=types.joined,
+    ),
     SCAN,
 )
 
@@ -125,6 +141,13 @@ BUT_THREADS: tuple[Option, ...] = (
         types.devices,
         "Devices to use, with commas between, or none; `localspec doctor` names them.",
         "NAMES",
+    ),
+    _set(
+        "-sm --split-mode",
+        click.Choice(SPLIT_MODES),
+        "How the target's devices share it: by layers, in parts of every matrix (row, tensor), or"
+        " not (none: the first device alone).",
+        None,
     ),
     option(
         "-ts --tensor-split",
@@ -340,6 +363,11 @@ def pair_of(pair: str | None, target: str | None) -> str | None:
     return target if pair is None else pair
 
 
+def adapters_of(given: dict[str, Any]) -> tuple[tuple[str, float], ...]:
+    """Take the adapters of both options out of a command's parameters, for `LoadRequest.lora`."""
+    return (*given.pop("lora"), *given.pop("lora_scaled"))
+
+
 def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a click command the shared parameters; it gets them as one argument, `options`."""
     names = {field.name for field in fields(LoadRequest)} - {"pair", "repeat_stop"}
@@ -360,6 +388,7 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
         for name in ("grammar", "json_schema"):
             text = given.pop(f"{name}_file")
             given[name] = given[name] if text is None else text
+        given["lora"] = adapters_of(given)
         shared = {name: given.pop(name) for name in names}
         options = LoadRequest(pair=target if pair is None else pair, **shared)
         return command(options=options, **given)

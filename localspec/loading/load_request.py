@@ -17,6 +17,7 @@ class LoadRequest:
             and the words ``auto`` (everything available: the pair's own draft, the head inside the
             target, and lookup), ``lookup``, ``none``, and kinds of heads (``mtp``, ``dspark``,
             ``dflash``, ``eagle3``) inside the target or next to it; None means ``auto``.
+        lora: LoRA adapters of the target: the file and the scale of each.
         past: whether lookup also copies from earlier stored conversations.
         scan: whether a name may mean another program's model on this disk.
         ctx_size: tokens; 0 for the trained context of the target, None to choose.
@@ -26,6 +27,9 @@ class LoadRequest:
         n_cpu_moe: layers, from the first, whose experts stay in main memory; None to choose.
         cpu_moe: keep the experts of all layers there.
         device: names of the devices to use, empty for none, None for all.
+        split_mode: how devices share the target: ``layer`` (whole layers), ``row`` and ``tensor``
+            (parts of every matrix, so that all compute at the same time), or ``none`` (it is on
+            the first device alone).
         tensor_split: proportions in which the target's devices share its layers, in llama.cpp's
             order of devices; empty to choose.
         draft_threads, draft_n_gpu_layers: the same for the draft.
@@ -56,6 +60,7 @@ class LoadRequest:
 
     pair: str | None = None
     draft: str | None = None
+    lora: tuple[tuple[str, float], ...] = ()
     past: bool = True
     scan: bool = True
     ctx_size: int | None = None
@@ -65,6 +70,7 @@ class LoadRequest:
     n_cpu_moe: int | None = None
     cpu_moe: bool = False
     device: tuple[str, ...] | None = None
+    split_mode: str = "layer"
     tensor_split: tuple[float, ...] = ()
     draft_threads: int | None = None
     draft_n_gpu_layers: int | None = None
@@ -108,6 +114,7 @@ class LoadOptions(TypedDict, total=False):
     """`LoadRequest` as keyword arguments of `localspec.load`; lists are accepted for tuples."""
 
     draft: str | None
+    lora: str | Sequence[str | tuple[str, float]]
     scan: bool
     past: bool
     ctx_size: int | None
@@ -117,6 +124,7 @@ class LoadOptions(TypedDict, total=False):
     n_cpu_moe: int | None
     cpu_moe: bool
     device: str | Sequence[str] | None
+    split_mode: str
     tensor_split: Sequence[float]
     draft_threads: int | None
     draft_n_gpu_layers: int | None

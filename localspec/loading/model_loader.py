@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from localspec.chat.session.pair import LoadRecord
+from localspec.chat.session.pair import LoadedAdapter, LoadRecord
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Head, Model, devices, head_of
 from localspec.engine.record.stats import MTP
@@ -93,7 +93,7 @@ class ModelLoader:
             self._threads(target, draft=False)
             self.exact = exactness.longest(
                 target,
-                exactness.key(path, setup, self.options),
+                exactness.key(path, setup, self.options, self._adapters()),
                 store=profile_store(),
                 announce=lambda: self.progress("Comparing passes bit by bit", None),
             )
@@ -145,9 +145,11 @@ class ModelLoader:
             n_gpu_layers=setup.gpu_layers,
             draft_n_gpu_layers=drafts.gpu_layers,
             n_cpu_moe=setup.cpu_moe,
+            lora=self._adapters(),
             device=options.device,
             draft_device=devices_of_draft(options),
             rpc=options.rpc,
+            split_mode=self._split_mode(setup),
             tensor_split=dict(setup.split) or None,
             flash_attn=self.flash_attn,
             cache_type_k=setup.cache_k,
@@ -156,6 +158,12 @@ class ModelLoader:
             mlock=options.mlock,
             exact=self.exact,
             memory_plan_bytes=plan.total + more,
+        )
+
+    def _adapters(self) -> tuple[LoadedAdapter, ...]:
+        """The target's adapters for the record."""
+        return tuple(
+            LoadedAdapter(str(each.path), each.scale, each.sha256) for each in self.checked.adapters
         )
 
     @property
@@ -185,6 +193,7 @@ class ModelLoader:
                 n_gpu_layers=setup.gpu_layers,
                 cpu_moe=setup.cpu_moe,
                 devices=where,
+                split_mode=self._split_mode(setup) if not draft else "layer",
                 split=[dict(setup.split)[each] for each in where or ()] if setup.split else (),
                 target_devices=_devices_with(reads, options) if reads else (),
                 mmap=options.mmap,
@@ -192,13 +201,20 @@ class ModelLoader:
                 repack=self.repack,
                 mtp=mtp,
                 head=reads is not None,
+                adapters=[] if draft else [(e.path, e.scale) for e in self.checked.adapters],
                 progress=lambda share: self.progress(step, share),
                 cancel=self.cancel,
             )
         except ModelLoadError as error:
-            raise ModelLoadError(error.message, remedy(path) or error.remedy) from None
+            mode = self._split_mode(setup)
+            other = f"Leave --split-mode {mode} out." if mode in ("row", "tensor") else ""
+            raise ModelLoadError(error.message, other or remedy(path) or error.remedy) from None
         self.undo.callback(model.close)
         return model
+
+    def _split_mode(self, setup: ModelSetup) -> str:
+        """How the devices share the target; ``layer`` also where there are not several."""
+        return self.options.split_mode if setup.split else "layer"
 
     def _draft(self, checked: CheckedDraft, setup: ModelSetup, target: Context) -> Context:
         """Load a draft model or a head, and make its context."""

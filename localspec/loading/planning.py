@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,6 +17,7 @@ from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.disk import trained_heads
 from localspec.pairs.gguf import head_checks, usable
+from localspec.pairs.gguf.adapter import Adapter, read_adapter
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.free import Device, FreeMemory, read_speed
@@ -68,6 +70,7 @@ class CheckedRequest:
         name: the pair's name for display.
         lookup: whether repeated text is copied.
         why_no_draft: the reason if no model drafts.
+        adapters: LoRA adapters of the target.
     """
 
     request: LoadRequest
@@ -77,6 +80,14 @@ class CheckedRequest:
     drafts: tuple[CheckedDraft, ...]
     lookup: bool
     why_no_draft: str
+    adapters: tuple[Adapter, ...] = ()
+
+    @property
+    def sizes(self) -> ModelFacts:
+        """The target's sizes with its adapters, each where the tensor is that it changes."""
+        header = self.target.header
+        added = chain.from_iterable(each.tensors for each in self.adapters)
+        return facts(replace(header, tensors=(*header.tensors, *added)))
 
     @property
     def mtp(self) -> bool:
@@ -154,9 +165,17 @@ def _left_to(workers: tuple[str, ...], options: LoadRequest) -> LoadRequest:
     return replace(options, rpc=workers, tensor_split=(), device=device, draft_device=draft_device)
 
 
+def _on_one_device(options: LoadRequest) -> LoadRequest:
+    """`options` with the first device alone if the target is not to be shared."""
+    if options.split_mode != "none":
+        return options
+    names = [each.label for each in devices()] if options.device is None else options.device
+    return replace(options, device=tuple(names[:1]), tensor_split=())
+
+
 def _load_plan(checked: CheckedRequest) -> LoadPlan:
-    options, drafts = checked.request, checked.drafts
-    target = facts(checked.target.header)
+    checked = replace(checked, request=_on_one_device(checked.request))
+    options, drafts, target = checked.request, checked.drafts, checked.sizes
     limits = _user_limits(options, target)
     if not (drafts or checked.lookup):
         limits = replace(limits, snapshots=0)
@@ -274,8 +293,16 @@ def checked_request(
     own = (MTP,) if inside else ()
     drafts += [_head_next_to(target, kind) for kind in asked.heads if kind not in own]
     _user_limits(request, facts(target.header))
+    adapters = [read_adapter(Path(file), scale, target.header) for file, scale in request.lora]
     return CheckedRequest(
-        request, settings, found.name, target, tuple(drafts), asked.lookup, found.draft_reason
+        request,
+        settings,
+        found.name,
+        target,
+        tuple(drafts),
+        asked.lookup,
+        found.draft_reason,
+        tuple(adapters),
     )
 
 
@@ -379,6 +406,8 @@ def _user_limits(options: LoadRequest, target: ModelFacts) -> UserLimits:
             f"values can be cached in {kinds[1]} only with flash attention",
             "Leave --flash-attn off out, or --cache-type-v.",
         )
+    if options.flash_attn == "off" and options.split_mode == "tensor":
+        raise UsageError("--split-mode tensor needs flash attention", "Leave --flash-attn off out.")
     return UserLimits(
         n_ctx=_context_size(options, target),
         cache_k=kinds[0] or ("f16" if kinds[1] else None),

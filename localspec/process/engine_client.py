@@ -95,10 +95,12 @@ class EngineClient:
     # Loading
 
     def load(self, name: str, messages: Sequence[Message]) -> None:
-        """Load the pair `name` instead of the present one; the conversation goes on."""
-        self._begin_loading(
-            replace(self._first, pair=name, draft=None, chat_template=None), messages
-        )
+        """Load the pair `name` instead of the present one; the conversation goes on.
+
+        What was named for the first pair alone does not count: its draft, template and adapters.
+        """
+        request = replace(self._first, pair=name, draft=None, lora=(), chat_template=None)
+        self._begin_loading(request, messages)
 
     def load_first(self, messages: Sequence[Message]) -> None:
         """Load the pair that was loaded first instead of the present one."""

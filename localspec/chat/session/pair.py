@@ -13,6 +13,21 @@ from localspec.engine.llama import BUSY, Context, devices
 from localspec.engine.record.stats import DeviceMemory, MemoryUse
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedAdapter:
+    """A LoRA adapter of the target.
+
+    Attributes:
+        path: its file.
+        scale: factor of what it adds.
+        sha256: of the file.
+    """
+
+    path: str
+    scale: float
+    sha256: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRecord:
     """How the models run, by the names of the command line's options.
@@ -23,8 +38,10 @@ class LoadRecord:
         threads_batch: threads of both models for batches; None for the same number.
         n_gpu_layers, draft_n_gpu_layers: layers on an accelerator, -1 for all.
         n_cpu_moe: layers of the target, from the first, whose experts are in main memory.
+        lora: LoRA adapters of the target.
         device, draft_device: names of the allowed devices, None for all.
         rpc: servers on other machines, HOST:PORT.
+        split_mode: how its devices share the target.
         tensor_split: layers of the target on each of its devices; None for fewer than two devices.
         flash_attn: ``on``, ``off`` or ``auto``.
         mmap: whether weights are mapped, not copied.
@@ -41,9 +58,11 @@ class LoadRecord:
     n_gpu_layers: int = 0
     draft_n_gpu_layers: int = 0
     n_cpu_moe: int = 0
+    lora: tuple[LoadedAdapter, ...] = ()
     device: tuple[str, ...] | None = None
     draft_device: tuple[str, ...] | None = None
     rpc: tuple[str, ...] = ()
+    split_mode: str = "layer"
     tensor_split: Mapping[str, int] | None = None
     flash_attn: str = "auto"
     cache_type_k: str = "f16"

@@ -22,6 +22,7 @@ from localspec.cli.shared_options import (
     MAX_THREADS,
     PAIR,
     GroupedCommand,
+    adapters_of,
     option,
     pair_of,
     with_options,
@@ -146,6 +147,7 @@ def command(
         gamma=how.gamma,
         draft_anyway=bool(how.sweep or how.drafts),  # a comparison must show it
         temp=how.temperature,
+        lora=adapters_of(given),
         **{name: given[name] for name in ("ctx_size", "threads", "n_gpu_layers", "exact", "scan")},
     )
     with closing(JobClient()) as worker:

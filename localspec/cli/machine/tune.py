@@ -17,6 +17,7 @@ from localspec.cli.shared_options import (
     MAX_THREADS,
     PAIR,
     GroupedCommand,
+    adapters_of,
     option,
     pair_of,
     with_options,
@@ -50,6 +51,7 @@ def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -
     from localspec.process.jobs import TuneJob  # noqa: PLC0415
 
     # A fixed gamma, so that loading does not measure what is about to be measured.
+    given["lora"] = adapters_of(given)
     options = LoadRequest(pair=pair, gamma=0, **given)
     with closing(JobClient()) as worker:
         worker.begin(TuneJob(options))

@@ -79,6 +79,7 @@ class Context:
         self._handle = lib.llama_init_from_model(model.handle, self._params(options))
         if not self._handle:
             raise _creation_failure(model, options, section)
+        model.apply_adapters(self._handle)
         self.threads = Threads(self._handle)
         self._memory = lib.llama_get_memory(self._handle)
         self._window = int(lib.llama_model_n_swa(model.handle))  # tokens; 0 if every layer sees all

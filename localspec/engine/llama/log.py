@@ -30,7 +30,7 @@ NO_REASON = "llama.cpp gives no reason"
 # complete line in llama.cpp's own format is read as a buffer size.
 _LONGEST = 2000
 _BUFFER = re.compile(
-    r"\S+: +\S+ +(?P<kind>model|KV|RS|compute|output) buffer size = +(?P<mib>\d+(\.\d+)?) MiB"
+    r"\S+: +\S+ +(?P<kind>model|LoRA|KV|RS|compute|output) buffer size = +(?P<mib>\d+(\.\d+)?) MiB"
 )
 
 
@@ -85,7 +85,7 @@ class LogSection:
     start: int
 
     def allocated(self, *kinds: str) -> int:
-        """Bytes of the buffers of these kinds: model, KV, RS, compute or output."""
+        """Bytes of the buffers of these kinds: model, LoRA, KV, RS, compute or output."""
         found = (_BUFFER.match(text) for _, text in self.log.since(self.start))
         return sum(round(float(m["mib"]) * 2**20) for m in found if m and m["kind"] in kinds)
 

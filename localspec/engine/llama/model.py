@@ -23,6 +23,7 @@ from localspec.engine.llama.platform.hardware import (
 )
 from localspec.engine.llama.platform.rpc import notice_silence
 from localspec.errors import ModelFileError, ModelLoadError, OutOfMemory, UnsupportedModel
+from localspec.limits import SPLIT_MODES
 
 _PART = 1 << 16  # characters tokenised per call; takes milliseconds
 # Ordinary text, although vocabularies mark it as user-defined: blanks, single letters, and the
@@ -76,7 +77,8 @@ class Model:
         path: the file it was loaded from.
         n_ctx_train: trained context length in tokens.
         file_weights: bytes of all weights in the file.
-        weights_bytes: bytes of all weight buffers, mapped or copied, on all devices.
+        weights_bytes: bytes of all weight buffers, mapped or copied, on all devices, with those of
+            adapters.
         metadata: the GGUF's scalar metadata as text.
         mtp: whether the multi-token prediction layers were loaded.
         gpu_layers: layers on accelerators as requested, -1 for all.
@@ -96,6 +98,7 @@ class Model:
         self.metadata = _metadata(handle)
         self.mtp, self.gpu_layers, self.remote, self.offloaded = False, 0, False, False
         self.cpu_moe = 0
+        self._adapters: list[tuple[Any, float]] = []  # each with its scale
         # Asked for one token at a time: asking for a whole large vocabulary takes a tenth of a
         # second.
         self._ends: dict[int, bool] = {}
@@ -111,12 +114,14 @@ class Model:
         cpu_moe: int = 0,
         devices: Sequence[str] | None = None,
         split: Sequence[float] = (),
+        split_mode: str = "layer",
         target_devices: Sequence[str] = (),
         mmap: bool = True,
         mlock: bool = False,
         repack: bool = True,
         mtp: bool = False,
         head: bool = False,
+        adapters: Sequence[tuple[Path, float]] = (),
         progress: Callable[[float], None] | None = None,
         cancel: Cancel | None = None,
     ) -> Self:
@@ -128,6 +133,7 @@ class Model:
             cpu_moe: layers, from the first, whose experts stay in main memory.
             devices: llama.cpp's names of the devices to use; None for all, empty for the CPU alone.
             split: proportions in which the devices share the layers; empty to go by free memory.
+            split_mode: one of `SPLIT_MODES`.
             target_devices: devices with tensors of the target that this head reads. Its contexts
                 also compute there, but its own layers are not placed there.
             mmap: map the weights into memory; otherwise copy them.
@@ -136,6 +142,7 @@ class Model:
                 disk.
             mtp: also load the multi-token prediction layers, if any.
             head: the file is a draft head, which writes no text without a target.
+            adapters: files of LoRA adapters, each with its scale; they are freed with the model.
             progress: receives the share loaded, 0 to 1.
             cancel: stops the loading.
 
@@ -150,16 +157,10 @@ class Model:
         params = lib.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
         params.load_mtp = mtp
+        params.split_mode = SPLIT_MODES.index(split_mode)  # in the order of llama.cpp's enum
         params.use_extra_bufts = repack and repacking_works()
         params.load_mode = mmap + 2 * mlock if mlock or not mmap else lib.LLAMA_LOAD_MODE_AUTO
-        if devices is not None:
-            others = [each for each in target_devices if each not in devices]
-            chosen = device_list([*devices, *others])  # must live until the model is loaded
-            params.devices = ctypes.addressof(chosen)
-            parts = split or [1.0] * len(devices)
-            shares = (ctypes.c_float * lib.llama_max_devices())(*parts)
-            if devices and (others or split):
-                params.tensor_split = shares
+        _kept = None if devices is None else _use_devices(params, devices, target_devices, split)
         overrides = _experts_in_main_memory(cpu_moe)  # must live until the model is loaded
         params.tensor_buft_overrides = ctypes.addressof(overrides) if cpu_moe else None
         params.progress_callback = _progress_callback(progress, cancel)
@@ -169,10 +170,37 @@ class Model:
         model.offloaded = n_gpu_layers != 0 and bool(names)
         model.remote = model.offloaded and any(each.startswith(RPC) for each in names)
         notice_silence()
+        for file, scale in adapters:
+            model._adapt(file, scale)
         if not head and (wrong := model._writes_no_text()):
             model.close()
             raise UnsupportedModel(f"{path.name} {wrong}", "Choose a chat model.")
         return model
+
+    def _adapt(self, path: Path, scale: float) -> None:
+        """Load an adapter, which contexts made from now on apply.
+
+        Raises:
+            ModelLoadError: llama.cpp refuses it; the model is closed.
+        """
+        section = start_backend().section()
+        adapter = lib.llama_adapter_lora_init(self.handle, os.fsencode(path))
+        if not adapter:
+            self.close()
+            raise ModelLoadError(
+                f"llama.cpp cannot load the adapter {path.name}: {section.reason()}",
+                "Choose an adapter that was made for this model.",
+            )
+        self._adapters.append((adapter, scale))
+        self.weights_bytes += section.allocated("LoRA")
+
+    def apply_adapters(self, context: Any) -> None:
+        """Let llama.cpp's `context` of this model apply all adapters."""
+        count = len(self._adapters)
+        if count:
+            handles, scales = zip(*self._adapters, strict=True)
+            each = (lib.llama_adapter_lora_p_ctypes * count)(*handles)
+            lib.llama_set_adapters_lora(context, each, count, (ctypes.c_float * count)(*scales))
 
     def _writes_no_text(self) -> str:
         """What kind of model this is if it generates no text; empty if it does."""
@@ -390,6 +418,23 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _use_devices(
+    params: Any,
+    devices: Sequence[str],
+    target_devices: Sequence[str],
+    split: Sequence[float],
+) -> tuple[Any, ...]:
+    """Set the devices of `params` (see `Model.load`); return what must live until the load."""
+    others = [each for each in target_devices if each not in devices]
+    chosen = device_list([*devices, *others])
+    params.devices = ctypes.addressof(chosen)
+    parts = split or [1.0] * len(devices)
+    shares = (ctypes.c_float * lib.llama_max_devices())(*parts)
+    if devices and (others or split):
+        params.tensor_split = shares
+    return chosen, shares
 
 
 def _token_or_none(token: int) -> int | None:

@@ -7,7 +7,7 @@ whose passes stay within the equal sizes change no bit of what the target comput
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.chat.session.pair import LoadedAdapter
 from localspec.engine.length.profile import Profile, ProfileStore, fill, of_file, scratch
 from localspec.engine.llama import Context, default_threads
 from localspec.errors import UsageError
@@ -46,7 +47,12 @@ def settled(options: LoadRequest) -> LoadRequest:
     return replace(options, flash_attn="on", threads=options.threads or 1, threads_batch=several)
 
 
-def key(target: Path, setup: ModelSetup, options: LoadRequest) -> dict[str, Any]:
+def key(
+    target: Path,
+    setup: ModelSetup,
+    options: LoadRequest,
+    adapters: Sequence[LoadedAdapter] = (),
+) -> dict[str, Any]:
     """What a trial depends on; `options` are those of `settled`.
 
     Raises:
@@ -59,6 +65,7 @@ def key(target: Path, setup: ModelSetup, options: LoadRequest) -> dict[str, Any]
         "n_gpu_layers": setup.gpu_layers,
         "cache": [setup.cache_k, setup.cache_v],
         **({"n_cpu_moe": setup.cpu_moe} if setup.cpu_moe else {}),
+        **({"lora": [[each.sha256, each.scale] for each in adapters]} if adapters else {}),
     }
 
 

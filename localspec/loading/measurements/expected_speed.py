@@ -145,7 +145,10 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
     """Store the costs of `pair` for lists and the screen (see `ranking`).
 
     The weights count as in the file: llama.cpp may keep an unused second copy of repacked ones.
+    With adapters nothing is stored: lists mean the model without them.
     """
+    if pair.loaded.lora:
+        return
     target, on_device = pair.target.model, bool(devices()) and pair.loaded.n_gpu_layers != 0
     times = tuple(costs.target.at(BEHIND).times(LONGEST + 1))
     steps = {name: costs.drafts[name].at(BEHIND).seconds(1) for name in pair.drafts}

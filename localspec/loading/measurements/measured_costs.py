@@ -38,7 +38,7 @@ _USUAL = {
     "cache_type_k": "f16",
     "cache_type_v": "f16",
 }
-UNUSUAL = {*_USUAL, "devices", "rpc", "split", "n_cpu_moe"}
+UNUSUAL = {*_USUAL, "devices", "rpc", "split", "n_cpu_moe", "lora", "split_mode"}
 """Keys of a profile's identity that are left out at their usual values."""
 
 
@@ -248,8 +248,12 @@ def unusual(loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
     split = loaded.tensor_split
     if split and any(split.values()) and not draft:
         found["split"] = _quarters(split)
+        if loaded.split_mode != "layer":
+            found["split_mode"] = loaded.split_mode
     if loaded.n_cpu_moe and not draft:
         found["n_cpu_moe"] = -(-loaded.n_cpu_moe // 4)  # roughly, for the same reason
+    if loaded.lora and not draft:
+        found["lora"] = [[each.sha256, each.scale] for each in loaded.lora]
     lent = loaded.rpc and (split is None or any(split.values()))
     return found | ({"rpc": list(loaded.rpc)} if lent else {})
 
@@ -264,7 +268,7 @@ def _quarters(split: Mapping[str, int]) -> list[int]:
 
 
 def made_by(pair: LoadedPair) -> str:
-    """The key of a pair's stored caches: the files of its models and how they run."""
+    """The key of a pair's stored caches: the files of its models, adapters, how they run."""
     known = [
         identity_of(context, pair.loaded, draft=context is not pair.target)
         | {"changed": context.model.path.stat().st_mtime_ns, "n_ctx": context.n_ctx}

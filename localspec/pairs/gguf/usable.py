@@ -24,7 +24,7 @@ _ENCODERS: Final = ("bert", "t5encoder", "gemma-embedding", "wavtokenizer-dec")
 _MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
 _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
 _LARGEST: Final = 2**30  # far above any real size; llama.cpp rounds up in 32 bits
-_FREE_EXPERTS: Final = ("hunyuan-dense", "hunyuan-vl")  # for these, one expert counts as none
+_FREE_EXPERTS: Final = ("hunyuan-dense", "hunyuan_vl")  # for these, one expert counts as none
 # Architectures that always use rotary positions.
 _TURNING: Final = ("llama", "qwen", "gemma", "phi", "lfm2", "eagle3", "dflash")
 # Architectures known to insist that rotary positions cover the whole head.
@@ -35,8 +35,9 @@ _TURNED_WHOLE: Final = frozenset(
         *("exaone", "exaone4", "seed_oss", "ernie4_5", "ernie4_5-moe", "cohere2moe", "arcee"),
     }
 )
-# Types without a matrix product.
-_NO_WEIGHTS: Final = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
+NO_WEIGHTS: Final = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
+"""Types without a matrix product."""
+
 _TABLES: Final = ("tid2eid", "d2t")  # of integers, not weights
 # Tensors that are added, multiplied or scanned element by element must be as exact as the
 # activations.
@@ -226,4 +227,4 @@ def _vocabulary(header: GgufHeader) -> Iterator[str]:
 def _wrong_type(tensor: TensorInfo) -> bool:
     if tensor.name.endswith(_EXACT):
         return tensor.type != "F32"
-    return tensor.type in _NO_WEIGHTS and not any(part in tensor.name for part in _TABLES)
+    return tensor.type in NO_WEIGHTS and not any(part in tensor.name for part in _TABLES)
