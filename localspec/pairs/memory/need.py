@@ -27,6 +27,7 @@ _F32: Final = 4
 _F16: Final = 2
 _I64: Final = 8
 _COPIES: Final = 3  # additional ones, if several devices work on a prompt at the same time
+_COPIED_EXPERTS: Final = 2
 _TOKEN_BYTES: Final = 180  # a token's text, twice, and its index
 _BLOCKS: Final = {name.lower(): (block, size) for name, block, size in GGML_TYPES.values()}
 
@@ -251,7 +252,7 @@ def mtp_facts(target: GgufHeader) -> ModelFacts:
         state=(0, 0),
         batch=HEAD_BATCH,
         outputs=1,
-        shown=whole.width,
+        shown=whole.width * max(1, _number(target, "hyper_connection.count")),
     )
 
 
@@ -436,12 +437,12 @@ def need(model: ModelFacts, setup: ModelSetup) -> MemoryNeed:
     kept = model.held * min(N_BATCH, setup.n_ctx) + min(HEAD_REACH, setup.n_ctx)
     shown = model.shown * kept * _F32
     usual = USUAL_OUTPUTS if model.outputs == MAX_BATCH_OUTPUTS else model.outputs
-    compute, output = _compute(model, setup, n_ctx, batch), model.vocab * usual * _F32
+    compute = _compute(model, setup, n_ctx, batch, moved=bool(moved))
+    output = model.vocab * usual * _F32
     inputs = n_ctx * batch * _F16 * model.masks
     host_compute = min(compute, inputs + _LEAST_COMPUTE) if on_device == all_layers else compute
-    if moved:  # the processor computes them; for a prompt they are copied to the device
+    if moved:  # the processor computes them
         host_compute = max(host_compute, inputs + batch * model.widest * _F32)
-        compute += model.largest_expert
     used = sum(1 for _, layers in setup.split if layers)
     several = used > 1 and on_device == all_layers
     copies = _COPIES * _copied(model, setup, n_ctx, batch) if several else 0
@@ -486,8 +487,12 @@ def _row_bytes(elements: int, kind: str) -> int:
     return -(-elements // block) * n_bytes
 
 
-def _compute(model: ModelFacts, setup: ModelSetup, n_ctx: int, batch: int) -> int:
-    """Bytes of the compute buffer for a batch of tokens over a full cache."""
+def _compute(model: ModelFacts, setup: ModelSetup, n_ctx: int, batch: int, *, moved: bool) -> int:
+    """Bytes of the compute buffer for a batch of tokens over a full cache.
+
+    Experts in main memory (`moved`) are copied to the device for a prompt, one while another is in
+    use.
+    """
     attends = any(key for key, _ in model.kv_widths)
     stream = batch * model.width * _F32
     layer = batch * model.widest * _F32
@@ -500,4 +505,5 @@ def _compute(model: ModelFacts, setup: ModelSetup, n_ctx: int, batch: int) -> in
         scores = batch * n_ctx * _F32
         layer = max(layer + scores, (model.heads + model.masks) * scores + 6 * stream)
     logits = model.vocab * min(model.outputs, batch) * _F32 + stream
-    return max(layer, logits, _LEAST_COMPUTE)
+    experts = _COPIED_EXPERTS * model.largest_expert + batch * model.widest * _F32 if moved else 0
+    return max(layer, experts, logits, _LEAST_COMPUTE)
