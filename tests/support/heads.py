@@ -5,6 +5,7 @@ Everything that can be wrong about a head can be asked for: see the arguments.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -233,7 +234,11 @@ def split_mtp(whole: Path, trunk: Path, head: Path) -> None:
     last = tuple(f"blk.{at}." for at in range(layers - more, layers))
     alone = [each for each in tensors if each.name.startswith((*last, "output", "token_embd"))]
     before = [each for each in tensors if not each.name.startswith(last)]
-    fewer = {found.arch_key("block_count"): layers - more}
+    fewer: dict[str, gguf_writer.MetaValue] = {found.arch_key("block_count"): layers - more}
+    for name, value in found.metadata.items():  # settings with a value for each layer
+        own = name.startswith(found.arch_key("")) and "rope." not in name
+        if own and isinstance(value, array) and len(value) == layers:
+            fewer[name] = value[: layers - more].tolist()
     without = {name: each for name, each in metadata.items() if "nextn_predict" not in name}
     gguf_writer.write(trunk, {**without, **fewer}, before)
     gguf_writer.write(head, metadata, alone)

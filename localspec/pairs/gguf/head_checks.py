@@ -35,14 +35,16 @@ _READ: Final = 1 << 22  # bytes of a table of token ids: half a million
 TAPPED: Final = frozenset(
     {
         *("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "qwen4exp", "gemma4"),
-        *("gpt-oss", "lfm2", "mimo2", "minimax-01", "minimax-m2", "nemotron_h", "deepseek4"),
-        *("bailingmoe3", "hunyuan_vl", "muse-glimmer", "nanbeige"),
+        *("gpt-oss", "lfm2", "lfm2moe", "mimo2", "minimax-01", "minimax-m2", "nemotron_h"),
+        *("nemotron_h_moe", "deepseek4", "bailingmoe3", "hunyuan_vl", "hunyuan-dense"),
+        *("muse-glimmer", "nanbeige"),
     }
 )
 """Architectures whose graphs expose the inputs of layers (`t_layer_inp`), which heads read."""
 
 # Architectures with a graph for one MTP layer, and the further tensors that it asserts
 # (`graph_mtp`).
+_TEMPERED: Final = "attention.temperature_scale"
 _NEXTN: Final = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
 _EXPERTS: Final = "ffn_gate_inp"
 _MTP: Final = {
@@ -55,9 +57,15 @@ _MTP: Final = {
     "cohere2moe": (_EXPERTS,),
     "step35": (),
     "hy_v3": (),
+    "deepseek2": (_EXPERTS, "attn_q_a", "attn_k_b"),
+    "deepseek4": (_EXPERTS,),
+    "bailingmoe3": (_EXPERTS, "layer_output_norm"),
+    "nemotron_h_moe": (_EXPERTS, "nextn.shared_head_norm"),
+    "mimo2": ("attn_qkv", "ffn_gate", "ffn_up", "ffn_down"),
 }
 
-_CHAINS: Final = ("step35", "hy_v3")  # llama.cpp uses several MTP layers of these, one per token
+# llama.cpp uses several MTP layers of these, one per token.
+_CHAINS: Final = ("step35", "hy_v3", "mimo2")
 
 
 def head_kind(header: GgufHeader) -> str:
@@ -101,6 +109,13 @@ def _mtp_problems(target: GgufHeader) -> Iterator[str]:
         for part in (*_NEXTN, *_MTP[architecture]):
             if f"blk.{at}.{part}.weight" not in names:
                 yield f"it lacks the tensor blk.{at}.{part}.weight"
+    if target.setting("hash_layer_count") > end - layers:
+        yield "its last layer chooses experts by the token"
+    sizes = [target.setting(f"attention.{each}key_length") for each in ("", "indexer.")]
+    if architecture == "deepseek4" and sizes[0] == sizes[1]:
+        yield "its keys are as wide as those of its indexer"  # llama.cpp divides by zero
+    if architecture == "deepseek2" and target.metadata.get(target.arch_key(_TEMPERED)):
+        yield "its attention is scaled with the position"
 
 
 def require_fit(head: GgufHeader, target: GgufHeader, label: str) -> None:

@@ -5,8 +5,8 @@ A row of its cache pairs the target's state at token i with token i + 1; its log
 
 `pairs/gguf/head_checks.py` checks by the headers that head and target fit together; if they do not,
 llama.cpp ends the process. Two traps give wrong rows without an error: EAGLE-3's graph needs logits
-for all rows or for none, and an MTP context orders its states by output unless they are requested
-unmasked.
+for all rows or for none, and MTP contexts order their states by output unless they are requested
+unmasked, which a few cannot do.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _ENCODE, _DECODE = 0, 1  # enum llama_process_type
 _ABORTED: Final = 2
 _ABOUT: Final = 24  # bytes of the three numbers before a head's state
 _LAST: Final = -1  # means the state after the last layer
+# Architectures whose `graph_mtp` has states of the rows with logits alone (src/models).
+_WANTED_ROWS: Final = ("deepseek4", "mimo2", "qwen3next", "step35")
 
 # MSVC's names of the functions that GCC and Clang call by these names.
 _MSVC: Final = {
@@ -215,9 +217,13 @@ class Head(Context):
         reads_last = self.kind in (MTP, ASSISTANT)
         taps = None if reads_last else self._call.layers(model.handle)
         self._taps = tuple(taps[: self._call.n_layers(model.handle)]) if taps else (_LAST,)
-        self._inner = int(lib.llama_model_n_embd(target.model.handle))
+        # A state that MTP reads may be several times as wide as the model.
+        width = lib.llama_model_n_embd_out if inside else lib.llama_model_n_embd
+        self._inner = int(width(target.model.handle))
         shown = len(self._taps) * self._inner
-        own = int(lib.llama_model_n_embd(model.handle))
+        own = int(width(model.handle))
+        wanted = inside and model.metadata["general.architecture"] in _WANTED_ROWS
+        self._wanted_rows = wanted or self.kind == EAGLE3
         self.width = shown if self.kind in (DFLASH, ASSISTANT) else own
         self.states = TargetStates(min(HEAD_REACH, options.n_ctx), shown)
         n_batch = min(HEAD_BATCH, options.n_batch)
@@ -236,7 +242,7 @@ class Head(Context):
     def _probe(self) -> Rollback:
         """Warm up."""
         self._rows = lib.llama_batch_ext_init(self._handle)
-        self._call.set_states(self._handle, True, self.kind == EAGLE3)
+        self._call.set_states(self._handle, True, self._wanted_rows)
         self.rollback = Rollback.REMOVAL
         self.decode([0, 0], 1)
         removable = self._remove(1)
@@ -363,7 +369,8 @@ class Head(Context):
         if not output:
             return np.empty(0, np.float32), np.empty((0, self.width), np.float32)
         logits = view(self._logits_address(self._handle, n - 1), 1, self.model.n_vocab)
-        states = view(self._call.get_states(self._handle), n, self.width)
+        rows = 1 if self._wanted_rows and not every else n
+        states = view(self._call.get_states(self._handle), rows, self.width)
         return logits[0].copy(), states[-1:].copy()
 
     def _choose(self, layer: int) -> None:
