@@ -3,6 +3,8 @@
     uv run python models/verify_catalogue.py              check all entries and write the pins
     uv run python models/verify_catalogue.py qwen3-8b     only this one
     uv run python models/verify_catalogue.py --check      write nothing
+    uv run python models/verify_catalogue.py --seen       without a network: only compare the names
+                                                          with what was seen (models/seen.tsv)
 
 For each entry its repositories are asked at their newest revision: the file must be there,
 ungated or said to be gated, its header readable and of the architecture that is written down,
@@ -83,6 +85,35 @@ def _look_at(side: CuratedFile, retries: RetryPolicy) -> ModelSource:
     return source
 
 
+@dataclass(frozen=True, slots=True)
+class SeenName:
+    """A file whose names public lists had, and how sure they are (see `CuratedFile.seen`)."""
+
+    gb: float
+    sure: str
+
+
+def seen_names(path: Path) -> dict[tuple[str, str], SeenName]:
+    """Read what was seen, by repository and file."""
+    rows = [line.split("\t") for line in path.read_text("utf-8").splitlines() if line[:1] != "#"]
+    return {(repo, file): SeenName(float(gb), sure) for repo, file, gb, sure, *_ in rows}
+
+
+def compare(entry: CuratedPair, seen: dict[tuple[str, str], SeenName]) -> list[str]:
+    """The files of an entry that were not seen, or of which something else is written down."""
+    found = []
+    for file in (*entry.files, *(each for each in entry.others if each.file)):
+        known = seen.get((file.repo, file.file))
+        label = f"{file.repo}/{file.file}"
+        if known is None:
+            found += [f"{label} is said to have been seen"] if file.seen else []
+        elif known.sure != file.seen:
+            found.append(f"{label} is {file.seen or 'unmarked'}, and was seen as {known.sure}")
+        elif abs(known.gb - file.n_bytes / 1e9) > 0.02 * known.gb:
+            found.append(f"{label} has {known.gb} GB elsewhere")
+    return found
+
+
 def pin(text: str, name: str, verified: Verified) -> str:
     """Write the pins of entry `name` into the catalogue's `text`; all else stays as it is."""
     start = re.search(rf'^\[\[pair\]\]\nname = "{re.escape(name)}"$', text, re.M)
@@ -113,12 +144,15 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Check the curated pairs against the Hub.")
     parser.add_argument("names", nargs="*", help="entries to check; all when left out")
     parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--seen", action="store_true", help="only compare with what was seen")
     options = parser.parse_args(arguments)
     path, entries = folders.shipped("catalogue.toml"), catalogue.pairs()
     unknown = [name for name in options.names if name not in entries]
     if unknown:
         parser.error(f"not in the catalogue: {', '.join(unknown)}")
     failed = 0
+    if options.seen:
+        return _compare_all([entries[name] for name in options.names or entries])
     for name in options.names or entries:
         try:
             verified = verify(entries[name], RetryPolicy())
@@ -133,6 +167,15 @@ def main(arguments: list[str]) -> int:
         if not options.check:
             _write(path, name, verified)
     return 1 if failed else 0
+
+
+def _compare_all(entries: list[CuratedPair]) -> int:
+    """Print how each entry compares with what was seen; return the exit code."""
+    seen = seen_names(Path(__file__).with_name("seen.tsv"))
+    wrong = {entry.name: compare(entry, seen) for entry in entries}
+    for entry in entries:
+        print(f"{entry.name}: {'; '.join(wrong[entry.name]) or entry.names}")
+    return 1 if any(wrong.values()) else 0
 
 
 def _write(path: Path, name: str, verified: Verified) -> None:

@@ -248,14 +248,15 @@ def test_quants_that_are_not_there_list_those_that_are() -> None:
 NO_FIGURES = "no figures are published; what it brings here shows once it is measured"
 EVIDENCE = re.compile(
     rf"{NO_FIGURES}|elsewhere, .*"
-    r" \(published in (llama\.cpp (issue|PR) \d+|[\w-]+/[\w.-]+|a report of .+)\)"
+    r" \(published in (llama\.cpp (issue|PR) \d+|[\w-]+/[\w.-]+|a report of .+)"
+    r"(, \d{1,2} [A-Z][a-z]+ 2026)?\)"
 )
 
 
 def test_every_curated_pair_is_well_formed() -> None:
     pairs = catalogue.pairs()
     assert pairs.pop("starter").target.sha256 == starter.SHA256
-    assert 20 <= len(pairs) <= 30
+    assert 20 <= len(pairs) <= 40
     for name, entry in pairs.items():
         assert installed.check_name(name) == name
         assert entry.kind in ("chat", "code", "reasoning", "starter")
@@ -271,7 +272,24 @@ def test_every_curated_pair_is_well_formed() -> None:
         assert repository_files.is_model(entry.target.file)
 
 
-@pytest.mark.parametrize("name", ["muse-glimmer-30b", "lfm2.5-2.6b"])
+@pytest.mark.parametrize("memory", [4, 8, 12, 16, 24, 64])
+def test_every_class_of_memory_has_a_pair_with_a_drafter_of_its_own(memory: int) -> None:
+    assert any(
+        entry.memory_gb == memory and entry.drafter and entry.kind != "starter"
+        for entry in catalogue.pairs().values()
+    )
+
+
+def test_second_choices_are_shown_and_said_to_be_unchecked(hub_world: World) -> None:
+    entry = catalogue.pairs()["gpt-oss-20b"]
+    hub_world.server.add(entry.target.repo, {entry.target.file: ggufs.model()})
+    shown = hub_world.run("show", entry.name).out
+    head = "ggml-org/gpt-oss-20b-GGUF:eagle3-gpt-oss-20b-Q8_0.gguf"
+    assert f"or          --draft {head} (an EAGLE-3 head)" in shown
+    assert "names       as public lists have them; not checked against the Hub" in shown
+
+
+@pytest.mark.parametrize("name", ["muse-glimmer-30b", "lfm2.5-2.6b", "lfm2.5-8b-a1b"])
 def test_a_head_that_can_draft_beside_a_curated_target_is_its_draft(name: str) -> None:
     entry = catalogue.pairs()[name]
     assert entry.architecture in head_checks.TAPPED

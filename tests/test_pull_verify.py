@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -197,3 +198,24 @@ def test_a_pinned_pair_that_was_replaced_is_refused(
     assert done.code == 1
     assert "is not the file that the catalogue was checked with" in done.err
     assert not hub_world.cache.exists()
+
+
+def test_every_name_is_marked_as_it_was_seen(
+    script: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert script.main(["--seen"]) == 0
+    said = capsys.readouterr().out
+    assert "qwen3.8-27b: as public lists have them; not checked against the Hub" in said
+    assert "qwen3-8b: not checked against the Hub; one may be different there" in said
+
+
+def test_a_name_that_was_not_seen_is_said(script: ModuleType) -> None:
+    seen = script.seen_names(SCRIPT.with_name("seen.tsv"))
+    entry = catalogue.pairs()["gpt-oss-20b"]
+    other = replace(entry.target, file="gpt-oss-20b-Q4_K_M.gguf")
+    (sentence,) = script.compare(replace(entry, target=other), seen)
+    assert "is said to have been seen" in sentence
+    (sentence,) = script.compare(replace(entry, target=replace(entry.target, gb=10)), seen)
+    assert "has 12.11 GB elsewhere" in sentence
+    (sentence,) = script.compare(replace(entry, target=replace(entry.target, seen="")), seen)
+    assert "was seen as hash" in sentence

@@ -18,7 +18,7 @@ from localspec.loading.measurements import ranking
 from localspec.loading.measurements.ranking import RankedPair
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue
-from localspec.pairs.names.catalogue import ListedPair
+from localspec.pairs.names.catalogue import CuratedPair, ListedPair
 from localspec.pairs.names.draft_option import AUTO
 from localspec.pairs.names.reserved_names import STARTER
 from localspec.pairs.report import describe
@@ -83,13 +83,20 @@ def command(
         click.echo(json.dumps(describe.as_data(found) | more, indent=2))
         return
     entry = catalogue.pairs().get(found.name)
-    curated = [f"drafting    {entry.evidence}", f"dialect     {entry.dialect}"] if entry else []
+    curated = _curated_lines(entry) if entry else []
     sampling = [f"sampling    {advice.told}"]
     _print([*([f"pair        {found.name}"] if found.name else []), *describe.lines(found)])
     _print([*curated, *sampling, *speed])
     if found.name == STARTER:
         speeds = ranking.recall()
         click.echo("\n".join(proposed.lines(ranking.ranked(rows, speeds), speeds)))
+
+
+def _curated_lines(entry: CuratedPair) -> list[str]:
+    """What the catalogue adds to a report."""
+    others = [f"or          --draft {each.option} ({each.why})" for each in entry.others]
+    known = [f"drafting    {entry.evidence}", f"dialect     {entry.dialect}"]
+    return [*others, *known, f"names       {entry.names}"]
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -137,7 +144,6 @@ def _listed_lines(row: ListedPair) -> list[str]:
         f"memory      about {formats.size(fit.needed)} needed, {formats.size(fit.available)}"
         f" available: {fit.verdict}",
         f"licence     {row.licence or 'not stated'}",
-        f"drafting    {row.evidence}",
-        f"dialect     {entry.dialect}",
+        *_curated_lines(entry),
         *_expected_lines(ranking.ranked([row], ranking.recall())[0]),
     ]

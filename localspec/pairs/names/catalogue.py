@@ -21,6 +21,7 @@ from localspec.pairs.names.reserved_names import STARTER
 from localspec.safe_text import decoded
 
 DRAFT = "draft"
+_LETTER_BY_LETTER = ("hash", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,15 @@ class CuratedFile:
 
     Attributes:
         gb: size in GB, rounded; 0 if `bytes` is set.
+        seen: how sure the names are while nobody could check them: ``hash`` (public lists had them
+            with a hash), ``name`` (letter by letter), ``inferred`` in part; empty if not noted.
         bytes, revision, sha256: set once the entry has been verified.
     """
 
     repo: str
     file: str
     gb: float = 0
+    seen: str = ""
     bytes: int = 0
     revision: str = ""
     sha256: str = ""
@@ -51,6 +55,22 @@ class CuratedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class SecondChoice(CuratedFile):
+    """A further drafter for a curated target; `file` is empty if only the repository is known.
+
+    Attributes:
+        why: its kind, and what is known of it.
+    """
+
+    why: str = ""
+
+    @property
+    def option(self) -> str:
+        """The value of ``--draft`` that takes it."""
+        return f"{self.repo}:{self.file}" if self.file else self.repo
+
+
+@dataclass(frozen=True, slots=True)
 class CuratedPair:
     """One entry of the catalogue.
 
@@ -62,6 +82,7 @@ class CuratedPair:
         template: the chat template with which its thoughts and calls were tested, as a file name in
             llama.cpp's source; empty if none was.
         draft: None if only lookup or a head inside the target drafts.
+        others: further drafters.
         head: ``mtp`` if the target's file has that head; otherwise empty.
         active: share of the weights that a token reads; less than 1 for a mixture of experts.
         evidence: why drafting should help, and where that was published.
@@ -76,6 +97,7 @@ class CuratedPair:
     target: CuratedFile
     template: str = ""
     draft: CuratedFile | None = None
+    others: tuple[SecondChoice, ...] = ()
     head: str = ""
     active: float = 1.0
     notes: str = ""
@@ -93,6 +115,15 @@ class CuratedPair:
         if self.template:
             return f"thoughts and calls were tried with the chat template {self.template}"
         return "its chat template was not seen; how it marks thoughts and calls is learnt here"
+
+    @property
+    def names(self) -> str:
+        """A sentence on whether the repositories and files are known to have these names."""
+        if self.verified:
+            return "checked against the Hub"
+        if all(file.seen in _LETTER_BY_LETTER for file in self.files):
+            return "as public lists have them; not checked against the Hub"
+        return "not checked against the Hub; one may be different there"
 
     @property
     def files(self) -> tuple[CuratedFile, ...]:
