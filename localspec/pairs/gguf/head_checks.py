@@ -34,13 +34,16 @@ _READ: Final = 1 << 22  # bytes of a table of token ids: half a million
 
 TAPPED: Final = frozenset(
     {
-        *("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "qwen4exp", "gemma4"),
+        *("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "gemma4"),
         *("gpt-oss", "lfm2", "lfm2moe", "mimo2", "minimax-01", "minimax-m2", "nemotron_h"),
         *("nemotron_h_moe", "deepseek4", "bailingmoe3", "hunyuan_vl", "hunyuan-dense"),
         *("muse-glimmer", "nanbeige"),
     }
 )
-"""Architectures whose graphs expose the inputs of layers (`t_layer_inp`), which heads read."""
+"""Architectures whose graphs expose the inputs of layers (`t_layer_inp`), which heads read.
+
+Not qwen4exp: its inputs are several rows wide, over which llama.cpp ends the process.
+"""
 
 # Architectures with a graph for one MTP layer, and the further tensors that it asserts
 # (`graph_mtp`).
