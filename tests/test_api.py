@@ -121,6 +121,7 @@ def test_two_answers_at_once_are_refused(chat: localspec.Chat) -> None:
     answer.close()
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -69,6 +69,7 @@ def test_passes_of_every_size_give_the_same_bits_and_else_not(toy_target: Path) 
         assert session.pair.loaded.exact is None
 
 
+@pytest.mark.slow
 def test_where_it_cannot_be_had_one_line_says_so(tmp_path: Path) -> None:
     path = write_random_llama(tmp_path / "f16.gguf", type="f16")
     for target, session in loaded(path, exact=True):

@@ -147,6 +147,7 @@ def test_coupled_seeds_differ(target_model: Model) -> None:
     assert len(texts) == 5
 
 
+@pytest.mark.few(1)
 def test_greedy_text_depends_on_nothing(engine: Engine, target_model: Model) -> None:
     sampling = SamplingParams(temperature=0, repeat_penalty=1.1, frequency_penalty=0.1)
     with Context(target_model, options()) as alone:

@@ -51,6 +51,7 @@ def test_a_round_is_cut_where_the_answer_repeated_itself(accepted: int) -> None:
     assert answer.text == "ab" * 129
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("more", "reason"), [((), "repetition"), (("--no-repeat-stop",), "length")]
 )

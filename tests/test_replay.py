@@ -144,6 +144,7 @@ def _edit(change: Callable[[dict[str, Any]], None], line: int) -> Callable[[list
     return edit
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(
     "damage",
     [

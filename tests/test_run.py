@@ -121,6 +121,7 @@ def fails(done: Done, *words: str, code: int = 1) -> None:
 # What must hold.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gammas", [(4,), pytest.param((1, 2, 3, 6, 8), marks=pytest.mark.slow)])
 def test_greedy_tokens_are_those_of_plain_decoding_for_every_gamma(
     story: Callable[..., dict[str, Any]], gammas: tuple[int, ...]
@@ -457,6 +458,7 @@ def test_too_little_address_space(monkeypatch: pytest.MonkeyPatch) -> None:
         load_session(LoadRequest(pair="toy"), progress=lambda _step, _share: None, cancel=Cancel())
 
 
+@pytest.mark.slow
 def test_weights_that_do_not_fit_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.machine.available", lambda: 75_000_000)
     loaded = load_session(

@@ -471,6 +471,7 @@ def test_a_pair_keeps_its_draft_and_gets_the_head_as_well(
     assert resolver.resolve("mine").drafts == (head, draft)
 
 
+@pytest.mark.slow
 def test_a_head_for_another_file_is_told_with_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
