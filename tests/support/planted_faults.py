@@ -1,29 +1,27 @@
-"""Thirty faults in engine, store, pull and screen: the tests of each room find the room's own.
+"""Thirty faults in engine, store, pull and screen, and the test that finds each of them.
 
     python -m tests.support.planted_faults              all of them, some minutes
     python -m tests.support.planted_faults store pull   those of two rooms
-    python -m tests.support.planted_faults --check      only whether each can still be planted
 
-A fault is one piece of source text in place of another, in a copy of the package. A room's tests
-are those that the list names for it, stopped at the first that fails. They have to pass without a
-fault, and to fail with it. The exit code is 1 where one is not found, 2 where a source text is not
-there exactly once any more: then the list has to follow the code.
+A fault is one piece of source text in place of another, in a copy of the package. Its test must
+pass without the fault, fail with it, and run by default (`tests/test_planted_faults.py`). The exit
+code is 1 if a fault is not found, 2 if its source text does not occur exactly once any more: then
+the list must follow the code.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from tests.support.two_parts import surroundings
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -35,12 +33,14 @@ class Fault:
     Attributes:
         what: what the program then does.
         path: of the file, below ``localspec``.
+        test: finds it; ``file.py::function``, below ``tests``.
     """
 
     what: str
     path: str
     right: str
     wrong: str
+    test: str
 
     def plant(self, package: Path) -> None:
         """Put it into a copy of the package."""
@@ -58,17 +58,6 @@ class Fault:
         return text.replace(self.right, self.wrong)
 
 
-TESTS: Final = {
-    "engine": (
-        *("test_verify.py", "test_sampling.py", "test_noise.py", "test_lookup.py"),
-        *("test_generate.py", "test_lossless_enumeration.py"),
-    ),
-    "store": ("test_history.py", "test_damaged_history.py"),
-    "pull": ("test_hub.py", "test_hub_hostile.py", "test_pull.py"),
-    "screen": ("test_ui_text.py", "test_ui_panel.py", "test_ui_input.py", "test_ui_app.py"),
-}
-"""The tests of each room, the quickest first."""
-
 FAULTS: Final = {
     "engine": (
         Fault(
@@ -76,24 +65,28 @@ FAULTS: Final = {
             "engine/round/verify.py",
             "        if weight == 0:\n            break\n",
             "",
+            "test_verify.py::test_rows_behind_an_impossible_token_are_not_asked_for",
         ),
         Fault(
             "After a rejection the target's own row is drawn from.",
             "engine/round/verify.py",
             "            return Verdict(i, noise.pick(_residual(p[i], q), position + i))",
             "            return Verdict(i, noise.pick(p[i], position + i))",
+            "test_verify.py::test_token_rule_weighs_p_against_q",
         ),
         Fault(
             "The residual is not weighed by how likely the block before it was.",
             "engine/round/verify.py",
             "_residual(p[i], draft.q[i], weights[i])",
             "_residual(p[i], draft.q[i])",
+            "test_lossless_enumeration.py::test_every_policy_is_lossless",
         ),
         Fault(
             "A cut draft loses tokens that must be submitted.",
             "engine/round/verify.py",
             "        kept = max(length, self.must_verify)\n",
             "        kept = length\n",
+            "test_lossless_enumeration.py::test_every_policy_is_lossless",
         ),
         Fault(
             "Every bonus token is drawn with the noise of the position before it.",
@@ -102,24 +95,28 @@ FAULTS: Final = {
             "    n = len(draft.tokens)\n    return Verdict(n, noise.pick(p[n], position + n))",
             "        if token != drafted:\n            return Verdict(i, token)\n"
             "    n = len(draft.tokens)\n    return Verdict(n, noise.pick(p[n], position + n - 1))",
+            "test_verify.py::test_an_empty_draft_is_plain_decoding",
         ),
         Fault(
             "Penalties count the tokens before the last ones.",
             "engine/round/sampling.py",
             "Counter(history[-p.repeat_last_n :])",
             "Counter(history[: p.repeat_last_n])",
+            "test_sampling.py::test_penalties_advance_over_the_draft",
         ),
         Fault(
             "A token of negative logit gains by a repeat penalty.",
             "engine/round/sampling.py",
             "np.where(x <= 0, x * penalty, x / penalty)",
             "x / penalty",
+            "test_sampling.py::test_penalties_advance_over_the_draft",
         ),
         Fault(
             "Lookup copies what stood at an earlier place than it says.",
             "engine/drafters/lookup.py",
             "self._tokens[start : start + limit]",
             "self._tokens[start - 1 : start - 1 + limit]",
+            "test_lookup.py::test_what_followed_the_same_tokens_is_copied",
         ),
     ),
     "store": (
@@ -128,42 +125,49 @@ FAULTS: Final = {
             "chat/history/store_thread.py",
             "                taken.setdefault(message, []).extend(spans)\n",
             "                pass\n",
+            "test_history.py::test_a_killed_program_loses_at_most_one_round",
         ),
         Fault(
             "A change that failed is not tried again.",
             "chat/history/store_thread.py",
             "            self._trouble(store_error(error, self._path))\n            return False\n",
             "            self._trouble(store_error(error, self._path))\n            return True\n",
+            "test_history.py::test_rounds_that_could_not_be_written_are_written_with_the_next",
         ),
         Fault(
             "Rounds of a killed program are put together in the wrong order.",
             "chat/history/store.py",
             "before[0] + text(more), before[1]",
             "text(more) + before[0], before[1]",
+            "test_history.py::test_a_killed_program_loses_at_most_one_round",
         ),
         Fault(
             "What was deleted stands in the list.",
             "chat/history/store.py",
             '"deleted IS NULL", list[str]()',
             '"1", list[str]()',
+            "test_history.py::test_rename_delete_and_undo",
         ),
         Fault(
             "A message that came to nothing is still found by a search.",
             "chat/history/store.py",
             'self._db.execute(f"DELETE FROM words WHERE rowid = ({_NUMBER})", (node,))',
             "pass",
+            "test_history.py::test_a_message_that_came_to_nothing_is_found_by_no_search",
         ),
         Fault(
             "A conversation deleted a week ago stays.",
             "chat/history/store.py",
             "deleted >= created AND deleted < ?",
             "deleted >= created AND deleted > ?",
+            "test_history.py::test_what_was_deleted_long_ago_is_removed_for_good",
         ),
         Fault(
             "An earlier version of a message cannot be reached.",
             "chat/history/conversation_record.py",
             "versions.index(node) + by",
             "versions.index(node) + abs(by)",
+            "test_history.py::test_versions_of_questions_and_answers",
         ),
     ),
     "pull": (
@@ -172,48 +176,56 @@ FAULTS: Final = {
             "pairs/hub/download.py",
             "        if digest.hexdigest() != self._file.etag:\n            path.unlink()",
             "        if False:\n            path.unlink()",
+            "test_pull.py::test_wrong_bytes_are_thrown_away_and_said",
         ),
         Fault(
             "What an earlier attempt left is taken without being read for the hash.",
             "pairs/hub/download.py",
             "            digest.update(block)\n",
             "",
+            "test_pull.py::test_cancelling_keeps_what_came",
         ),
         Fault(
             "A server that knows no ranges has its file appended to what is there.",
             "pairs/hub/download.py",
             "known = self._done - at",
             "known = 0",
+            "test_pull.py::test_a_server_without_ranges_starts_from_the_beginning",
         ),
         Fault(
             "The first cut ends the download.",
             "pairs/hub/retries.py",
             "if in_vain > len(retries.pauses) or",
             "if in_vain > 0 or",
+            "test_pull.py::test_a_cut_connection_is_tried_again_with_growing_pauses",
         ),
         Fault(
             "A server's wish to wait for an hour is followed.",
             "pairs/hub/retries.py",
             " or error.retry_after > LONGEST_PAUSE:",
             ":",
+            "test_hub_hostile.py::test_who_asks_to_wait_for_hours_is_not_waited_for",
         ),
         Fault(
             "A file that has the right size is taken for the right one.",
             "pairs/hub/download.py",
             "return bool(self._hash(file).hexdigest() == self._file.etag)",
             "return True",
+            "test_hub_hostile.py::test_whatever_the_cache_holds_is_hashed_before_it_is_done",
         ),
         Fault(
             "Two pairs get one name.",
             "pairs/hub/pair_pull.py",
             "return [_identity(model) for model in existing.models] == ours",
             "return True",
+            "test_pull.py::test_names_are_derived_told_and_kept_apart",
         ),
         Fault(
             "The time left is of what has come already.",
             "pairs/hub/pair_pull.py",
             "left = (total - done) / rate if rate > 0 else None",
             "left = done / rate if rate > 0 else None",
+            "test_pull.py::test_progress_adds_up",
         ),
     ),
     "screen": (
@@ -222,42 +234,49 @@ FAULTS: Final = {
             "ui/conversation/prompt_sender.py",
             "self._ask(self.waiting.pop(0))",
             "self._ask(self.waiting.pop())",
+            "test_ui_input.py::test_what_is_sent_during_an_answer_waits_for_its_end",
         ),
         Fault(
             "What waits is lost where the answer before it is stopped.",
             "ui/conversation/prompt_sender.py",
             '            self.app.prompt.put_back("\\n".join(self.waiting))\n',
             "",
+            "test_ui_input.py::test_what_waits_stands_in_the_input_again_where_the_answer_is_none",
         ),
         Fault(
             "A question that cannot be sent is gone from the input.",
             "ui/conversation/prompt_sender.py",
             "        self.give_back()\n        self.app.prompt.put_back(text)\n",
             "        self.give_back()\n",
+            "test_ui_input.py::test_messages_behind_one_that_cannot_be_sent_come_back",
         ),
         Fault(
             "Of several rounds that come between two frames one is drawn.",
             "ui/conversation/stream.py",
             "            spans.extend(self._take(event))\n",
             "            spans = list(self._take(event))\n",
+            "test_ui_app.py::test_a_conversation_of_three_turns",
         ),
         Fault(
             "A message of a full context is not told.",
             "ui/conversation/stream.py",
             "elif isinstance(event, TurnsLeftOut):",
             "elif event is None:",
+            "test_ui_app.py::test_turns_that_are_left_out_are_told",
         ),
         Fault(
             "A part of a bar that is small has no cell.",
             "ui/panel/drawing.py",
             "cells = [max(1, round(width * part[0] / whole)) for part in present]",
             "cells = [round(width * part[0] / whole) for part in present]",
+            "test_ui_text.py::test_bars_fill_their_width",
         ),
         Fault(
             "A column that is too tall loses accepted tokens, and keeps rejected ones.",
             "ui/panel/drawing.py",
             "emitted = marks.rstrip(REJECTED)",
             "emitted = marks",
+            "test_ui_text.py::test_rounds_are_drawn_newest_on_the_right_and_readable_without_colour",
         ),
     ),
 }
@@ -276,30 +295,35 @@ def copied() -> Iterator[Path]:
         yield folder
 
 
-def tested(folder: Path, tests: Iterable[str]) -> int:
+def tested(folder: Path, *tests: str) -> int:
     """The exit code of these tests on the copy."""
-    words = ["-m", "pytest", "-q", "-x", "-m", "not slow and not timed", "--tb=no"]
-    kept = {"PYTHONPYCACHEPREFIX": str(folder / ".bytecode")}  # all that no fault is in
+    words = ["-m", "pytest", "-q", "-x", "-p", "no:xdist", "-m", "not slow", "--tb=no"]
     return subprocess.call(
         [sys.executable, *words, *(f"tests/{name}" for name in tests)],
         cwd=folder,
-        env={**surroundings(ROOT), "PYTHONPATH": str(folder), **kept},
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.DEVNULL,
     )
 
 
+def found(fault: Fault, folder: Path) -> bool:
+    """Whether the fault's test fails with it; the copy is as before afterwards."""
+    fault.plant(folder / "localspec")
+    code = tested(folder, fault.test)
+    shutil.copy(ROOT / "localspec" / fault.path, folder / "localspec" / fault.path)
+    return code == 1
+
+
 def missed(room: str) -> Iterator[str]:
-    """What the tests of a room get wrong: they fail without a fault, or pass with one."""
+    """What is wrong in a room: its tests fail without a fault, or one passes with its fault."""
     with copied() as folder:
-        if tested(folder, TESTS[room]):
+        if tested(folder, *dict.fromkeys(fault.test for fault in FAULTS[room])):
             yield f"{room}: the tests fail without a fault"
             return
         for fault in FAULTS[room]:
-            fault.plant(folder / "localspec")
-            found = tested(folder, TESTS[room]) == 1
-            print(f"{room}: {'found' if found else 'NOT FOUND'}: {fault.what}", flush=True)
-            shutil.copy(ROOT / "localspec" / fault.path, folder / "localspec" / fault.path)
-            if not found:
+            is_found = found(fault, folder)
+            print(f"{room}: {'found' if is_found else 'NOT FOUND'}: {fault.what}", flush=True)
+            if not is_found:
                 yield f"{room}: {fault.what}"
 
 
@@ -307,7 +331,6 @@ def main() -> int:
     """Plant the faults of the rooms that are named, or of all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("rooms", nargs="*", choices=[*FAULTS, []], metavar="ROOM")
-    parser.add_argument("--check", action="store_true", help="only whether each can be planted")
     given = parser.parse_args()
     try:
         for fault in (fault for faults in FAULTS.values() for fault in faults):
@@ -315,8 +338,7 @@ def main() -> int:
     except LookupError as error:
         print(error.args[0], file=sys.stderr)
         return 2
-    rooms = [] if given.check else given.rooms or FAULTS
-    return 1 if [fault for room in rooms for fault in missed(room)] else 0
+    return 1 if [fault for room in given.rooms or FAULTS for fault in missed(room)] else 0
 
 
 if __name__ == "__main__":
