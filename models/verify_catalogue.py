@@ -26,7 +26,7 @@ from localspec.errors import HubOffline, LocalspecError
 from localspec.pairs.disk import folders
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.hub.retries import RetryPolicy
-from localspec.pairs.memory.need import draft_facts, facts
+from localspec.pairs.memory.model_facts import draft_facts, facts
 from localspec.pairs.memory.outlook import counted
 from localspec.pairs.names import catalogue
 from localspec.pairs.names.catalogue import CuratedFile, CuratedPair

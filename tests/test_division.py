@@ -10,7 +10,8 @@ import pytest
 
 from localspec.errors import OutOfMemory, UsageError
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
-from localspec.pairs.memory.need import MemoryNeed, ModelFacts, ModelSetup, need
+from localspec.pairs.memory.model_facts import ModelFacts
+from localspec.pairs.memory.need import MemoryNeed, ModelSetup, need
 from localspec.pairs.memory.placement import MemoryPlan, UserLimits, plan
 from tests.test_memory_plan import model
 

@@ -20,7 +20,8 @@ from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan
 from localspec.pairs.gguf.header import GGML_TYPES, parse_header, read_header
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
-from localspec.pairs.memory.need import ModelFacts, ModelSetup, facts, need
+from localspec.pairs.memory.model_facts import ModelFacts, facts
+from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.placement import MemoryPlan, UserLimits, plan
 from tests.support import ggufs, toy
 from tests.support.gguf_models import write_random_moe

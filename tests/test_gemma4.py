@@ -43,7 +43,8 @@ from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.measured_costs import measured
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.memory.need import ModelSetup, draft_facts, need
+from localspec.pairs.memory.model_facts import draft_facts
+from localspec.pairs.memory.need import ModelSetup, need
 from tests.support import toy
 
 from .support.gemma4 import USUAL, Assistant, Attention, write_assistant, write_gemma4

@@ -56,7 +56,8 @@ from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub.retries import RetryPolicy
-from localspec.pairs.memory.need import ModelSetup, draft_facts, facts, mtp_facts, need
+from localspec.pairs.memory.model_facts import draft_facts, facts, mtp_facts
+from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.outlook import counted
 from localspec.pairs.memory.placement import PROGRAM
 from localspec.pairs.names import catalogue, resolver

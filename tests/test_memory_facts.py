@@ -16,7 +16,8 @@ import pytest
 from localspec.errors import OutOfMemory, UsageError
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.free import Device, FreeMemory
-from localspec.pairs.memory.need import ModelFacts, ModelSetup, facts, need
+from localspec.pairs.memory.model_facts import ModelFacts, facts
+from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.placement import PROGRAM, MemoryPlan, UserLimits, plan
 
 from .support import ggufs

@@ -24,7 +24,8 @@ from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
-from localspec.pairs.memory.need import ModelFacts, ModelSetup, facts, need
+from localspec.pairs.memory.model_facts import ModelFacts, facts
+from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.outlook import counted, outlook_for, unread
 from localspec.pairs.memory.placement import DEFAULT_CTX, PROGRAM, MemoryPlan, UserLimits, plan
 

@@ -11,7 +11,8 @@ import pytest
 
 from localspec.pairs.gguf.header import read_header
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
-from localspec.pairs.memory.need import ModelFacts, ModelSetup, facts, need
+from localspec.pairs.memory.model_facts import ModelFacts, facts
+from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.placement import PROGRAM, UserLimits, plan
 from tests.support.moe_shapes import Q4_K, Q5_K, SHAPES, f16, mixed, q4_0
 

@@ -21,7 +21,8 @@ from localspec.pairs.gguf.adapter import Adapter, read_adapter
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.free import Device, FreeMemory, read_speed
-from localspec.pairs.memory.need import ModelFacts, ModelSetup, draft_facts, facts, mtp_facts, need
+from localspec.pairs.memory.model_facts import ModelFacts, draft_facts, facts, mtp_facts
+from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.placement import (
     DEFAULT_CTX,
     PROGRAM,

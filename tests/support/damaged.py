@@ -453,7 +453,7 @@ def _examine(path: Path, role: str, target: Path | None) -> None:
     from localspec.pairs.gguf import head_checks as checks  # noqa: PLC0415
     from localspec.pairs.gguf import header as gguf  # noqa: PLC0415
     from localspec.pairs.gguf import usable  # noqa: PLC0415
-    from localspec.pairs.memory.need import draft_facts, facts, mtp_facts  # noqa: PLC0415
+    from localspec.pairs.memory.model_facts import draft_facts, facts, mtp_facts  # noqa: PLC0415
     from localspec.pairs.memory.outlook import outlook_for  # noqa: PLC0415
     from localspec.pairs.report import vocabulary  # noqa: PLC0415
 

@@ -27,7 +27,7 @@ from localspec.pairs.gguf import usable
 from localspec.pairs.gguf.cursor import MAX_HEADER_BYTES
 from localspec.pairs.gguf.header import MAGIC, SPLIT_NAME, read_model, split_names
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.memory.need import active_share
+from localspec.pairs.memory.model_facts import active_share
 from localspec.pairs.memory.outlook import unread
 from localspec.pairs.names import catalogue
 from localspec.pairs.names.catalogue import ListedPair

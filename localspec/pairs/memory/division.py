@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 from localspec.errors import UsageError
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
-from localspec.pairs.memory.need import ModelFacts, ModelSetup, need
+from localspec.pairs.memory.model_facts import ModelFacts
+from localspec.pairs.memory.need import ModelSetup, need
 
 _Counts: TypeAlias = tuple[int, ...]
 

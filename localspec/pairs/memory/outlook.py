@@ -9,7 +9,8 @@ from typing import Final
 from localspec import machine
 from localspec.errors import OutOfMemory
 from localspec.pairs.memory.free import SHARE, FreeMemory
-from localspec.pairs.memory.need import ModelFacts, ModelSetup, need
+from localspec.pairs.memory.model_facts import ModelFacts
+from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.placement import (
     PROGRAM,
     SNAPSHOTS,

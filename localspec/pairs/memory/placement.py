@@ -15,7 +15,8 @@ from localspec import formats
 from localspec.errors import OutOfMemory, UsageError
 from localspec.pairs.memory import division
 from localspec.pairs.memory.free import DEVICE_RESERVE, FreeMemory
-from localspec.pairs.memory.need import MemoryNeed, ModelFacts, ModelSetup, block_of, need
+from localspec.pairs.memory.model_facts import ModelFacts
+from localspec.pairs.memory.need import MemoryNeed, ModelSetup, block_of, need
 
 DEFAULT_CTX: Final = 8192  # the context shrinks to this before anything else is given up
 LARGEST_CTX: Final = 32_768  # chosen where it costs nothing else: files and tools fit into it

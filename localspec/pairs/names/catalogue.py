@@ -13,7 +13,7 @@ from localspec.pairs.disk import folders, starter
 from localspec.pairs.disk.installed import InstalledPair
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
-from localspec.pairs.memory.need import active_share, draft_facts, facts, own_head
+from localspec.pairs.memory.model_facts import active_share, draft_facts, facts, own_head
 from localspec.pairs.memory.outlook import MemoryFit, counted, unread
 from localspec.pairs.names.references import Reference
 from localspec.pairs.names.repository_files import quant_bits, quant_of

@@ -28,7 +28,13 @@ from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub.retries import RetryPolicy, silent
 from localspec.pairs.memory.free import FreeMemory, read_speed
-from localspec.pairs.memory.need import ModelFacts, active_share, draft_facts, facts, own_head
+from localspec.pairs.memory.model_facts import (
+    ModelFacts,
+    active_share,
+    draft_facts,
+    facts,
+    own_head,
+)
 from localspec.pairs.memory.outlook import MemoryOutlook, outlook_for
 from localspec.pairs.memory.placement import SNAPSHOTS
 from localspec.pairs.names import catalogue, draft_option, resolver

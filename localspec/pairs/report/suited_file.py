@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from localspec.pairs.gguf.header import split_names
-from localspec.pairs.memory.need import ModelSetup, facts, need
+from localspec.pairs.memory.model_facts import facts
+from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.outlook import MemoryFit
 from localspec.pairs.memory.placement import PROGRAM
 from localspec.pairs.names import repository_files
