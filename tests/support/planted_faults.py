@@ -109,7 +109,7 @@ FAULTS: Final = {
             "engine/round/sampling.py",
             "np.where(x <= 0, x * penalty, x / penalty)",
             "x / penalty",
-            "test_sampling.py::test_penalties_advance_over_the_draft",
+            "test_sampling_llama.py::test_random_logits",
         ),
         Fault(
             "Lookup copies what stood at an earlier place than it says.",
