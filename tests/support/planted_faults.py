@@ -197,7 +197,7 @@ FAULTS: Final = {
             "pairs/hub/retries.py",
             "if in_vain > len(retries.pauses) or",
             "if in_vain > 0 or",
-            "test_pull.py::test_a_cut_connection_is_tried_again_with_growing_pauses",
+            "test_pull.py::test_a_busy_server_is_asked_again",
         ),
         Fault(
             "A server's wish to wait for an hour is followed.",
