@@ -483,7 +483,7 @@ def test_what_could_not_be_kept_is_said_when_the_app_is_left(
 
     start = ChatApp.run
     monkeypatch.setattr(ChatApp, "run", lambda app: start(app, headless=True, auto_pilot=talk))
-    with pytest.raises(ConversationError, match=r"said last could not be written to .*\.db"):
+    with pytest.raises(ConversationError, match=r"last messages could not be written to .*\.db"):
         launch.run_app(inline(lambda *_: session), archive=archive)
 
 
