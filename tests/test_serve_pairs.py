@@ -50,6 +50,7 @@ class SeveralPairs:
 
     def __init__(self) -> None:
         self.info: Any = SimpleNamespace(pair_name="one")
+        self.latest: Any = self.info
         self.done: list[str] = []
         self.hear: Any = None
 
@@ -59,6 +60,7 @@ class SeveralPairs:
     def settle(self, envelope: m.Envelope[m.Event]) -> None:
         if isinstance(envelope.body, m.Loaded | m.LoadFailed):
             self.info = envelope.body.info
+            self.latest = self.info or self.latest
         if isinstance(envelope.body, m.Died):
             self.info = None
 
@@ -194,6 +196,33 @@ async def test_after_a_while_the_engine_ends_and_a_request_starts_it() -> None:
     assert engine.done[2:] == ["load again"]
     await engine.loaded("one")
     assert engine.done[3:] == ["answer y"]
+
+
+@pytest.mark.parametrize(("first", "loads"), [("two", ["load two"]), ("one", ["load again"])])
+async def test_an_engine_that_sleeps_loads_only_the_pair_that_is_asked_for(
+    first: str, loads: list[str]
+) -> None:
+    engine: Any = SeveralPairs()
+    queue = await queue_of(engine, idle_s=0.01)
+    while not queue.asleep:
+        await asyncio.sleep(0.01)
+    for one in (job("x", first), job("y", first)):
+        queue.submit(one)
+    await engine.loaded(first)
+    await engine.says(m.TurnOver(None))
+    assert engine.done == ["unload", *loads, "answer x", "answer y"]
+
+
+async def test_a_pair_that_cannot_wake_the_engine_is_refused() -> None:
+    engine: Any = SeveralPairs()
+    queue = await queue_of(engine, idle_s=0.01)
+    while not queue.asleep:
+        await asyncio.sleep(0.01)
+    asked = job("x", "two")
+    queue.submit(asked)
+    await engine.says(m.LoadFailed(GONE))
+    assert isinstance(asked.said.get_nowait(), Refusal)
+    assert engine.done == ["unload", "load two", "load again"]
 
 
 async def test_an_engine_without_a_time_never_ends() -> None:

@@ -75,6 +75,7 @@ class ScriptedEngine:
 
     def __init__(self) -> None:
         self.info: Any = "loaded"
+        self.latest: Any = None
         self.asked: list[Any] = []
         self.stopped = self.reloaded = self.killed = 0
         self.hear: Any = None

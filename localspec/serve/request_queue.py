@@ -183,7 +183,7 @@ class RequestQueue:
         asker, line = next(iter(self._waiting.items()))
         pair, loaded = line[0].pair, self.engine.info
         if pair and loaded is not None and loaded.pair_name != pair:
-            self._switch(pair)
+            self._load(pair)
             return
         del self._waiting[asker]
         job = line.popleft()
@@ -201,10 +201,13 @@ class RequestQueue:
         self.engine.reserve()
         self.engine.begin(m.Complete(job.asked))
 
-    def _switch(self, pair: str) -> None:
-        """Load another pair, for the first job that waits."""
-        self._switching = pair
-        if pair == next(iter(self.known), ""):
+    def _load(self, pair: str) -> None:
+        """Load the pair of this name; empty for the one that was loaded last."""
+        latest = self.engine.latest
+        self._switching = "" if latest is not None and latest.pair_name == pair else pair
+        if not self._switching:
+            self.engine.reload(())
+        elif pair == next(iter(self.known), ""):
             self.engine.load_first(())
         else:
             self.engine.load(pair, ())
@@ -312,10 +315,14 @@ class RequestQueue:
             self._counters.restarted()
 
     def _start(self) -> bool:
-        """Start an engine, or try again later; returns whether it was started."""
+        """Start an engine with the pair that is asked for next; returns whether it was started.
+
+        If it cannot be started, this is tried again later.
+        """
         self.asleep = self._counters.asleep = False
+        waiting = next(iter(self._waiting.values()), None)
         try:
-            self.engine.reload(())
+            self._load(waiting[0].pair if waiting else "")
         except OSError as error:  # no memory for a process, or too many processes
             why = error.strerror
         except subprocess.TimeoutExpired:
