@@ -7,7 +7,7 @@ import pytest
 from localspec.chat.conversation import Message, Role
 from localspec.chat.prompt.prompt_ids import KnownIds
 from localspec.chat.prompt.template import ChatTemplate
-from tests.fakes import CHATML, END, FakeModel, renderer
+from tests.fakes import BOS, CHATML, END, EOS, FakeModel, renderer
 
 # "hello" written as he-llo: not what the tokeniser would make of the text.
 ODD_HELLO = [303, 304]
@@ -126,6 +126,20 @@ def test_an_answer_that_looks_like_a_control_token_stays_plain_text() -> None:
     talk.answer(ids)
     second = talk.ask("more")
     assert second[: len(first) + len(ids)] == first + ids
+
+
+def test_a_call_keeps_the_ids_of_the_marks_that_it_was_written_with() -> None:
+    writes = "{{ m['content'] }}{% if m['tool_calls'] %}<s>call</s>{% endif %}"
+    talk = Talk(CHATML.replace("+ '\n' + m['content'] }}", "+ '\n' }}" + writes))
+    first = talk.ask("hi")
+    call = [*ODD_HELLO, BOS, *b"call", EOS]
+    text = talk.model.text(call)
+    talk.known.answered(call, lambda token: talk.model.piece(token, special=True), text)
+    talk.messages.append(Message(Role.ASSISTANT, "hello", more={"tool_calls": [{"name": "call"}]}))
+    second = talk.ask("more")
+    assert second[: len(first) + len(call)] == first + call
+    talk.messages[1] = Message(Role.ASSISTANT, text)  # the same as text makes no mark
+    assert BOS not in talk.prompt()
 
 
 def test_clear_forgets() -> None:

@@ -133,13 +133,24 @@ class KnownIds:
             while count and not _between_characters(raw, ends[count - 1]):
                 count -= 1
             known = len(self._ids) - n_prompt
-            text_now = prompt + self._template.guard_answer(
-                raw[: ends[count - 1]].decode() if count else ""
-            )
+            text_now = prompt + self._guarded(raw, ids[:count], ends)
             if count > known and text_now.startswith(self._text):
                 self._ids += ids[known:count]
                 self._text = text_now
                 self._mark()
+
+    def _guarded(self, raw: bytes, ids: Sequence[int], ends: Sequence[int]) -> str:
+        """The text of an answer's leading `ids`, guarded except where the answer wrote a mark.
+
+        So a template that writes the marks of an earlier call writes the same text.
+        """
+        text, begin, end = "", 0, 0
+        for token, after in zip(ids, ends, strict=False):
+            if after > end and self._template.marks.text(token):
+                plain = self._template.guard_answer(raw[begin:end].decode())
+                text, begin = text + plain + raw[end:after].decode(), after
+            end = after
+        return text + self._template.guard_answer(raw[begin:end].decode())
 
     def _mark(self) -> None:
         mark = (len(self._text), len(self._ids))
