@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.chat.dialects import Dialect
+from localspec.chat.dialects import AnswerReading, Dialect
 from localspec.chat.dialects.enforcement.call_grammar import CallGrammar, call_grammar
 from localspec.chat.dialects.enforcement.value_rules import CallableTool
 from localspec.chat.dialects.learning.learner import learnt
@@ -28,7 +28,7 @@ from localspec.serve.core.request_tools import HERMES
 from localspec.serve.protocols.chat_completions import ChatWriter
 from tests import fakes
 from tests.fakes import rounds_of
-from tests.support.golden_answers import BOS, EOS, Golden, golden
+from tests.support.golden_answers import BOS, EOS, Golden, golden, rendered, turn_of
 from tests.support.json_validity import valid
 from tests.support.llama_source import LEARNT, VocabularyOnly, needed, templates, vocabularies
 from tests.support.pairwise import usually
@@ -269,6 +269,73 @@ def test_whatever_is_let_through_is_read_as_a_call(name: str, marked: bool) -> N
         assert not (read.content or "").strip(), text
         for call in read.calls:
             assert valid(json.dumps(call.arguments), SCHEMA), text
+
+
+LAID_OUT: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "Does it.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "text": {"type": "string", "description": "a text"},
+                    "flag": {"type": "boolean", "description": "a flag"},
+                    "words": {
+                        "type": "array",
+                        "items": {"type": "string"},
+                        "maxItems": 3,
+                        "description": "words",
+                    },
+                },
+                "required": ["text"],
+            },
+        },
+    }
+    for name in ("look_up", "look")
+]
+
+
+def written_back(name: str, dialect: Dialect, answer: AnswerReading) -> str:
+    """What a template writes for an answer that has been read."""
+    template, turn = TEMPLATES[name], turn_of(answer, as_text=dialect.marks.as_text)
+    for more in ({"enable_thinking": True}, {}):
+        variables = {**more, "tools": LAID_OUT}
+        before, after = (
+            rendered(fakes.renderer(), template, turns, {**variables, "add_generation_prompt": new})
+            for turns, new in (([], True), ([turn], False))
+        )
+        if before and after and after.startswith(before):
+            return after[len(before) :]
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_call_under_a_grammar_is_what_the_template_writes_back(name: str) -> None:
+    """So the caches hold what an agent sends again."""
+    dialect, cases = learnt_of(name)
+    layout = dialect.marks.calls[0].layout if dialect.marks.calls else None
+    if layout is None or not cases or dialect.marks.speech != "marks":
+        return
+    known, rng = grammars(marked=False), random.Random(name)
+    closers = [*dialect.marks.calls[0].after, *(end for _, end in dialect.marks.thoughts), *ENDING]
+    grammar = calls_of(dialect, LAID_OUT).required()
+    for _ in range(3):
+        text = written(known, grammar, closers, rng)
+        calls = text[text.index(layout.before) :]
+        back = written_back(name, dialect, dialect.read(text, LAID_OUT))
+        assert back[back.index(layout.before) :].startswith(calls)
+        if layout.lead is not None and not dialect.thinking.budget:
+            assert back.startswith(text)
+
+
+@pytest.mark.slow
+def test_what_most_templates_with_json_write_is_known_to_the_letter() -> None:
+    needed()
+    shapes = [learnt_of(name)[0].marks.calls[:1] for name in TEMPLATES]
+    kinds = [shape for (shape,) in filter(None, shapes) if shape.style in ("json", "named")]
+    assert sum(shape.layout is not None for shape in kinds) >= 24
 
 
 @pytest.mark.parametrize("name", NAMES)

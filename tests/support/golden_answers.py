@@ -83,9 +83,9 @@ def golden(renderer: TemplateRenderer, template: str, rng: random.Random) -> Ite
         for as_text, more, shown in _ways(bool(want.calls)):
             tools = list(values.tools) if shown else None
             variables = {**more, **({"tools": tools} if tools else {})}
-            turn = _turn(want, as_text=as_text)
-            before = _rendered(renderer, template, [], {**variables, "add_generation_prompt": True})
-            after = _rendered(
+            turn = turn_of(want, as_text=as_text)
+            before = rendered(renderer, template, [], {**variables, "add_generation_prompt": True})
+            after = rendered(
                 renderer, template, [turn], {**variables, "add_generation_prompt": False}
             )
             if before is None or after is None or not after.startswith(before):
@@ -103,7 +103,7 @@ def _ways(calls: bool) -> Iterator[tuple[bool, Mapping[str, Any], bool]]:
                 yield as_text, more, shown
 
 
-def _turn(want: AnswerReading, *, as_text: bool) -> dict[str, Any]:
+def turn_of(want: AnswerReading, *, as_text: bool) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": "assistant", "content": want.content or ""}
     if want.thought:
         turn["reasoning_content"] = want.thought
@@ -124,7 +124,7 @@ def _turn(want: AnswerReading, *, as_text: bool) -> dict[str, Any]:
     return turn
 
 
-def _rendered(
+def rendered(
     renderer: TemplateRenderer,
     template: str,
     answers: Sequence[dict[str, Any]],

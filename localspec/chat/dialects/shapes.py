@@ -14,6 +14,26 @@ Speech = Literal["marks", "harmony", "muse", "functionary"]
 """The structure of an answer: text with marks, or messages that each have a header."""
 
 
+class CallLayout(Struct, frozen=True):
+    """The exact text that a template writes around names and arguments in JSON.
+
+    Attributes:
+        before: from the first mark to the name of the first call.
+        between: from a name to the arguments.
+        after: from the last arguments to the end of the last mark.
+        joint: from arguments to the name of the next call; empty if there is one call at most.
+        separators: between items, and between keys and values, as `json.dumps` takes them.
+        lead: the white space that precedes an answer of calls; None if something else does.
+    """
+
+    before: str
+    between: str
+    after: str
+    joint: str = ""
+    separators: tuple[str, str] = (", ", ": ")
+    lead: str | None = None
+
+
 class CallShape(Struct, frozen=True):
     """How calls are written.
 
@@ -33,6 +53,8 @@ class CallShape(Struct, frozen=True):
         id_before: the JSON key of a call's id, if that precedes the name; else empty.
         id_after: the JSON key of a call's id, if that follows the arguments; else empty.
         pythonic: which values between tags are Python literals: flags, or all.
+        layout: the exact text of calls, if it is known: a grammar then allows nothing else, so
+            that the template writes earlier calls as the model wrote them.
     """
 
     style: Style = "json"
@@ -49,6 +71,22 @@ class CallShape(Struct, frozen=True):
     id_before: str = ""
     id_after: str = ""
     pythonic: Literal["", "flags", "all"] = ""
+    layout: CallLayout | None = None
+
+
+HERMES = CallShape(
+    "json",
+    ("<tool_call>",),
+    ("</tool_call>",),
+    layout=CallLayout(
+        before='<tool_call>\n{"name": "',
+        between='", "arguments": ',
+        after="}\n</tool_call>",
+        joint='}\n</tool_call>\n<tool_call>\n{"name": "',
+        lead="",
+    ),
+)
+"""The notation of Hermes and Qwen, which most models know."""
 
 
 class ThinkingOptions(Struct, frozen=True):

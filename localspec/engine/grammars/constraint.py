@@ -69,14 +69,17 @@ class Awaited:
         return Awaited(self._mark, self._then, self._vocabulary, text[max(0, len(text) - keep) :])
 
     def _beyond(self, rest: bytes) -> Constraint | None:
-        """The constraint after `rest`, leading blanks left out; None if it forbids that."""
-        state, text = self._then, rest.lstrip().decode("utf-8", "replace")
-        try:
-            for token in self._vocabulary.tokenize(text, add_special=False, parse_special=False):
-                state = state.after(token)
-        except EngineError:
-            return None
-        return state
+        """The constraint after `rest`, or without its leading blanks; None if it forbids both."""
+        for part in (rest, rest.lstrip()):
+            state, text = self._then, part.decode("utf-8", "replace")
+            ids = self._vocabulary.tokenize(text, add_special=False, parse_special=False)
+            try:
+                for token in ids:
+                    state = state.after(token)
+            except EngineError:
+                continue
+            return state
+        return None
 
 
 class Anything:

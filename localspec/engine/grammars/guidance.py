@@ -266,13 +266,15 @@ def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
         SchemaError: it is strict and cannot be enforced.
     """
     about = {"place": "", "strict": True, "as_came": {}, **schema.pop(lark.PLACE, {})}
+    form = _form(about.get("separators"))
     shared = {name: schema[name] for name in lark.SHARED if isinstance(schema.get(name), dict)}
     if not about["strict"]:
         shared = {
             name: {key: _loosened(part, shared) for key, part in parts.items()}
             for name, parts in shared.items()
         }
-        return {**_loosened({**schema, **shared}, shared), "x-guidance": _LENIENT}
+        options = {**_LENIENT, **form}
+        return {**_loosened({**schema, **shared}, shared), "x-guidance": options}
     if wrong := _wrong(schema, _STRICT):
         path, part = _innermost(schema, shared)
         words = sorted(part, key=lambda word: word == "type")
@@ -282,7 +284,20 @@ def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
         if _wrong(_both(way, other, shared, about["as_came"]), _STRICT):
             reason = "a value of one alternative may also conform to another"
             raise _not_taken("oneOf", reason, about["place"], path)
-    return {**schema, "x-guidance": _STRICT}
+    return {**schema, "x-guidance": {**_STRICT, **form}}
+
+
+def _form(separators: tuple[str, str] | None) -> Schema:
+    """The options for exactly these separators; none without any."""
+    if separators is None:
+        return {}
+    item, key = separators
+    return {
+        "whitespace_pattern": None,
+        "whitespace_flexible": False,
+        "item_separator": item,
+        "key_separator": key,
+    }
 
 
 def _not_taken(word: str, reason: str, place: str, path: list[str]) -> SchemaError:

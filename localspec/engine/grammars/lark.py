@@ -85,7 +85,13 @@ def until(text: str) -> str:
     return f"%until {literal(text)}"
 
 
-def json_value(schema: Mapping[str, Any], place: str = "", *, strict: bool = True) -> str:
+def json_value(
+    schema: Mapping[str, Any],
+    place: str = "",
+    *,
+    strict: bool = True,
+    separators: tuple[str, str] | None = None,
+) -> str:
     """JSON that conforms to a schema, narrowed by `narrowed`.
 
     Args:
@@ -93,8 +99,12 @@ def json_value(schema: Mapping[str, Any], place: str = "", *, strict: bool = Tru
         place: its place in the request, for messages.
         strict: refuse the grammar if a part of the schema cannot be enforced; otherwise such parts
             are left out.
+        separators: the text between items, and between keys and values; None for any with a
+            blank at most.
     """
     about: dict[str, Any] = {"place": place, "strict": strict}
+    if separators is not None:
+        about["separators"] = separators
     if any("oneOf" in part for part in parts(schema)):
         about["as_came"] = schema
     return f"%json {json.dumps({**narrowed(schema), PLACE: about})}"

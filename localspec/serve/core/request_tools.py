@@ -12,15 +12,14 @@ import msgspec
 from msgspec import Struct
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects.enforcement.call_grammar import HERMES as HERMES_CALLS
 from localspec.chat.dialects.enforcement.call_grammar import CallGrammar, call_grammar
 from localspec.chat.dialects.enforcement.value_rules import CallableTool
 from localspec.chat.dialects.notations.values import repaired
+from localspec.chat.dialects.shapes import HERMES as HERMES_CALLS
 from localspec.chat.dialects.shapes import AnswerMarks
 from localspec.serve.core.schemas import DEEPEST, depth, require_bounded
 from localspec.serve.refusals import Refusal
 
-# The notation of Hermes and Qwen, which most models know.
 (BEGIN,), (END,) = HERMES_CALLS.before, HERMES_CALLS.after
 HERMES = AnswerMarks(calls=(HERMES_CALLS,), several=True, writes=True)
 _ID = 9  # characters; the templates of Mistral's models require this length

@@ -15,10 +15,9 @@ from localspec.chat.dialects.enforcement.value_rules import (
     ValueRules,
 )
 from localspec.chat.dialects.marks import is_mark, split_marks
-from localspec.chat.dialects.shapes import AnswerMarks, CallShape
+from localspec.chat.dialects.shapes import HERMES, AnswerMarks, CallLayout, CallShape
 from localspec.engine.grammars import lark
 
-HERMES = CallShape("json", ("<tool_call>",), ("</tool_call>",))
 _BASE = {
     "blank": "BLANK?",
     "BLANK": r"/[ \n]{1,2}/",
@@ -85,12 +84,43 @@ def call_grammar(
     if marks.speech == "muse":
         return _muse(shape, ways, rules, several, thinks)
     rules["one"] = " | ".join(dict.fromkeys(ways.values()))
-    begin, rest = _divided(shape, rules, several=several)
-    lead = f"wide {_thought(marks)}" if thinks else "wide"
-    if marks.content and marks.closers:  # an empty answer may precede calls
-        lead += f" ({lark.mark(marks.content[0])} {lark.mark(marks.closers[0])} blank)?"
+    if shape.layout is not None:
+        begin, rest = _laid_out(shape, shape.layout, several=several)
+    else:
+        begin, rest = _divided(shape, rules, several=several)
+    lead = _lead(marks, shape.layout, thinks=thinks)
     whole = f"{_mark(shape, begin)} {rest}" if begin else rest
     return CallGrammar(begin if is_mark(begin) else "", rest, whole, lead, rules)
+
+
+def _lead(marks: AnswerMarks, layout: CallLayout | None, *, thinks: bool) -> str:
+    """What may precede calls: white space, a thought, an empty answer."""
+    if thinks:
+        lead = f"wide {_thought(marks)}"
+    elif layout is not None and layout.lead is not None:
+        lead = _text(layout.lead)
+    else:
+        lead = "wide"
+    if marks.content and marks.closers:
+        lead += f" ({lark.mark(marks.content[0])} {lark.mark(marks.closers[0])} blank)?"
+    return lead
+
+
+def _laid_out(shape: CallShape, layout: CallLayout, *, several: bool) -> tuple[str, str]:
+    """The first mark, and the rest: one or several calls exactly as the template writes them."""
+    begin = shape.before[0] if shape.before else ""
+    after, more = _text(layout.after), ""
+    if several and layout.joint:
+        # The closing marks of a call are one rule, whether another call follows or not.
+        closed = layout.joint.startswith(layout.after)
+        rest = layout.joint.removeprefix(layout.after) if closed else layout.joint
+        more = f"({after if closed else ''} {_text(rest)} one)*"
+    return begin, f"{_text(layout.before.removeprefix(begin))} one {more} {after}"
+
+
+def _text(text: str) -> str:
+    """A text with its marks; empty for an empty text, which llguidance has no literal for."""
+    return lark.mark(text) if text else ""
 
 
 def _mark(shape: CallShape, text: str) -> str:
@@ -165,6 +195,8 @@ def _repeated(shape: CallShape, close: Sequence[str], *, several: bool) -> str:
 
 
 def _json(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
+    if shape.layout is not None:
+        return _placed(shape.layout, json.dumps(tool.name, ensure_ascii=False)[1:-1], tool, of)
     name_key, args_key = shape.keys
     rules = {f"{of}a": lark.json_value(tool.schema, tool.place, strict=tool.strict)}
     if not name_key:
@@ -178,6 +210,16 @@ def _json(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str,
     return f'"{{" blank {" ".join(filter(None, members))} blank "}}"', rules
 
 
+def _placed(
+    layout: CallLayout, name: str, tool: CallableTool, of: str
+) -> tuple[str, dict[str, str]]:
+    """A name and arguments as a template writes them."""
+    value = lark.json_value(
+        tool.schema, tool.place, strict=tool.strict, separators=layout.separators
+    )
+    return f"{lark.literal(name)} {_text(layout.between)} {of}a", {f"{of}a": value}
+
+
 def _identity(key: str, *, first: bool) -> str:
     """A call's id, if the template writes one."""
     if not key:
@@ -187,6 +229,8 @@ def _identity(key: str, *, first: bool) -> str:
 
 
 def _named(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
+    if shape.layout is not None:
+        return _placed(shape.layout, tool.name, tool, of)
     rules = {f"{of}a": lark.json_value(tool.schema, tool.place, strict=tool.strict)}
     first, *more = (lark.mark(one) for one in split_marks(shape.name_end) or [""])
     between = " ".join([first, *(f"ID? {one}" for one in more)]) if shape.name_end else ""

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
 from msgspec import structs
 
-from localspec.chat.dialects.learning.sample_turns import FIRST, TurnWriter, calling_turn
+from localspec.chat.dialects.learning.sample_turns import (
+    FIRST,
+    SECOND,
+    SampleTurn,
+    TurnWriter,
+    calling_turn,
+)
 from localspec.chat.dialects.marks import (
     common,
     common_end,
@@ -20,14 +27,15 @@ from localspec.chat.dialects.marks import (
 )
 from localspec.chat.dialects.reading.known_tools import KnownTools
 from localspec.chat.dialects.reading.notation_reader import envelope
-from localspec.chat.dialects.shapes import AnswerMarks, CallShape
+from localspec.chat.dialects.shapes import HERMES, AnswerMarks, CallLayout, CallShape
 
 _NAME, _OTHER = FIRST.names
 _KEYS = tuple(FIRST.arguments)
 _QUOTE = '<|"|>'
 
+_SEPARATORS = ((", ", ": "), (",", ":"))  # that templates write JSON with
+
 # What models write if their template does not write calls, or only describes them.
-_HERMES = CallShape("json", ("<tool_call>",), ("</tool_call>",))
 _QWEN = CallShape(
     style="tags",
     before=("<tool_call>", "<function="),
@@ -74,14 +82,16 @@ def usual_calls(template: str, learnt: CallShape | None = None) -> tuple[CallSha
         template: notations whose last opening mark occurs in it are included.
         learnt: the notation that it writes; its first mark may precede other notations too.
     """
-    shapes = [_HERMES, _QWEN, _ATTRIBUTES, _LFM]
+    shapes = [HERMES, _QWEN, _ATTRIBUTES, _LFM]
     spoken_of = [one for one in _SPOKEN_OF if one.before[-1] in template]
     if _LFM_TOOLS in template:
         spoken_of.append(_LFM)
     if learnt is not None and len(learnt.before) > 1:
         first, last = learnt.before[:1], learnt.after[-1:]
         shapes = [
-            structs.replace(one, before=(*first, *one.before), after=(*one.after, *last))
+            structs.replace(
+                one, before=(*first, *one.before), after=(*one.after, *last), layout=None
+            )
             for one in shapes
         ]
     if any(mark in template for mark in ("python_tag", "eom_id", "eot_id")):
@@ -107,6 +117,9 @@ def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> AnswerMark
                 if shape.style == "tags":
                     flags = turn(1, arguments={"zqflag": True, "zqlist": ["zqitem"]}) or ""
                     shape = structs.replace(shape, pythonic=_pythonic(flags))
+                elif layout := _layout(shape, [one, two], [turn(n, sample=SECOND) for n in (1, 2)]):
+                    lead = _lead_of(write, one, as_text=as_text, content=content)
+                    shape = structs.replace(shape, layout=structs.replace(layout, lead=lead))
                 return structs.replace(
                     marks,
                     calls=(shape,),
@@ -131,13 +144,22 @@ def _pythonic(flags: str) -> Literal["", "flags", "all"]:
     return "flags" if "True" in flags else ""
 
 
-def _core(write: TurnWriter, head: str, marks: AnswerMarks, n: int, **how: Any) -> str | None:
+def _core(
+    write: TurnWriter,
+    head: str,
+    marks: AnswerMarks,
+    n: int,
+    *,
+    sample: SampleTurn = FIRST,
+    **how: Any,
+) -> str | None:
     """The text of `n` calls alone; None if the template writes none."""
-    turn = write.turn(FIRST, calling_turn(FIRST, n, **how), tools=True)
-    if turn is None or _NAME not in turn or not turn.startswith(head[: len(turn)]):
+    name, other = sample.names
+    turn = write.turn(sample, calling_turn(sample, n, **how), tools=True)
+    if turn is None or name not in turn or not turn.startswith(head[: len(turn)]):
         return None
     text = turn[len(head) :]
-    start = text.index(_NAME)
+    start = text.index(name)
     for _, close in marks.thoughts:
         at = text.rfind(close, 0, start)
         if close and at >= 0:
@@ -148,9 +170,72 @@ def _core(write: TurnWriter, head: str, marks: AnswerMarks, n: int, **how: Any) 
             text, start = text[at + len(mark) :], start - at - len(mark)
     for mark in marks.ends:
         at = text.rfind(mark)
-        if at > text.rfind(_OTHER if n > 1 else _NAME) and not text[at + len(mark) :].strip():
+        if at > text.rfind(other if n > 1 else name) and not text[at + len(mark) :].strip():
             text = text[:at]
     return text
+
+
+def _layout(
+    shape: CallShape, first: Sequence[str | None], second: Sequence[str | None]
+) -> CallLayout | None:
+    """The exact text around names and arguments; None unless it is the same for other values.
+
+    Args:
+        shape: how calls are written.
+        first: the texts of one call and of two with the values of `FIRST`; None for none.
+        second: the same for `SECOND`.
+    """
+    one, two = ((text or "").lstrip() for text in first)
+    named = one.find(_NAME)
+    if shape.style not in ("json", "named") or not one.startswith("".join(shape.before[:1])):
+        return None
+    for separators in _SEPARATORS:
+        given = json.dumps(FIRST.arguments, ensure_ascii=False, separators=separators)
+        at = one.find(given)
+        if at < named or second[0] is None:
+            continue
+        after, rest = _closed(one[at + len(given) :], shape)
+        joint = two.partition(given)[2].partition(_OTHER)[0] if _OTHER in two else ""
+        if re.search(r"\d", joint):
+            return None  # calls are numbered
+        between = one[named + len(_NAME) : at]
+        layout = CallLayout(one[:named], between, after, joint, separators)
+        texts = [(FIRST, first), (SECOND, second)]
+        if all(
+            text is None or text.lstrip() == _written(layout, sample, n) + rest
+            for sample, both in texts
+            for n, text in enumerate(both, 1)
+            if n == 1 or joint
+        ):
+            return layout
+    return None
+
+
+def _closed(text: str, shape: CallShape) -> tuple[str, str]:
+    """What follows arguments: up to the last mark that closes calls, and other text after that."""
+    end = len(text) - len(text.lstrip(" \n}]"))
+    for mark in shape.after[: 1 + (len(shape.before) > 1)]:
+        end = max(end, text.find(mark, end) + len(mark))
+    end = len(text) if not text[end:].strip() else end if shape.after else len(text[:end].rstrip())
+    return text[:end], text[end:]
+
+
+def _written(layout: CallLayout, sample: SampleTurn, n: int) -> str:
+    """The text of `n` calls with the values of a sample."""
+    given = json.dumps(sample.arguments, ensure_ascii=False, separators=layout.separators)
+    calls = layout.joint.join(f"{name}{layout.between}{given}" for name in sample.names[:n])
+    return f"{layout.before}{calls}{layout.after}"
+
+
+def _lead_of(write: TurnWriter, one: str, **how: Any) -> str | None:
+    """The white space between the beginning of an answer and its calls; None if more precedes."""
+    opening = write.opening(FIRST, tools=True)
+    turn = write.turn(FIRST, calling_turn(FIRST, 1, **how), tools=True) or ""
+    at = turn.find(one.lstrip())
+    if opening is None or not turn.startswith(opening) or at < len(opening):
+        return None
+    lead = turn[len(opening) : at]
+    return None if lead.strip() else lead
 
 
 def _shape(one: str, none: str | None) -> CallShape | None:
