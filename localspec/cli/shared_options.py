@@ -343,6 +343,16 @@ REPEAT_STOP: Option = click.option(
 )
 
 
+IDLE_UNLOAD: Option = option(
+    "--idle-unload",
+    types.duration,
+    "Free the memory after this time without a question (seconds, 30m or 2h); the next question"
+    " loads the models again. 0 for never.",
+    "TIME",
+    default="30m",
+)
+
+
 def with_options(*options: Option) -> Option:
     """Give a command these options, in this order."""
 

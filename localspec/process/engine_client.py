@@ -87,7 +87,7 @@ class EngineClient:
                 self._first_pair = self._first_pair or info.pair_reference
             case m.LoadFailed(_, info):
                 self.info = info
-            case m.SettingsChanged(info) if envelope.request >= self._changed:
+            case m.SettingsChanged(info) if self.alive and envelope.request >= self._changed:
                 self.info = self.latest = info
             case m.Died():
                 self.alive, self.info = False, None

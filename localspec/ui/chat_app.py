@@ -29,6 +29,7 @@ from localspec.process.messages import SentError, SessionInfo
 from localspec.ui.commands import command_table
 from localspec.ui.conversation.conversation_library import ConversationLibrary
 from localspec.ui.conversation.engine_phase import EnginePhase
+from localspec.ui.conversation.idle_watch import IdleWatch
 from localspec.ui.conversation.prompt_sender import PromptSender
 from localspec.ui.conversation.prompt_size import PromptSize
 from localspec.ui.conversation.stream import AnswerStream, PromptRead
@@ -64,6 +65,7 @@ class Appearance:
         problems: messages about choices that were left out as wrong.
         settings: the file of the settings.
         proposes: whether pairs that suit this machine are proposed.
+        idle_s: seconds without a key or an answer after which the models are unloaded; 0 for never.
     """
 
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class Appearance:
     problems: tuple[str, ...] = ()
     settings: Path | None = None
     proposes: bool = False
+    idle_s: float = 0.0
 
 
 def _raised(fault: SentError | None) -> Exception | None:
@@ -156,6 +159,7 @@ class ChatApp(App[None], inherit_bindings=False):
             self.dashboard, self.status,
         )  # fmt: skip
         self._prompt_size = PromptSize(self.turns)
+        self._idle_watch = IdleWatch(self._appearance.idle_s, self._unload_idle, self.set_timer)
         self.library = ConversationLibrary(store_thread, record, resume, self.turns)
         self.pair_loader: PairLoader = PairLoader(self.turns, self.library, self.title_line)
         for problem in self._appearance.problems:
@@ -184,6 +188,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self.show_phase()
         self.library.start()
         self.engine.listen(self._hear)
+        self._idle_watch.start()
 
     def chosen(self) -> dict[str, str]:
         """The choices about the screen that have changed since the start, by name."""
@@ -282,7 +287,7 @@ class ChatApp(App[None], inherit_bindings=False):
                 self._changed(error)
             case messages.BenchProgress() | messages.JobDone() as news:
                 self.measuring.hear(news)
-            case messages.EngineStatus() as status:
+            case messages.EngineStatus() as status if self.engine.alive:
                 self.dashboard.hear(status)
                 self.turns.stream.pace.spare = status.figures.spare
             case messages.Died(error):
@@ -340,10 +345,16 @@ class ChatApp(App[None], inherit_bindings=False):
 
         threading.Thread(target=wait, name="pairs", daemon=True).start()
 
+    def _unload_idle(self) -> None:
+        """Give the memory back, unless something goes on or a screen asks the engine."""
+        if self.turns.phase is EnginePhase.READY and self._asking_screen() is None:
+            self.pair_loader.unload()
+
     # From the keyboard
 
     @on(PromptArea.Changed)
     def _typed(self) -> None:
+        self._idle_watch.stir()
         self._completion.suggest(self.prompt.begun)
         self._prompt_size.show()
         self._sender.keep()
@@ -431,6 +442,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self.exit()
 
     def _phase_changed(self) -> None:
+        self._idle_watch.stir()
         self.show_phase()
         self._prompt_size.show()  # it may have waited for an idle engine
         if self._pairs is not None:

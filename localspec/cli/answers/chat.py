@@ -11,7 +11,13 @@ from click.core import ParameterSource
 
 from localspec.cli.option_types import plain_text
 from localspec.cli.settings_file import PANELS, SettingsFile
-from localspec.cli.shared_options import REPEAT_STOP, GroupedCommand, option, shared_options
+from localspec.cli.shared_options import (
+    IDLE_UNLOAD,
+    REPEAT_STOP,
+    GroupedCommand,
+    option,
+    shared_options,
+)
 from localspec.errors import UsageError
 from localspec.loading.load_request import LoadRequest
 
@@ -29,7 +35,15 @@ if TYPE_CHECKING:
     "TEXT",
 )
 @REPEAT_STOP
-def command(options: LoadRequest, latest: bool, resume: str | None, *, repeat_stop: bool) -> None:
+@IDLE_UNLOAD
+def command(
+    options: LoadRequest,
+    latest: bool,
+    resume: str | None,
+    *,
+    repeat_stop: bool,
+    idle_unload: float,
+) -> None:
     """Chat in the terminal.
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
@@ -65,7 +79,7 @@ def command(options: LoadRequest, latest: bool, resume: str | None, *, repeat_st
     engine = EngineClient(options)  # it imports and loads while this process imports Textual
     from localspec.ui.launch import run_app  # noqa: PLC0415
 
-    appearance = _appearance(click.get_current_context().obj)
+    appearance = replace(_appearance(click.get_current_context().obj), idle_s=idle_unload)
     run_app(
         engine,
         archive=stored_conversations.archive(),
@@ -89,5 +103,10 @@ def _appearance(settings: SettingsFile | None) -> Appearance:
     chosen = recall(settings.path)
     found |= {name: value for name, value in chosen.items() if value in appearance.get(name, ())}
     return Appearance(
-        keys, **found, problems=tuple(settings.problems), settings=settings.path, proposes=True
+        keys,
+        found["theme"],
+        found["panel"],
+        problems=tuple(settings.problems),
+        settings=settings.path,
+        proposes=True,
     )

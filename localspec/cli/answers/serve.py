@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.option_types import duration, no_nan, plain_text
-from localspec.cli.shared_options import GroupedCommand, option, shared_options
+from localspec.cli.option_types import no_nan, plain_text
+from localspec.cli.shared_options import IDLE_UNLOAD, GroupedCommand, option, shared_options
 from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.errors import LocalspecError, UsageError
 from localspec.safe_text import decoded_without_zeros
@@ -69,14 +69,7 @@ _SHORTEST = 16
     "  [default: all]",
     "NAMES",
 )
-@option(
-    "--idle-unload",
-    duration,
-    "Free the memory after this time without a request (seconds, 30m or 2h); the next request"
-    " loads the models again. 0 for never.",
-    "TIME",
-    default="30m",
-)
+@IDLE_UNLOAD
 @click.option(
     "--strict-model",
     is_flag=True,

@@ -13,6 +13,7 @@ from localspec.ui.commands import parameters
 from localspec.ui.commands.command import Command, named
 from localspec.ui.commands.command_context import CommandContext
 from localspec.ui.conversation.engine_phase import (
+    GONE,
     IDLE,
     LOADABLE,
     LOADED,
@@ -133,7 +134,7 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     ),
     Command(
         "regen", "", "answer the last message again",
-        actions.regenerate, "retry", "f5,ctrl+r", "Again", when=IDLE | {EnginePhase.DEAD},
+        actions.regenerate, "retry", "f5,ctrl+r", "Again", when=IDLE | GONE,
         able=lambda app: not app.engine.alive or app.transcript.last_answer() is not None,
     ),
     Command(
@@ -207,6 +208,10 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     Command(
         "bench", "[FILE]", "speculation off against on, within a minute; FILE takes the report",
         lambda app, name: app.measuring.bench(user_path(name) if name else None), when=IDLE,
+    ),
+    Command(
+        "unload", "", "give the memory back; the next message loads the models again",
+        lambda app, _: app.pair_loader.unload(), when=IDLE,
     ),
     Command(
         "show", "", "what answers: the models, the system prompt, all parameters",

@@ -29,6 +29,11 @@ class EnginePhase(Enum):
         "Enter loads them again",
         "the models are gone: Enter loads them again",
     )
+    ASLEEP = (
+        "asleep, the memory is given back",
+        "Enter loads the models again",
+        "the models are not loaded: Enter loads them again",
+    )
 
     def __init__(self, shown: str, hint: str, reason: str) -> None:
         self.shown, self.hint, self.reason = shown, hint, reason
@@ -38,5 +43,6 @@ ANY_TIME = frozenset(EnginePhase)
 IDLE = frozenset({EnginePhase.READY})
 ANSWER = frozenset({EnginePhase.ANSWERING, EnginePhase.STOPPING})
 LOADED = IDLE | ANSWER | {EnginePhase.CHANGING}
-LOADABLE = IDLE | {EnginePhase.UNUSABLE, EnginePhase.DEAD}
+GONE = frozenset({EnginePhase.DEAD, EnginePhase.ASLEEP})  # Enter loads the models again
+LOADABLE = IDLE | GONE | {EnginePhase.UNUSABLE}
 WHOLE = LOADABLE | {EnginePhase.LOADING}  # no message is being written

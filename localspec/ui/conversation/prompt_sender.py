@@ -8,7 +8,7 @@ from localspec.errors import LocalspecError
 from localspec.ui.commands import command_table
 from localspec.ui.commands.command import message_text, parse
 from localspec.ui.commands.command_context import CommandContext
-from localspec.ui.conversation.engine_phase import EnginePhase
+from localspec.ui.conversation.engine_phase import GONE, EnginePhase
 from localspec.ui.input import extracts
 from localspec.ui.transcript.items import PROMPTS
 
@@ -63,7 +63,7 @@ class PromptSender:
     def _accepts(self, text: str) -> bool:
         """Whether `text` may be sent or wait.
 
-        An empty Enter loads a lost engine again, and takes a prompt to try where nothing was asked.
+        An empty Enter loads models that are gone, and takes a prompt to try if nothing was asked.
         """
         turns = self.app.turns
         if (slash := parse(text)) is not None:
@@ -71,7 +71,7 @@ class PromptSender:
         takes = turns.phase is EnginePhase.READY or turns.busy
         if not text and turns.phase is EnginePhase.READY:
             return not turns.record.messages()
-        return turns.phase is EnginePhase.DEAD or (bool(text) and takes)
+        return turns.phase in GONE or (bool(text) and takes)
 
     def _send(self, text: str, before: str) -> None:
         """Carry out an entered text; `before` stays in the input."""
@@ -80,7 +80,7 @@ class PromptSender:
             prompt.keep(before)
         if (slash := parse(text)) is not None:
             command_table.run(self.app, *slash)
-        elif turns.phase is EnginePhase.DEAD:
+        elif turns.phase in GONE:
             prompt.put_back(text)
             self.app.pair_loader.reload(lambda: self._send_again(text))
         elif not text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.pairs.pair_events import PairMissing
 from localspec.ui.status_lines import TitleLine
+
+_END_S = 20.0  # much longer than it takes to store the caches of a long conversation
 
 
 @dataclass(eq=False, repr=False)
@@ -101,6 +104,20 @@ class PairLoader:
         if self.turns.close_for_loading():
             self._freed, self._then = False, then
             self.turns.engine.reload(self.turns.record.messages(), **changes)
+
+    def unload(self) -> None:
+        """End the engine, which gives the memory back; Enter loads the pair again.
+
+        The engine first stores the caches of a stored conversation, which then goes on from them.
+        """
+        if self.turns.free():
+            self.turns.enter(EnginePhase.CHANGING)
+            self.library.work(self._unloaded(self.turns.engine.unload()))
+
+    async def _unloaded(self, ended: Callable[[float], bool]) -> None:
+        await asyncio.to_thread(ended, _END_S)
+        self.turns.enter(EnginePhase.ASLEEP)
+        self.turns.dashboard.leave()
 
     def perform(self, make: Callable[[LoadRequest], Struct]) -> None:
         """Run a job while the pair is unloaded, and load the pair again."""

@@ -154,6 +154,11 @@ class Dashboard:
         """Begin anew with another pair."""
         self.state.note = session.speculation_note
 
+    def leave(self) -> None:
+        """Show no memory: the pair is unloaded."""
+        self._status, self.state.memory = None, None
+        self._redraw()
+
     def hear(self, status: EngineStatus) -> None:
         """Take new figures; while text is drawn they wait for its next frame."""
         self._status, self._fresh = status, True

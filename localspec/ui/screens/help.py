@@ -53,6 +53,7 @@ WORDS = {
     "show": "info model target draft loaded licence",
     "stats": "statistics figures conversation totals speed tokens",
     "tune": "measure calibrate threads attention costs",
+    "unload": "free sleep idle ram vram stop",
     "preset": "system prompt persona role saved",
     "twice": "compare comparison side by side off on benchmark",
     "round": "inside explain why accepted recovered bonus slow motion probabilities",
