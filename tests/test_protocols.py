@@ -885,7 +885,10 @@ def test_a_call_that_a_limit_cut_off_is_told_as_far_as_it_came() -> None:
         assert heard(path, document).finish == "length"
         assert heard(path, document).calls[0][0] == "weather"
     _, document = answered(MESSAGES, raw, FinishReason.LENGTH)
-    assert isinstance(document["content"][-1]["input"], dict)
+    assert document["stop_reason"] == "max_tokens"
+    assert (
+        document["content"][-1]["input"] == {}
+    )  # a client could run a call with half of its arguments
     _, document = answered(RESPONSES, raw, FinishReason.LENGTH)
     assert document["output"][-1]["status"] == "incomplete"
 

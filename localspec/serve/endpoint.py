@@ -200,7 +200,9 @@ class Endpoint:
         own, *others = self._names()
         listed = [own, *(name for name in self._all_names() if name not in (own, *others))]
         ends = {"has_more": False, "first_id": own, "last_id": listed[-1]}
-        return json_reply({"object": "list", "data": [*map(self._described, listed)], **ends})
+        data = [*map(self._described, listed)]
+        # Codex wants a list `models`; an entry of it would replace Codex's own system prompt.
+        return json_reply({"object": "list", "data": data, "models": [], **ends})
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]

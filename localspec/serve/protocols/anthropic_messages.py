@@ -359,8 +359,8 @@ class MessagesWriter(ReplyWriter):
                     yield from self._within({**call, "input": {}})
                 case CallPart(_, text) if self._open == "tool_use":
                     yield self._delta(text, type="input_json_delta", partial_json=text)
-                case CallEnded() if self._open == "tool_use":
-                    yield from self._closed()
+                case CallEnded(_, whole) if self._open == "tool_use":
+                    yield from self._closed(whole=whole)
 
     def _within(self, block: Document) -> Iterator[StreamEvent]:
         """Begin a block, unless one of its type is open."""
@@ -375,14 +375,17 @@ class MessagesWriter(ReplyWriter):
         self._parts.append(text)
         return typed("content_block_delta", index=len(self._content) - 1, delta=delta)
 
-    def _closed(self) -> Iterator[StreamEvent]:
-        """End the block that is open."""
+    def _closed(self, *, whole: bool = False) -> Iterator[StreamEvent]:
+        """End the block that is open; a call that is not `whole` was cut off.
+
+        A document has no arguments of such a call: completed, they would be others than were meant.
+        """
         if not self._open:
             return
         kind, self._open = self._open, ""
         block, text = self._content[-1], "".join(self._parts)
         if kind == "tool_use":
-            block["input"] = call_object(text)
+            block["input"] = call_object(text) if whole else {}
         else:
             block[kind] = text
         if kind == "thinking":
