@@ -26,18 +26,18 @@ from localspec.serve.refusals import Refusal
 from localspec.serve.request_queue import QueuedRequest, RequestQueue
 from tests.support import toy
 from tests.support.endpoint import Serving, in_parallel
+from tests.support.endpoint_sweep import ALONE as OTHER
+from tests.support.endpoint_sweep import install_alone
+from tests.support.mixed_requests import CLIENTS, MixedRequests
 from tests.support.talks import MESSAGES, PATHS, Talk, Turn, body, events
 
 STORY = Talk((Turn("user", "Tell me a story."),))
-OTHER = "toy-alone"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _another_pair() -> Iterator[None]:
     """The target alone, under a name of its own."""
-    pair = installed.find(toy.PAIR)
-    assert pair is not None
-    installed.save(installed.InstalledPair(OTHER, pair.target, None))
+    install_alone()
     yield
     installed.forget(OTHER)
 
@@ -321,6 +321,20 @@ def test_memory_is_given_back_and_the_next_request_loads_again() -> None:
             assert one.engine().pid != gone.pid
         assert one.chat()["choices"][0]["message"]["content"] == expected
         assert one.metric("engine_restarts_total") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.drawn
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_requests_outlive_kills_and_unloads() -> None:
+    """Some of the thousand that `python -m tests.support.endpoint_sweep` sends."""
+    with Serving("--idle-unload", "1", "--queue", "64") as one:
+        mixed = MixedRequests(one, (toy.PAIR, OTHER), 3)
+        mixed.run(each=4, bursts=2)
+    assert mixed.answers + mixed.others == 2 * 4 * CLIENTS
+    assert mixed.unloads == 2
+    assert mixed.resident[-1] < mixed.resident[0] + (200 << 20)
+    assert mixed.left() == []
 
 
 SLOW = """
