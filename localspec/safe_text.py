@@ -98,3 +98,17 @@ def reason(error: BaseException) -> str:
     """The first line of another library's error, without its errno, safe to show."""
     lines = re.sub(r"^\[Errno -?\d+\] ", "", str(error).strip()).splitlines()
     return one_line(lines[0], 160) if lines else type(error).__name__
+
+
+def without_middle(text: str, limit: int) -> str:
+    """`text` with at most about `limit` characters: a line in place of its middle tells how many.
+
+    Three quarters of what stays are the beginning.
+    """
+    left_out = len(text) - limit
+    if left_out <= 0:
+        return text
+    end = limit // 4
+    return (
+        f"{text[: limit - end]}\n[… {left_out:,} characters left out …]\n{text[len(text) - end :]}"
+    )

@@ -122,6 +122,9 @@ WRONG = {  # one for each contract, by the module that it is written into
     "engine.grammars.lark": "import llguidance",
     "chat.session.completions": "import starlette.requests",
     "train.estimate": "from torch import Tensor",
+    "serve.access": "from localspec.tools.permissions import Permissions",
+    "tools.permissions": "from localspec.chat.conversation import Message",
+    "tools.tool_offer": "import mcp_types",
 }
 
 

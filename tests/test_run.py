@@ -41,7 +41,7 @@ FIELDS = {
         "prefill",
         "peak_memory_bytes",
     ),
-    *("settings", "notices", "drafters", "thought"),
+    *("settings", "notices", "drafters", "thought", "calls"),
 }
 
 
@@ -699,7 +699,7 @@ def test_only_a_terminal_shows_how_far_a_long_prompt_is_read(
 
     monkeypatch.setattr(ProgressLine, "is_terminal", property(lambda _: terminal))
     worker: Any = Worker()
-    assert _stream(worker, show=True) == "the result"
+    assert _stream(worker, None, show=True) == "the result"
     out, err = capsys.readouterr()
     assert out == "Hi.\n"
     assert ("reading 400 tokens: 4 %, about 18 s left" in err) is terminal

@@ -14,7 +14,7 @@ from localspec.chat.conversation import Role
 from localspec.chat.dialects import AnswerReading, ContentPiece, Dialect, ThoughtPiece
 from localspec.chat.dialects.shapes import AnswerMarks, ThinkingOptions
 from localspec.chat.events import RoundText
-from localspec.chat.session.turn_prompt import told
+from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.engine.cancel import Cancel
 from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.screens.help import WORDS
@@ -126,7 +126,7 @@ def test_earlier_answers_are_read_as_they_were_written() -> None:
     assert answers == ["<t>why</t>blue", "green", "<t>why</t>blue"]
     assert [session.dialect.said(one).content for one in answers] == ["blue", "green", "blue"]
     assert "[assistant]green[user]" in session.template.render(
-        [told(one, session.dialect) for one in session.messages]
+        ToolPrompt(session.dialect).told(session.messages)
     )
 
 

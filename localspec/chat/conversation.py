@@ -17,6 +17,7 @@ class Role(StrEnum):
     SYSTEM = "system"
     USER = "user"
     ASSISTANT = "assistant"
+    TOOL = "tool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class Message:
         content: the text as it was typed or released.
         finish: why an answer ended; None for what the user wrote.
         spans: an answer's text by origin; empty if not known.
-        more: further variables for the chat template, such as tool calls or a tool's role.
+        more: further variables for the chat template, such as tool calls or a tool's role. Of a
+            tool's result: the call that it answers (`tool_result`).
     """
 
     role: Role
@@ -35,6 +37,22 @@ class Message:
     finish: FinishReason | None = None
     spans: tuple[Span, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+def tool_result(text: str, name: str, arguments: str) -> Message:
+    """The result of a call that the answer before it ends with.
+
+    Args:
+        text: the result.
+        name: the tool's, as the model called it.
+        arguments: the call's, as JSON.
+    """
+    return Message(Role.TOOL, text, more={"name": name, "arguments": arguments})
+
+
+def tools_called(results: Sequence[Message]) -> list[dict[str, Any]]:
+    """The tools that these results come from, as far as a reader of the calls needs them."""
+    return [{"name": one.more.get("name", "")} for one in results]
 
 
 def with_system(messages: Sequence[Message], prompt: str) -> list[Message]:

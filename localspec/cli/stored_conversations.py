@@ -83,12 +83,17 @@ def keep(question: str, found: AnswerResult, before: StoredConversation | None) 
         if before is not None:
             record.open(before)
         record.begin(question, found.chosen)
+        pair = {"pair": record.pair.name}
+        if record.pair.draft:
+            pair["draft"] = record.pair.draft
+        results: list[Message] = []
         answer = Message(Role.ASSISTANT, found.end.text, found.end.reason, found.spans)
-        record.end(
-            answer if answer.content else None,
-            {
-                **figures_of(found.end.stats),
-                "pair": record.pair.name,
-                **({"draft": record.pair.draft} if record.pair.draft else {}),
-            },
-        )
+        for said in (*found.steps, answer):
+            if said.role is Role.TOOL:
+                results.append(said)
+                continue
+            if results:
+                record.go_on(results, found.chosen)
+            figures = figures_of(found.end.stats) if said is answer else {}
+            record.end(said if said.content else None, {**figures, **pair}, results)
+            results = []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import structs
 
@@ -35,6 +35,8 @@ def answer(
     trace: Path | None,
     *,
     before: Sequence[Message] = (),
+    offered: tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]] = ((), ()),
+    call: CallTools = lambda _: (),
     progress: Progress,
     hear: Callable[[TurnEvent], None],
     cancel: Cancel,
@@ -46,6 +48,9 @@ def answer(
         prompt: the question.
         trace: file for the data of a replay, or None.
         before: earlier messages, without the system prompt.
+        offered: the tools that the model may call, as for `Session.offer`.
+        call: runs the calls that an answer ends with; returns their results, after which the model
+            goes on.
         progress: receives every step of loading.
         hear: receives notices for the user and every event of the turn except its end.
         cancel: stops it; an answer that has begun is returned as far as it got.
@@ -60,23 +65,54 @@ def answer(
         for notice in session.notices:
             hear(Noticed(notice))
         session.open(before)
-        spoken = _WithoutThoughts(session)
+        tools, instead = offered
+        if tools:
+            session.offer(tools, instead)
+        known = (*tools, *instead)
         with _traced(session, trace):
-            for event in session.turn(prompt, cancel):
-                if isinstance(event, TurnEnd):
-                    for shown in spoken.end(event):
-                        hear(shown)
-                    return _answered(session, event, asked)
-                for shown in spoken.take(event):
-                    hear(shown)
+            end = _spoken(session, session.turn(prompt, cancel), known, hear)
+            while end.reason is FinishReason.STOP and (calls := _calls(session, end, known)):
+                results = call(calls)
+                end = _spoken(session, session.go_on(results, cancel), known, hear)
+        steps = tuple(session.messages[len(before) + 1 : -1])
+        return _answered(session, end, asked, steps)
+
+
+CallTools: TypeAlias = Callable[[Sequence[tuple[str, str]]], Sequence[Message]]
+"""Runs calls, given as names and arguments in JSON."""
+
+
+def _spoken(
+    session: Session,
+    turn: Iterator[TurnEvent],
+    known: Sequence[dict[str, Any]],
+    hear: Callable[[TurnEvent], None],
+) -> TurnEnd:
+    """Report the events of an answer; return its end."""
+    spoken = _WithoutThoughts(session, known)
+    for event in turn:
+        if isinstance(event, TurnEnd):
+            for shown in spoken.end(event):
+                hear(shown)
+            return event
+        for shown in spoken.take(event):
+            hear(shown)
     raise AssertionError("the turn ended without a TurnEnd")
 
 
-class _WithoutThoughts:
-    """Removes thoughts from the text of rounds."""
+def _calls(
+    session: Session, end: TurnEnd, known: Sequence[dict[str, Any]]
+) -> list[tuple[str, str]]:
+    """The calls that an answer ends with."""
+    found = session.dialect.calls(end.text, known) if known else []
+    return [(one.name, json.dumps(one.arguments, ensure_ascii=False)) for one in found]
 
-    def __init__(self, session: Session) -> None:
-        self._reader = OriginReader(session.dialect.reader((), exact=True))
+
+class _WithoutThoughts:
+    """Removes thoughts and calls from the text of rounds."""
+
+    def __init__(self, session: Session, known: Sequence[dict[str, Any]]) -> None:
+        self._reader = OriginReader(session.dialect.reader(known, exact=True))
         self._last: RoundText | None = None
 
     def take(self, event: TurnEvent) -> Iterator[TurnEvent]:
@@ -121,7 +157,9 @@ def _traced(session: Session, path: Path | None) -> Iterator[None]:
         session.trace = None
 
 
-def _answered(session: Session, end: TurnEnd, asked: ChatSettings) -> AnswerResult:
+def _answered(
+    session: Session, end: TurnEnd, asked: ChatSettings, steps: tuple[Message, ...]
+) -> AnswerResult:
     said = session.dialect.said(end.text, cut=end.reason is not FinishReason.STOP)
     return AnswerResult(
         end=end,
@@ -136,6 +174,7 @@ def _answered(session: Session, end: TurnEnd, asked: ChatSettings) -> AnswerResu
         pair_reference=session.pair_reference,
         spans=session.messages[-1].spans if session.messages else (),
         notices=tuple(session.notices),
+        steps=steps,
     )
 
 

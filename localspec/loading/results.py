@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from localspec.chat.conversation import Message
 from localspec.chat.events import Span, TurnEnd
 from localspec.chat.figures.figures import Figures
 from localspec.chat.settings import ChatSettings
@@ -32,6 +33,7 @@ class AnswerResult:
         pair_name, pair_reference: as in `SessionInfo`.
         spans: the answer's text by origin.
         notices: about the pair and its settings, for the user.
+        steps: the answers that called tools before it, each followed by the results.
     """
 
     end: TurnEnd
@@ -46,6 +48,7 @@ class AnswerResult:
     pair_reference: tuple[str, str | None]
     spans: tuple[Span, ...]
     notices: tuple[str, ...]
+    steps: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,12 @@ class EngineClient:
         """
         self.begin(m.Ask(text, None if earlier is None else tuple(earlier), conversation))
 
+    def offer(
+        self, tools: Sequence[dict[str, Any]], instead: Sequence[dict[str, Any]] = ()
+    ) -> None:
+        """Let the model call tools (`OfferTools`) from the next turn on."""
+        self._send(m.OfferTools(tuple(tools), tuple(instead)))
+
     @property
     def turn(self) -> int:
         """The number of the reserved or running turn, or else of the last one."""
@@ -255,6 +261,10 @@ class JobClient:
         """Start a job of `process/jobs.py`; to be called once."""
         self._transport.listen(self._letters.put)
         self._transport.send(m.Envelope(_JOB, 0, m.PerformJob(msgpack.encode(job))))
+
+    def give(self, results: Sequence[Message]) -> None:
+        """Give a job the results of the tools that it has called."""
+        self._transport.send(m.Envelope(_JOB + 2, 0, m.ReturnResults(tuple(results))))
 
     def stop(self) -> None:
         """Stop the job; any thread or signal handler may call this."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, msgpack
 
@@ -11,7 +12,13 @@ from localspec.bench.prompt_sets import BenchRequest
 from localspec.chat.conversation import Message
 from localspec.chat.events import Noticed, TurnEvent
 from localspec.loading.load_request import LoadRequest
-from localspec.process.messages import BenchProgress, Loading, SendEvent, TurnReported
+from localspec.process.messages import (
+    BenchProgress,
+    Loading,
+    SendEvent,
+    ToolsCalled,
+    TurnReported,
+)
 
 if TYPE_CHECKING:
     from localspec.bench.result import BenchReport
@@ -25,12 +32,16 @@ class AnswerJob(Struct, frozen=True, tag=True):
     Attributes:
         trace: the path of a file for what a replay needs; None for none.
         before: the earlier messages, without the system prompt.
+        tools: those that the model may call, in the form of OpenAI's requests.
+        instead: offered in their place if these would take too much of the context.
     """
 
     request: LoadRequest
     prompt: str
     trace: str | None = None
     before: tuple[Message, ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
+    instead: tuple[dict[str, Any], ...] = ()
 
 
 class BenchJob(Struct, frozen=True, tag=True):
@@ -52,10 +63,13 @@ class TuneJob(Struct, frozen=True, tag=True):
 AnyJob: TypeAlias = AnswerJob | BenchJob | TuneJob
 
 
-def perform(job: bytes, tell: SendEvent, cancel: Cancel) -> bytes:
+def perform(
+    job: bytes, tell: SendEvent, cancel: Cancel, returned: Callable[[], tuple[Message, ...]]
+) -> bytes:
     """Do an encoded job; return its encoded result.
 
-    `tell` gets `Loading`, `TurnReported` and `BenchProgress` events; `cancel` stops the job.
+    `tell` gets `Loading`, `TurnReported`, `BenchProgress` and `ToolsCalled` events; `cancel` stops
+    the job; `returned` waits for the results of called tools.
 
     Raises:
         LocalspecError: the job cannot be done.
@@ -70,14 +84,16 @@ def perform(job: bytes, tell: SendEvent, cancel: Cancel) -> bytes:
 
     found: AnswerResult | BenchReport | TunedPair
     match msgpack.decode(job, type=AnyJob):  # late imports: each job needs only its own
-        case AnswerJob(request, prompt, trace, before):
+        case AnswerJob(request, prompt, trace) as asked:
             from localspec.loading.one_answer import answer  # noqa: PLC0415
 
             found = answer(
                 request,
                 prompt,
                 None if trace is None else Path(trace),
-                before=before,
+                before=asked.before,
+                offered=(asked.tools, asked.instead),
+                call=lambda calls: _called(calls, tell, returned),
                 progress=loading,
                 hear=hear,
                 cancel=cancel,
@@ -98,3 +114,11 @@ def perform(job: bytes, tell: SendEvent, cancel: Cancel) -> bytes:
                 warn=lambda notice: hear(Noticed(notice)),
             )
     return msgpack.encode(found)
+
+
+def _called(
+    calls: Sequence[tuple[str, str]], tell: SendEvent, returned: Callable[[], tuple[Message, ...]]
+) -> tuple[Message, ...]:
+    """Tell of calls, and wait for their results."""
+    tell(ToolsCalled(tuple(calls)))
+    return returned()

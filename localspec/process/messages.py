@@ -23,11 +23,12 @@ from localspec.chat.dialects import Dialect
 from localspec.chat.events import TurnEvent
 from localspec.chat.figures.figures import Figures
 from localspec.chat.settings import AnswerRequest, ChatSettings
+from localspec.chat.tool_costs import ToolCosts
 from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.stats import MemoryUse
 from localspec.loading.load_request import LoadRequest
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Both ends must use the same version, which the first message each way tells."""
 
 _SIZE = 4
@@ -180,6 +181,30 @@ class Complete(Struct, frozen=True, tag=True):
     asked: AnswerRequest
 
 
+class OfferTools(Struct, frozen=True, tag=True):
+    """Let the model call tools from the next turn on; `ToolsOffered` answers.
+
+    Attributes:
+        tools: in the form of OpenAI's requests.
+        instead: offered in their place if these would take too much of the context.
+    """
+
+    tools: tuple[dict[str, Any], ...]
+    instead: tuple[dict[str, Any], ...] = ()
+
+
+class GoOn(Struct, frozen=True, tag=True):
+    """Answer on after the results of the last answer's calls; reported like `Ask`."""
+
+    results: tuple[Message, ...]
+
+
+class ReturnResults(Struct, frozen=True, tag=True):
+    """The results of the calls that a job told by `ToolsCalled`, in their order."""
+
+    results: tuple[Message, ...]
+
+
 class Regenerate(Struct, frozen=True, tag=True):
     """Answer the last question again; reported like `Ask`."""
 
@@ -253,8 +278,8 @@ class Stop(Struct, frozen=True, tag=True):
 
 
 Request: TypeAlias = (
-    Hello | Load | Ask | Complete | Regenerate | Compact | OpenConversation | CompareAnswers
-    | Configure | PerformJob | ExplainRound | CountTokens | Stop
+    Hello | Load | Ask | OfferTools | GoOn | Complete | Regenerate | Compact | OpenConversation
+    | CompareAnswers | Configure | PerformJob | ReturnResults | ExplainRound | CountTokens | Stop
 )  # fmt: skip
 
 
@@ -371,6 +396,28 @@ class TokensCounted(Struct, frozen=True, tag=True):
     tokens: int
 
 
+class ToolsOffered(Struct, frozen=True, tag=True):
+    """What tools cost.
+
+    Attributes:
+        costs: None if they cannot be offered.
+        error: why they cannot; None if nothing is loaded.
+    """
+
+    costs: ToolCosts | None
+    error: SentError | None = None
+
+
+class ToolsCalled(Struct, frozen=True, tag=True):
+    """A job waits for `ReturnResults`.
+
+    Attributes:
+        calls: each tool's name, and its arguments as JSON.
+    """
+
+    calls: tuple[tuple[str, str], ...]
+
+
 class Died(Struct, frozen=True, tag=True):
     """The engine's process has ended by itself. This is the last event."""
 
@@ -379,7 +426,8 @@ class Died(Struct, frozen=True, tag=True):
 
 Event: TypeAlias = (
     Hello | Loading | Loaded | LoadFailed | TurnReported | TurnOver | ChangeDone | SettingsChanged
-    | EngineStatus | BenchProgress | JobDone | RoundExplained | TokensCounted | Died
+    | EngineStatus | BenchProgress | JobDone | RoundExplained | TokensCounted | ToolsOffered
+    | ToolsCalled | Died
 )  # fmt: skip
 SendEvent: TypeAlias = Callable[[Event], None]
 """Sends what happens while a request is done."""

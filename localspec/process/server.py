@@ -7,7 +7,7 @@ import queue
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _FIGURES_S = 0.75
 _ANSWERS = 32  # whose rounds can be inspected: some hundred bytes a round
+_STEP_S = 0.05
 _IDLE_S = 2.0  # without a request, after which the session rests
 _log = logging.getLogger(__name__)
 
@@ -47,11 +48,12 @@ class Loader:
         load: makes a session of a request or a checked one; raises `Cancelled` when cancelled.
         check: checks a request as far as possible while other models are still loaded.
         perform: does an encoded job, returns its encoded result; raises `Cancelled` when cancelled.
+            Its last argument waits for the results of tools that the job has called.
     """
 
     load: Callable[[LoadRequest | CheckedRequest, Progress, Cancel], Session]
     check: Callable[[LoadRequest], CheckedRequest]
-    perform: Callable[[bytes, SendEvent, Cancel], bytes]
+    perform: Callable[[bytes, SendEvent, Cancel, Callable[[], tuple[Message, ...]]], bytes]
 
 
 def loader(*, echo: int | None = None) -> Loader:
@@ -78,6 +80,7 @@ class EngineServer:
         self._completions: Completions | None = None  # of the session, made at the first `Complete`
         self._loaded: LoadRequest | None = None  # even after it was freed
         self._letters: queue.SimpleQueue[m.Envelope[m.Request] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[Message, ...]] = queue.SimpleQueue()
         self._cancels: defaultdict[int, Cancel] = defaultdict(Cancel)
         self._answers: dict[int, GenerationRecord] = {}  # of this session, by request, oldest first
         self._running = 0  # number of the request that is being answered
@@ -104,6 +107,8 @@ class EngineServer:
                 self._change(self._teller(envelope), settings, on)
             case m.CountTokens(text):
                 self._count(self._teller(envelope), text)
+            case m.ReturnResults(results):
+                self._results.put(results)
             case m.ExplainRound(turn, 0):
                 self._watch(envelope, turn)
                 self._letters.put(envelope)
@@ -163,13 +168,13 @@ class EngineServer:
         match envelope.body:
             case m.Load() as load:
                 self._load(envelope.request, tell, load, cancel)
-            case m.Ask(text, earlier, conversation):
-                ask = partial(_ask, text=text, conversation=conversation, cancel=cancel)
-                self._answer(envelope, ask, earlier)
+            case m.Ask() | m.GoOn() | m.Regenerate() as asked:
+                earlier = asked.earlier if isinstance(asked, m.Ask) else None
+                self._answer(envelope, partial(_begin, asked=asked, cancel=cancel), earlier)
             case m.Complete(asked):
                 self._turn(tell, lambda one: self._completions_of(one).answer(asked, cancel))
-            case m.Regenerate():
-                self._answer(envelope, lambda session: session.regenerate(cancel))
+            case m.OfferTools():
+                self._offer(tell, envelope.body)
             case m.Compact():
                 self._turn(tell, lambda session: session.compact(cancel))
             case m.OpenConversation(messages, settings, conversation):
@@ -276,11 +281,18 @@ class EngineServer:
 
     def _perform(self, tell: SendEvent, job: bytes, cancel: Cancel) -> None:
         try:
-            result = self._loader.perform(job, tell, cancel)
+            result = self._loader.perform(job, tell, cancel, lambda: self._returned(cancel))
         except Exception as error:
             tell(m.JobDone(None, _fault(error)))
         else:
             tell(m.JobDone(result))
+
+    def _returned(self, cancel: Cancel) -> tuple[Message, ...]:
+        """Wait for the results of the tools that a job has called."""
+        while not cancel.is_set():
+            with suppress(queue.Empty):
+                return self._results.get(timeout=_STEP_S)
+        raise Cancelled
 
     def _turn(
         self,
@@ -350,6 +362,11 @@ class EngineServer:
         error = self._attempt(explain)
         if error is not None or cancel.is_set():
             tell(m.RoundExplained(None, error))
+
+    def _offer(self, tell: SendEvent, asked: m.OfferTools) -> None:
+        costs = []
+        error = self._attempt(lambda one: costs.append(one.offer(asked.tools, asked.instead)))
+        tell(m.ToolsOffered(costs[0] if costs else None, error))
 
     def _completions_of(self, session: Session) -> Completions:
         from localspec.chat.session.completions import Completions  # noqa: PLC0415 - only `serve` needs it
@@ -424,9 +441,17 @@ def _compare(
         tell(m.TurnReported(event, speculation))
 
 
-def _ask(session: Session, text: str, conversation: str, cancel: Cancel) -> Iterator[TurnEvent]:
-    session.enter(conversation)
-    return session.turn(text, cancel)
+def _begin(
+    session: Session, asked: m.Ask | m.GoOn | m.Regenerate, cancel: Cancel
+) -> Iterator[TurnEvent]:
+    """Begin an answer of the conversation."""
+    match asked:
+        case m.Ask(text, _, conversation):
+            session.enter(conversation)
+            return session.turn(text, cancel)
+        case m.GoOn(results):
+            return session.go_on(results, cancel)
+    return session.regenerate(cancel)
 
 
 def _open(

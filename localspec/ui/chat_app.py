@@ -6,6 +6,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
@@ -22,7 +23,8 @@ from textual.screen import ModalScreen, Screen
 from localspec import formats
 from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.store_thread import StoreThread
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError
+from localspec.pairs.disk.folders import config_folder
 from localspec.process import messages
 from localspec.process.engine_client import EngineClient
 from localspec.process.messages import SentError, SessionInfo
@@ -49,6 +51,8 @@ from localspec.ui.transcript.transcript import Transcript
 if TYPE_CHECKING:
     from localspec.ui.pairs.measuring_jobs import MeasuringJobs
     from localspec.ui.pairs.pair_manager import PairManager
+    from localspec.ui.tools.permission_screen import Consent, PermissionScreen
+    from localspec.ui.tools.tool_servers import ToolServers
 
 _AGAIN_WITHIN_S = 2.0
 _SENTENCE = 20  # characters that a sentence needs at least
@@ -75,6 +79,15 @@ class Appearance:
     settings: Path | None = None
     proposes: bool = False
     idle_s: float = 0.0
+
+
+def _has_servers() -> bool:
+    """Whether the user has a file of MCP servers."""
+    from localspec.tools.server_settings import FILE  # noqa: PLC0415 - after the first frame
+
+    with suppress(LocalspecError):  # there is no home folder
+        return (config_folder() / FILE).is_file()
+    return False
 
 
 def _raised(fault: SentError | None) -> Exception | None:
@@ -124,6 +137,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self.engine = engine
         self._pressed = ("", float("-inf"))  # a key that counts when it comes again, and when
         self._pairs: PairManager | None = None
+        self._tools: ToolServers | None = None
         self._proposes = self._appearance.proposes  # and has not done so yet
         self._bind_keys()
         self._place_widgets()
@@ -214,6 +228,27 @@ class ChatApp(App[None], inherit_bindings=False):
         return MeasuringJobs(self.pair_loader, self.transcript, self.status)
 
     @property
+    def tools(self) -> ToolServers:
+        """The MCP servers, made on first use: few chats have any."""
+        if self._tools is None:
+            from localspec.ui.tools.tool_calls import ToolCalls  # noqa: PLC0415
+            from localspec.ui.tools.tool_servers import servers_of  # noqa: PLC0415
+
+            self._tools = servers_of(self.turns, self.soon)
+            self.turns.runner = ToolCalls(
+                self._tools, self.turns, self._consent, lambda: self._sender.answered(go_on=False)
+            )
+        return self._tools
+
+    async def _consent(self, screen: PermissionScreen) -> Consent:
+        """Ask whether a tool may run; the question goes when the engine is lost meanwhile."""
+        try:
+            return await self.push_screen_wait(screen)
+        finally:
+            if self.screen is screen:
+                self.pop_screen()
+
+    @property
     def offers_pair(self) -> bool:
         """Whether a pair is offered for fetching."""
         return self._pairs is not None and self._pairs.offered is not None
@@ -227,6 +262,14 @@ class ChatApp(App[None], inherit_bindings=False):
         self.engine.shut_down()
         if self._pairs is not None:
             self._pairs.shut_down()
+        if self._tools is not None:
+            self._tools.shut_down()
+
+    def join(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for the engine's end, then for the servers'."""
+        self.engine.join(timeout)
+        if self._tools is not None:
+            self._tools.join()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette offers what can be done now on this screen."""
@@ -277,8 +320,13 @@ class ChatApp(App[None], inherit_bindings=False):
                 self._loaded(info)
             case messages.LoadFailed() as failed:
                 self.pair_loader.failed(failed)
-            case messages.TurnReported() | messages.RoundExplained() | messages.TokensCounted():
-                self._to_asker(envelope.body)
+            case (
+                messages.TurnReported()
+                | messages.RoundExplained()
+                | messages.TokensCounted()
+                | messages.ToolsOffered()
+            ) as answered:
+                self._to_asker(answered)
             case messages.TurnOver(error, said):
                 self.turns.over(_raised(error), said)
                 self.show_phase()  # the figures now cover the whole answer
@@ -298,20 +346,30 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _loaded(self, info: SessionInfo) -> None:
         """Show a loaded pair; after the first one, propose others that suit this machine."""
+        if self._tools is not None:  # before a message that has waited is sent
+            self._tools.loaded()
+        elif _has_servers():
+            self._after_import("localspec.ui.tools.tool_calls", self._begin_tools)
         self.pair_loader.loaded(info)
         if self._proposes:
             self._proposes = False
             self._later(lambda pairs: pairs.propose())
 
     def _to_asker(
-        self, event: messages.TurnReported | messages.RoundExplained | messages.TokensCounted
+        self,
+        event: messages.TurnReported
+        | messages.RoundExplained
+        | messages.TokensCounted
+        | messages.ToolsOffered,
     ) -> None:
-        """Tell the input, or the dialogue that asked, if it is still there."""
+        """Tell the input, the servers, or the dialogue that asked, if it is still there."""
         match self._asking_screen(), event:
             case CompareScreen() as screen, messages.TurnReported(said, speculation):
                 screen.hear(said, speculation=bool(speculation))
             case RoundScreen() as screen, messages.RoundExplained(inside, error):
                 screen.hear(inside, error.message if error is not None else "")
+            case _, messages.ToolsOffered() as offered if self._tools is not None:
+                self._tools.offered(offered)
             case _, messages.TokensCounted(tokens):
                 self._prompt_size.counted(tokens)
 
@@ -338,12 +396,19 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _later(self, call: Callable[[PairManager], None]) -> None:
         """Call `action` with the pairs once a thread has imported what they need."""
+        self._after_import("localspec.ui.pairs.pair_manager", lambda: call(self.pairs))
+
+    def _begin_tools(self) -> None:
+        self.tools.loaded()
+
+    def _after_import(self, module: str, call: Callable[[], None]) -> None:
+        """Call `call` once a thread has imported what it needs."""
 
         def wait() -> None:
-            import_module("localspec.ui.pairs.pair_manager")
-            self.soon(lambda: call(self.pairs))
+            import_module(module)
+            self.soon(call)
 
-        threading.Thread(target=wait, name="pairs", daemon=True).start()
+        threading.Thread(target=wait, name="imports", daemon=True).start()
 
     def _unload_idle(self) -> None:
         """Give the memory back, unless something goes on or a screen asks the engine."""

@@ -134,7 +134,7 @@ def run_app(
             app.shut_down()
             if appearance is not None:
                 remember(appearance.settings, app.chosen())
-            app.engine.join(_PATIENCE_S)
+            app.join(_PATIENCE_S)
             kept = app.library.shut_down()
     if app.fault is not None:
         raise _explained(app.fault)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -24,6 +25,7 @@ from localspec.chat.events import (
 )
 from localspec.chat.figures.figures import Figures
 from localspec.chat.settings import ChatSettings
+from localspec.chat.tool_costs import ToolCosts
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.parting import Parting
@@ -113,6 +115,7 @@ class ScriptedSession:
     watching: Callable[[RoundExplanation], None] | None = None
     looks: list[int] = field(default_factory=list)
     parting: Parting | None = None
+    offered: Sequence[dict[str, Any]] = ()
 
     def __post_init__(self) -> None:
         self._turn = 0
@@ -122,6 +125,22 @@ class ScriptedSession:
         self._generating = False
 
     def turn(self, text: str, cancel: Cancel) -> Iterator[TurnEvent]:
+        yield from self._turned([Message(Role.USER, text)], cancel)
+
+    def go_on(self, results: Sequence[Message], cancel: Cancel) -> Iterator[TurnEvent]:
+        yield from self._turned(results, cancel)
+
+    def offer(
+        self, tools: Sequence[dict[str, Any]], instead: Sequence[dict[str, Any]]
+    ) -> ToolCosts:
+        each = tuple(10 for _ in tools)
+        whole = sum(each)
+        searched = whole > self.context_size // 20
+        self.offered = instead if searched else tools
+        total = 30 if searched else whole
+        return ToolCosts(total, whole, each, self.context_size, searched)
+
+    def _turned(self, said: Sequence[Message], cancel: Cancel) -> Iterator[TurnEvent]:
         answer = self.answers[min(self._turn, len(self.answers) - 1)]
         self._turn += 1
         if isinstance(answer, Exception):
@@ -129,8 +148,8 @@ class ScriptedSession:
         if not self._busy.acquire(blocking=False):
             raise EngineError("an answer is running already")
         try:
-            self.messages.append(Message(Role.USER, text))
-            yield from self._generate(text, answer, cancel)
+            self.messages += said
+            yield from self._generate(said[-1].content, answer, cancel)
         finally:
             self._generating = False
             self._busy.release()

@@ -90,6 +90,16 @@ class Dialect(Struct, frozen=True):
         """
         return _whole(self.reader(tools, prompt=prompt), raw, cut=cut)
 
+    def calls(self, raw: str, tools: Sequence[Any]) -> list[Call]:
+        """The calls that an answer has, those of tools that do not exist too.
+
+        Args:
+            raw: the text of the answer, including marks.
+            tools: those that may be called, in OpenAI's form.
+        """
+        known = self.read(raw, tools, prompt=self.prefill).calls
+        return known or self.read(raw, None, prompt=self.prefill).calls
+
     def said(self, raw: str, *, cut: bool = False) -> AnswerReading:
         """Read a stored answer, in which nothing counts as a call.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import RoundText, TurnEvent
-from localspec.chat.history.fields import document_of
+from localspec.chat.history.fields import call_of, document_of
 from localspec.chat.history.store_thread import StoreThread
 from localspec.chat.history.tree import (
     ConversationHeader,
@@ -116,6 +116,21 @@ class ConversationRecord:
         self._save(self._begun, begins=self._answer)
         return tuple(node.id for node in self._begun)
 
+    def go_on(self, results: Sequence[Message], settings: ChatSettings) -> tuple[str, ...]:
+        """Begin an answer after the results of the last one's calls, and store both.
+
+        Returns:
+            The ids of the new nodes: the results, then the answer.
+        """
+        self._settings = document_of(settings)
+        self._leaf_before = parent = self.tree.leaf
+        self._begun = []
+        for result in results:
+            parent = self._hang(result, parent, call_of(result))
+        self._answer = self._hang(Message(Role.ASSISTANT, ""), parent)
+        self._save(self._begun, begins=self._answer)
+        return tuple(node.id for node in self._begun)
+
     def before(self, node: str) -> list[Message]:
         """The messages before one on the current path."""
         path = self.tree.path()
@@ -137,12 +152,18 @@ class ConversationRecord:
         if self._stream and self._answer and isinstance(event, RoundText) and event.spans:
             self._stream(self._answer, event.spans)
 
-    def end(self, answer: Message | None, figures: Mapping[str, Any]) -> None:
+    def end(
+        self,
+        answer: Message | None,
+        figures: Mapping[str, Any],
+        results: Sequence[Message] = (),
+    ) -> None:
         """End the turn.
 
         Args:
             answer: what joined the conversation; None for nothing.
             figures: the figures to store with it.
+            results: those that it began with, as the model has read them.
         """
         begun, self._begun, self._answer = self._begun, [], None
         if answer is None:
@@ -154,6 +175,8 @@ class ConversationRecord:
             ids, conversation, leaf = [n.id for n in begun], self._header.id, self.tree.leaf
             self._write(lambda store: store.drop(conversation, ids, leaf), ends=ids[-1])
             return
+        for node, result in zip(begun, results, strict=False):
+            node.message = result
         node = begun[-1]
         node.message, node.figures = answer, dict(figures)
         self._save(begun, ends=node.id)
@@ -194,8 +217,10 @@ class ConversationRecord:
         conversation = self._header.id
         self._write(lambda store: store.rename(conversation, title))
 
-    def _hang(self, message: Message, parent: str | None) -> str:
-        node = MessageNode(fresh_id(), parent, message)
+    def _hang(
+        self, message: Message, parent: str | None, figures: Mapping[str, Any] | None = None
+    ) -> str:
+        node = MessageNode(fresh_id(), parent, message, figures or {})
         self.tree.add(node)
         self._begun.append(node)
         return node.id

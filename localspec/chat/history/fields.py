@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import msgspec
 
 from localspec.chat.advice import DEFAULTS
-from localspec.chat.conversation import Message, Role
+from localspec.chat.conversation import Message, Role, tool_result
 from localspec.chat.events import MODELS, Origin, Span, joined
 from localspec.chat.history.tree import ConversationHeader, MessageNode, PairReference
 from localspec.chat.settings import ChatSettings
@@ -108,12 +108,31 @@ def node_of(row: Sequence[Any], wrong: set[str]) -> MessageNode:
     # If the role is damaged, the finish reason tells: only an answer has one.
     speaker = sound(role, Role, Role.USER if finish is None else Role.ASSISTANT, wrong, "speaker")
     reason = sound(finish, FinishReason | None, None, set(), "finish")
+    known = sound_figures(sound(_document(figures), dict, {}, wrong, "figures"))
     return MessageNode(
         text(node_id),
         None if parent is None else text(parent),
-        Message(speaker, said, reason, unpack(said, text(origins))),
-        sound_figures(sound(_document(figures), dict, {}, wrong, "figures")),
+        message_of(speaker, said, reason, text(origins), known),
+        known,
     )
+
+
+def message_of(
+    role: Role,
+    said: str,
+    finish: FinishReason | None,
+    origins: str,
+    figures: Mapping[str, Any],
+) -> Message:
+    """A message from its stored fields; a tool's result has its call among the figures."""
+    if role is Role.TOOL:
+        return tool_result(said, text(figures.get("tool")), text(figures.get("arguments")))
+    return Message(role, said, finish, unpack(said, origins))
+
+
+def call_of(message: Message) -> dict[str, Any]:
+    """The figures from which `message_of` has the call of a tool's result."""
+    return {"tool": message.more["name"], "arguments": message.more["arguments"]}
 
 
 def _document(value: Any) -> Any:

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from localspec.chat.conversation import Message, Role
-from localspec.chat.history.fields import Moment, pack, sound, sound_figures, unpack
+from localspec.chat.conversation import Role
+from localspec.chat.history.fields import Moment, message_of, pack, sound, sound_figures
 from localspec.chat.history.markdown import VERSION, from_markdown, to_markdown
 from localspec.chat.history.tree import (
     ConversationHeader,
@@ -186,10 +186,11 @@ def _stored(export: _ExportedConversation) -> StoredConversation:
         MessageNode(
             ids[str(said.id)],
             ids.get(str(said.parent)) if said.parent else None,
-            Message(said.role, said.content, said.finish, unpack(said.content, str(said.origins))),
-            sound_figures(said.figures),
+            message_of(said.role, said.content, said.finish, str(said.origins), figures),
+            figures,
         )
         for said in export.messages
+        for figures in [sound_figures(said.figures)]
     ]
     now, wrong = time.time(), set[str]()
     header = ConversationHeader(

@@ -23,6 +23,7 @@ VERSION = 1
 _PROMPT = "system_prompt"  # a parameter that has a heading of its own
 _SYSTEM = "System prompt"
 _USER = "You"
+_TOOL = "Tool"
 _NOTE = "<!-- localspec conversation "
 _NOTE_END = " -->"
 
@@ -77,9 +78,9 @@ def from_markdown(text: str) -> dict[str, Any]:
 def _names(pair: str) -> dict[Role, str]:
     """The name of each role in headings; no two are equal."""
     answer = pair or "Answer"
-    if answer in (_SYSTEM, _USER):
+    if answer in (_SYSTEM, _USER, _TOOL):
         answer += " (model)"
-    return {Role.SYSTEM: _SYSTEM, Role.USER: _USER, Role.ASSISTANT: answer}
+    return {Role.SYSTEM: _SYSTEM, Role.USER: _USER, Role.ASSISTANT: answer, Role.TOOL: _TOOL}
 
 
 def _any(names: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from localspec import formats
 from localspec.chat.advice import SamplingAdvice
@@ -26,6 +27,7 @@ from localspec.chat.settings import ChatSettings
 from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
 from localspec.chat.states.state_files import StateFiles
+from localspec.chat.tool_costs import ToolCosts
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.record.explain_again import explain_again
@@ -37,13 +39,19 @@ from localspec.engine.record.stats import LOOKUP, FinishReason, MemoryUse
 from localspec.engine.record.trace import TraceWriter
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
-from localspec.errors import Cancelled, LocalspecError
+from localspec.errors import Cancelled, LocalspecError, PromptTooLong
 
 SUMMARISE = (
     "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
     " decisions or open questions. Write the summary alone."
 )
 RECALL = "What have we talked about so far?"
+_SHARES = (
+    4,
+    8,
+    16,
+    32,
+)  # what part of the context the results of tools may take, if it must shrink
 
 
 class Session:
@@ -220,6 +228,37 @@ class Session:
         raises as `turn` does; also a LocalspecError if there is no question.
         """
         return self._guard.tracked(self._ask_again(cancel))
+
+    def offer(
+        self, tools: Sequence[dict[str, Any]], instead: Sequence[dict[str, Any]]
+    ) -> ToolCosts:
+        """Let the model call tools from the next turn on.
+
+        Args:
+            tools: in the form of OpenAI's requests.
+            instead: offered in their place if these would take more than a twentieth of the
+                context: tools that find the others.
+
+        Raises:
+            LocalspecError: the template refuses them; none is offered then.
+        """
+        self._prompt.tools = ()
+        costs = self._prompt.costs(tools, instead, self.settings)
+        self._prompt.tools = tuple(instead if costs.searched else tools)
+        return costs
+
+    def go_on(self, results: Sequence[Message], cancel: Cancel) -> TurnEvents:
+        """Answer on after the results of the last answer's calls, which join the conversation.
+
+        Results that the context has no room for are cut in the middle, and say so.
+
+        Args:
+            results: made by `tool_result`, in the order of the calls.
+            cancel: as for `turn`.
+
+        Yields and raises as `turn` does.
+        """
+        return self._guard.tracked(self._go_on(results, cancel))
 
     def compact(self, cancel: Cancel) -> TurnEvents:
         """Have the model summarise the conversation; the summary replaces it.
@@ -418,6 +457,18 @@ class Session:
                 raise LocalspecError("there is no question to answer again", "Ask something first.")
             yield from self._answer(self.messages[: users[-1] + 1], cancel)
 
+    def _go_on(self, results: Sequence[Message], cancel: Cancel) -> TurnEvents:
+        with self._guard.exclusive(cancel):
+            for share in _SHARES:
+                shortened = self._prompt.shortened(results, share)
+                try:
+                    yield from self._answer([*self.messages, *shortened], cancel)
+                except PromptTooLong:
+                    if share == _SHARES[-1]:
+                        raise
+                else:
+                    return
+
     def _compact(self, cancel: Cancel) -> TurnEvents:
         with self._guard.exclusive(cancel):
             before = list(self.messages)
@@ -474,7 +525,8 @@ class Session:
         try:
             if prompt is None:
                 raise Cancelled
-            how = self._writer.how(settings, (), self._prompt.budget(settings, opened))
+            calling, after = self._prompt.calling(settings, opened)
+            how = self._writer.how(calling, after, self._prompt.budget(settings, opened))
             how = replace(how, trace=self.trace)
             reason = yield from self._writer.write(prompt, how, answer, cancel)
         except Cancelled:

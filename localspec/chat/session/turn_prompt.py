@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.dialects import Dialect
 from localspec.chat.prompt.prompt_ids import KnownIds, MessageWindow
 from localspec.chat.prompt.template import ChatTemplate
+from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.chat.settings import ChatSettings
+from localspec.chat.tool_costs import ToolCosts
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context
-from localspec.engine.record.stats import FinishReason
+from localspec.errors import LocalspecError
+from localspec.safe_text import without_middle
 
 THOUGHT_ENDS = "\nI have thought long enough and answer now.\n"
+_TWENTIETH = 20
 
 
 class TurnPrompt:
@@ -26,13 +33,15 @@ class TurnPrompt:
     Attributes:
         known_ids: the text and the ids of the last prompt and its answer.
         window: which messages fit into the context.
+        tools: those that the model may call, in the form of OpenAI's requests.
     """
 
     def __init__(self, target: Context, template: ChatTemplate) -> None:
-        self._model = target.model
+        self._model, self._n_ctx = target.model, target.n_ctx
         self._template = template
         self.known_ids = KnownIds(template)
         self.window = MessageWindow(target.n_ctx)
+        self.tools: tuple[dict[str, Any], ...] = ()
 
     def dialect(self, settings: ChatSettings) -> Dialect:
         """How the target marks thoughts and calls under these settings.
@@ -53,19 +62,103 @@ class TurnPrompt:
             LocalspecError: the template refuses the conversation.
             Cancelled: `cancel` was set.
         """
-        dialect = self.dialect(settings)
-        thinking = self._template.dialect.thinking
-        variables = thinking.variables(settings.reasoning, settings.reasoning_effort)
+        tools = self.tool_prompt(settings)
 
         def encode(some: Sequence[Message]) -> list[int]:
-            # An answer that was stopped before its first word must not appear in the prompt.
-            said = [told(m, dialect) for m in some if m.content or m.role is not Role.ASSISTANT]
-            text = self._template.render(
-                with_system(said, settings.system_prompt), cancel, variables
-            )
-            return self.known_ids.prompt(text)
+            return self.known_ids.prompt(self._text(some, tools, settings, cancel))
 
         return self.window.fit(messages, encode)
+
+    def tool_prompt(self, settings: ChatSettings) -> ToolPrompt:
+        """How the target is told of the tools under these settings.
+
+        Raises:
+            Cancelled: as `dialect`.
+        """
+        return ToolPrompt(self.dialect(settings), self.tools)
+
+    def calling(self, settings: ChatSettings, prefill: str) -> tuple[ChatSettings, tuple[str, ...]]:
+        """The settings of an answer that may call tools, and the texts after which a grammar holds.
+
+        A grammar of the user's own goes before.
+
+        Args:
+            settings: of the answer.
+            prefill: the mark of a thought that the prompt ends with; empty for none.
+        """
+        grammar, after = ("", ()) if settings.grammar else self.tool_prompt(settings).grammar()
+        if not grammar:
+            return settings, ()
+        closed = next((end for begin, end in self._thoughts() if prefill and begin == prefill), "")
+        return replace(settings, grammar=grammar), (*([closed] if closed else []), *after)
+
+    def costs(
+        self,
+        tools: Sequence[dict[str, Any]],
+        instead: Sequence[dict[str, Any]],
+        settings: ChatSettings,
+    ) -> ToolCosts:
+        """What the description of tools costs, and whether others are offered in their place.
+
+        Raises:
+            LocalspecError: the template refuses them.
+            Cancelled: as `dialect`.
+        """
+        asked, dialect = [Message(Role.USER, "?")], self.dialect(settings)
+
+        def size(some: Sequence[dict[str, Any]]) -> int:
+            text = self._text(asked, ToolPrompt(dialect, tuple(some)), settings, Cancel())
+            return len(self._template.tokenize(text))
+
+        plain = size(())
+        try:
+            whole = size(tools) - plain
+        except LocalspecError:  # the template cannot tell so much
+            whole = self._n_ctx
+        searched = whole > self._n_ctx // _TWENTIETH
+        return ToolCosts(
+            total=size(instead) - plain if searched else whole,
+            whole=whole,
+            each=tuple(self._count(json.dumps(tool, ensure_ascii=False)) for tool in tools),
+            context=self._n_ctx,
+            searched=searched,
+        )
+
+    def shortened(self, results: Sequence[Message], share: int) -> list[Message]:
+        """Results of tools that together take at most about the `share`-th part of the context."""
+        room = self._n_ctx // share // max(1, len(results))
+
+        def cut(text: str) -> str:
+            tokens = self._count(text)
+            return text if tokens <= room else without_middle(text, len(text) * room // tokens)
+
+        return [replace(one, content=cut(one.content)) for one in results]
+
+    def _count(self, text: str) -> int:
+        return len(self._model.tokenize(text, add_special=False, parse_special=False))
+
+    def _thoughts(self) -> tuple[tuple[str, str], ...]:
+        return self._template.dialect.marks.thoughts
+
+    def _text(
+        self,
+        messages: Sequence[Message],
+        tools: ToolPrompt,
+        settings: ChatSettings,
+        cancel: Cancel,
+    ) -> str:
+        """The rendered prompt."""
+        thinking = self._template.dialect.thinking
+        variables = thinking.variables(settings.reasoning, settings.reasoning_effort)
+        # An answer that was stopped before its first word must not appear in the prompt.
+        said = [m for m in messages if m.content or m.role is not Role.ASSISTANT]
+        system = tools.explained(settings.system_prompt)
+        return self._template.render(
+            with_system(tools.told(said), system),
+            cancel,
+            {**variables, **tools.variables},
+            give_up=not tools.tools,
+        )
 
     def budget(
         self, settings: ChatSettings, prefill: str
@@ -87,14 +180,3 @@ class TurnPrompt:
             f"{THOUGHT_ENDS}{close}{marks.gap}", add_special=False, parse_special=True
         )
         return "" if prefill else begin, close, tuple(ids)
-
-
-def told(message: Message, dialect: Dialect) -> Message:
-    """A message as the template needs it: an answer's thoughts are separated from its text."""
-    if message.role is not Role.ASSISTANT or message.more:
-        return message
-    found = dialect.said(message.content, cut=message.finish is not FinishReason.STOP)
-    if found.content == message.content:
-        return message
-    more = {"reasoning_content": found.thought} if found.thought else {}
-    return Message(Role.ASSISTANT, found.content or "", more=more)

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from localspec import formats
+from localspec.chat.conversation import Role
 from localspec.chat.events import Noticed, PromptProgress, RoundText
 from localspec.chat.figures.benefit import benefit
 from localspec.chat.figures.figures import gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import ProgressLine, takes_all, warn, write, write_said
 from localspec.engine.record.stats import FinishReason, GenerationStats, Round
 from localspec.loading.results import AnswerResult
-from localspec.process.messages import Event, TurnReported
+from localspec.process.messages import Event, ToolsCalled, TurnReported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from localspec.loading.one_answer import CallTools
     from localspec.process.engine_client import JobClient
 
 
@@ -42,6 +44,7 @@ def print_answer(
     stats: bool,
     as_json: bool,
     keep: Callable[[AnswerResult], None] | None = None,
+    call: CallTools | None = None,
 ) -> bool:
     """Print text, figures or a document of an `AnswerJob`; return whether the user stopped it.
 
@@ -50,13 +53,14 @@ def print_answer(
         stats: print the figures to standard error afterwards.
         as_json: print one JSON document in place of the text.
         keep: called with the result once it is printed.
+        call: runs the tools that the model calls; None if it may call none.
 
     Raises:
         LocalspecError: as `JobClient.result`.
         Cancelled: the user stopped it while it was loading.
     """
     try:
-        found = _stream(worker, show=not as_json)
+        found = _stream(worker, call, show=not as_json)
         memory = worker.peak_memory_bytes(found.peak_memory_bytes)
         if as_json:
             text = json.dumps(_document(found, memory), ensure_ascii=not takes_all(), indent=2)
@@ -72,12 +76,18 @@ def print_answer(
     return found.end.reason is FinishReason.CANCELLED
 
 
-def _stream(worker: JobClient, *, show: bool) -> AnswerResult:
+def _stream(worker: JobClient, call: CallTools | None, *, show: bool) -> AnswerResult:
     """Write the text as it comes; end the line even where the answer breaks off.
 
     While a long prompt is read, a terminal shows how far that is.
     """
     last, line = "", ProgressLine()
+
+    def end_line() -> None:
+        nonlocal last
+        if last and not last.endswith("\n"):
+            write("\n")
+        last = ""
 
     def hear(event: Event) -> None:
         nonlocal last
@@ -92,13 +102,15 @@ def _stream(worker: JobClient, *, show: bool) -> AnswerResult:
                 if show and round_.text:
                     last = round_.text
                     write_said(last)
+            case ToolsCalled(calls) if call is not None:
+                end_line()
+                worker.give(call(calls))
 
     try:
         return worker.result(AnswerResult, hear)
     finally:
         line.clear()
-        if last and not last.endswith("\n"):
-            write("\n")
+        end_line()
 
 
 def _reading(now: PromptProgress) -> str:
@@ -123,6 +135,11 @@ def _document(found: AnswerResult, memory: int) -> dict[str, Any]:
             "draft": {"cached": stats.draft_cached, "decoded": stats.draft_prefill},
         },
         "peak_memory_bytes": memory,
+        "calls": [
+            {"name": one.more["name"], "arguments": one.more["arguments"], "result": one.content}
+            for one in found.steps
+            if one.role is Role.TOOL
+        ],
         "settings": found.settings,
         "notices": found.notices,
     }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from localspec.loading.load_request import LoadRequest
 
 if TYPE_CHECKING:
     from localspec.chat.history.tree import StoredConversation
+    from localspec.cli.answers.allowed_tools import AllowedTools
 
 
 class QuestionCommand(GroupedCommand):
@@ -58,6 +60,24 @@ class QuestionCommand(GroupedCommand):
     show_default=True,
     help="Keep question and answer: `localspec logs` shows them, --continue goes on.",
 )
+@option(
+    "--mcp",
+    plain_text,
+    "Let the model call tools of this MCP server, which `/mcp add` in the chat has added; may be"
+    " repeated.",
+    "NAME",
+    multiple=True,
+    show_default=False,
+)
+@option(
+    "--allow-tool",
+    plain_text,
+    "Run this tool when the model calls it. Without, only those run that the chat may always run."
+    " May be repeated.",
+    "NAME",
+    multiple=True,
+    show_default=False,
+)
 @REPEAT_STOP
 @click.option("--stats", is_flag=True, help="Print the figures to standard error afterwards.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
@@ -75,6 +95,8 @@ def command(
     prompt: str | None,
     latest: bool,
     log: bool,
+    mcp: tuple[str, ...],
+    allow_tool: tuple[str, ...],
     repeat_stop: bool,
     stats: bool,
     as_json: bool,
@@ -97,22 +119,42 @@ def command(
     before = None
     if latest:
         before, options = _latest(options)
+    if allow_tool and not mcp:
+        raise click.UsageError("--allow-tool needs a server: give --mcp NAME too.")
     # Late: `run --help` needs no engine. It imports and loads while this process imports the rest.
     from localspec.process.engine_client import JobClient  # noqa: PLC0415
 
-    with closing(JobClient()) as worker:
+    with closing(JobClient()) as worker, _tools(mcp, allow_tool) as tools:
         from localspec.process.jobs import AnswerJob  # noqa: PLC0415
 
         said = [node.message for node in before.tree.path()] if before is not None else []
         path = None if trace is None else str(trace)
-        worker.begin(AnswerJob(options, text, path, tuple(said)))
+        offered = (tools.offer.described, tools.offer.search) if tools else ((), ())
+        worker.begin(AnswerJob(options, text, path, tuple(said), *offered))
         from localspec.cli import stored_conversations  # noqa: PLC0415
         from localspec.cli.answers.answer_output import print_answer  # noqa: PLC0415
 
         keep = partial(stored_conversations.keep, text, before=before) if log else None
-        printed = partial(print_answer, worker, stats=stats, as_json=as_json, keep=keep)
+        call = tools.results if tools else None
+        printed = partial(print_answer, worker, stats=stats, as_json=as_json, keep=keep, call=call)
         if interruptible(printed, worker.stop):
             raise Cancelled
+
+
+@contextmanager
+def _tools(servers: Sequence[str], allowed: Sequence[str]) -> Iterator[AllowedTools | None]:
+    """The tools of these servers; None for none.
+
+    Raises:
+        UsageError: a server or a tool cannot be used.
+    """
+    if not servers:
+        yield None
+        return
+    from localspec.cli.answers.allowed_tools import AllowedTools  # noqa: PLC0415
+
+    with closing(AllowedTools(servers, allowed)) as tools:
+        yield tools
 
 
 def _latest(options: LoadRequest) -> tuple[StoredConversation, LoadRequest]:

@@ -173,6 +173,13 @@ def draft(app: CommandContext, argument: str) -> None:
         app.pairs.drafts()
 
 
+def mcp(app: CommandContext, argument: str) -> None:
+    """Add, list, remove or switch MCP servers."""
+    from localspec.ui.tools.mcp_command import mcp as do  # noqa: PLC0415 - few chats have servers
+
+    do(app.tools, argument)
+
+
 def forget(app: CommandContext, _argument: str) -> None:
     """Delete what lookup copies of earlier conversations."""
     try:

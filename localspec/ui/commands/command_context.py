@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from localspec.ui.pairs.pair_manager import PairManager
     from localspec.ui.panel.dashboard import Dashboard
     from localspec.ui.status_lines import StatusLine
+    from localspec.ui.tools.tool_servers import ToolServers
     from localspec.ui.transcript.transcript import Transcript
 
 
@@ -48,6 +49,10 @@ class CommandContext(Protocol):
     @property
     def measuring(self) -> MeasuringJobs:
         """The jobs that measure the pair, made on first use."""
+
+    @property
+    def tools(self) -> ToolServers:
+        """The MCP servers, made on first use."""
 
     @property
     def offers_pair(self) -> bool:

@@ -202,6 +202,13 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
         "forget", "", "delete what lookup copies of earlier conversations", actions.forget,
     ),
     Command(
+        "mcp", "[add|list|remove|on|off …]",
+        "MCP servers, whose tools a model may call: add NAME COMMAND …|URL, list, remove NAME,"
+        " on or off NAME [TOOL]",
+        actions.mcp,
+        words=lambda _: ["add ", "list", "remove ", "on ", "off "],
+    ),
+    Command(
         "tune", "", "measure thoroughly what this pair costs here",
         lambda app, _: app.measuring.tune(), when=IDLE,
     ),

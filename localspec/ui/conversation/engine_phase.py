@@ -17,6 +17,7 @@ class EnginePhase(Enum):
     LOADING = "loading …", "Esc cancels", "the models are still being loaded"
     READY = "ready", "", ""
     ANSWERING = "answering …", "Esc stops", "an answer is running: Esc stops it"
+    CALLING = "a tool is called …", "Esc stops", "a tool is called: Esc stops it"
     STOPPING = "stopping …", "", "the answer is being stopped"
     CHANGING = "one moment …", "", "one moment"
     UNUSABLE = (
@@ -41,7 +42,7 @@ class EnginePhase(Enum):
 
 ANY_TIME = frozenset(EnginePhase)
 IDLE = frozenset({EnginePhase.READY})
-ANSWER = frozenset({EnginePhase.ANSWERING, EnginePhase.STOPPING})
+ANSWER = frozenset({EnginePhase.ANSWERING, EnginePhase.CALLING, EnginePhase.STOPPING})
 LOADED = IDLE | ANSWER | {EnginePhase.CHANGING}
 GONE = frozenset({EnginePhase.DEAD, EnginePhase.ASLEEP})  # Enter loads the models again
 LOADABLE = IDLE | GONE | {EnginePhase.UNUSABLE}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.figures.figures import figures_of
@@ -16,6 +16,7 @@ from localspec.process.engine_client import EngineClient
 from localspec.process.messages import (
     Compact,
     CompareAnswers,
+    GoOn,
     OpenConversation,
     Regenerate,
     Request,
@@ -29,6 +30,19 @@ from localspec.ui.transcript.items import Answer
 from localspec.ui.transcript.transcript import Transcript
 
 
+class CallRunner(Protocol):
+    """Runs the calls of tools that answers end with."""
+
+    def begin(self, answer: Message) -> bool:
+        """Begin to run the calls of an answer; False if it has none.
+
+        Once all have results, `TurnController.go_on` follows.
+        """
+
+    def stop(self) -> None:
+        """Stop what has begun; the turn is over."""
+
+
 @dataclass(eq=False, repr=False)
 class TurnController:
     """Has the engine answer, and puts the result into the record and on the screen.
@@ -39,6 +53,7 @@ class TurnController:
         phase_changed: called when the phase changes, or the purpose of the input.
         phase: what the engine is doing; `enter` another.
         editing: the node of the question that is being edited, None for a new one.
+        runner: runs the tools that answers call; None for none.
     """
 
     phase_changed: Callable[[], None]
@@ -51,9 +66,12 @@ class TurnController:
     status: StatusLine
     phase: EnginePhase = EnginePhase.LOADING
     editing: str | None = None
+    runner: CallRunner | None = None
     _asked: str = ""
     _instead_of: str | None = None  # the question that the running one is a version of
     _replaced: Answer | None = None
+    _returning: bool = False  # the answer goes on after results of tools
+    _folded: bool = False  # what followed the calls of the replaced answer is not on the screen
     _summing: bool = False
     _then: Callable[[], None] | None = None
     _unsent: str = ""  # the input as it was before an earlier question was edited
@@ -146,12 +164,24 @@ class TurnController:
         self.stream.begin(item)
         self.engine.ask(text, earlier, self.record.stored_as)
 
+    def go_on(self, results: Sequence[Message]) -> None:
+        """Have the model answer on after the results of the calls that it made last."""
+        self.enter(EnginePhase.ANSWERING)
+        self.engine.reserve()
+        *places, answer = map(self.record.place, self.record.go_on(results, self._settings()))
+        item = self.transcript.go_on(zip(results, places, strict=True))
+        item.place = answer
+        self._numbers[answer.node] = self.engine.turn
+        self._asked, self._returning = "", True
+        self.stream.begin(item)
+        self.engine.begin(GoOn(tuple(results)))
+
     def regenerate(self) -> None:
         """Answer the last message again."""
-        last = self.transcript.last_answer()
-        if last is None:
+        if self.transcript.last_answer() is None:
             self.status.flash("there is no answer yet")
         elif self.reserve():
+            last = self._first_answer()
             self._replaced, answer = last, self.transcript.answer_again(last)
             (node,) = self.record.begin(None, self._settings())
             answer.place = self.record.place(node)
@@ -159,6 +189,20 @@ class TurnController:
             self._asked = ""
             self.stream.begin(answer)
             self.engine.begin(Regenerate())
+
+    def _first_answer(self) -> Answer:
+        """The first answer to the last question; what followed its calls leaves the screen."""
+        question = self.record.question_before(None)
+        since = [node.id for node in self.record.nodes()]
+        if question is not None:
+            since = since[since.index(question.id) + 1 :]
+        self._folded = len(since) > 1
+        if self._folded:
+            self.transcript.cut(since[1])
+        last = self.transcript.last_answer()
+        if last is None:
+            raise AssertionError("an answer that is not on the screen")
+        return last
 
     def compact(self) -> None:
         """Ask for a summary, which replaces the conversation as another version."""
@@ -174,8 +218,11 @@ class TurnController:
         self.engine.begin(CompareAnswers(text, tuple(before)))
 
     def stop(self) -> None:
-        """Ask the running answer to end; the screen answers at once."""
-        if self.phase is EnginePhase.ANSWERING:
+        """Ask the running answer, or call of a tool, to end; the screen answers at once."""
+        if self.phase is EnginePhase.CALLING and self.runner is not None:
+            self.runner.stop()
+            self.enter(EnginePhase.READY)
+        elif self.phase is EnginePhase.ANSWERING:
             self.enter(EnginePhase.STOPPING)
             self.engine.stop()
 
@@ -298,10 +345,19 @@ class TurnController:
         else:
             self._answered(error, said)
         self._replaced = self._instead_of = None
+        self._returning = False
         self.stream.close()
+        if self.phase is EnginePhase.READY and error is None and self._calls(said):
+            self.enter(EnginePhase.CALLING)
+
+    def _calls(self, said: Sequence[Message]) -> bool:
+        """Begin to run the calls of the answer that has ended; False if it has none."""
+        return self.runner is not None and bool(said) and self.runner.begin(said[-1])
 
     def died(self, error: Exception) -> None:
         """Keep what the engine said before it was lost."""
+        if self.phase is EnginePhase.CALLING:
+            self.stop()
         if self.busy:
             self.stream.flush()
             heard = tuple(self.stream.heard)
@@ -333,15 +389,18 @@ class TurnController:
             figures.update(answer.thought.figures())
         kept = said[-1] if said and said[-1].role is Role.ASSISTANT else None
         pair = self.record.pair
-        self.record.end(kept, {**figures, "pair": pair.name, "draft": pair.draft})
+        results = [one for one in said if one.role is Role.TOOL]
+        self.record.end(kept, {**figures, "pair": pair.name, "draft": pair.draft}, results)
         if answer is not None:
             self.transcript.finish(answer, figures, end.reason if end else None)
             if self._replaced is not None and not answer.text:
                 # As in the session, an answer that never began replaces nothing.
                 self.transcript.put_back(answer, self._replaced)
                 answer = None
-        if kept is None and self._instead_of is not None:
-            # An edited question got no answer: the conversation stays as it was.
+                if self._folded:
+                    self.show_conversation()
+        if kept is None and (self._instead_of is not None or self._returning):
+            # An edited question, or a tool, got no answer: the conversation stays as it was.
             self.prompt.give_back(as_typed(self._asked))
             self.reopen(notice=": ".join(in_words(error)) if error is not None else "")
         elif error is not None:

@@ -68,6 +68,7 @@ WORDS = {
     "import": "load open file markdown json",
     "compact": "summary summarise shorten context full",
     "forget": "past copies lookup privacy erase earlier conversations",
+    "mcp": "tools servers plugins functions agents calls context protocol",
     "clear": "chat conversation start over forget",
     "quit": "leave close end",
     "theme": "colours colors dark light appearance",

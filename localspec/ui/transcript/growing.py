@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from textual.content import Content
@@ -147,10 +147,11 @@ class Thought:
 
     Args:
         dialect: how the model marks it.
+        tools: those that the model may call, as for `Dialect.reader`; calls are left out.
     """
 
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
+    def __init__(self, dialect: Dialect, tools: Sequence[Any] | None = ()) -> None:
+        self._dialect, self._tools = dialect, tools
         self._reader = self._new()
         self._text = ""
         self._began: float | None = None
@@ -164,7 +165,7 @@ class Thought:
         self._text = ""
 
     def _new(self) -> OriginReader:
-        return OriginReader(self._dialect.reader((), exact=True))
+        return OriginReader(self._dialect.reader(self._tools, exact=True))
 
     def show(self, shown: bool) -> None:
         """Open or fold it."""

@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.strip import Strip
 
 from localspec import formats
+from localspec.chat.conversation import Message
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Span
 from localspec.chat.figures.benefit import guessed
@@ -178,6 +179,40 @@ class Question(ConversationItem):
             ]
 
 
+class ToolReturn(ConversationItem):
+    """A call of a tool and its result, folded to one line.
+
+    Args:
+        result: made by `tool_result`.
+        opened: show the result.
+    """
+
+    def __init__(
+        self, result: Message, place: MessageVersion | None = None, *, opened: bool = False
+    ) -> None:
+        super().__init__(place)
+        self._result = result
+        self._opened = opened
+
+    def show_thoughts(self, shown: bool) -> None:
+        """Open or fold the result, as an answer's thoughts."""
+        self._opened = shown
+        self.forget()
+
+    def _lay_out(self, width: int) -> Iterator[list[Content]]:
+        more, text = self._result.more, self._result.content
+        call = one_line(f"{more.get('name', 'tool')} {more.get('arguments', '')}", 160)
+        lines = text.count("\n") + 1
+        size = f"{lines:,} lines" if lines > 1 else one_line(text, 60)
+        sign = "▾" if self._opened else "▸"
+        head = Content.assemble((f"{sign} ", "bold $text-accent"), call, (f"  {size}", MUTED))
+        yield _wrapped(head, Content(""), _INDENT, width)
+        if self._opened:
+            bar = Content.styled("┊ ", MUTED)
+            for part in divided(_shortened(text, _SHOWN_OF_QUESTION)):
+                yield _wrapped(Content.styled(part, MUTED), bar, bar, width)
+
+
 class Notice(ConversationItem):
     """A message of the app itself, in place; an error looks like one also without colour."""
 
@@ -237,6 +272,7 @@ class Answer(ConversationItem):
         spans: text that is already there (a conversation opened again).
         by_origin: show who proposed what instead of Markdown; thoughts are not folded then.
         dialect: how the model marks its thoughts.
+        tools: those that the model may call, as for `Dialect.reader`; calls are left out.
 
     Attributes:
         thought: what the model thought before.
@@ -248,10 +284,11 @@ class Answer(ConversationItem):
         *,
         by_origin: bool = False,
         dialect: Dialect | None = None,
+        tools: Sequence[Any] | None = (),
     ) -> None:
         super().__init__()
-        self._dialect = dialect or Dialect()
-        self.thought = Thought(self._dialect)
+        self._dialect, self._tools = dialect or Dialect(), tools
+        self.thought = Thought(self._dialect, tools)
         self._spans: list[Span] = [span for span in spans if span.text]
         self._by_origin = by_origin
         self._ended = False
@@ -271,7 +308,7 @@ class Answer(ConversationItem):
     @property
     def said(self) -> str:
         """The text without the thoughts, for copying."""
-        thought = Thought(self._dialect)
+        thought = Thought(self._dialect, self._tools)
         spans, _ = thought.take(self._spans, 0)
         return safe("".join(span.text for span in (*spans, *thought.flush())))
 

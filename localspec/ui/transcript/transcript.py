@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from textual import events
 from textual.content import Content
@@ -24,7 +24,7 @@ from textual.timer import Timer
 from textual.visual import Visual
 from textual.widget import Widget
 
-from localspec.chat.conversation import Message
+from localspec.chat.conversation import Message, tools_called
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, Span
 from localspec.chat.figures.figures import AnswerFigures
@@ -37,6 +37,7 @@ from localspec.ui.transcript.items import (
     ConversationItem,
     Notice,
     Question,
+    ToolReturn,
     Welcome,
 )
 from localspec.ui.widgets import LineWidget, PlainScrollBar
@@ -63,6 +64,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self.by_origin = False
         self.thoughts_shown = False
         self._dialect = Dialect()
+        self.tools: Sequence[Any] = ()  # those that the model may call
         self.items: list[ConversationItem] = []
         self._older: list[Shown] = []
         self._above = 0  # how many items stand above the messages
@@ -105,18 +107,27 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
 
     def _add_older(self, count: int = BATCH) -> None:
         """Put `count` older messages above the shown ones."""
+        while count < len(self._older) and self._older[-count][0].role == "tool":
+            count += 1  # an answer and the results of its calls stay together
         batch, self._older = self._older[-count:], self._older[:-count]
         del self.items[self._above : self._above + self._more]
         items: list[ConversationItem] = []
-        for message, place, figures in batch:
+        results: list[Message] = []
+        for message, place, figures in reversed(batch):
+            if message.role == "tool":
+                items.append(ToolReturn(message, place, opened=self.thoughts_shown))
+                results.append(message)
+                continue
             if message.role == "user":
                 items.append(Question(message.content, place, opened=self.thoughts_shown))
             elif message.role == "assistant":
                 said = message.spans or [Span(message.content, Origin.TARGET)]
-                answer = self._new_answer(said)
+                answer = self._new_answer(said, tools_called(results))
                 answer.place = place
                 answer.finish(figures, message.finish)
                 items.append(answer)
+            results = []
+        items.reverse()
         self._more = 1 if self._older else 0
         if self._more:
             items.insert(0, Notice(f"{len(self._older):,} earlier messages: scroll up"))
@@ -155,7 +166,13 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self._above = min(self._above, len(self.items))
         self._measure(0)
         self._add(Question(text, place, opened=self.thoughts_shown))
-        return self._add(self._new_answer())
+        return self._add(self._new_answer((), self.tools))
+
+    def go_on(self, results: Iterable[tuple[Message, MessageVersion]]) -> Answer:
+        """Show the results of calls, and return the item for the answer after them."""
+        for result, place in results:
+            self._add(ToolReturn(result, place, opened=self.thoughts_shown))
+        return self._add(self._new_answer((), self.tools))
 
     def find(self, node: str) -> ConversationItem | None:
         """The item that shows a node; adds older messages until it is there."""
@@ -195,7 +212,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         question, since = self.items[first:index], self.items[index + 1 :]
         self.items[first:] = [*since, *question]
         self._measure(first)
-        return self._add(self._new_answer())
+        return self._add(self._new_answer((), self.tools))
 
     def put_back(self, fresh: Answer, old: Answer) -> None:
         """Put the old answer back in place of a fresh one that never began."""
@@ -256,12 +273,12 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         """Open or fold thoughts and attached files everywhere, also in later messages."""
         self.thoughts_shown = shown
         for item in self.items:
-            if isinstance(item, Answer | Question):
+            if isinstance(item, Answer | Question | ToolReturn):
                 item.show_thoughts(shown)
         self._measure(0)
 
-    def _new_answer(self, spans: Iterable[Span] = ()) -> Answer:
-        answer = Answer(spans, by_origin=self.by_origin, dialect=self._dialect)
+    def _new_answer(self, spans: Iterable[Span] = (), tools: Sequence[Any] | None = ()) -> Answer:
+        answer = Answer(spans, by_origin=self.by_origin, dialect=self._dialect, tools=tools)
         answer.show_thoughts(self.thoughts_shown)
         return answer
 

@@ -1,0 +1,119 @@
+"""Tools for `localspec run`: those that the command line or the chat has allowed."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+from collections.abc import Sequence
+
+from localspec.chat.conversation import Message, tool_result
+from localspec.cli.standard_streams import warn
+from localspec.errors import LocalspecError, UsageError
+from localspec.pairs.disk.folders import config_folder, data_folder
+from localspec.tools import permissions, server_settings
+from localspec.tools.permissions import Permissions
+from localspec.tools.server_settings import ServersFile
+from localspec.tools.tool_definitions import ToolDefinition
+from localspec.tools.tool_messages import CallDone, ServerGone, ServerReady, ToolReply
+from localspec.tools.tool_offer import RunnableCall, ToolOffer, overdone
+from localspec.tools.tool_process import ToolProcess
+
+
+class AllowedTools:
+    """Servers that run until `close`, and the tools of theirs that may run unasked.
+
+    Args:
+        servers: their names in the user's file.
+        allowed: the names of tools that may run: a tool's own, or ``SERVER: TOOL``.
+
+    Attributes:
+        offer: all tools of these servers, as the model knows them.
+
+    Raises:
+        UsageError: a server cannot be used, or offers no tool of an allowed name; or the SDK is
+            missing.
+    """
+
+    def __init__(self, servers: Sequence[str], allowed: Sequence[str]) -> None:
+        known = ServersFile(config_folder() / server_settings.FILE).servers()
+        missing = next((name for name in servers if name not in known), None)
+        if missing is not None:
+            there = ", ".join(known) or "none"
+            raise UsageError(
+                f"there is no MCP server {missing}: there is {there}",
+                "/mcp add in the chat adds one.",
+            )
+        self._settings = {name: known[name] for name in servers}
+        self._permissions = Permissions(data_folder() / permissions.FILE)
+        self._allowed = frozenset(allowed)
+        self._before: list[tuple[str, str]] = []
+        self._replies: queue.SimpleQueue[ToolReply] = queue.SimpleQueue()
+        self._process = ToolProcess(self._replies.put)
+        try:
+            self.offer = ToolOffer(self._started())
+            names = {one for tool in self.offer.tools.values() for one in (tool.name, tool.shown)}
+            wrong = next((name for name in allowed if name not in names), None)
+            if wrong is not None:
+                there = ", ".join(tool.name for tool in self.offer.tools.values())
+                raise UsageError(f"no server offers a tool {wrong}", f"There is {there}.")
+        except BaseException:
+            self.close()
+            raise
+
+    def _started(self) -> list[ToolDefinition]:
+        """Start the servers, and wait for what they offer."""
+        for name, settings in self._settings.items():
+            self._process.start(name, settings.expanded(name, os.environ))
+        found: dict[str, tuple[ToolDefinition, ...]] = {}
+        while len(found) < len(self._settings):
+            match self._replies.get():
+                case ServerReady(name, tools, problems):
+                    for problem in problems:
+                        warn(problem)
+                    off = self._settings[name].disabled_tools
+                    found[name] = tuple(tool for tool in tools if tool.name not in off)
+                case ServerGone(name, why, again) if not again:
+                    raise UsageError(
+                        f"the MCP server {name} cannot be used: {why}", "Check its settings."
+                    )
+        return [tool for name in self._settings for tool in found[name]]
+
+    def results(self, calls: Sequence[tuple[str, str]]) -> list[Message]:
+        """The results of calls, given as names and arguments in JSON.
+
+        Raises:
+            LocalspecError: the model only calls tools, again and again.
+        """
+        found = []
+        for call in calls:
+            if why := overdone(self._before, call):
+                raise LocalspecError(why, "Ask in other words, or another model.")
+            self._before.append(call)
+            found.append(tool_result(self._answered(*call), *call))
+        return found
+
+    def _answered(self, name: str, arguments: str) -> str:
+        meaning = self.offer.meaning(name, json.loads(arguments))
+        if isinstance(meaning, str):
+            return meaning
+        if not self._may_run(meaning.tool):
+            warn(f"{meaning.tool.shown} was not run: --allow-tool {meaning.tool.name} allows it")
+            return "This tool is not allowed: do without it."
+        done = self._run(meaning)
+        return f"Error: {done.text}" if done.failed else done.text
+
+    def _may_run(self, tool: ToolDefinition) -> bool:
+        if not self._allowed.isdisjoint((tool.name, tool.shown)):
+            return True
+        return self._permissions.allowed(self._settings[tool.server], tool)
+
+    def _run(self, call: RunnableCall) -> CallDone:
+        tool = call.tool
+        within = self._settings[tool.server].timeout
+        return self._process.call(tool.server, tool.name, call.arguments, within).result()
+
+    def close(self) -> None:
+        """End the servers."""
+        self._process.shut_down()
+        self._process.join()

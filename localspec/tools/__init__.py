@@ -1,0 +1,1 @@
+"""Tools of MCP servers: the servers' settings, their processes, what is offered and allowed."""

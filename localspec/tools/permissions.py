@@ -1,0 +1,74 @@
+"""Which tools may run without being asked for: each yes is bound to what the user saw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from localspec import private
+from localspec.tools.server_settings import ServerSettings
+from localspec.tools.tool_definitions import ToolDefinition, difference
+
+FILE = "tool_permissions.json"
+
+
+class GrantedTool(Struct, frozen=True):
+    """A tool that may always run.
+
+    Attributes:
+        server: the identity of its server's settings when it was allowed.
+        tool: the identity of its definition then.
+    """
+
+    server: dict[str, Any]
+    tool: dict[str, Any]
+
+
+class Permissions:
+    """The tools that may always run, in a file that only the user may read.
+
+    A yes holds for one server with one command, and for one definition of the tool: its name,
+    title, description, schemas and annotations. Where any of these has changed, there is no yes.
+
+    Args:
+        path: the file; a damaged one counts as empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def allowed(self, settings: ServerSettings, tool: ToolDefinition) -> bool:
+        """Whether the tool may run without being asked for."""
+        return self._read().get(tool.shown) == _now(settings, tool)
+
+    def changes(self, settings: ServerSettings, tool: ToolDefinition) -> str:
+        """What has changed since the tool was allowed, line by line; empty if it never was."""
+        before, now = self._read().get(tool.shown), _now(settings, tool)
+        if before is None or before == now:
+            return ""
+        found = (difference(before.server, now.server), difference(before.tool, now.tool))
+        return "\n".join(part for part in found if part)
+
+    def allow(self, settings: ServerSettings, tool: ToolDefinition) -> None:
+        """Let the tool run from now on.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        private.write_json(self._path, self._read() | {tool.shown: _now(settings, tool)})
+
+    def forget(self, server: str) -> None:
+        """Withdraw every yes for the tools of a server; raises as `allow`."""
+        known = self._read()
+        kept = {shown: one for shown, one in known.items() if not shown.startswith(f"{server}: ")}
+        if kept != known:
+            private.write_json(self._path, kept)
+
+    def _read(self) -> dict[str, GrantedTool]:
+        return private.read_json(self._path, dict[str, GrantedTool]) or {}
+
+
+def _now(settings: ServerSettings, tool: ToolDefinition) -> GrantedTool:
+    return GrantedTool(settings.identity(), tool.identity())

@@ -1,0 +1,267 @@
+"""A connection to one server, from its start to its end, in one task."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import mcp_types
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+
+from localspec.errors import LocalspecError
+from localspec.safe_text import one_line, reason
+from localspec.tools.child_transport import ChildServer
+from localspec.tools.server_settings import ServerSettings
+from localspec.tools.tool_definitions import MOST_TOOLS, checked
+from localspec.tools.tool_messages import CallDone, CallTool, ServerGone, ServerReady, ToolReply
+from localspec.tools.tool_results import text_of
+
+_MOST_PAGES = 32
+_LIST_AGAIN_S = 1.0  # a list is not read more often, however often it is said to have changed
+_STREAM_S = 300.0  # a stream of events may be silent for so long
+_LARGEST_RESPONSE = 32 << 20  # bytes of one HTTP response
+
+
+class ServerConnection:
+    """Keeps a server connected until `stop`; starts it once more if it ends by itself.
+
+    All methods are for one event loop.
+
+    Args:
+        name: the server's.
+        settings: expanded.
+        mark: begins the mark of every run of the server.
+        tell: gets what happens.
+    """
+
+    def __init__(
+        self, name: str, settings: ServerSettings, mark: str, tell: Callable[[ToolReply], object]
+    ) -> None:
+        self._name, self._settings, self._mark, self._tell = name, settings, mark, tell
+        self._client: Client | None = None
+        self._child: ChildServer | None = None
+        self._connecting: asyncio.Timeout | None = None
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        # The SDK's contexts must be left in the task that entered them.
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the server, and wait for its end."""
+        self._stopping.set()
+        if self._connecting is not None:
+            self._connecting.reschedule(asyncio.get_running_loop().time())
+        await asyncio.wait([self._task])
+
+    def call(self, asked: CallTool) -> None:
+        """Run a tool; `CallDone` follows."""
+        task = asyncio.create_task(self._call(asked))
+        self._calls[asked.number] = task
+        task.add_done_callback(lambda _: self._calls.pop(asked.number, None))
+
+    def cancel(self, number: int) -> None:
+        """Stop a call, if it is one of this server's."""
+        if number in self._calls:
+            self._calls[number].cancel()
+
+    # The task
+
+    async def _run(self) -> None:
+        mode = self._settings.mode
+        for again in (True, False):
+            ready = False
+            try:
+                async with self._connected(mode) as (client, gone):
+                    await self._list(client)
+                    self._client, ready = client, True
+                    await self._attend(client, gone)
+                why = "it ended by itself"
+            except Exception as error:
+                why = _why(error, self._settings.timeout)
+            finally:
+                self._client = self._connecting = None
+                for task in list(self._calls.values()):
+                    task.cancel()
+            if self._stopping.is_set():
+                return
+            self._tell(ServerGone(self._name, self._with_last_words(why), again=again))
+            mode = mode if ready else "legacy"  # which some servers need
+
+    def _with_last_words(self, why: str) -> str:
+        words = self._child.last_words if self._child is not None else ""
+        return f"{why}: {words}" if words else why
+
+    @asynccontextmanager
+    async def _connected(self, mode: str) -> AsyncIterator[tuple[Client, asyncio.Event]]:
+        """Connect, within the server's timeout; the event is set once the server is gone."""
+        settings, gone = self._settings, asyncio.Event()
+        async with AsyncExitStack() as stack:
+            if settings.url:
+                http = httpx2.AsyncClient(
+                    headers=settings.headers,
+                    timeout=httpx2.Timeout(settings.timeout, read=_STREAM_S),
+                    transport=_BoundedTransport(),
+                )
+                await stack.enter_async_context(http)
+                streams = streamable_http_client(settings.url, http_client=http)
+            else:
+                self._child = ChildServer(settings, f"{self._mark}.{uuid4().hex}")
+                gone, streams = self._child.gone, self._child.streams()
+            client = Client(
+                streams,
+                mode=mode,
+                read_timeout_seconds=settings.timeout,
+                message_handler=self._heard,
+                client_info=mcp_types.Implementation(name="localspec", version=_version()),
+                cache=None,
+            )
+            async with asyncio.timeout(settings.timeout) as self._connecting:
+                await stack.enter_async_context(client)
+            self._connecting = None
+            yield client, gone
+
+    async def _attend(self, client: Client, gone: asyncio.Event) -> None:
+        """Until the server is gone or to be stopped, list its tools again when they change."""
+        listening = asyncio.create_task(self._listen(client))
+        try:
+            while True:
+                self._changed.clear()
+                if await _first(gone, self._stopping, self._changed) is not self._changed:
+                    return
+                await self._list(client)
+                await _first(gone, self._stopping, within=_LIST_AGAIN_S)
+        finally:
+            listening.cancel()
+            await asyncio.wait([listening])
+
+    async def _heard(self, message: object) -> None:
+        """A server before 2026-07-28 says so when its tools have changed."""
+        if isinstance(message, mcp_types.ToolListChangedNotification):
+            self._changed.set()
+
+    async def _listen(self, client: Client) -> None:
+        """A later server says so to those that listen."""
+        with suppress(Exception):  # it does not offer this, or has ended
+            async with client.listen(tools_list_changed=True) as events:
+                async for _ in events:
+                    self._changed.set()
+
+    async def _list(self, client: Client) -> None:
+        """Tell which tools the server offers."""
+        offered: list[dict[str, Any]] = []
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            offered += map(_plain, page.tools)
+            cursor = page.next_cursor
+            if not cursor or len(offered) > MOST_TOOLS:
+                break
+        tools, problems = checked(self._name, offered)
+        self._tell(ServerReady(self._name, tools, problems))
+
+    # Calls
+
+    async def _call(self, asked: CallTool) -> None:
+        try:
+            text, failed = await self._result(asked)
+        except asyncio.CancelledError:
+            text, failed = "the call was stopped, or the server ended", True
+        except Exception as error:
+            text, failed = _why(error, self._settings.timeout), True
+        self._tell(CallDone(asked.number, text, failed))
+
+    async def _result(self, asked: CallTool) -> tuple[str, bool]:
+        if self._client is None:
+            return "the server is not connected", True
+        # `Client.call_tool` would check the result against a schema of the server, whose patterns
+        # may take for ever; and it would answer the server's own questions.
+        params = mcp_types.CallToolRequestParams(
+            name=asked.tool, arguments=json.loads(asked.arguments)
+        )
+        result = await self._client.session.send_request(
+            mcp_types.CallToolRequest(params=params),
+            mcp_types.CallToolResult,
+            request_read_timeout_seconds=self._settings.timeout,
+        )
+        return text_of(result), bool(result.is_error)
+
+
+async def _first(*events: asyncio.Event, within: float | None = None) -> asyncio.Event | None:
+    """Wait for one of several events, `within` seconds; None if none was set."""
+    tasks = {asyncio.create_task(event.wait()): event for event in events}
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return next((event for task, event in tasks.items() if task in done), None)
+
+
+def _plain(tool: mcp_types.Tool) -> dict[str, Any]:
+    hints = tool.annotations.model_dump(exclude_none=True) if tool.annotations else None
+    return {
+        "name": tool.name,
+        "title": tool.title,
+        "description": tool.description,
+        "parameters": tool.input_schema,
+        "output": tool.output_schema,
+        "annotations": hints,
+    }
+
+
+def _why(error: BaseException, timeout: float) -> str:
+    """What went wrong, to follow the name of a server or a tool."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    match error:
+        case TimeoutError():
+            return f"it did not answer within {timeout:g} s"
+        case LocalspecError():
+            return f"{error.message}. {error.remedy}"
+        case MCPError():
+            return one_line(error.message, 400) or "it refused without a reason"
+        case httpx2.HTTPError():
+            return f"it cannot be reached: {reason(error)}"
+        case ValueError():
+            return "its answer has another form than the protocol's"
+    return f"{type(error).__name__}: {reason(error)}"
+
+
+def _version() -> str:
+    from importlib.metadata import version  # noqa: PLC0415 - takes a moment
+
+    return version("localspec")
+
+
+class _BoundedTransport(httpx2.AsyncHTTPTransport):
+    """Ends a response that has more bytes than any result may have."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request; reading its response may raise `httpx2.ReadError`."""
+        response = await super().handle_async_request(request)
+        if isinstance(response.stream, httpx2.AsyncByteStream):
+            response.stream = _BoundedStream(response.stream)
+        return response
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = _LARGEST_RESPONSE
+        async for data in self._inner:
+            left -= len(data)
+            if left < 0:
+                raise httpx2.ReadError(f"it sent more than {_LARGEST_RESPONSE >> 20} MB")
+            yield data
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

@@ -1,0 +1,238 @@
+"""The settings of MCP servers, in the file form that other programs use (``mcpServers``).
+
+::
+
+    {"mcpServers": {
+        "files": {"command": "mcp-server-files", "args": ["/home/me/notes"]},
+        "issues": {"url": "https://example.org/mcp", "headers": {"X-Key": "${TOKEN}"}}
+    }}
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta, Struct, structs
+
+from localspec import private
+from localspec.errors import UsageError
+from localspec.safe_text import decoded, reason, safe
+
+FILE = "mcp.json"
+_SERVERS = "mcpServers"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+_LISTED = re.compile(r"\S(.{0,62}\S)?")  # in a file of another program
+_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_USUAL_TIMEOUT_S = 60.0
+
+
+class ServerSettings(Struct, frozen=True, omit_defaults=True):
+    """How one server is reached: a command to run, or a URL.
+
+    Attributes:
+        env: environment variables of the command, in addition to a few of the user's own.
+        cwd: the working folder of the command; empty for the present one.
+        headers: sent with every request to the URL.
+        disabled: the server is not started.
+        disabled_tools: the names of those that are not offered to the model.
+        timeout: seconds that connecting, and each call, may take.
+        mode: ``legacy`` for servers that fail at requests newer than 2026-07-28.
+    """
+
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    cwd: str = ""
+    url: str = ""
+    headers: dict[str, str] = {}
+    disabled: bool = False
+    disabled_tools: tuple[str, ...] = msgspec.field(default=(), name="disabledTools")
+    timeout: Annotated[float, Meta(gt=0, le=3600)] = _USUAL_TIMEOUT_S
+    mode: Literal["auto", "legacy"] = "auto"
+
+    @property
+    def shown(self) -> str:
+        """The command as a shell has it, or the URL."""
+        return self.url or shlex.join([self.command, *self.args])
+
+    def identity(self) -> dict[str, Any]:
+        """What a permission is bound to: everything but values that may be secret, and switches."""
+        return {
+            "command": self.command,
+            "args": list(self.args),
+            "env": sorted(self.env),
+            "cwd": self.cwd,
+            "url": self.url,
+            "headers": sorted(self.headers),
+        }
+
+    def expanded(self, name: str, environment: Mapping[str, str]) -> ServerSettings:
+        """These settings with ``${VARIABLE}`` replaced, for the start of the server alone.
+
+        ``${VARIABLE:-text}`` stands for the text where the variable is not set. Nothing is run.
+
+        Raises:
+            UsageError: a variable is not set, or the URL is none.
+        """
+
+        def value(match: re.Match[str]) -> str:
+            found = environment.get(match[1], match[2])
+            if found is None:
+                raise UsageError(
+                    f"the server {name} needs the environment variable {match[1]}",
+                    f"Set {match[1]}, then say /mcp on {name}.",
+                )
+            return found
+
+        def text(of: str) -> str:
+            return _VARIABLE.sub(value, of)
+
+        found = structs.replace(
+            self,
+            command=text(self.command),
+            args=tuple(text(one) for one in self.args),
+            env={key: text(one) for key, one in self.env.items()},
+            cwd=text(self.cwd),
+            url=text(self.url),
+            headers={key: text(one) for key, one in self.headers.items()},
+        )
+        if found.url:
+            _require_url(name, found.url)
+        return found
+
+
+def _require_url(name: str, url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        good = False
+    if not good:
+        raise UsageError(f"the server {name} has a URL that is none: {url}", "Use http or https.")
+
+
+def added(words: str) -> tuple[str, ServerSettings]:
+    """Read ``NAME [VARIABLE=VALUE …] COMMAND …`` or ``NAME URL``.
+
+    Raises:
+        UsageError: it is neither, or NAME has other characters than letters, digits, _ and -.
+    """
+    remedy = "Say /mcp add NAME COMMAND …, or /mcp add NAME URL."
+    try:
+        name, *rest = shlex.split(words)
+    except ValueError as error:
+        raise UsageError(f"this is no server: {reason(error)}", remedy) from None
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"a server cannot be named {name}", "Use up to 32 letters, digits, _ and -."
+        )
+    env = {}
+    while rest and (found := _ASSIGNMENT.fullmatch(rest[0])):
+        env[found[1]] = found[2]
+        del rest[0]
+    if not rest:
+        raise UsageError(f"the server {name} has no command", remedy)
+    if "://" in rest[0]:
+        if len(rest) > 1 or env:
+            raise UsageError("nothing may follow the URL of a server", remedy)
+        _require_url(name, rest[0])
+        return name, ServerSettings(url=rest[0])
+    return name, ServerSettings(command=rest[0], args=tuple(rest[1:]), env=env)
+
+
+class ServersFile:
+    """The file of the servers; it is read anew at every use, and changed one entry at a time.
+
+    What other programs have in it stays. Nobody but the user may read it.
+
+    Attributes:
+        path: where it is; it need not exist.
+        problems: the faults of the last reading, a sentence each.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems: list[str] = []
+
+    def servers(self) -> dict[str, ServerSettings]:
+        """All servers with valid settings, by name.
+
+        Raises:
+            UsageError: the file cannot be read, or is not JSON.
+        """
+        self.problems, found = [], {}
+        for name, entry in self._entries(self._document()).items():
+            try:
+                one = msgspec.convert(entry, ServerSettings)
+            except msgspec.ValidationError as error:
+                self.problems.append(f"{self.path.name}: the server {name} is left out: {error}")
+                continue
+            if not _LISTED.fullmatch(name) or safe(name) != name:
+                self.problems.append(f"{self.path.name}: no server can be named {name!r}")
+            elif bool(one.command) is bool(one.url):
+                self.problems.append(
+                    f"{self.path.name}: the server {name} is left out:"
+                    " it needs either a command or a url"
+                )
+            else:
+                found[name] = one
+        return found
+
+    def put(self, name: str, settings: ServerSettings) -> None:
+        """Add a server, or replace it.
+
+        Raises:
+            UsageError: as `servers`; also if the file cannot be written.
+        """
+        self._change(lambda entries: entries.update({name: msgspec.to_builtins(settings)}))
+
+    def switch(self, name: str, **changes: Any) -> None:
+        """Change some fields of a server, by their names in the file; raises as `put`."""
+
+        def change(entries: dict[str, Any]) -> None:
+            entries[name] = {**entries.get(name, {}), **changes}
+
+        self._change(change)
+
+    def remove(self, name: str) -> None:
+        """Remove a server; raises as `put`."""
+        self._change(lambda entries: entries.pop(name, None))
+
+    def _change(self, change: Callable[[dict[str, Any]], object]) -> None:
+        document = self._document()
+        entries = self._entries(document)
+        change(entries)
+        try:
+            private.write_json(self.path, {**document, _SERVERS: entries})
+        except OSError as error:
+            raise UsageError(
+                f"{self.path} cannot be written: {reason(error)}", "Check its permissions."
+            ) from None
+
+    def _document(self) -> dict[str, Any]:
+        if not self.path.exists():
+            return {}
+        try:
+            private.make_file(self.path)
+            found = msgspec.json.decode(decoded(self.path.read_bytes()))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError(f"{self.path} cannot be used: {reason(error)}", _MEND) from None
+        if not isinstance(found, dict):
+            raise UsageError(f"{self.path} is no JSON object", _MEND)
+        return found
+
+    def _entries(self, document: dict[str, Any]) -> dict[str, Any]:
+        found = document.get(_SERVERS, {})
+        if not isinstance(found, dict):
+            raise UsageError(f"{self.path}: {_SERVERS} is no JSON object", _MEND)
+        return dict(found)
+
+
+_MEND = "Mend the file, or move it away: it stays as it is."

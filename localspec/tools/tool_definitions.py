@@ -1,0 +1,130 @@
+"""Tools as their servers define them, made safe and bounded."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from localspec.safe_text import one_line, safe
+
+MOST_TOOLS = 256
+"""Tools that one server may offer."""
+
+_LONGEST_NAME = 128
+_LONGEST_DESCRIPTION = 4000
+_LARGEST_SCHEMA = 64 << 10  # bytes
+_DEEPEST = 32
+
+
+class ToolDefinition(Struct, frozen=True):
+    """A tool.
+
+    Attributes:
+        server: the name of its server.
+        name: as the server calls it.
+        parameters: the JSON schema of its arguments.
+        output: the JSON schema of its structured results; None for none.
+        annotations: hints of the server, which prove nothing.
+    """
+
+    server: str
+    name: str
+    title: str = ""
+    description: str = ""
+    parameters: dict[str, Any] = {}
+    output: dict[str, Any] | None = None
+    annotations: dict[str, Any] | None = None
+
+    @property
+    def shown(self) -> str:
+        """The server's name and the tool's own."""
+        return f"{self.server}: {self.name}"
+
+    def identity(self) -> dict[str, Any]:
+        """What a permission is bound to: the whole definition."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        del found["server"]
+        return found
+
+
+def checked(
+    server: str, offered: Iterable[Mapping[str, Any]]
+) -> tuple[tuple[ToolDefinition, ...], tuple[str, ...]]:
+    """The usable tools among those that a server offers, and a sentence for each that is left out.
+
+    Args:
+        server: its name.
+        offered: the fields of `ToolDefinition` but the first; the values may be anything that JSON
+            can hold.
+    """
+    found: dict[str, ToolDefinition] = {}
+    problems = []
+    for tool in offered:
+        name = str(tool["name"])
+        if why := _fault(name, tool, found):
+            problems.append(f"{server}: the tool {one_line(name, 60)!r} is left out: {why}")
+            continue
+        found[name] = ToolDefinition(
+            server,
+            name,
+            one_line(str(tool.get("title") or "")),
+            safe(str(tool.get("description") or ""))[:_LONGEST_DESCRIPTION],
+            _safe_value(tool.get("parameters") or {"type": "object", "properties": {}}),
+            _safe_value(tool.get("output")),
+            _safe_value(tool.get("annotations")),
+        )
+        if len(found) == MOST_TOOLS:
+            problems.append(f"{server}: it offers more than {MOST_TOOLS} tools: the first are used")
+            break
+    return tuple(found.values()), tuple(problems[:4])
+
+
+def _fault(name: str, tool: Mapping[str, Any], known: Mapping[str, ToolDefinition]) -> str:
+    """Why a tool cannot be used; empty if it can."""
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable() or safe(name) != name:
+        return "its name is empty, too long or has control characters"
+    if name in known:
+        return "its name stands twice"
+    for schema in (tool.get("parameters"), tool.get("output"), tool.get("annotations")):
+        if _depth(schema) > _DEEPEST:
+            return f"its schema is nested deeper than {_DEEPEST} levels"
+        try:
+            size = len(msgspec.msgpack.encode(_safe_value(schema)))
+        except OverflowError:
+            return "its schema has a number of more than 64 bits"
+        if size > _LARGEST_SCHEMA:
+            return f"its schema is larger than {_LARGEST_SCHEMA >> 10} KB"
+    return ""
+
+
+def _depth(value: object) -> int:
+    level: list[Any] = [value]
+    depth = 0
+    while (level := [one for one in level if isinstance(one, dict | list)]) and depth <= _DEEPEST:
+        depth += 1
+        level = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]
+    return depth
+
+
+def _safe_value(value: Any) -> Any:
+    """A JSON value with every text in it made safe."""
+    if isinstance(value, str):
+        return safe(value)
+    if isinstance(value, dict):
+        return {safe(str(key)): _safe_value(one) for key, one in value.items()}
+    return [_safe_value(one) for one in value] if isinstance(value, list) else value
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What has changed between two JSON objects, as lines with + and -."""
+    old, new = (
+        json.dumps(each, indent=1, sort_keys=True, ensure_ascii=False).splitlines()
+        for each in (before, now)
+    )
+    lines = list(difflib.unified_diff(old, new, n=0, lineterm=""))[2:]
+    return "\n".join(line for line in lines if not line.startswith("@@"))

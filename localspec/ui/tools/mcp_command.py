@@ -1,0 +1,94 @@
+"""The command ``/mcp``: add, list, remove and switch servers and their tools."""
+
+from __future__ import annotations
+
+from localspec import formats
+from localspec.errors import UsageError
+from localspec.safe_text import one_line
+from localspec.tools.server_settings import added
+from localspec.ui.tools.tool_servers import KnownServer, ToolServers
+
+_WAYS = "Say /mcp add NAME COMMAND …|URL, list, remove NAME, off NAME [TOOL] or on NAME [TOOL]."
+
+
+def mcp(servers: ToolServers, argument: str) -> None:
+    """Do what follows ``/mcp``.
+
+    Raises:
+        UsageError: it is no such command, or cannot be done.
+    """
+    word, _, rest = argument.partition(" ")
+    names = rest.split()
+    match word, names:
+        case "" | "list", []:
+            _list(servers)
+        case "add", [_, *_]:
+            _add(servers, rest)
+        case "remove", [name]:
+            servers.settings(name)
+            servers.stop(name)
+            servers.file.remove(name)
+            servers.permissions.forget(name)
+            _say(servers, f"the server {name} is removed")
+        case (("on" | "off"), [name]):
+            _switch(servers, name, on=word == "on")
+        case (("on" | "off"), [name, tool]):
+            servers.switch_tool(name, tool, on=word == "on")
+            _say(servers, f"{name}: {tool} is {word}")
+        case _:
+            raise UsageError(f"/mcp cannot do “{one_line(argument, 60)}”", _WAYS)
+
+
+def _add(servers: ToolServers, words: str) -> None:
+    name, settings = added(words)
+    if name in servers.file.servers():
+        raise UsageError(f"there is a server {name} already", f"Say /mcp remove {name} first.")
+    servers.file.put(name, settings)
+    _say(
+        servers,
+        f"{name} is started: {settings.shown}",
+        "You are asked before one of its tools runs.",
+    )
+    servers.start(name)
+
+
+def _switch(servers: ToolServers, name: str, *, on: bool) -> None:
+    servers.settings(name)
+    servers.file.switch(name, disabled=not on)
+    if on:
+        _say(servers, f"{name} is started")
+        servers.start(name)
+    else:
+        servers.stop(name)
+        _say(servers, f"{name} is off")
+
+
+def _list(servers: ToolServers) -> None:
+    lines = [
+        line
+        for name, settings in servers.file.servers().items()
+        for line in _described(servers, name, servers.known.get(name) or KnownServer(settings))
+    ]
+    _say(servers, "\n".join([*lines, *servers.file.problems]) or "there is no server", _WAYS)
+
+
+def _described(servers: ToolServers, name: str, server: KnownServer) -> list[str]:
+    """A server's state, and its tools."""
+    state = server.trouble or ("starting" if server.waiting else "")
+    if not state:
+        state = f"{len(server.tools)} tools" if server.tools else "off"
+    lines = [f"{name}  {state}  {one_line(server.settings.shown, 120)}"]
+    for tool in server.tools:
+        parts = [f"  {one_line(tool.name, 60)}"]
+        if tool not in server.offered:
+            parts.append("off")
+        elif (cost := servers.costs.get(tool.shown)) is not None:
+            parts.append(f"{formats.count(cost)} tokens")
+        if servers.permissions.allowed(server.settings, tool):
+            parts.append("always allowed")
+        lines.append("  ".join(parts))
+    return lines
+
+
+def _say(servers: ToolServers, text: str, remedy: str = "") -> None:
+    servers.turns.transcript.say(text, remedy)

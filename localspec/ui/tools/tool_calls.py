@@ -1,0 +1,156 @@
+"""The calls of tools that an answer ends with: asked for, run, and answered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from textual.worker import Worker
+
+from localspec.chat.conversation import Message, Role, tool_result
+from localspec.chat.dialects import Call
+from localspec.engine.record.stats import FinishReason
+from localspec.errors import LocalspecError
+from localspec.safe_text import one_line
+from localspec.tools.tool_offer import RunnableCall, overdone
+from localspec.ui.conversation.engine_phase import EnginePhase
+from localspec.ui.conversation.turn_controller import TurnController
+from localspec.ui.tools.permission_screen import Consent, PermissionScreen
+from localspec.ui.tools.tool_servers import ToolServers
+
+AskConsent: TypeAlias = Callable[[PermissionScreen], Awaitable[Consent]]
+
+
+@dataclass(eq=False, repr=False)
+class ToolCalls:
+    """Runs the calls of answers, each only with the user's consent; lives in the screen's thread.
+
+    Attributes:
+        servers: run the tools.
+        turns: goes on with the results.
+        ask: shows the question and waits for the answer.
+        ended: called when a turn ends without results.
+    """
+
+    servers: ToolServers
+    turns: TurnController
+    ask: AskConsent
+    ended: Callable[[], None]
+    _worker: Worker[None] | None = None
+
+    def begin(self, answer: Message) -> bool:
+        """Begin to run the calls of an answer; False if it has none."""
+        calls = self._calls_of(answer)
+        if calls:
+            run = self._run(calls)
+            self._worker = self.turns.transcript.run_worker(run, group="tools")
+        return bool(calls)
+
+    def stop(self) -> None:
+        """Stop what has begun."""
+        if self._worker is not None:
+            self._worker.cancel()
+
+    def _calls_of(self, answer: Message) -> list[Call]:
+        info, known = self.turns.engine.info, self.servers.offer.known
+        if answer.finish is not FinishReason.STOP or not known or info is None:
+            return []
+        return info.dialect.calls(answer.content, known)
+
+    async def _run(self, calls: Sequence[Call]) -> None:
+        """Answer every call, then have the model go on."""
+        results: list[Message] = []
+        try:
+            for call in calls:
+                arguments = json.dumps(call.arguments, ensure_ascii=False)
+                self._require_progress(call.name, arguments, results)
+                text = await self._answered(call)
+                results.append(tool_result(text, call.name, arguments))
+        except _Stopped:
+            self._end()
+        except Exception as error:
+            self.turns.transcript.say_error(error)
+            self._end()
+        else:
+            self.turns.go_on(results)
+
+    def _end(self) -> None:
+        if self.turns.phase is EnginePhase.CALLING:
+            self.turns.enter(EnginePhase.READY)
+        self.ended()
+
+    def _require_progress(self, name: str, arguments: str, results: Sequence[Message]) -> None:
+        """End a turn that only repeats itself.
+
+        Raises:
+            LocalspecError: it does.
+        """
+        since = [*self._since_question(), *results]
+        before = [(str(one.more.get("name")), str(one.more.get("arguments"))) for one in since]
+        if why := overdone(before, (name, arguments)):
+            raise LocalspecError(f"{why}: its turn is ended", "Say what it is to do now.")
+
+    def _since_question(self) -> list[Message]:
+        """The results since the last question."""
+        found: list[Message] = []
+        for message in reversed(self.turns.record.messages()):
+            if message.role is Role.USER:
+                break
+            if message.role is Role.TOOL:
+                found.insert(0, message)
+        return found
+
+    async def _answered(self, call: Call) -> str:
+        """The text that answers a call.
+
+        Raises:
+            _Stopped: the user ends the turn.
+        """
+        meaning = self.servers.offer.meaning(call.name, call.arguments)
+        if isinstance(meaning, str):
+            return meaning
+        refusal = await self._refusal(meaning)
+        if refusal:
+            return refusal
+        if not self.servers.is_current(meaning):
+            return "Error: the tool has changed or is gone: it was not run."
+        self.turns.status.lasting(
+            f"{one_line(meaning.tool.shown, 60)} runs …", hint=EnginePhase.CALLING.hint
+        )
+        try:
+            done = await asyncio.wrap_future(self.servers.call(meaning))
+        except LocalspecError as error:
+            return f"Error: {error.message}"
+        return f"Error: {done.text}" if done.failed else done.text
+
+    async def _refusal(self, call: RunnableCall) -> str:
+        """Why a call must not run, for the model; empty if it may.
+
+        Raises:
+            _Stopped: the user ends the turn.
+        """
+        permissions, tool = self.servers.permissions, call.tool
+        settings = self.servers.known[tool.server].settings
+        if permissions.allowed(settings, tool):
+            return ""
+        changes = permissions.changes(settings, tool)
+        consent = await self.ask(PermissionScreen(call, settings.shown, changes))
+        if consent is Consent.STOPPED:
+            raise _Stopped
+        if consent is Consent.NEVER:
+            self.servers.switch_tool(tool.server, tool.name, on=False)
+            return "The user does not allow this tool: do without it."
+        if consent is Consent.REFUSED:
+            return "The user refused this call."
+        if consent is Consent.ALWAYS and self.servers.is_current(call):
+            with suppress(OSError):  # then it is asked for again
+                permissions.allow(settings, tool)
+        return ""
+
+
+class _Stopped(Exception):
+    """The user ends the turn."""

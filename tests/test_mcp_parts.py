@@ -1,0 +1,302 @@
+"""Tools of MCP servers, without a server: settings, definitions, permissions, offers, prompts."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from localspec.chat.conversation import Message, Role, tool_result
+from localspec.chat.dialects import Dialect
+from localspec.chat.dialects.enforcement.call_grammar import HERMES
+from localspec.chat.dialects.shapes import AnswerMarks
+from localspec.chat.prompt.tool_prompt import ToolPrompt
+from localspec.engine.record.stats import FinishReason
+from localspec.errors import UsageError
+from localspec.safe_text import without_middle
+from localspec.tools.permissions import Permissions
+from localspec.tools.server_settings import ServerSettings, ServersFile, added
+from localspec.tools.tool_definitions import MOST_TOOLS, ToolDefinition, checked
+from localspec.tools.tool_offer import RunnableCall, ToolOffer
+
+FILES = ServerSettings(command="files", args=("/tmp",), env={"TOKEN": "${TOKEN}"})
+READ = ToolDefinition("files", "read", description="Reads a file. Nothing else.")
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}}
+
+
+# The file
+
+
+def test_a_server_is_added_switched_and_removed_and_the_rest_of_the_file_stays(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "mcp.json"
+    other = {"command": "x", "autoApprove": ["all"], "disabled": True}
+    path.write_text(json.dumps({"mcpServers": {"theirs": other}, "theme": 1}))
+    path.chmod(0o644)
+    file = ServersFile(path)
+    file.put(*added("files TOKEN=${TOKEN} files '/home/me/my notes'"))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    file.switch("theirs", disabled=False, disabledTools=["rm"])
+    found = file.servers()
+    assert found["files"].args == ("/home/me/my notes",)
+    assert found["files"].env == {"TOKEN": "${TOKEN}"}
+    assert found["theirs"].disabled_tools == ("rm",)
+    document = json.loads(path.read_text())
+    assert document["theme"] == 1
+    assert document["mcpServers"]["theirs"]["autoApprove"] == ["all"]
+    file.remove("files")
+    assert list(file.servers()) == ["theirs"]
+
+
+def test_a_file_that_others_can_read_is_closed_when_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text("{}")
+    path.chmod(0o644)
+    assert ServersFile(path).servers() == {}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_wrong_entry_hides_no_other_and_a_damaged_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    entries: dict[str, Any] = {
+        "both": {"command": "a", "url": "http://b"},
+        "neither": {},
+        "kind": {"command": 5},
+        "slow": {"command": "a", "timeout": 60_000},
+        "a\nb": {"command": "a"},
+        "good": {"command": "a"},
+    }
+    path.write_text(json.dumps({"mcpServers": entries}))
+    file = ServersFile(path)
+    assert list(file.servers()) == ["good"]
+    assert len(file.problems) == 5
+    for damaged in ("{", "[]", '{"mcpServers": []}'):
+        path.write_text(damaged)
+        with pytest.raises(UsageError):
+            file.put("x", FILES)
+        assert path.read_text() == damaged
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["files", "fi.les x", "x http://", "x http://a b", "x file:///etc", "x 'y", f"{'a' * 33} x"],
+)
+def test_what_is_no_server_is_refused(words: str) -> None:
+    with pytest.raises(UsageError):
+        added(words)
+
+
+def test_variables_are_expanded_for_the_start_alone() -> None:
+    given = ServerSettings(
+        command="run", args=("${A}-${env:A}", "${B:-none}", "$A"), headers={"K": "Bearer ${A}"}
+    )
+    found = given.expanded("x", {"A": "1"})
+    assert found.args == ("1-1", "none", "$A")
+    assert found.headers == {"K": "Bearer 1"}
+    assert "${A}-${env:A}" in given.shown
+    with pytest.raises(UsageError, match="environment variable A"):
+        given.expanded("x", {})
+    with pytest.raises(UsageError, match="URL"):
+        ServerSettings(url="${A}").expanded("x", {"A": "file:///etc/passwd"})
+
+
+# Definitions
+
+
+def test_tools_are_made_safe_and_what_cannot_be_used_is_left_out() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(40):
+        deep = {"a": deep}
+    offered = [
+        {"name": "good", "description": "a\x1b[2Jb", "parameters": {"a\x1b": ["\u202e"]}},
+        {"name": "good"},
+        {"name": "a\nb"},
+        {"name": ""},
+        {"name": "deep", "parameters": deep},
+        {"name": "large", "parameters": {"a": "b" * 100_000}},
+        {"name": "number", "parameters": {"a": 1 << 70}},
+    ]
+    found, problems = checked("s", offered)
+    assert [tool.name for tool in found] == ["good"]
+    assert "\x1b" not in json.dumps([found[0].description, found[0].parameters])
+    assert len(problems) == 4  # a hostile server does not fill the screen
+    many, said = checked("s", [{"name": f"t{i}"} for i in range(MOST_TOOLS + 9)])
+    assert len(many) == MOST_TOOLS
+    assert said
+
+
+# Permissions
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"command": "other"},
+        {"args": ("/etc",)},
+        {"env": {"OTHER": "1"}},
+        {"cwd": "/"},
+        {"headers": {"A": "b"}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_yes_is_bound_to_the_server(tmp_path: Path, change: dict[str, Any]) -> None:
+    known = Permissions(tmp_path / "yes.json")
+    known.allow(FILES, READ)
+    assert known.allowed(FILES, READ)
+    now = structs.replace(FILES, **change)
+    assert not known.allowed(now, READ)
+    assert known.changes(now, READ)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"title": "Read"},
+        {"description": "Reads a file. Sends it away."},
+        {"parameters": SCHEMA},
+        {"output": SCHEMA},
+        {"annotations": {"readOnlyHint": True}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_yes_is_bound_to_the_definition_and_the_difference_is_shown(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    path = tmp_path / "yes.json"
+    Permissions(path).allow(FILES, READ)
+    known, now = Permissions(path), structs.replace(READ, **change)
+    assert known.allowed(FILES, READ)
+    assert known.changes(FILES, READ) == ""
+    assert not known.allowed(FILES, now)
+    assert f'+ "{next(iter(change))}"' in known.changes(FILES, now)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_no_yes_without_one(tmp_path: Path) -> None:
+    path = tmp_path / "yes.json"
+    known = Permissions(path)
+    assert not known.allowed(FILES, READ)
+    assert not known.changes(FILES, READ)
+    path.write_text("yes to all")
+    assert not known.allowed(FILES, READ)
+    known.allow(FILES, READ)
+    assert not known.allowed(FILES, structs.replace(READ, name="write"))
+    assert not known.allowed(FILES, structs.replace(READ, server="other"))
+    known.forget("files")
+    assert not known.allowed(FILES, READ)
+
+
+# Offers
+
+
+def test_every_tool_has_a_name_that_models_can_write_and_no_other_has() -> None:
+    tools = [
+        READ,
+        structs.replace(READ, name="a.b"),
+        structs.replace(READ, name="a_b"),
+        structs.replace(READ, name="x" * 100),
+        structs.replace(READ, name="x" * 99 + "y"),
+        structs.replace(READ, name="x" * 99 + "é"),
+    ]
+    names = {tool.name: name for name, tool in ToolOffer(tools).tools.items()}
+    assert len(names) == len(tools)
+    assert names["read"] == "files__read"
+    assert all(len(name) <= 64 and name.isascii() for name in names.values())
+    turned = ToolOffer([*reversed(tools)])
+    assert {tool.name: name for name, tool in turned.tools.items()} == names
+
+
+def test_a_call_means_a_tool_or_an_answer() -> None:
+    write = structs.replace(READ, name="write", description="Writes a file.", parameters=SCHEMA)
+    offer = ToolOffer([READ, write])
+    assert offer.meaning("files__read", {"a": 1}) == RunnableCall(READ, '{"a": 1}')
+    unknown = offer.meaning("read\nx", {})
+    assert isinstance(unknown, str)
+    assert "files__read, files__write" in unknown
+    assert "\n" not in unknown
+    found = offer.meaning("find_tools", {"query": "write something"})
+    assert found == "files__write: Writes a file."
+    described = offer.meaning("describe_tool", {"name": "files__write"})
+    assert isinstance(described, str)
+    assert json.loads(described)["function"]["parameters"] == SCHEMA
+    inner = {"name": "files__write", "arguments": {"path": "x"}}
+    assert offer.meaning("call_tool", inner) == RunnableCall(write, '{"path": "x"}')
+    assert isinstance(offer.meaning("call_tool", {"name": "call_tool"}), str)
+
+
+# What the model reads
+
+
+NATIVE = Dialect(
+    known=True,
+    marks=AnswerMarks(calls=(HERMES,), explained=True, several=True, writes=True),
+)
+TOOLS = ToolOffer([READ]).described
+CALLED = 'Let me see.\n<tool_call>\n{"name": "files__read", "arguments": {"a": 1}}\n</tool_call>'
+TALK = [
+    Message(Role.USER, "What is in it?"),
+    Message(Role.ASSISTANT, CALLED, FinishReason.STOP),
+    tool_result("a\nb", "files__read", '{"a": 1}'),
+    Message(Role.ASSISTANT, "Two lines.", FinishReason.STOP),
+]
+
+
+def test_calls_and_results_are_told_as_the_template_has_them() -> None:
+    _, answer, result, last = ToolPrompt(NATIVE, TOOLS).told(TALK)
+    assert answer.content == "Let me see."
+    (call,) = answer.more["tool_calls"]
+    assert call["function"] == {"name": "files__read", "arguments": {"a": 1}}
+    assert result.more["role"] == "tool"
+    assert result.more["tool_call_id"] == call["id"]
+    assert result.content == "a\nb"
+    assert last == Message(Role.ASSISTANT, "Two lines.", FinishReason.STOP)
+
+
+def test_a_call_without_marks_is_told_once() -> None:
+    bare = '```json\n{"name": "files__read", "arguments": {"a": 1}}\n```'
+    said = [TALK[0], Message(Role.ASSISTANT, bare, FinishReason.STOP), TALK[2]]
+    _, answer, _ = ToolPrompt(NATIVE, TOOLS).told(said)
+    assert answer.content == ""
+    assert len(answer.more["tool_calls"]) == 1
+
+
+def test_a_model_without_tools_reads_them_in_the_notation_of_hermes() -> None:
+    prompt = ToolPrompt(Dialect(), TOOLS)
+    _, answer, result, _ = prompt.told(TALK)
+    assert '"name": "files__read", "arguments": {"a": 1}' in answer.content
+    assert result == Message(Role.USER, "<tool_response>\na\nb\n</tool_response>")
+    assert "files__read" in prompt.explained("Be brief.")
+    assert prompt.explained("Be brief.").startswith("Be brief.")
+    assert not prompt.variables
+
+
+def test_a_template_that_refuses_several_calls_gets_one_at_a_time() -> None:
+    one = Dialect(marks=structs.replace(NATIVE.marks, several=False))
+    talk = [*TALK[:3], tool_result("c", "files__read", "{}")]
+    roles = [m.more.get("role", m.role.value) for m in ToolPrompt(one, TOOLS).told(talk)]
+    assert roles == ["user", "assistant", "tool", "assistant", "tool"]
+
+
+def test_a_call_that_nothing_answered_is_text() -> None:
+    told = ToolPrompt(NATIVE, TOOLS).told([*TALK[:2], Message(Role.USER, "Go on.")])
+    assert told[1].content == CALLED
+    assert not told[1].more
+
+
+def test_results_whose_call_is_not_known_are_texts() -> None:
+    lost = Message(Role.TOOL, "x")
+    told = ToolPrompt(NATIVE).told([lost, TALK[0], lost, TALK[3], lost])
+    assert [m.role for m in told if "tool_response" in m.content] == [Role.USER] * 3
+
+
+def test_a_long_text_is_cut_in_the_middle_with_a_word() -> None:
+    assert without_middle("abc", 3) == "abc"
+    text = "a" * 6000 + "b" * 6000
+    cut = without_middle(text, 1000)
+    assert cut.startswith("a" * 750 + "\n[… 11,000 characters left out …]\n")
+    assert cut.endswith("\n" + "b" * 250)

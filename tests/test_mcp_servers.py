@@ -1,0 +1,248 @@
+"""The process of the tools with real servers, friendly and hostile: a scripted one in a child."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from localspec.cli.answers.allowed_tools import AllowedTools
+from localspec.safe_text import safe
+from localspec.tools import permissions
+from localspec.tools.permissions import Permissions
+from localspec.tools.server_settings import FILE, ServerSettings, ServersFile
+from localspec.tools.tool_definitions import ToolDefinition
+from localspec.tools.tool_messages import CallDone, ServerGone, ServerReady, ToolReply
+from localspec.tools.tool_process import ToolProcess
+from tests.support import command
+
+SERVER = Path(__file__).parent / "support" / "mcp_server.py"
+_PATIENCE_S = 60.0
+
+
+def scripted(*how: str, timeout: float = 30.0) -> ServerSettings:
+    return ServerSettings(command=sys.executable, args=(str(SERVER), *how), timeout=timeout)
+
+
+class Tools:
+    """The process, and what it tells."""
+
+    def __init__(self) -> None:
+        self.replies: queue.SimpleQueue[ToolReply] = queue.SimpleQueue()
+        self.process = ToolProcess(self.replies.put)
+
+    def next(self) -> ToolReply:
+        return self.replies.get(timeout=_PATIENCE_S)
+
+    def start(self, name: str, settings: ServerSettings) -> tuple[ToolDefinition, ...]:
+        self.process.start(name, settings)
+        reply = self.next()
+        assert isinstance(reply, ServerReady), reply
+        return reply.tools
+
+    def call(self, name: str, text: str = "", server: str = "s") -> CallDone:
+        arguments = json.dumps({"text": text})
+        return self.process.call(server, name, arguments, 30).result(_PATIENCE_S)
+
+    def close(self) -> None:
+        self.process.shut_down()
+        self.process.join()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Tools]:
+    tools = Tools()
+    yield tools
+    tools.close()
+
+
+@pytest.fixture
+def tools(shared: Tools) -> Iterator[Tools]:
+    shared.start("s", scripted())
+    yield shared
+    shared.process.stop("s")
+    while not shared.replies.empty():
+        shared.replies.get()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_server_tells_its_tools_and_runs_them(shared: Tools) -> None:
+    found = {tool.name: tool for tool in shared.start("s", scripted())}
+    assert found["echo"].description == "Repeats a text."
+    assert found["echo"].parameters["properties"] == {"text": {"type": "string"}}
+    assert not {"deep", "rm\n-rf"} & found.keys()
+    assert shared.call("echo", "ä 1 < 2") == CallDone(1, "ä 1 < 2")
+    assert shared.call("echo", server="other").failed
+    error = shared.call("error")
+    assert error.failed
+    assert "no such file" in error.text
+    told = shared.call("environment").text.split()  # before the server is gone, no secret is told
+    assert "PATH" in told
+    assert not [name for name in told if name.startswith(("LOCALSPEC_DATA", "PYTEST"))]
+    shared.process.stop("s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["escapes", "error", "junk", "image", "big", "wrong"])
+def test_whatever_comes_back_is_harmless_and_the_server_goes_on(tools: Tools, name: str) -> None:
+    done = tools.call(name)
+    assert done.text == safe(done.text)
+    assert len(done.text) < 300_000
+    if name == "big":
+        assert "characters left out" in done.text
+    assert done.failed is (name in ("wrong", "error"))
+    assert tools.call("echo", "on").text == "on"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["exit", "line", "flood"])
+def test_a_server_that_dies_or_floods_is_started_once_more(tools: Tools, name: str) -> None:
+    assert tools.call(name).failed
+    gone = tools.next()
+    assert isinstance(gone, ServerGone)
+    assert gone.again
+    assert gone.why == safe(gone.why)
+    assert {"exit": "full", "line": "line of more than 8 MB", "flood": "16 MB"}[name] in gone.why
+    assert isinstance(tools.next(), ServerReady)
+    assert tools.call("echo", "on").text == "on"
+    assert tools.call(name).failed
+    gone = tools.next()
+    assert isinstance(gone, ServerGone)
+    assert not gone.again
+    assert tools.call("echo").failed
+
+
+@pytest.mark.slow
+def test_slow_calls_end_by_their_limit_and_by_the_user(shared: Tools) -> None:
+    shared.start("s", scripted(timeout=2))
+    done = shared.call("hang")
+    assert done.failed
+    shared.process.stop("s")
+    shared.start("s", scripted())
+    future = shared.process.call("s", "hang", "{}", 60)
+    assert future.cancel()
+    shared.start("other", scripted())
+    assert shared.call("echo", "on", server="other").text == "on"
+    for name in ("s", "other"):
+        shared.process.stop(name)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_silent_missing_or_none_is_told(shared: Tools, tmp_path: Path) -> None:
+    for settings, word in (
+        (scripted("silent", timeout=1), "did not answer within 1 s"),
+        (scripted("gone", timeout=5), ""),
+        (ServerSettings(command=str(tmp_path / "missing")), "cannot be run"),
+        (ServerSettings(url="http://127.0.0.1:9/mcp", timeout=5), "cannot be reached"),
+    ):
+        shared.process.start("wrong", settings)
+        first, second = shared.next(), shared.next()
+        assert isinstance(first, ServerGone)
+        assert isinstance(second, ServerGone)
+        assert word in first.why, first
+        assert (first.again, second.again) == (True, False)
+
+
+@pytest.mark.slow
+def test_a_changed_description_is_told(tools: Tools) -> None:
+    assert tools.call("change").text == "changed"
+    reply = tools.next()
+    assert isinstance(reply, ServerReady)
+    assert reply.tools[0].description.endswith("evil.example.")
+
+
+@pytest.mark.slow
+def test_children_that_leave_their_session_end_with_the_server(shared: Tools) -> None:
+    shared.start("s", scripted())
+    child = psutil.Process(int(shared.call("child").text))
+    assert child.is_running()
+    shared.process.stop("s")
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("victim", ["chat", "tools"])
+def test_no_server_outlives_a_killed_chat_or_process_of_the_tools(
+    tmp_path: Path, victim: str
+) -> None:
+    path = tmp_path / "pid"
+    program = f"""
+import sys, time
+from localspec.tools.server_settings import ServerSettings
+from localspec.tools.tool_process import ToolProcess
+tools = ToolProcess(lambda reply: print(type(reply).__name__, flush=True))
+print(tools._process.pid, flush=True)
+settings = ServerSettings(command=sys.executable, args=({str(SERVER)!r}, "stubborn", {str(path)!r}))
+tools.start("s", settings)
+time.sleep(600)
+"""
+    chat = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    with chat:
+        assert chat.stdout is not None
+        pid = int(chat.stdout.readline())
+        assert chat.stdout.readline() == "ServerReady\n"
+        server = psutil.Process(int(path.read_text()))
+        os.kill(chat.pid if victim == "chat" else pid, signal.SIGKILL)
+        until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+        if victim == "tools":
+            assert chat.stdout.readline() == "ServerGone\n"
+        chat.kill()
+
+
+CALL = json.dumps('<tool_call>\n{"name": "s__echo", "arguments": {"text": "hi"}}\n</tool_call>')
+
+
+@pytest.mark.slow
+def test_run_calls_what_is_allowed_and_nothing_else(tmp_path: Path) -> None:
+    """The starter, made to write one call again and again by a grammar."""
+    folders = {"LOCALSPEC_CONFIG": str(tmp_path), "LOCALSPEC_DATA": str(tmp_path)}
+    asked = ("run", "starter", "Say hi.", "--grammar", f"root ::= {CALL}", "-t", "1")
+    ServersFile(tmp_path / FILE).put("s", scripted())
+    refused = command.run(*asked, "--mcp", "s", **folders)
+    assert refused.code == 1
+    assert refused.err.count("s: echo was not run: --allow-tool echo allows it") == 2
+    assert "again and again" in refused.err
+    ran = command.run(*asked, "--mcp", "s", "--allow-tool", "echo", **folders)
+    assert "again and again" in ran.err
+    assert "was not run" not in ran.err
+    for more, word in (
+        (("--mcp", "other"), "there is no MCP server other: there is s"),
+        (("--mcp", "s", "--allow-tool", "eco"), "no server offers a tool eco"),
+        (("--allow-tool", "echo"), "--allow-tool needs a server"),
+    ):
+        wrong = command.run(*asked, *more, **folders)
+        assert wrong.code == 2
+        assert word in wrong.err
+
+
+@pytest.mark.slow
+def test_the_allowed_tools_of_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    ServersFile(tmp_path / FILE).put("s", scripted())
+    with closing(AllowedTools(["s"], ["s: error"])) as tools:
+        calls = [(f"s__{name}", '{"text": "a"}') for name in ("echo", "error", "none")]
+        refused, failed, unknown = (one.content for one in tools.results(calls))
+        assert refused == "This tool is not allowed: do without it."
+        assert failed.startswith("Error: no such file")
+        assert unknown.startswith("There is no tool 's__none'.")
+        (echo,) = (one for one in tools.offer.tools.values() if one.name == "echo")
+        Permissions(tmp_path / permissions.FILE).allow(scripted(), echo)  # as the chat does
+        assert tools.results(calls[:1])[0].content == "a"
