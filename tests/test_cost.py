@@ -773,7 +773,7 @@ def test_a_profile_comes_back_for_the_same_machine_only(tmp_path: Path) -> None:
 def test_what_was_learnt_is_kept_beside_what_was_measured(tmp_path: Path) -> None:
     store = ProfileStore(tmp_path)
     profile = Profile(KNOWN, {0: {1: 0.5}})
-    assert store.learn(profile, {0: {4: 0.8}})
+    assert store.save(replace(profile, learned={0: {4: 0.8}}))
     back = store.load(KNOWN)
     assert back is not None
     assert back.measured == {0: {1: 0.5}}

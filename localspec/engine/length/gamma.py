@@ -41,19 +41,15 @@ class GammaPolicy(Protocol):
 
     def begin(self, *, follow_clock: bool) -> None:
         """Start a generation; without `follow_clock` no timing may influence its drafts."""
-        ...
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
         """Which of these drafters it may ask in the next rounds, by name."""
-        ...
 
     def plan(self, situation: Situation) -> Plan:
         """The decisions of the next round."""
-        ...
 
     def observe(self, done: Round) -> None:
         """Learn from a finished round."""
-        ...
 
 
 class FixedGamma:
@@ -135,11 +131,6 @@ class _Track:
     rounds: float = 0.0
     drafted: float = 0.0
     accepted: float = 0.0
-
-    @property
-    def length(self) -> int:
-        """Tokens per draft lately."""
-        return max(1, round(self.drafted / self.rounds)) if self.rounds else 1
 
     def count(self, drafted: int, accepted: int) -> None:
         """Count a round in which the drafter was asked."""
@@ -340,7 +331,7 @@ class AutoGamma:
             return GammaNote(GammaReason.UNKNOWN)
         return GammaNote(
             GammaReason.PAYS,
-            length=track.length,
+            length=max(1, round(track.drafted / track.rounds)),
             acceptance=track.accepted / track.drafted,
         )
 

@@ -26,8 +26,6 @@ from localspec import private
 from localspec.engine.length.cost import ByContext, Points
 from localspec.engine.llama import Context, Head, build, machine
 
-FORMAT = 3
-
 # The sizes that tell most come first, since a slow machine runs out of time. Those that matter most
 # are timed again, with others in between, as a disturbance lasts; the least time counts, as
 # disturbances only make decodes longer. The longest sizes are those of copied drafts.
@@ -63,19 +61,8 @@ _HEADER = 1 << 20  # bytes of a model file that are hashed
 _Size = Annotated[int, Meta(ge=1, le=1 << 30)]
 _Depth = Annotated[int, Meta(ge=0, le=1 << 30)]
 _Seconds = Annotated[float, Meta(gt=0, lt=1e5)]
-_Table = dict[_Depth, Annotated[dict[_Size, _Seconds], Meta(min_length=1)]]
-
-
-class _StoredProfile(msgspec.Struct):
-    """A stored profile; its tables hold seconds by tokens, for each context."""
-
-    identity: dict[str, Any]
-    measured: _Table
-    learned: _Table
-    threads: Annotated[int, Meta(ge=1, le=512)] | None  # ggml's own limit
-    format: Literal[3]
-    spread: Annotated[float, Meta(ge=0)] | None
-    onset: Annotated[tuple[Annotated[float, Meta(ge=0, lt=1e5)], ...], Meta(max_length=_ROW - 1)]
+_Table = Mapping[_Depth, Annotated[Mapping[_Size, _Seconds], Meta(min_length=1)]]
+_Onset = tuple[Annotated[float, Meta(ge=0, lt=1e5)], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +91,7 @@ class Timing:
     @property
     def steady(self) -> bool:
         """Whether nothing disturbed it, so that it is worth storing."""
-        return _steady(self.spread)
+        return self.spread < _STEADY
 
 
 def measure(
@@ -304,28 +291,26 @@ class Profile:
         threads: the fastest number of CPU threads; None if it was not searched for.
         spread: see `Timing`; None if it was not stored.
         onset: see `Timing`.
+        format: of the stored file.
     """
 
     identity: Mapping[str, Any]
-    measured: ByContext = field(default_factory=dict)
-    learned: ByContext = field(default_factory=dict)
-    threads: int | None = None
-    spread: float | None = None
-    onset: tuple[float, ...] = ()
+    measured: _Table = field(default_factory=dict)
+    learned: _Table = field(default_factory=dict)
+    threads: Annotated[int, Meta(ge=1, le=512)] | None = None  # ggml's own limit
+    spread: Annotated[float, Meta(ge=0)] | None = None
+    onset: Annotated[_Onset, Meta(max_length=_ROW - 1)] = ()
+    format: Literal[3] = 3
 
     @property
     def steady(self) -> bool:
         """Whether nothing disturbed it; others are only stored so that a run can be repeated."""
-        return _steady(self.spread or 0.0)
+        return (self.spread or 0.0) < _STEADY
 
     @property
     def best(self) -> ByContext:
         """The measured points, with the corrected sizes in place of theirs."""
         return {at: {**points, **self.learned.get(at, {})} for at, points in self.measured.items()}
-
-
-def _steady(spread: float) -> bool:
-    return spread < _STEADY
 
 
 def identity(context: Context, *, threads: int, draft: bool) -> dict[str, Any]:
@@ -387,7 +372,7 @@ class ProfileStore:
 
     def save(self, profile: Profile) -> bool:
         """Store `profile` atomically; return whether that was possible."""
-        document = json.dumps({**asdict(profile), "format": FORMAT}, indent=1)
+        document = json.dumps(asdict(profile), indent=1)
         path = self._path(profile.identity)
         try:
             private.make_folder(self.folder)
@@ -397,10 +382,6 @@ class ProfileStore:
             return False
         return True
 
-    def learn(self, profile: Profile, learned: ByContext) -> bool:
-        """Store the corrections of a profile; return whether that was possible."""
-        return self.save(replace(profile, learned=learned))
-
     def _path(self, known: Mapping[str, Any]) -> Path:
         text = json.dumps(dict(known), sort_keys=True)
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
@@ -409,14 +390,6 @@ class ProfileStore:
 def _load(path: Path) -> Profile | None:
     """The profile in a file; None if it cannot be read."""
     try:
-        stored = msgspec.json.decode(path.read_bytes(), type=_StoredProfile)
+        return msgspec.json.decode(path.read_bytes(), type=Profile)
     except (OSError, ValueError, RecursionError):
         return None
-    return Profile(
-        stored.identity,
-        stored.measured,
-        stored.learned,
-        stored.threads,
-        stored.spread,
-        stored.onset,
-    )

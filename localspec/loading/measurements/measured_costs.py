@@ -114,7 +114,7 @@ class MeasuredPair:
                     at: {**now.learned.get(at, {}), **points}
                     for at, points in model.learned().items()
                 }
-                self.store.learn(now, taught or now.learned)
+                self.store.save(replace(now, learned=taught or now.learned))
 
 
 def chosen_threads(context: Context, asked: int | None, *, draft: bool, store: ProfileStore) -> int:
