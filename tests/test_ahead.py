@@ -30,7 +30,7 @@ from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.params import Accept, SamplingParams
 from localspec.errors import EngineError
-from localspec.loading import load
+from localspec.loading import draft_models
 
 from .fakes import round_of
 from .support.stub_context import StubContext, StubModel, near, random_script
@@ -598,7 +598,7 @@ def context_of(threads: int, *, offloaded: bool = False, remote: bool = False) -
 def test_it_is_tried_where_both_have_compute_of_their_own(
     target: Any, draft: Any, devices: Any, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load, "default_threads", lambda: 8)
+    monkeypatch.setattr(draft_models, "default_threads", lambda: 8)
     how: Any = SimpleNamespace(device=devices[0], draft_device=devices[1])
     pair: Any = SimpleNamespace(target=target, loaded=how)
-    assert load._apart(pair, draft) is expected
+    assert draft_models.apart(pair, draft) is expected

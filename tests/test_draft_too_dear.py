@@ -1,22 +1,37 @@
-"""A draft model whose step takes too long to save time is freed after it was measured."""
+"""A draft model is loaded after the target, and not at all where it can save no time."""
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from localspec.chat.events import RoundText
 from localspec.chat.session.session import Session
+from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.length.profile import Profile
 from localspec.engine.record.stats import DRAFT
+from localspec.errors import Cancelled, ModelLoadError
+from localspec.loading import draft_models
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
+from localspec.loading.measurements import measured_costs
+from localspec.loading.model_loader import ModelLoader
+from localspec.process import messages as m
 from tests.support import costs, toy
+from tests.support.gguf_models import write_random_llama
+from tests.support.scripted_session import ScriptedSession
+from tests.test_process import Served, heard
 
 CURVE: Points = {1: 1.0, 2: 1.8, 4: 3.0, 8: 7.0, 16: 8.1, 64: 24.0}
 """T(n) of Qwen2.5-Coder-1.5B in Q4_K_M on two cores of an AMD EPYC."""
@@ -24,47 +39,213 @@ CURVE: Points = {1: 1.0, 2: 1.8, 4: 3.0, 8: 7.0, 16: 8.1, 64: 24.0}
 
 @pytest.mark.parametrize(("step", "dear"), [(0.05, False), (0.1, False), (0.44, True), (1.0, True)])
 def test_a_step_that_no_acceptance_pays_for_is_too_dear(step: float, dear: bool) -> None:
-    auto = AutoGamma(Costs({0: CURVE}, {DRAFT: {0: {1: step, 16: 4 * step}}}))
-    assert auto.too_dear(DRAFT, 0) is dear
+    assert AutoGamma(Costs({0: CURVE}, {})).too_dear(step, 0) is dear
 
 
 @pytest.fixture
-def dear() -> Iterator[None]:
-    """The toy's draft as dear as its target."""
-    costs.keep_draft(2e-3)
+def stored() -> Iterator[None]:
+    """Costs that a test stores for the toy's models are replaced by the usual ones."""
     yield
     costs.keep_toy()
 
 
-def opened(**asked: Any) -> Session:
-    draft = f"{toy.DRAFT},lookup"
-    request = LoadRequest(pair=str(toy.TARGET), draft=draft, ctx_size=512, threads=1)
-    request = replace(request, **asked)
-    return load_session(request, progress=lambda *_: None, cancel=Cancel())
+class Opened:
+    """A session over the toy pair, and the steps of its load."""
+
+    def __init__(self, **asked: Any) -> None:
+        self.steps: list[str] = []
+        request = LoadRequest(pair=str(toy.TARGET), ctx_size=512, threads=1)
+        request = replace(request, **{"draft": f"{toy.DRAFT},lookup", **asked})
+        self.session = load_session(
+            request, progress=lambda step, _: self.steps.append(step), cancel=Cancel()
+        )
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
 
 
-def test_it_is_freed_and_said(dear: None) -> None:
-    with closing(opened()) as session:
+def test_what_was_measured_to_be_too_dear_is_not_loaded_again_and_said(stored: None) -> None:
+    costs.keep_draft(2e-3)
+    with Opened() as opened:
+        session = opened.session
+        assert (session.pair.drafts, session.drafters) == ({}, ("lookup",))
+        assert f"Loading {toy.DRAFT.name}" not in opened.steps
+        assert session.draft_state in session.notices
+        assert session.draft_state.startswith(f"{toy.DRAFT.name}: too big to save time here")
+
+
+def test_what_turns_out_to_be_too_dear_is_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is known of this file, and its bytes alone prove nothing: it has to be measured."""
+    slow = {n: n * 2e-3 for n in (1, 2, 4, 16)}
+    monkeypatch.setattr(measured_costs, "busy_cores", lambda _: 0.0)
+    monkeypatch.setattr(
+        measured_costs, "profile", lambda _, known: Profile(known, {0: slow}, spread=0.0)
+    )
+    target = shutil.copy(toy.TARGET, tmp_path / "target.gguf")
+    with Opened(draft=f"{target},lookup") as opened:
+        session = opened.session
+        assert "Loading target.gguf" in opened.steps
         assert (session.pair.drafts, session.drafters) == ({}, ("lookup",))
         assert session.pair.memory().draft_weights == 0
         assert session.pair.loaded.draft_threads == 0
-        (said,) = [each for each in session.notices if toy.DRAFT.name in each]
-        assert said.startswith(f"{toy.DRAFT.name}: too big to save time here")
+        assert session.draft_state.startswith("target.gguf: too big to save time here")
+
+
+def test_what_its_bytes_alone_make_too_dear_is_not_loaded(stored: None, tmp_path: Path) -> None:
+    costs.keep_target({n: 2e-3 * times for n, times in CURVE.items()})
+    target = shutil.copy(toy.TARGET, tmp_path / "target.gguf")
+    with Opened(draft=f"{target},lookup") as opened:
+        assert not opened.session.pair.drafts
+        assert "Loading target.gguf" not in opened.steps
+        assert opened.session.draft_state.startswith("target.gguf: too big to save time here")
+    with Opened() as opened:  # that of a tenth of the size is loaded
+        assert [*opened.session.pair.drafts] == [DRAFT]
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("asked", [{"draft_anyway": True}, {"gamma": 4}])
-def test_it_stays_where_it_was_asked_for(dear: None, asked: dict[str, Any]) -> None:
-    with closing(opened(**asked)) as session:
-        assert [*session.pair.drafts] == [DRAFT]
+def test_it_stays_where_it_was_asked_for(stored: None, asked: dict[str, Any]) -> None:
+    costs.keep_draft(2e-3)
+    with Opened(**asked) as opened:
+        assert [*opened.session.pair.drafts] == [DRAFT]
+        assert opened.session.draft_state == ""
 
 
-def test_nothing_drafts_without_lookup(dear: None) -> None:
-    with closing(opened(draft=str(toy.DRAFT))) as session:
-        assert not session.pair.drafts
-        assert "too big to save time here" in session.speculation_note
+def test_nothing_drafts_without_lookup(stored: None) -> None:
+    costs.keep_draft(2e-3)
+    with Opened(draft=str(toy.DRAFT)) as opened:
+        assert not opened.session.pair.drafts
+        assert "too big to save time here" in opened.session.speculation_note
 
 
 def test_a_cheap_one_stays() -> None:
-    with closing(opened()) as session:
-        assert [*session.pair.drafts] == [DRAFT]
+    with Opened() as opened:
+        assert [*opened.session.pair.drafts] == [DRAFT]
+
+
+def test_show_says_so(stored: None) -> None:
+    known = ["show", str(toy.TARGET), "--draft", str(toy.DRAFT)]
+    assert "too big to save time here" not in CliRunner().invoke(cli, known).stdout
+    costs.keep_draft(2e-3)
+    assert "too big to save time here" in CliRunner().invoke(cli, known).stdout
+
+
+# --- after the target -----------------------------------------------------------------------
+
+
+LATE: dict[str, Any] = {"pair": str(toy.TARGET), "ctx_size": 512, "threads": 1, "n_predict": 24}
+
+
+@pytest.mark.slow
+def test_the_target_answers_before_a_large_draft_model_is_there(tmp_path: Path) -> None:
+    """In a real process: the first question comes with the load, the second after it."""
+    large = write_random_llama(tmp_path / "large.gguf", n_layer=4, n_embd=512, type="f32")
+    costs.keep_draft(0.2e-3, large)
+    with heard(**LATE, draft=str(large), draft_anyway=True) as engine:
+        engine.ask("Tell me a story about a dog.")
+        info = engine.until(m.Loaded).info
+        assert info.draft_name == "large"
+        assert info.draft_state == info.speculation_note == "large is still being loaded"
+        assert engine.until(m.TurnOver).said[-1].content
+        joined = engine.until(m.SettingsChanged).info
+        assert (joined.draft_name, joined.draft_state, joined.speculation_note) == ("large", "", "")
+        assert joined.speculation
+        assert engine.until(m.EngineStatus).memory.draft_weights > 50e6
+        engine.ask("Tell me a story about a cat.")
+        assert engine.until(m.TurnOver).said[-1].content
+
+
+def loaded(**asked: Any) -> Session:
+    """A session that may answer before its draft model is loaded."""
+    request = LoadRequest(**{**LATE, "draft": f"{toy.DRAFT},lookup", **asked})
+    return load_session(request, progress=lambda *_: None, cancel=Cancel(), may_wait=True)
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """A session whose draft model is not loaded yet, however small it is."""
+    monkeypatch.setattr(draft_models, "_AT_ONCE", 0)
+    with closing(loaded()) as session:
+        assert session.awaits_drafts
+        yield session
+
+
+def test_a_load_that_is_interrupted_is_made_again(waiting: Session) -> None:
+    stopped = Cancel()
+    stopped.set()
+    with pytest.raises(Cancelled):
+        waiting.load_drafts(stopped)
+    assert waiting.awaits_drafts
+    assert not waiting.pair.drafts
+    waiting.load_drafts(Cancel())
+    assert not waiting.awaits_drafts
+    assert [*waiting.engine.drafters] == [*waiting.pair.drafts] == [DRAFT]
+    assert waiting.pair.loaded.draft_threads == 1
+
+
+def test_a_draft_model_that_cannot_be_loaded_leaves_the_target_answering(
+    waiting: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise ModelLoadError("damaged")
+
+    monkeypatch.setattr(ModelLoader, "load_drafts", refused)
+    waiting.load_drafts(Cancel())
+    assert not waiting.awaits_drafts
+    assert waiting.draft_state == f"{toy.DRAFT.stem} cannot draft: damaged"
+    assert waiting.draft_state in waiting.notices
+    assert waiting.drafters == ("lookup",)
+    assert waiting.draft_name is None
+
+
+def test_a_small_draft_model_is_waited_for_and_with_a_seed_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for least, asked in ((draft_models._AT_ONCE, {}), (0, {"seed": 1})):
+        monkeypatch.setattr(draft_models, "_AT_ONCE", least)
+        with closing(loaded(**asked)) as session:
+            assert not session.awaits_drafts
+            assert [*session.pair.drafts] == [DRAFT]
+
+
+def test_a_draft_model_joins_an_answering_session(waiting: Session) -> None:
+    def drafters() -> set[str]:
+        turn = waiting.turn("Tell me a story about a dog.", Cancel())
+        return {each.round.drafter for each in turn if isinstance(each, RoundText)}
+
+    assert DRAFT not in drafters()
+    waiting.load_drafts(Cancel())
+    assert DRAFT in drafters()
+
+
+class Unhurried(ScriptedSession):
+    """Its draft model takes until somebody cancels it, the first time."""
+
+    loads = 0
+
+    def load_drafts(self, cancel: Cancel) -> None:
+        self.loads += 1
+        if self.loads == 1:
+            while not cancel.is_set():
+                time.sleep(0.001)
+            raise Cancelled
+        self.awaits_drafts = False
+
+
+def test_one_request_goes_before_the_draft_model_and_the_next_waits_for_it() -> None:
+    session = Unhurried(awaits_drafts=True)
+    served = Served(lambda *_: session)
+    served.ask(1, m.Load(LoadRequest()))
+    served.until(m.Loaded, 1)
+    served.ask(2, m.Ask("first"))
+    served.until(m.TurnOver, 2)
+    while (event := served.said.get(timeout=20)).body.__class__ is not m.SettingsChanged:
+        pass
+    assert event.request == 2
+    assert session.loads == 2
+    served.end()

@@ -269,7 +269,7 @@ _DRAFTING: tuple[Option, ...] = (
     click.option(
         "--draft-anyway",
         is_flag=True,
-        help="Keep a draft model although its steps are too slow to save time on this machine.",
+        help="Load a draft model although its steps are too slow to save time on this machine.",
     ),
     option(
         "--accept",

@@ -16,26 +16,19 @@ from localspec.chat.settings import ChatSettings, check_bias
 from localspec.chat.states.past_conversations import PAST
 from localspec.chat.states.state_files import STATES
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafters.cross_vocabulary import VocabularyMap
-from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
-from localspec.engine.drafters.head_drafter import head_drafter
 from localspec.engine.drafters.lookup import Lookup
-from localspec.engine.drafters.model_drafter import ModelDrafter
-from localspec.engine.drafters.protocol import Drafter
 from localspec.engine.grammars import lark
 from localspec.engine.grammars.grammar_reader import require_grammar
-from localspec.engine.length.ahead_policy import AheadPolicy
-from localspec.engine.llama import Context, Head, default_threads, devices
-from localspec.engine.record.stats import CROSS_VOCABULARY, DRAFT
+from localspec.engine.llama import Context, devices
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.params import CHAIN, Accept, SamplingParams, check_lenience
 from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.loading import former_starter, starter_form
+from localspec.loading.draft_models import DraftModels
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness
-from localspec.loading.measurements.expected_speed import BEHIND, note
-from localspec.loading.measurements.measured_costs import MeasuredPair, made_by, measured
-from localspec.loading.model_loader import LoadedDrafts, ModelLoader, Progress
+from localspec.loading.measurements.measured_costs import made_by
+from localspec.loading.model_loader import ModelLoader, Progress
 from localspec.loading.planning import (
     CheckedRequest,
     LoadPlan,
@@ -154,6 +147,7 @@ def load_session(
     notices: tuple[str, ...] = (),
     thorough: bool = False,
     later: Sequence[CheckedRequest] = (),
+    may_wait: bool = False,
 ) -> Session:
     """Load what a request means; check it first if that was not done.
 
@@ -164,6 +158,8 @@ def load_session(
         notices: further notices for the user.
         thorough: choose the attention again and take more time for it.
         later: requests for the same target that `load_another_draft` will load later.
+        may_wait: whether the session may answer before large draft models are loaded, which
+            `Session.load_drafts` does.
 
     Raises:
         LocalspecError: a file is missing or not a usable model (`ModelError`), a draft has another
@@ -191,10 +187,13 @@ def load_session(
         mtp = any(each.mtp for each in (checked, *later))
         target = loader.load_target(plan.memory.target, mtp=mtp)
         check_bias(settings, target.model.n_vocab)
-        drafts = loader.load_drafts(plan.drafts, target)
-        pair = _pair(loader, plan, target, drafts, (*notices, *more))
+        pair = _pair(loader, plan, target, (*notices, *more))
         pair = replace(pair, devices_before=before)
-        session = _session(pair, loader.options, settings, progress, renderer)
+        models = DraftModels(pair, loader, plan.drafts, settings)
+        waits = may_wait and models.may_wait
+        if not waits:
+            models.join(cancel, undo)
+        session = _session(models, settings, renderer, waits=waits)
         undo.pop_all()
     return session
 
@@ -218,9 +217,9 @@ def _pair(
     loader: ModelLoader,
     plan: LoadPlan,
     target: Context,
-    drafts: LoadedDrafts,
     notices: tuple[str, ...],
 ) -> LoadedPair:
+    """The target, before anything that drafts is loaded."""
     options = loader.options
     draft = None if options.draft is None else lasting_drafts(options.draft)
     return LoadedPair(
@@ -229,18 +228,23 @@ def _pair(
         target=target,
         chat_template=options.chat_template,
         advice=plan.advice,
-        drafts=drafts.contexts,
-        lookup=drafts.lookup,
-        draft_note=drafts.note,
-        notices=(*notices, *plan.notices, *drafts.notices, *loader.notices),
-        loaded=loader.record(plan, target, drafts),
+        lookup=plan.checked.lookup,
+        draft_note=_no_draft(plan.checked),
+        notices=(*notices, *plan.notices, *loader.notices),
+        loaded=loader.record(plan, target),
     )
+
+
+def _no_draft(checked: CheckedRequest) -> str:
+    return f"there is no draft: {checked.why_no_draft}"
 
 
 def open_session(
     wanted: LoadRequest | CheckedRequest, progress: Progress, cancel: Cancel
 ) -> Session:
     """Load the wanted pair, and remember it if it was named. Its caches may be stored.
+
+    Large draft models are left to `Session.load_drafts`.
 
     Without a name, load the last used pair; if that fails, the starter with a notice; and if the
     starter is not on this disk, an installed pair.
@@ -252,7 +256,7 @@ def open_session(
     if request.pair is None:
         session = _opened_in_turn(request, progress, cancel)
     else:
-        session = load_session(wanted, progress=progress, cancel=cancel)
+        session = load_session(wanted, progress=progress, cancel=cancel, may_wait=True)
         remember_last(request.pair, request.draft)
     session.keep_in(folders.data_folder() / STATES, made_by(session.pair))
     if request.past:
@@ -267,7 +271,9 @@ def _opened_in_turn(options: LoadRequest, progress: Progress, cancel: Cancel) ->
         reasons = " nor ".join(f"{name} ({error.message})" for name, error in failed.items())
         told = (f"this is {pair}: cannot open {reasons}",) if failed else ()
         try:
-            return load_session(again, progress=progress, cancel=cancel, notices=told)
+            return load_session(
+                again, progress=progress, cancel=cancel, notices=told, may_wait=True
+            )
         except UsageError:
             raise
         except LocalspecError as error:
@@ -310,109 +316,42 @@ def load_another_draft(
         loader = ModelLoader(
             checked, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn
         )
-        drafts = loader.load_drafts(setups, target)
-        pair = replace(
-            session.pair,
-            drafts=drafts.contexts,
-            lookup=drafts.lookup,
-            draft_note=drafts.note,
-            loaded=replace(
-                session.pair.loaded,
-                draft_threads=drafts.threads,
-                draft_n_gpu_layers=drafts.gpu_layers,
-            ),
+        bare = replace(
+            session.pair.having({}),
+            lookup=checked.lookup,
+            draft_note=_no_draft(checked),
+            waiting=(),
+            left_out="",
         )
-        found = _session(pair, checked.request, settings, progress, renderer)
+        models = DraftModels(bare, loader, setups, settings)
+        models.join(cancel, undo)
+        found = _session(models, settings, renderer)
         undo.pop_all()
     return found
 
 
 def _session(
-    pair: LoadedPair,
-    options: LoadRequest,
-    settings: ChatSettings,
-    progress: Progress,
-    renderer: TemplateRenderer,
+    models: DraftModels, settings: ChatSettings, renderer: TemplateRenderer, *, waits: bool = False
 ) -> Session:
-    """Make a session over loaded models, with the automatic gamma for their costs."""
-    target = pair.target
-    costs = _costs(pair, settings, progress)
-    if costs:
-        note(pair, costs.auto.costs, doubtful=costs.doubtful)
-    if costs and not costs.doubtful and settings.gamma == "auto" and not options.draft_anyway:
-        dear = [name for name in _models(pair) if costs.auto.too_dear(name, BEHIND)]
-        if dear:
-            pair = pair.without(dear, _too_dear(pair, dear))
-            costs = _costs(pair, settings, progress)
+    """Make a session over loaded models, with the automatic gamma for their costs.
 
-    def rest(cancel: Cancel) -> None:
-        if costs and costs.again(cancel):
-            _note_stored(pair)
-
-    drafters = [_drafter(name, context, pair) for name, context in pair.drafts.items()]
-    lookup = Lookup(target.n_ctx, target.model.is_end) if pair.lookup else None
+    Args:
+        models: what drafts.
+        settings: of the conversation.
+        renderer: of the target's template.
+        waits: whether draft models are still to be loaded.
+    """
+    pair, costs = models.pair, models.costs
+    lookup = Lookup(pair.target.n_ctx, pair.target.model.is_end) if pair.lookup else None
+    rows = exactness.rows(pair.loaded.exact)
     return Session(
         pair,
-        Engine(target, *drafters, lookup=lookup, rows=exactness.rows(pair.loaded.exact)),
+        Engine(pair.target, *models.drafters.values(), lookup=lookup, rows=rows),
         settings,
         auto=costs.auto if costs else None,
-        closing=costs.keep if costs else None,
-        resting=rest,
+        closing=models.keep,
+        resting=models.rest,
+        joining=models.join_later if waits else None,
         renderer=renderer,
         dialects=folders.cache_folder() / DIALECTS,
     )
-
-
-def _costs(pair: LoadedPair, settings: ChatSettings, progress: Progress) -> MeasuredPair | None:
-    return measured(
-        pair,
-        repeatable=settings.repeatable,
-        measure=settings.gamma == "auto",
-        announce=lambda: progress("Measuring this machine", None),
-    )
-
-
-def _models(pair: LoadedPair) -> list[str]:
-    """The drafters that are separate models; a head costs little memory and is not timed alone."""
-    return [name for name in pair.drafts if name.split()[0] in (DRAFT, CROSS_VOCABULARY)]
-
-
-def _too_dear(pair: LoadedPair, names: Sequence[str]) -> str:
-    files = " and ".join(pair.drafts[name].model.path.name for name in names)
-    return f"{files}: too big to save time here, and not kept (--draft-anyway keeps it)"
-
-
-def _note_stored(pair: LoadedPair) -> None:
-    """Pass costs measured since the load on to the lists, whose values may be far off."""
-    now = measured(pair, repeatable=False, measure=False, announce=lambda: None)
-    if now:
-        note(pair, now.auto.costs, doubtful=now.doubtful)
-
-
-def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:
-    """Make the drafter of a loaded model or head."""
-    target = pair.target
-    if isinstance(context, Head):
-        return head_drafter(context, name)
-    if name.startswith(CROSS_VOCABULARY):
-        return CrossVocabularyDrafter(context, VocabularyMap(target.model, context.model), name)
-    ahead = AheadPolicy() if _apart(pair, context) else None
-    return ModelDrafter(context, target.model.n_vocab, name, ahead=ahead)
-
-
-def _apart(pair: LoadedPair, draft: Context) -> bool:
-    """Whether draft and target share no compute, so that both can decode at once.
-
-    On the same card, or with too few cores for both, they would only wait for each other. Where
-    they share none, measurements while they run decide whether it pays.
-    """
-    target, how = pair.target, pair.loaded
-    if target.model.remote and draft.model.remote:  # they may share one connection
-        return False
-    if not (target.model.offloaded or draft.model.offloaded):
-        return target.threads.most + draft.threads.most <= default_threads()
-    if not (target.model.offloaded and draft.model.offloaded) or target.model.remote:
-        return True
-    if how.device is None or how.draft_device is None:  # the default uses any device
-        return False
-    return not set(how.device) & set(how.draft_device)

@@ -45,7 +45,7 @@ class LoadRequest:
         n_predict: the most tokens to generate, -1 for no limit.
         reasoning, reasoning_effort, reasoning_budget, reasoning_format: as in `ChatSettings`.
         gamma: draft length, or ``"auto"``.
-        draft_anyway: keep a draft model whose steps are too slow to save time here.
+        draft_anyway: load a draft model even if its steps are too slow to save time here.
         system_prompt: empty for none.
         chat_template: replaces the target's own; None keeps that.
         stop: strings that end an answer.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,26 +24,6 @@ from localspec.pairs.memory.need import ModelSetup
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 """Called with a step in words and its share done (0 to 1), or None if that is unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedDrafts:
-    """The loaded drafters.
-
-    Attributes:
-        contexts: of draft models and heads, by drafter name.
-        lookup: whether repeated text is copied.
-        note: why nothing can be drafted; empty if something can.
-        notices: further notices for the user.
-        threads, gpu_layers: of the first model; 0 without any.
-    """
-
-    contexts: Mapping[str, Context] = field(default_factory=dict)
-    lookup: bool = False
-    note: str = ""
-    notices: tuple[str, ...] = ()
-    threads: int = 0
-    gpu_layers: int = 0
 
 
 @dataclass(slots=True)
@@ -99,51 +79,43 @@ class ModelLoader:
             )
         return target
 
-    def load_drafts(self, setups: Sequence[ModelSetup], target: Context) -> LoadedDrafts:
-        """Load the drafters; leave out a draft model that cannot roll back tokens.
+    def load_drafts(
+        self, drafts: Sequence[tuple[CheckedDraft, ModelSetup]], target: Context
+    ) -> tuple[dict[str, Context], list[str]]:
+        """Load drafters; leave out a draft model that cannot roll back tokens.
 
         Args:
-            setups: one per drafter, in the order of `checked`.
+            drafts: with their setups.
             target: the loaded target.
+
+        Returns:
+            The contexts by drafter name, and why others were left out.
         """
-        if not target.can_truncate:
-            return LoadedDrafts(note=_cannot_go_back(target.model))
         found: dict[str, Context] = {}
-        refused, threads = [], []
-        for checked, setup in zip(self.checked.drafts, setups, strict=True):
+        refused = []
+        for checked, setup in drafts:
             draft = self._draft(checked, setup, target)
             if not draft.can_truncate:
                 draft.close()
                 if draft.model is not target.model:
                     draft.model.close()
-                refused.append(_cannot_go_back(draft.model))
+                refused.append(cannot_go_back(draft.model))
                 continue
             alike = sum(name.split()[0] == checked.kind for name in found)
             found[f"{checked.kind} {alike + 1}" if alike else checked.kind] = draft
-            threads.append(self._threads(draft, draft=True))
-        if not found and not self.checked.lookup:
-            why = f"there is no draft: {self.checked.why_no_draft}"
-            return LoadedDrafts(note=next(iter(refused), why))
-        return LoadedDrafts(
-            found,
-            self.checked.lookup,
-            notices=tuple(refused),
-            threads=next(iter(threads), 0),
-            gpu_layers=next((each.model.gpu_layers for each in found.values()), 0),
-        )
+            self._threads(draft, draft=True)
+        return found, refused
 
-    def record(self, plan: LoadPlan, target: Context, drafts: LoadedDrafts) -> LoadRecord:
-        """Record how the models run; set the target's threads."""
+    def record(self, plan: LoadPlan, target: Context) -> LoadRecord:
+        """Record how the target runs; set its threads."""
         options, setup = self.options, plan.memory.target
         chosen_off = self.flash_attn == "off" != options.flash_attn
         more = (self.unflashed or 0) if chosen_off else 0
         return LoadRecord(
             ctx_size=setup.n_ctx,
             threads=self._threads(target, draft=False),
-            draft_threads=drafts.threads,
             threads_batch=options.threads_batch,
             n_gpu_layers=setup.gpu_layers,
-            draft_n_gpu_layers=drafts.gpu_layers,
             n_cpu_moe=setup.cpu_moe,
             lora=self._adapters(),
             device=options.device,
@@ -295,7 +267,8 @@ def _devices_of_target(options: LoadRequest) -> Sequence[str] | None:
     return options.device
 
 
-def _cannot_go_back(model: Model) -> str:
+def cannot_go_back(model: Model) -> str:
+    """Why a model neither drafts nor is drafted for."""
     architecture = model.metadata.get("general.architecture", "?")
     return (
         f"{model.name} cannot take back rejected tokens: llama.cpp restores no earlier state"

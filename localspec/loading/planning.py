@@ -11,7 +11,7 @@ from typing import TypeAlias
 from localspec import formats, machine
 from localspec.chat.advice import SamplingAdvice, advise
 from localspec.chat.settings import ChatSettings
-from localspec.engine.llama import RPC, add_workers, default_threads, devices
+from localspec.engine.llama import RPC, add_workers, default_threads, devices, shown_name
 from localspec.engine.record.stats import CROSS_VOCABULARY, DRAFT, MTP, DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.load_request import LoadRequest
@@ -58,6 +58,17 @@ class CheckedDraft:
     files: ModelFiles
     facts: ModelFacts
     in_target: bool = False
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is a model that needs nothing of the target, unlike a head."""
+        return self.kind in (DRAFT, CROSS_VOCABULARY)
+
+    @property
+    def shown_name(self) -> str:
+        """What it is called on the screen."""
+        path = self.files.paths[0]
+        return shown_name(path, self.files.header.name or path.stem)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,8 +139,9 @@ class EngineClient:
         latest = self.latest
         if latest is None:
             return None
-        # Without a draft there was nothing to switch off.
-        speculation = latest.speculation or latest.draft_name is None
+        # Without a draft there was nothing to switch off, nor before it was loaded.
+        nothing = latest.draft_name is None or bool(latest.speculation_note)
+        speculation = latest.speculation or nothing
         return m.CarriedConversation(tuple(messages), latest.settings, speculation)
 
     def unload(self) -> Callable[[float], bool]:

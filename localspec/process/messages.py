@@ -115,6 +115,7 @@ class SessionInfo(Struct, frozen=True):
         draft_name: None without a draft.
         lookup: whether repeated text is copied.
         speculation_note: why nothing can be drafted; empty if something can.
+        draft_state: why a draft model does not draft, or not yet; empty if all do.
         notices: what the user should know about the pair and its settings.
         dialect: how the model marks thoughts and calls.
         speculation: whether drafting is on.
@@ -128,6 +129,7 @@ class SessionInfo(Struct, frozen=True):
     draft_name: str | None
     lookup: bool
     speculation_note: str
+    draft_state: str
     notices: tuple[str, ...]
     dialect: Dialect
     settings: ChatSettings

@@ -86,6 +86,8 @@ class EngineServer:
         self._running = 0  # number of the request that is being answered
         self._watched: set[int] = set()  # `ExplainRound` requests that a running answer has served
         self._resting = Cancel()  # stops what is done between requests
+        self._undrafted = False  # whether an answer went before the session's draft models
+        self._received = 0  # number of the latest request
         self._done = 0  # number of the latest request that is over
         self._closing = threading.Event()
         self._in_use = threading.Lock()  # held by threads that read the session's figures
@@ -99,6 +101,7 @@ class EngineServer:
 
     def send(self, envelope: m.Envelope[m.Request]) -> None:
         """Queue a request; returns at once. Only one thread may call this."""
+        self._received = max(self._received, envelope.request)
         match envelope.body:
             case m.Stop(request):
                 if request > self._done:
@@ -150,6 +153,8 @@ class EngineServer:
 
     def _next(self) -> m.Envelope[m.Request] | None:
         """Wait for the next request; after `_IDLE_S` the session does its idle work once."""
+        if self._session is not None and self._session.awaits_drafts:
+            self._load_drafts(self._session)
         try:
             return self._letters.get(timeout=_IDLE_S)
         except queue.Empty:
@@ -162,6 +167,32 @@ class EngineServer:
             except Exception as error:
                 _log.info("while resting", exc_info=error)
         return self._letters.get()
+
+    def _load_drafts(self, session: Session) -> None:
+        """Load the draft models that the target did not wait for, unless a request has come.
+
+        One answer goes first; the next has to wait, or draft models would never be loaded while
+        requests follow one another.
+        """
+        cancel = self._resting = Cancel()
+        if self._undrafted:
+            cancel = self._new_cancel(0)
+        elif not self._letters.empty():
+            return
+        try:
+            session.load_drafts(cancel)
+        except Cancelled:
+            return
+        finally:
+            self._cancels.pop(0, None)
+        with self._in_use:
+            number, joined = self._received, m.SettingsChanged(self._info())
+
+        def tell(event: m.Event) -> None:
+            self._hear(m.Envelope(number, 0, event))
+
+        tell(joined)
+        self._tell_status(tell)
 
     def _do(self, envelope: m.Envelope[m.Request], cancel: Cancel) -> None:
         tell = self._teller(envelope)
@@ -254,7 +285,7 @@ class EngineServer:
         session = self._session = self._loader.load(
             checked or request, lambda *at: tell(m.Loading(*at)), cancel
         )
-        self._loaded = request
+        self._loaded, self._undrafted = request, False
         if kept is not None:
             _open(session, kept.messages, session.advice.settled(kept.settings), "")
             if not kept.speculation:
@@ -311,6 +342,7 @@ class EngineServer:
                     tell(m.TurnReported(event))
 
         error = self._attempt(turn)
+        self._undrafted = True
         self._tell_status(tell)
         tell(m.TurnOver(error, self._joined(known)))
 

@@ -311,7 +311,9 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _from_engine(self, envelope: messages.Envelope[messages.Event]) -> None:
         """Take an event of the engine, other than those of a running turn."""
+        before = self.engine.info
         self.engine.settle(envelope)
+        self.pair_loader.drafts_changed(before)
         match envelope.body:
             case messages.Loading(step, share) if self.turns.phase is EnginePhase.LOADING:
                 self.pair_loader.loading()

@@ -42,9 +42,14 @@ def keep_toy() -> None:
     _keep(toy.DRAFT, _DRAFT, draft=True)
 
 
-def keep_draft(step: float) -> None:
-    """Store that a token takes the toy's draft so many seconds."""
-    _keep(toy.DRAFT, {n: step / _DRAFT[1] * seconds for n, seconds in _DRAFT.items()}, draft=True)
+def keep_draft(step: float, path: Path = toy.DRAFT) -> None:
+    """Store that a token takes a draft so many seconds."""
+    _keep(path, {n: step / _DRAFT[1] * seconds for n, seconds in _DRAFT.items()}, draft=True)
+
+
+def keep_target(points: Points) -> None:
+    """Store what decodes of the toy's target take."""
+    _keep(toy.TARGET, points)
 
 
 def keep_starter(path: Path) -> None:

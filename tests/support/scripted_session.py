@@ -98,6 +98,8 @@ class ScriptedSession:
     lookup: bool = False
     speculation: bool = True
     speculation_note: str = ""
+    draft_state: str = ""
+    awaits_drafts: bool = False
     about: str = "Scripted, 27 million parameters"
     notices: list[str] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)

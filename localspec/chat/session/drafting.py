@@ -5,11 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import NamedTuple
 
+from localspec.chat.session.pair import LoadedPair
 from localspec.chat.settings import ChatSettings
+from localspec.engine.drafters.protocol import Drafter
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.record.stats import GammaNote, GammaReason, Round, Speedup
+
+
+class Joined(NamedTuple):
+    """What drafts for a target, once its draft models have been loaded.
+
+    Attributes:
+        pair: the models.
+        drafters: made of them.
+        auto: the policy for gamma ``auto``; None for a fixed length.
+    """
+
+    pair: LoadedPair
+    drafters: Sequence[Drafter]
+    auto: AutoGamma | None
 
 
 class Drafting:
@@ -27,8 +44,12 @@ class Drafting:
         self._settings = settings
         self._auto = auto
         self.able = able
-        self._on = able and settings.draft_length > 0
+        self._wanted = settings.draft_length > 0
         self._policy: GammaPolicy = FixedGamma(0)
+
+    def join(self, auto: AutoGamma | None, *, able: bool) -> None:
+        """Take the policy that knows drafters which were loaded just now; between answers."""
+        self._auto, self.able = auto, able
 
     @property
     def settings(self) -> ChatSettings:
@@ -38,19 +59,22 @@ class Drafting:
     @settings.setter
     def settings(self, settings: ChatSettings) -> None:
         if settings.gamma != self._settings.gamma:
-            self._on = self.able and settings.draft_length > 0
+            self._wanted = settings.draft_length > 0
         self._settings = settings
 
     @property
     def on(self) -> bool:
-        """Whether drafting is on. If gamma is 0, switching it on sets gamma to ``auto``."""
-        return self._on
+        """Whether drafting is on. If gamma is 0, switching it on sets gamma to ``auto``.
+
+        It is off as long as nothing can draft.
+        """
+        return self.able and self._wanted
 
     @on.setter
     def on(self, on: bool) -> None:
         if on and self._settings.draft_length == 0:
             self._settings = replace(self._settings, gamma="auto")
-        self._on = on and self.able
+        self._wanted = on
 
     def gamma(self) -> int:
         """The current draft length; for ``auto``, the recently decided one."""
@@ -59,7 +83,7 @@ class Drafting:
 
     def note(self, kind: str) -> GammaNote:
         """Where gamma comes from, for text of this `kind` (code or prose)."""
-        if not self._on:
+        if not self.on:
             return GammaNote(GammaReason.OFF)
         settings = self._settings
         if settings.gamma != "auto":
@@ -108,6 +132,6 @@ class Drafting:
             self._auto.follow(done)
 
     def _chosen(self) -> AutoGamma | FixedGamma:
-        if self._on and self._settings.gamma == "auto" and self._auto:
+        if self.on and self._settings.gamma == "auto" and self._auto:
             return self._auto
-        return FixedGamma(self._settings.draft_length if self._on else 0)
+        return FixedGamma(self._settings.draft_length if self.on else 0)

@@ -10,7 +10,7 @@ from typing import Any
 from localspec import machine
 from localspec.chat.advice import SamplingAdvice
 from localspec.engine.llama import BUSY, Context, devices
-from localspec.engine.record.stats import DeviceMemory, MemoryUse
+from localspec.engine.record.stats import CROSS_VOCABULARY, DRAFT, DeviceMemory, MemoryUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,9 @@ class LoadedPair:
         advice: the sampling settings advised for the target.
         drafts: the contexts of the draft models, by drafter name.
         lookup: whether prompt lookup drafts.
-        draft_note: why nothing can be drafted; empty if something can.
+        draft_note: why no model drafts, if none does.
+        waiting: the shown names of draft models that are still to be loaded.
+        left_out: why a draft model is not used; empty if all are.
         notices: what the user should know.
         devices_before: the accelerators as they were before anything was loaded.
     """
@@ -102,6 +104,8 @@ class LoadedPair:
     drafts: Mapping[str, Context] = field(default_factory=dict)
     lookup: bool = False
     draft_note: str = ""
+    waiting: tuple[str, ...] = ()
+    left_out: str = ""
     notices: tuple[str, ...] = ()
     devices_before: tuple[DeviceMemory, ...] = ()
 
@@ -110,23 +114,40 @@ class LoadedPair:
         """The first draft model's context; None without a draft model."""
         return next(iter(self.drafts.values()), None)
 
+    @property
+    def models(self) -> list[str]:
+        """The drafters that are separate models, by name."""
+        return [name for name in self.drafts if name.split()[0] in (DRAFT, CROSS_VOCABULARY)]
+
+    @property
+    def draft_state(self) -> str:
+        """Why a draft model does not draft, or not yet; empty if all do."""
+        if self.waiting:
+            names, verb = " and ".join(self.waiting), "is" if len(self.waiting) == 1 else "are"
+            return f"{names} {verb} still being loaded"
+        return self.left_out
+
+    def having(self, drafts: Mapping[str, Context]) -> LoadedPair:
+        """The pair with these drafters in place of its own."""
+        first = next(iter(drafts.values()), None)
+        loaded = replace(
+            self.loaded,
+            draft_threads=first.threads.most if first else 0,
+            draft_n_gpu_layers=first.model.gpu_layers if first else 0,
+        )
+        return replace(self, drafts=drafts, loaded=loaded)
+
     def without(self, names: Collection[str], why: str) -> LoadedPair:
-        """Free some draft models; return the remaining pair with a notice that tells `why`."""
+        """Free some draft models; return the remaining pair with a notice that tells `why`.
+
+        Args:
+            names: of the drafters; none for models that were not loaded.
+            why: a sentence for the user.
+        """
         for name in names:
             self._close_draft(self.drafts[name])
         kept = {name: each for name, each in self.drafts.items() if name not in names}
-        first = next(iter(kept.values()), None)
-        return replace(
-            self,
-            drafts=kept,
-            draft_note="" if kept or self.lookup else why,
-            notices=(*self.notices, why),
-            loaded=replace(
-                self.loaded,
-                draft_threads=first.threads.most if first else 0,
-                draft_n_gpu_layers=first.model.gpu_layers if first else 0,
-            ),
-        )
+        return replace(self.having(kept), left_out=why, notices=(*self.notices, why))
 
     def spare(self) -> bool:
         """Whether the target's threads and other programs leave about one core free."""

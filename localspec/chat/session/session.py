@@ -17,7 +17,7 @@ from localspec.chat.figures.figures import Figures
 from localspec.chat.prompt.renderer import TemplateRenderer
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.session.answer import AnswerText
-from localspec.chat.session.drafting import Drafting
+from localspec.chat.session.drafting import Drafting, Joined
 from localspec.chat.session.pair import LoadedPair
 from localspec.chat.session.repetition import Repetition
 from localspec.chat.session.turn_guard import TurnGuard
@@ -79,6 +79,7 @@ class Session:
         auto: AutoGamma | None = None,
         closing: Callable[[], None] | None = None,
         resting: Callable[[Cancel], None] | None = None,
+        joining: Callable[[Cancel], Joined] | None = None,
         renderer: TemplateRenderer | None = None,
         dialects: Path | None = None,
     ) -> None:
@@ -91,13 +92,14 @@ class Session:
             auto: the policy for gamma ``auto``; None for a fixed length.
             closing: called before the models are freed.
             resting: called by `rest`.
+            joining: called by `load_drafts`; None if no draft model is missing.
             renderer: renders the target's template; closed with the session.
             dialects: the folder of learnt dialects; None to learn them again each time.
 
         Raises:
             Cancelled: the flag of `renderer` was set meanwhile.
         """
-        self._closing, self._resting = closing, resting
+        self._closing, self._resting, self._joining = closing, resting, joining
         self.messages: list[Message] = []
         self.trace: TraceWriter | None = None
         self.folder: Path | None = None
@@ -126,8 +128,14 @@ class Session:
 
     @property
     def draft_name(self) -> str | None:
-        """What the draft models are called on the screen; None without any."""
-        return " + ".join(each.model.shown_name for each in self.pair.drafts.values()) or None
+        """What the draft models are called on the screen, loaded or not; None without any."""
+        loaded = (each.model.shown_name for each in self.pair.drafts.values())
+        return " + ".join((*loaded, *self.pair.waiting)) or None
+
+    @property
+    def draft_state(self) -> str:
+        """Why a draft model does not draft, or not yet; empty if all do."""
+        return self.pair.draft_state
 
     @property
     def about(self) -> str:
@@ -174,7 +182,7 @@ class Session:
     @property
     def speculation_note(self) -> str:
         """Why nothing can be drafted; empty if something can."""
-        return "" if self._drafting.able else self.pair.draft_note
+        return "" if self._drafting.able else self.pair.draft_state or self.pair.draft_note
 
     @property
     def settings(self) -> ChatSettings:
@@ -421,8 +429,31 @@ class Session:
         finally:
             self.messages[:] = messages
             self.settings = settings
-            self.speculation = speculation
+            if self.speculation != speculation:
+                self.speculation = speculation
             self._prompt.window.left_out = left_out
+
+    @property
+    def awaits_drafts(self) -> bool:
+        """Whether draft models are still to be loaded."""
+        return self._joining is not None
+
+    def load_drafts(self, cancel: Cancel) -> None:
+        """Load the draft models that the target did not wait for; they draft from the next turn on.
+
+        One that cannot be loaded is left out: `draft_state` says why. While a turn runs, nothing
+        happens.
+
+        Raises:
+            Cancelled: `cancel` was set. The session is unchanged, and may be asked again.
+        """
+        with self._guard.if_free() as free:
+            if free and self._joining is not None:
+                self.pair, drafters, auto = self._joining(cancel)
+                self._joining = None
+                self.engine.join(drafters)
+                self._drafting.join(auto, able=self.engine.drafts)
+                self._writer.join(self.pair, auto.costs if auto else None)
 
     def rest(self, cancel: Cancel) -> None:
         """Use idle time for the measurements that loading had no time for.

@@ -59,6 +59,10 @@ class Writer:
         self._before: tuple[Meter, TextKind]
         self.forget()
 
+    def join(self, pair: LoadedPair, costs: Costs | None) -> None:
+        """Take a pair whose draft models were loaded just now; between answers."""
+        self._pair, self._slow = pair, SlownessCheck(pair.target, costs)
+
     def begin(self, answer: AnswerText, lenience: float | None) -> GenerationStats:
         """Start to count a new answer under a rule of this lenience; returns its sums."""
         meter = Meter(self._pair.target.n_ctx, lenience=lenience)

@@ -116,12 +116,17 @@ def _speed(
         or (found.vocabulary is not None and not found.vocabulary.usable)
     ):
         return expected, None
-    from localspec.loading.measurements import expected_speed  # noqa: PLC0415 - it needs llama.cpp
+    from localspec.loading.measurements import (  # noqa: PLC0415 - they need llama.cpp
+        draft_worth,
+        expected_speed,
+    )
 
     draft = found.draft.paths[0] if found.draft is not None else None
     profile = expected_speed.expected(found.target.paths[0], draft, plan)
     exact = expected_speed.exact(found.target.paths[0], plan)
     lines = expected_speed.lines(profile, exact, tune)
+    if found.draft is not None and draft_worth.too_big(found.target, found.draft, plan):
+        lines.insert(0, f"draft       {draft_worth.TOO_BIG}: it is not loaded (--draft-anyway)")
     unmeasured = expected if profile is None else []
     return [*unmeasured, *lines], expected_speed.data(profile, exact)
 

@@ -220,11 +220,9 @@ class AutoGamma:
         finally:
             vars(self).update(before, _table=table)
 
-    def too_dear(self, name: str, context: int) -> bool:
-        """Whether a draft model gains less than a tenth at `context` tokens, even at its best."""
-        times = self._table.target.at(context).times(LONGEST + 1)
-        step = self._table.drafts[name].at(context).seconds(1)
-        return self._best_gain(times, step) < _WORTH
+    def too_dear(self, step: float, context: int) -> bool:
+        """Whether a draft whose step takes so many seconds gains less than a tenth at its best."""
+        return self._best_gain(self._table.target.at(context).times(LONGEST + 1), step) < _WORTH
 
     def _best_gain(self, times: Sequence[float], step: float) -> float:
         """The speed-up of the best draft length if nearly every drafted token is accepted."""

@@ -5,7 +5,7 @@ from localspec.engine.llama.context_options import ContextOptions
 from localspec.engine.llama.heads.block_head import BlockHead
 from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.heads.shared_head import SharedHead, head_of
-from localspec.engine.llama.model import Model
+from localspec.engine.llama.model import Model, shown_name
 from localspec.engine.llama.platform.hardware import (
     RPC,
     backends,
@@ -43,6 +43,7 @@ __all__ = [
     "head_of",
     "machine",
     "repacking_works",
+    "shown_name",
     "variant",
     "write_q8_0",
 ]

@@ -229,12 +229,8 @@ class Model:
 
     @property
     def shown_name(self) -> str:
-        """The file's name, without its ending and part; where that is a hash, the model's own.
-
-        Many models are called after the run that made them, such as "135M 8k Lc100K Mix1 Ep2".
-        """
-        stem = re.sub(r"-\d{5}-of-\d{5}$", "", self.path.stem)
-        return self.name if re.fullmatch(r"(sha256-)?[0-9a-f]{32,}", stem) else stem
+        """What it is called on the screen."""
+        return shown_name(self.path, self.name)
 
     @property
     def kind(self) -> str:
@@ -419,22 +415,8 @@ class Model:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-
-def _use_devices(
-    params: Any,
-    devices: Sequence[str],
-    target_devices: Sequence[str],
-    split: Sequence[float],
-) -> tuple[Any, ...]:
-    """Set the devices of `params` (see `Model.load`); return what must live until the load."""
-    others = [each for each in target_devices if each not in devices]
-    chosen = device_list([*devices, *others])
-    params.devices = ctypes.addressof(chosen)
-    parts = split or [1.0] * len(devices)
-    shares = (ctypes.c_float * lib.llama_max_devices())(*parts)
-    if devices and (others or split):
-        params.tensor_split = shares
-    return chosen, shares
+        split_mode: str = ("layer",)
+        target_devices: Sequence[str] = ((),)
 
 
 def _token_or_none(token: int) -> int | None:

@@ -89,6 +89,12 @@ class Engine:
         self.steps = PromptSteps(target.n_batch)
         self.recorder = RoundRecorder(target.model, self.drafters)
 
+    def join(self, drafters: Sequence[Drafter]) -> None:
+        """Draft with these from the next generation on, in this order."""
+        self.drafters.clear()
+        if self.target.can_truncate:
+            self.drafters.update({each.name: each for each in drafters})
+
     @property
     def drafts(self) -> bool:
         """Whether anything can be drafted."""

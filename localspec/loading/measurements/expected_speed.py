@@ -84,12 +84,12 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> ExpectedSpee
     store = profile_store()
     attention = stored(key(target, plan.target, None), store)
     flash_attn = attention.option if attention else "auto"
-    own = _profile(store, target, plan.target, flash_attn, draft=False)
+    own = stored_profile(store, target, plan.target, flash_attn, draft=False)
     if own is None:
         return None
     found = None
     if draft is not None and plan.draft is not None:
-        found = _profile(store, draft, plan.draft, flash_attn, draft=True)
+        found = stored_profile(store, draft, plan.draft, flash_attn, draft=True)
     if draft is not None and found is None:
         return None
     max_rollback = own.identity.get("takes_back")
@@ -110,7 +110,7 @@ def exact(target: Path, plan: MemoryPlan) -> int | None:
     return exactness.stored(exactness.key(target, plan.target, options), profile_store())
 
 
-def _profile(
+def stored_profile(
     store: ProfileStore, path: Path, setup: ModelSetup, flash_attn: str, *, draft: bool
 ) -> Profile | None:
     """The stored profile for loading `path`, with the threads that it would get."""

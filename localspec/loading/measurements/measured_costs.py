@@ -131,6 +131,7 @@ def measured(
     repeatable: bool,
     measure: bool,
     announce: Callable[[], None],
+    before: MeasuredPair | None = None,
 ) -> MeasuredPair | None:
     """The policy for this pair, from stored timings or a measurement of a few seconds.
 
@@ -139,6 +140,7 @@ def measured(
         repeatable: store unsteady timings too, so that the next run decides alike.
         measure: whether to measure if nothing is stored.
         announce: called before measuring.
+        before: what is known of the target, with fewer drafters.
 
     Returns:
         None if nothing drafts, or nothing is stored and `measure` is false.
@@ -146,14 +148,18 @@ def measured(
     Raises:
         Cancelled: while measuring.
     """
-    if not (pair.drafts or pair.lookup):
+    if not (pair.drafts or pair.lookup or pair.waiting):
         return None
     store = profile_store()
+    if before is not None:
+        before.keep()
     known = {
         context: identity_of(context, pair.loaded, draft=context is not pair.target)
         for context in (pair.target, *pair.drafts.values())
     }
     stored = {context: store.load(its) for context, its in known.items()}
+    if before is not None and stored[pair.target] is None:  # it was not worth storing
+        stored[pair.target] = before.target
     profiles = {context: its for context, its in stored.items() if its is not None}
     missing = {context: its for context, its in known.items() if context not in profiles}
     if missing and not measure:
@@ -162,6 +168,7 @@ def measured(
         announce()
         profiles |= _measured(missing, store, profiles.get(pair.target), repeatable=repeatable)
     doubtful = {context for context, its in stored.items() if its is not None and not its.steady}
+    missing |= before.unkept if before is not None else {}
     if not repeatable:  # otherwise the next run must decide alike
         missing |= {context: known[context] for context in doubtful}
     if measure:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,7 +61,8 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
         LocalspecError: as `load_session`; a model cannot be measured.
         Cancelled: `cancel` was set.
     """
-    checked = check(options)  # fail before waiting for a quiet machine
+    # Fail before waiting for a quiet machine; measure what is asked for, whatever it is worth.
+    checked = check(replace(options, draft_anyway=True))
     wait_for_calm(progress, cancel)
     loading = load_session(checked, progress=progress, cancel=cancel, thorough=True)
     with closing(loading) as session:

@@ -81,6 +81,11 @@ class ModelFacts:
         return sum(self.layer_weights) + self.other_weights
 
     @property
+    def read_bytes(self) -> int:
+        """Bytes of the weights that a decode of one token reads, but for a mixture of experts."""
+        return sum(self.layer_weights) + self.output_weights
+
+    @property
     def layers(self) -> int:
         """Number of layers, without the output layer."""
         return len(self.layer_weights)

@@ -249,6 +249,7 @@ class PairJobs:
             asked = draft if draft == "none" else None
             report = examine(pair, asked, self._retries, scan=scan, further=True)
             lines = describe.draft_lines(report, session.draft_name, lookup=session.lookup)
+            lines[1:1] = filter(None, [session.draft_state])
             if session.draft_name is None:
                 architecture = report.target.header.architecture
                 lines += filter(None, [head_promise.line(pair, session.pair_name, architecture)])

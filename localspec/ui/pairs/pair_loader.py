@@ -51,6 +51,20 @@ class PairLoader:
         if then is not None:
             then()
 
+    def drafts_changed(self, before: SessionInfo | None) -> None:
+        """Show what has become of a draft model that was loaded after the target, if any was.
+
+        Args:
+            before: the pair as it was shown; None if none was loaded.
+        """
+        info = self.turns.engine.info
+        if info is None or before is None or info.draft_state == before.draft_state:
+            return
+        if info.draft_state:
+            self.tell(info.draft_state)
+        self.turns.dashboard.seat(info)
+        self.title.show(info)
+
     def failed(self, failed: LoadFailed) -> None:
         """Say that a load failed or was cancelled; the pair before is back, or none is loaded."""
         first, self._first, self._then = self._first, False, None

@@ -1,0 +1,253 @@
+"""Which models draft, and when they are loaded: after the target, if they can save time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from localspec.chat.session.drafting import Joined
+from localspec.chat.session.pair import LoadedPair
+from localspec.chat.settings import ChatSettings
+from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.cross_vocabulary import VocabularyMap
+from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
+from localspec.engine.drafters.head_drafter import head_drafter
+from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.protocol import Drafter
+from localspec.engine.length.ahead_policy import AheadPolicy
+from localspec.engine.llama import Context, Head, default_threads
+from localspec.engine.record.stats import CROSS_VOCABULARY
+from localspec.errors import LocalspecError, in_words
+from localspec.loading.measurements import draft_worth
+from localspec.loading.measurements.expected_speed import BEHIND, note
+from localspec.loading.measurements.measured_costs import MeasuredPair, measured
+from localspec.loading.model_loader import ModelLoader, cannot_go_back
+from localspec.loading.planning import CheckedDraft
+from localspec.pairs.memory.need import ModelSetup, facts
+
+_AT_ONCE = 50_000_000  # bytes of weights that are loaded before anyone would notice a wait
+
+_Planned = tuple[CheckedDraft, ModelSetup]
+
+
+class DraftModels:
+    """Loads what drafts for a target, and knows what passes cost.
+
+    Heads are loaded first: they must see the target read the prompt. Draft models may follow while
+    the target already answers. One that can save no time is not loaded, or freed after it was
+    measured, unless the request keeps it: with ``draft_anyway`` or a fixed gamma.
+
+    Attributes:
+        pair: the target with all that has been loaded so far.
+        drafters: of these models, by name.
+        costs: of their passes; None if they are not measured.
+    """
+
+    def __init__(
+        self,
+        pair: LoadedPair,
+        loader: ModelLoader,
+        setups: Sequence[ModelSetup],
+        settings: ChatSettings,
+    ) -> None:
+        """Load the heads.
+
+        Args:
+            pair: the target alone.
+            loader: has loaded it.
+            setups: of all drafters, in the order of the loader's request.
+            settings: of the conversation.
+
+        Raises:
+            LocalspecError, Cancelled: as `load_session`.
+        """
+        self.drafters: dict[str, Drafter] = {}
+        self._loader, self._settings = loader, settings
+        drafts = [*zip(loader.checked.drafts, setups, strict=True)]
+        if not pair.target.can_truncate:
+            why, drafts = cannot_go_back(pair.target.model), []
+            pair = replace(pair, lookup=False, draft_note=why)
+        self._waiting = [each for each in drafts if each[0].is_model]
+        pair = replace(pair, waiting=self._names)
+        heads = [each for each in drafts if not each[0].is_model]
+        self.costs: MeasuredPair | None = None
+        self.pair = self._joined(pair, loader, heads)
+        self.costs = self._measured(self.pair)
+        self._leave_out_too_dear()
+        self._take(self.pair)
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether draft models are missing that take a moment to load, and need not be there.
+
+        With a seed the first answer has to be drafted as every other one.
+        """
+        size = sum(draft.facts.weights for draft, _ in self._waiting)
+        return size > _AT_ONCE and not self._settings.repeatable
+
+    def join(self, cancel: Cancel, undo: ExitStack) -> Joined:
+        """Load the missing draft models; free those that were measured to take too long.
+
+        Args:
+            cancel: stops it.
+            undo: frees them if a later step fails.
+
+        Raises:
+            LocalspecError, Cancelled: as `load_session`; nothing is changed then.
+        """
+        if not self._waiting:
+            return self._all
+        loader = replace(self._loader, cancel=cancel, undo=undo)
+        self.pair.target.watch(cancel)
+        pair = self._joined(self.pair, loader, self._waiting)
+        costs = self._measured(pair)
+        if costs and self._may_leave_out(costs):
+            known = {name: costs.auto.costs.drafts[name] for name in pair.models}
+            steps = {name: its.at(BEHIND).seconds(1) for name, its in known.items()}
+            dear = [n for n, step in steps.items() if costs.auto.too_dear(step, BEHIND)]
+            if dear:
+                files = [pair.drafts[name].model.path.name for name in dear]
+                pair = pair.without(dear, _too_dear(files))
+                costs = self._measured(pair)
+        self.costs, self._waiting = costs, []
+        self._take(pair)
+        return self._all
+
+    def join_later(self, cancel: Cancel) -> Joined:
+        """`join` for a session in use: if it fails, the session goes on without, with a notice.
+
+        Raises:
+            Cancelled: `cancel` was set; the next call tries again.
+        """
+        self._loader = replace(self._loader, progress=lambda *_: None)
+        with ExitStack() as undo:
+            try:
+                self.join(cancel, undo)
+            except (LocalspecError, OSError) as error:
+                names, self._waiting = self._names, []
+                why = f"{' and '.join(names)} cannot draft: {in_words(error)[0]}"
+                self._take(self.pair.without((), why))
+            else:
+                undo.pop_all()
+        return self._all
+
+    def keep(self) -> None:
+        """Store what rounds have shown about costs."""
+        if self.costs:
+            self.costs.keep()
+
+    def rest(self, cancel: Cancel) -> None:
+        """Measure again, in idle time, what was disturbed.
+
+        Raises:
+            Cancelled: `cancel` was set.
+        """
+        if self.costs and self.costs.again(cancel):
+            now = measured(self.pair, repeatable=False, measure=False, announce=lambda: None)
+            if now:  # the lists may have values that are far off
+                note(self.pair, now.auto.costs, doubtful=now.doubtful)
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The draft models that are missing, as they are shown."""
+        return tuple(draft.shown_name for draft, _ in self._waiting)
+
+    @property
+    def _all(self) -> Joined:
+        auto = self.costs.auto if self.costs else None
+        return Joined(self.pair, tuple(self.drafters.values()), auto)
+
+    def _take(self, pair: LoadedPair) -> None:
+        """Make drafters of the loaded models, in the order of the request."""
+        self.pair = replace(pair, waiting=self._names)
+        made = {**self.drafters}
+        self.drafters = {
+            name: made.get(name) or _drafter(name, context, pair)
+            for name, context in pair.drafts.items()
+        }
+        if self.costs:
+            note(pair, self.costs.auto.costs, doubtful=self.costs.doubtful)
+
+    def _joined(
+        self, pair: LoadedPair, loader: ModelLoader, drafts: Sequence[_Planned]
+    ) -> LoadedPair:
+        """Load drafters of one kind: all heads, or all draft models."""
+        contexts, refused = loader.load_drafts(drafts, pair.target)
+        kinds = [each.kind for each in loader.checked.drafts]
+        both = {**pair.drafts, **contexts}
+        ordered = sorted(both, key=lambda name: kinds.index(name.split()[0]))
+        found = pair.having({name: both[name] for name in ordered})
+        for why in refused:
+            found = found.without((), why)
+        return found
+
+    def _measured(self, pair: LoadedPair) -> MeasuredPair | None:
+        return measured(
+            pair,
+            repeatable=self._settings.repeatable,
+            measure=self._settings.gamma == "auto",
+            announce=lambda: self._loader.progress("Measuring this machine", None),
+            before=self.costs,
+        )
+
+    def _may_leave_out(self, costs: MeasuredPair) -> bool:
+        asked = self._loader.options.draft_anyway or self._settings.gamma != "auto"
+        return not (asked or costs.doubtful)
+
+    def _leave_out_too_dear(self) -> None:
+        """Leave out draft models that are known to take too long before they are loaded."""
+        costs, checked = self.costs, self._loader.checked
+        if costs is None or not self._waiting or not self._may_leave_out(costs):
+            return
+        model = self.pair.target.model
+        target = ModelSetup(n_ctx=self.pair.target.n_ctx, gpu_layers=model.gpu_layers)
+        sizes, plain_s = facts(checked.target.header), costs.auto.costs.target.at(BEHIND).seconds(1)
+        alone = model.remote or not self._loader.repack  # its time is not that of its bytes
+        dear = []
+        for draft, setup in self._waiting:
+            step = draft_worth.least_step(
+                draft.files.paths[0],
+                (draft.facts, setup),
+                None if alone else (sizes, target),
+                plain_s,
+                self.pair.loaded.flash_attn,
+            )
+            if costs.auto.too_dear(step, BEHIND):
+                dear.append(draft)
+        self._waiting = [each for each in self._waiting if each[0] not in dear]
+        if dear:
+            self.pair = self.pair.without((), _too_dear([it.files.paths[0].name for it in dear]))
+
+
+def _too_dear(files: Sequence[str]) -> str:
+    return f"{' and '.join(files)}: {draft_worth.TOO_BIG}, and not loaded (--draft-anyway loads it)"
+
+
+def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:
+    """Make the drafter of a loaded model or head."""
+    target = pair.target
+    if isinstance(context, Head):
+        return head_drafter(context, name)
+    if name.startswith(CROSS_VOCABULARY):
+        return CrossVocabularyDrafter(context, VocabularyMap(target.model, context.model), name)
+    ahead = AheadPolicy() if apart(pair, context) else None
+    return ModelDrafter(context, target.model.n_vocab, name, ahead=ahead)
+
+
+def apart(pair: LoadedPair, draft: Context) -> bool:
+    """Whether draft and target share no compute, so that both can decode at once.
+
+    On the same card, or with too few cores for both, they would only wait for each other. Where
+    they share none, measurements while they run decide whether it pays.
+    """
+    target, how = pair.target, pair.loaded
+    if target.model.remote and draft.model.remote:  # they may share one connection
+        return False
+    if not (target.model.offloaded or draft.model.offloaded):
+        return target.threads.most + draft.threads.most <= default_threads()
+    if not (target.model.offloaded and draft.model.offloaded) or target.model.remote:
+        return True
+    if how.device is None or how.draft_device is None:  # the default uses any device
+        return False
+    return not set(how.device) & set(how.draft_device)

@@ -1,0 +1,77 @@
+"""What a draft model's step takes at least, as far as that is known before the model is loaded."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from localspec.engine.length.cost import Costs, ModelCosts
+from localspec.engine.length.gamma import AutoGamma
+from localspec.loading.measurements.attention import key
+from localspec.loading.measurements.attention import stored as attention_timing
+from localspec.loading.measurements.expected_speed import BEHIND, stored_profile
+from localspec.loading.measurements.measured_costs import profile_store
+from localspec.pairs.gguf import head_checks
+from localspec.pairs.memory.need import ModelFacts, ModelSetup, draft_facts, facts
+from localspec.pairs.memory.placement import MemoryPlan
+from localspec.pairs.report.model_source import ModelSource
+
+TOO_BIG = "too big to save time here"
+
+_LEAST = 0.5
+"""A step takes at least this share of the time that its bytes take at the target's pace: weights of
+many bits are read faster, byte by byte, than those of few."""
+
+Sized = tuple[ModelFacts, ModelSetup]
+
+
+def least_step(
+    path: Path, draft: Sized, target: Sized | None, plain_s: float, flash_attn: str
+) -> float:
+    """Seconds that a step takes at least: as measured before, else by the weights that it reads.
+
+    Args:
+        path: the draft model's file.
+        draft: its sizes and setup.
+        target: the same of the target; None where its bytes do not explain its time.
+        plain_s: seconds of the target's decode of one token.
+        flash_attn: as in `LoadRecord`.
+
+    Returns:
+        0 where nothing is known: the models run in different places, or are mixtures of experts.
+    """
+    sizes, setup = draft
+    known = None
+    with suppress(OSError):  # a load tells what is wrong with a file
+        known = stored_profile(profile_store(), path, setup, flash_attn, draft=True)
+    if known is not None and known.steady:
+        return ModelCosts(known.best).at(BEHIND).seconds(1)
+    if target is None or any((*sizes.experts, *target[0].experts)):
+        return 0.0
+    layers = {setup.gpu_layers, target[1].gpu_layers}
+    if layers not in ({0}, {-1}):
+        return 0.0
+    return _LEAST * plain_s * sizes.read_bytes / max(1, target[0].read_bytes)
+
+
+def too_big(target: ModelSource, draft: ModelSource, plan: MemoryPlan) -> bool:
+    """Whether a draft model would not be loaded for a target, by what is stored of both.
+
+    Args:
+        target: not loaded.
+        draft: not loaded.
+        plan: how both would be.
+    """
+    if plan.draft is None or head_checks.is_head(draft.header):
+        return False
+    path, store = target.paths[0], profile_store()
+    attention = attention_timing(key(path, plan.target, None), store)
+    flash_attn = attention.option if attention else "auto"
+    own = stored_profile(store, path, plan.target, flash_attn, draft=False)
+    if own is None or not own.steady:
+        return False
+    auto = AutoGamma(Costs(own.best, {}, own.identity.get("takes_back")))
+    plain_s = auto.costs.target.at(BEHIND).seconds(1)
+    both = None if plan.from_disk else (facts(target.header), plan.target)
+    sized = (draft_facts(draft.header), plan.draft)
+    return auto.too_dear(least_step(draft.paths[0], sized, both, plain_s, flash_attn), BEHIND)
