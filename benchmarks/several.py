@@ -3,15 +3,16 @@
 The answers were written under the coupled rule with one seed (the toy pair and its head), so that
 they are the same whichever drafter runs. Each place of an answer holds every model's confidence in
 the next token, the tokens that lookup would copy, and whether these came. So a replayed round
-accepts what the real one would have accepted, and its time follows from cost curves; no clock.
+accepts what the real one would have accepted, and its time follows from cost curves. A policy
+that follows a clock may be shown disturbed times.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -132,6 +133,27 @@ class Prices:
         return Costs({0: self.target}, {name: {0: its} for name, its in self.drafts.items()})
 
 
+@dataclass(slots=True)
+class Clock:
+    """What a policy sees of the seconds that decodes take.
+
+    Attributes:
+        weather: how many times its time a decode takes that begins at a moment.
+        now: the moment.
+    """
+
+    weather: Callable[[float], float]
+    now: float = 0.0
+
+    def shown(self, done: Round) -> Round:
+        """The round as the clock had it."""
+        draft_s = done.draft_s * self.weather(self.now)
+        self.now += draft_s
+        verify_s = done.verify_s * self.weather(self.now)
+        self.now += verify_s
+        return replace(done, draft_s=draft_s, verify_s=verify_s, total_s=draft_s + verify_s)
+
+
 def speed(
     policy: GammaPolicy, answers: Sequence[Answer], prices: Prices, *, goes_on: bool = False
 ) -> float:
@@ -139,11 +161,21 @@ def speed(
 
     As one text; as the next answer of a conversation if that `goes_on`.
     """
+    policy.begin(follow_clock=goes_on)
     answer = [place for each in answers for place in each]
+    return len(answer) / sum(done.total_s for done in rounds(policy, answer, prices))
+
+
+def rounds(
+    policy: GammaPolicy, answer: Answer, prices: Prices, clock: Clock | None = None
+) -> Iterator[Round]:
+    """The rounds in which `policy`, which has begun, writes an answer.
+
+    Their seconds are undisturbed; the policy sees those of the clock, if there is one.
+    """
     target = Curve(prices.target)
     drafts = {name: Curve(points) for name, points in prices.drafts.items()}
-    policy.begin(follow_clock=goes_on)
-    read, at, seconds = dict.fromkeys(drafts, 0), 0, 0.0
+    read, at = dict.fromkeys(drafts, 0), 0
     while at < len(answer):
         room = len(answer) - at - 1
         states = {name: FIRST.state(at, max(1, at - there)) for name, there in read.items()}
@@ -151,13 +183,12 @@ def speed(
         copies = answer[at].copies.confidences[:room]
         plan = policy.plan(Situation(room, 0, room + 1, lags, copies)) if at else PLAIN
         done = _round(plan, answer[at : at + MOST], lags, target, drafts)
-        policy.observe(done)
+        policy.observe(done if clock is None else clock.shown(done))
         if done.draft_passes:
             stay = min(done.accepted, done.drafted - done.copied)
             read[plan.drafter] = at + min(stay, done.draft_passes - 1)
         at += done.emitted
-        seconds += done.total_s
-    return at / seconds
+        yield done
 
 
 def _round(
