@@ -415,8 +415,31 @@ class Model:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-        split_mode: str = ("layer",)
-        target_devices: Sequence[str] = ((),)
+
+def shown_name(path: Path, name: str) -> str:
+    """The file's name, without its ending and part; where that is a hash, the model's own `name`.
+
+    Many models are called after the run that made them, such as "135M 8k Lc100K Mix1 Ep2".
+    """
+    stem = re.sub(r"-\d{5}-of-\d{5}$", "", path.stem)
+    return name if re.fullmatch(r"(sha256-)?[0-9a-f]{32,}", stem) else stem
+
+
+def _use_devices(
+    params: Any,
+    devices: Sequence[str],
+    target_devices: Sequence[str],
+    split: Sequence[float],
+) -> tuple[Any, ...]:
+    """Set the devices of `params` (see `Model.load`); return what must live until the load."""
+    others = [each for each in target_devices if each not in devices]
+    chosen = device_list([*devices, *others])
+    params.devices = ctypes.addressof(chosen)
+    parts = split or [1.0] * len(devices)
+    shares = (ctypes.c_float * lib.llama_max_devices())(*parts)
+    if devices and (others or split):
+        params.tensor_split = shares
+    return chosen, shares
 
 
 def _token_or_none(token: int) -> int | None:
