@@ -72,7 +72,7 @@ def noted(seconds: Callable[[float], float], *, mixture: bool = False) -> None:
         name="demo",
         target=context(0.3),
         drafts={"draft": context(0.03)},
-        loaded=SimpleNamespace(n_gpu_layers=0),
+        loaded=SimpleNamespace(n_gpu_layers=0, lora=()),
         devices_before=(),
     )
     flat = {n: seconds(0.3) for n in (1, 2, 4, 8, 32)}
