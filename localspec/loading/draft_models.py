@@ -24,7 +24,8 @@ from localspec.loading.measurements.expected_speed import BEHIND, note
 from localspec.loading.measurements.measured_costs import MeasuredPair, measured
 from localspec.loading.model_loader import ModelLoader, cannot_go_back
 from localspec.loading.planning import CheckedDraft
-from localspec.pairs.memory.need import ModelSetup, facts
+from localspec.pairs.memory.model_facts import facts
+from localspec.pairs.memory.need import ModelSetup
 
 _AT_ONCE = 50_000_000  # bytes of weights that are loaded before anyone would notice a wait
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from localspec.chat.conversation import Message, Role, tools_called
 from localspec.chat.dialects import Dialect
-from localspec.chat.dialects.enforcement.call_grammar import HERMES, CallGrammar, call_grammar
+from localspec.chat.dialects.enforcement.call_grammar import CallGrammar, call_grammar
 from localspec.chat.dialects.enforcement.value_rules import CallableTool
-from localspec.chat.dialects.shapes import AnswerMarks
+from localspec.chat.dialects.shapes import HERMES, AnswerMarks
 from localspec.engine.record.stats import FinishReason
 
 _PLAIN = AnswerMarks(calls=(HERMES,), several=True, writes=True)

@@ -12,7 +12,8 @@ from localspec.loading.measurements.attention import stored as attention_timing
 from localspec.loading.measurements.expected_speed import BEHIND, stored_profile
 from localspec.loading.measurements.measured_costs import profile_store
 from localspec.pairs.gguf import head_checks
-from localspec.pairs.memory.need import ModelFacts, ModelSetup, draft_facts, facts
+from localspec.pairs.memory.model_facts import ModelFacts, draft_facts, facts
+from localspec.pairs.memory.need import ModelSetup
 from localspec.pairs.memory.placement import MemoryPlan
 from localspec.pairs.report.model_source import ModelSource
 
