@@ -162,6 +162,16 @@ def test_it_waits_for_a_calm_moment_as_tune_does(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("scripted")
+def test_what_is_shared_is_not_measured_on_a_busy_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(benchmark, "wait_for_calm", lambda *_: 1.2)
+    monkeypatch.setattr(benchmark, "load_session", pytest.fail)
+    with pytest.raises(LocalspecError, match=r"other programs keep 1\.2 cores busy"):
+        bench("toy", "--share", str(tmp_path / "mine.json"))
+
+
+@pytest.mark.usefixtures("scripted")
 def test_the_wait_takes_nothing_from_the_questions_and_a_busy_machine_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

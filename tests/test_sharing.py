@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from benchmarks import hardware
+from localspec.bench import benchmark
 from localspec.bench.result import BenchReport, MeanInterval
 from localspec.bench.sharing import shared_report
 from localspec.bench.sharing.shared_file import read_shared
@@ -85,6 +86,45 @@ def test_the_page_makes_a_row_of_a_file_and_names_those_that_it_refuses(
     assert "edit 1.60 (1.50–1.70), chat 0.98 (0.95–1.01), conversion 1.40" in rows[-1]
     assert "wrong.json: this is not what" in capsys.readouterr().out
     assert hardware.shared(tmp_path / "none") == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "11th Gen Intel(R) Core(TM) i7-1165G7 @ 2.80GHz, 8 threads, 16 GB, no accelerator",
+        "0.3.36 CPU : SSE3 = 1 | AVX2 = 1 | LLAMAFILE = 1 | OPENMP = 1 | REPACK = 1 |",
+        "Apple M2 Ultra, 24 threads, 192 GB, Apple M2 Ultra",
+        "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M",
+        "Driver 32.0.15.6094",
+    ],
+)
+def test_what_machines_builds_and_models_are_called_is_no_address(text: str) -> None:
+    assert not shared_report.PRIVATE.search(text)
+
+
+NOISY = {1: 0.01, 2: 0.01, 4: 0.004}
+
+
+@pytest.mark.parametrize(("then", "refused"), [(NOISY, True), ({1: 0.01, 4: 0.012}, False)])
+def test_costs_that_cannot_be_true_are_measured_again_before_a_question_is_asked(
+    then: dict[int, float], *, refused: bool
+) -> None:
+    again: list[int] = []
+
+    def measure() -> tuple[dict[int, float], dict[int, float]]:
+        again.append(1)
+        return then, {}
+
+    where = measured().environment
+    good = {1: 0.01, 4: 0.02}, {1: 0.001}
+    assert benchmark._shareable(good, measure, where) == good
+    assert not again
+    if refused:
+        with pytest.raises(LocalspecError, match=r"cannot be shared: T\(4\) is below half"):
+            benchmark._shareable((NOISY, {}), measure, where)
+    else:
+        assert benchmark._shareable((NOISY, {}), measure, where) == (then, {})
+    assert again == [1]
 
 
 def test_there_must_be_something_to_share() -> None:
@@ -174,6 +214,11 @@ DAMAGED: list[tuple[Callable[[dict[str, Any]], bytes], str]] = [
     (put("bob@attic", "machine"), "a path, an address or markup"),
     (put("https://evil.example", "system"), "a path, an address or markup"),
     (put("<script>alert(1)</script>", "target", "name"), "a path, an address or markup"),
+    (put("example.com/path", "target", "name"), "a path, an address or markup"),
+    (put("see evil.example/x", "system"), "a path, an address or markup"),
+    (put("www.evil.example", "target", "type"), "a path, an address or markup"),
+    (put("attic.example:50052", "machine"), "a path, an address or markup"),
+    (put("cores of 10.0.0.7", "machine"), "a path, an address or markup"),
     (put("../../etc/passwd".replace("..", "~", 1), "system"), "a path, an address or markup"),
     (put("ab" * 31, "target", "hash"), "64 digits"),
     (put("AB" * 32, "target", "hash"), "64 digits"),

@@ -8,6 +8,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -16,6 +17,8 @@ from localspec.bench.predict import RoundCosts, overhead, predictions
 from localspec.bench.prompt_sets import BenchRequest, drafters_of, for_drafters
 from localspec.bench.result import OFF, AnswersAgree, ArmReport, BenchReport, BenchRun, SweepPoint
 from localspec.bench.runner import Arm, BeforeAsking, BenchOutcome, Runner
+from localspec.bench.sharing.shared_file import require_shareable
+from localspec.bench.sharing.shared_report import without_arms
 from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short
 from localspec.bench.verdict import disturbance, verdict
 from localspec.chat.session.session import Session
@@ -24,7 +27,7 @@ from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
 from localspec.engine.llama import Context, build, machine
 from localspec.engine.record.stats import Round
-from localspec.errors import Cancelled
+from localspec.errors import Cancelled, LocalspecError
 from localspec.loading.load import check, load_another_draft, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.tuning import wait_for_calm
@@ -58,7 +61,8 @@ def bench_pair(
         warn: called with notices about the models.
 
     Raises:
-        LocalspecError: as `load_session`.
+        LocalspecError: as `load_session`; the result is to be shared and the machine is busy, or
+            what it measures cannot be true.
         Cancelled: it was stopped before there was anything to report.
     """
     others = [replace(options, draft=drafters_of(name)) for name in request.drafts[1:]]
@@ -66,6 +70,11 @@ def bench_pair(
     target, *more = [check(each, read=read) for each in (options, *others)]  # before the wait
     began = perf_counter()
     busy = wait_for_calm(progress, cancel)
+    if request.shared and busy:
+        raise LocalspecError(
+            f"other programs keep {busy:.1f} cores busy: what is shared is measured in calm",
+            "End them, or leave --share out.",
+        )
     if request.deadline is not None:  # the wait takes nothing from the questions
         request = replace(request, deadline=request.deadline + perf_counter() - began)
     with ExitStack() as stack:
@@ -102,6 +111,7 @@ def bench(
         asking: called before every question.
 
     Raises:
+        LocalspecError: the result is to be shared, and what decodes cost cannot be true.
         Cancelled: it was stopped before there was anything to report.
     """
     drafters = [name for session in sessions for name in session.drafters]
@@ -116,6 +126,8 @@ def bench(
     runner.warm_up(by_length[len(by_length) // 2])
     progress("Measuring what decodes cost", None)
     points = _points(sessions[0], cancel)
+    if request.shared:
+        points = _shareable(points, partial(_points, sessions[0], cancel), where)
     outcome = runner.run(request.prompts.prompts, request.repeats)
     if not outcome.runs:
         cancel.check()
@@ -125,6 +137,29 @@ def bench(
             points = _lesser(points[0], again[0]), _lesser(points[1], again[1])
     report = _report(sessions, arms, request, outcome, points=points, where=where)
     return replace(report, verdict=verdict(report))
+
+
+def _shareable(
+    points: tuple[Points, Points],
+    measure_again: Callable[[], tuple[Points, Points]],
+    where: Mapping[str, Any],
+) -> tuple[Points, Points]:
+    """The points, measured once more if they cannot be true.
+
+    Raises:
+        LocalspecError: they still cannot, or something else cannot be shared.
+    """
+
+    def require(found: tuple[Points, Points]) -> None:
+        target, draft = found
+        require_shareable(without_arms(where, curve(target, ()), draft.get(1), busy_cores=0.0))
+
+    try:
+        require(points)
+    except LocalspecError:
+        points = measure_again()
+        require(points)
+    return points
 
 
 def arms_of(sessions: Sequence[Session], request: BenchRequest) -> list[Arm]:

@@ -110,6 +110,7 @@ class BenchRequest:
             pair's.
         sweep: more draft lengths to run.
         deadline: in seconds of `perf_counter`, which all processes share; None for none.
+        shared: whether others are to have the result: a disturbed machine ends it early.
     """
 
     prompts: PromptSet
@@ -121,6 +122,7 @@ class BenchRequest:
     drafts: tuple[str, ...] = ()
     sweep: tuple[int, ...] = ()
     deadline: float | None = None
+    shared: bool = False
 
     def settings(self, end_tokens: frozenset[int]) -> ChatSettings:
         """The settings that every arm shares, with a seed, so that off and on draw the same."""

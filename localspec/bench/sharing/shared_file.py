@@ -40,6 +40,8 @@ def read_shared(raw: bytes) -> SharedReport:
     try:
         document = json.loads(decoded(raw), object_pairs_hook=_once, parse_constant=_no_number)
         found = msgspec.convert(document, SharedReport)
+        _check_measured(found)
+        _check_arms(found)
     except UnicodeDecodeError:
         raise _refused("it is not UTF-8") from None
     except json.JSONDecodeError:
@@ -48,8 +50,25 @@ def read_shared(raw: bytes) -> SharedReport:
         raise _refused("it is nested too deeply") from None
     except (ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise _refused(reason(error)) from None
-    _check(found)
     return found
+
+
+def require_shareable(found: SharedReport) -> None:
+    """Check what is known before a question is asked, so that nobody waits in vain.
+
+    Args:
+        found: without arms.
+
+    Raises:
+        LocalspecError: it could not be shared.
+    """
+    try:
+        _check_measured(found)
+    except ValueError as error:
+        raise LocalspecError(
+            f"this cannot be shared: {reason(error)}",
+            "Run it again in a calm moment, or leave --share out.",
+        ) from None
 
 
 def _refused(why: str) -> LocalspecError:
@@ -71,11 +90,11 @@ def _no_number(text: str) -> float:
     raise ValueError(f"{text} is not a number")
 
 
-def _check(found: SharedReport) -> None:
-    """Check everything that the types leave open.
+def _check_measured(found: SharedReport) -> None:
+    """Check what the types leave open, except the arms.
 
     Raises:
-        LocalspecError: something cannot be true, or does not belong here.
+        ValueError: something cannot be true, or does not belong here.
     """
     _check_texts(found)
     _check_settings(found)
@@ -83,10 +102,14 @@ def _check(found: SharedReport) -> None:
         _require(bool(_HASH.fullmatch(model.hash)), "a hash has not 64 digits from 0 to f")
         _require(0 < model.file_bytes < 1e14, "a file's size cannot be true")
     _check_curve(found.curve)
-    _require(len(found.drafts) <= 8 and 0 < len(found.arms) <= 16, "it has too many parts, or none")
+    _require(len(found.drafts) <= 8, "it has too many drafts")
     step = found.draft_step_s
     _require(step is None or _LEAST_S <= step <= _MOST_S, "the draft's step cannot be true")
     _require(0 <= found.busy_cores <= 4096, "the number of busy cores cannot be true")
+
+
+def _check_arms(found: SharedReport) -> None:
+    _require(0 < len(found.arms) <= 16, "it has too many parts, or none")
     for arm in found.arms:
         _require(bool(re.fullmatch("auto|[0-9]{1,2}", arm.gamma)), "no such gamma")
         _check_gains(arm.gains)
@@ -94,7 +117,7 @@ def _check(found: SharedReport) -> None:
 
 def _require(holds: bool, why: str) -> None:
     if not holds:
-        raise _refused(why)
+        raise ValueError(why)
 
 
 def _check_texts(found: SharedReport) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from localspec.bench.result import ArmReport, BenchReport
+from localspec.bench.result import ArmReport, BenchReport, CurvePoint
 from localspec.errors import LocalspecError
 from localspec.safe_text import one_line
 
@@ -24,7 +24,12 @@ _FORMAT: Final = "localspec-share-1"
 MOST_TEXT, MOST_BUILD, MOST_SIZE = 160, 1000, 64
 """Characters of a text and of the build, tokens of a pass."""
 
-PRIVATE: Final = re.compile(r"://|\w@\w|\\|(^|[\s\"'(=])(~|/|[A-Za-z]:)[^\s]*/|<|>")
+PRIVATE: Final = re.compile(
+    r"://|\w@\w|\\|<|>"  # addresses with a scheme, of mail, paths of Windows, markup
+    r"|(^|[\s\"'(=])(~|/|[A-Za-z]:)[^\s]*/"  # other paths
+    r"|[\w-]\.[A-Za-z]{2,}(:\d|/)|\bwww\.|\blocalhost\b"  # hosts without a scheme
+    r"|(?<![\d.])\d{1,3}(\.\d{1,3}){3}(?![\d.])"
+)
 _POINT: Final = re.compile(r"\[\s+(\d+),\s+([\d.e-]+)\s+\]")  # of T(n), on lines of its own
 _SHORT: Final = 3  # letters of a name that would be found in any text
 
@@ -121,9 +126,34 @@ def shared(report: BenchReport) -> SharedReport:
     Raises:
         LocalspecError: nothing was timed.
     """
-    where, how = report.environment, report.environment["loaded_with"]
+    found = without_arms(
+        report.environment, report.curve, report.draft_step_s, busy_cores=report.busy_cores
+    )
     arms = tuple(each for each in map(_arm, report.on) if each.gains)
-    found = SharedReport(
+    if not arms or not found.curve:
+        raise LocalspecError(
+            "there is nothing to share: no drafting was timed", "Let it run longer."
+        )
+    return msgspec.structs.replace(found, arms=arms)
+
+
+def without_arms(
+    where: Mapping[str, Any],
+    curve: Sequence[CurvePoint],
+    draft_step_s: float | None,
+    *,
+    busy_cores: float,
+) -> SharedReport:
+    """What is known before a question is asked.
+
+    Args:
+        where: `BenchReport.environment`.
+        curve: T(n) of the target.
+        draft_step_s: one decode of the first draft; None without one.
+        busy_cores: how many cores other programs kept busy.
+    """
+    how = where["loaded_with"]
+    return SharedReport(
         format=_FORMAT,
         localspec=where["localspec"],
         machine=where["machine"],
@@ -135,16 +165,11 @@ def shared(report: BenchReport) -> SharedReport:
         ),
         target=_model(where["target"]),
         drafts=tuple(map(_model, where["drafts"])),
-        busy_cores=report.busy_cores,
-        curve=tuple((p.n, p.seconds) for p in report.curve if p.seconds and p.n <= MOST_SIZE),
-        draft_step_s=report.draft_step_s,
-        arms=arms,
+        busy_cores=busy_cores,
+        curve=tuple((p.n, p.seconds) for p in curve if p.seconds and p.n <= MOST_SIZE),
+        draft_step_s=draft_step_s,
+        arms=(),
     )
-    if not arms or not found.curve:
-        raise LocalspecError(
-            "there is nothing to share: no drafting was timed", "Let it run longer."
-        )
-    return found
 
 
 def _arm(arm: ArmReport) -> SharedArm:

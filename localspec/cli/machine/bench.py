@@ -140,7 +140,7 @@ def command(
     check(outputs)
     if share is not None:
         check_place(share)
-    how = _request(given, started)
+    how = replace(_request(given, started), shared=share is not None)
     request = LoadRequest(
         pair=pair,
         draft=prompts.drafters_of(how.drafts[0]) if how.drafts else given["draft"],
