@@ -1,17 +1,19 @@
 """Write docs/hardware.md: what to expect of drafting on machines whose T(n) was published.
 
 Lookup: recorded answers of a real model are replayed with the real lookup and the real policy over
-each curve of `benchmarks/data/curves.toml` (`benchmarks/real_lookup.py` has the replay). Heads are
-computed from published lengths of rounds, next to the speeds that were published with them. Files
-of `localspec bench --share` in `benchmarks/data/shared` become rows. No model is loaded; it takes
-some five minutes:
+each curve of `models/curves.toml` (`benchmarks/real_lookup.py` has the replay); the speeds go into
+that file, from which `localspec show` has them too. Heads are computed from published lengths of
+rounds, next to the speeds that were published with them. Files of `localspec bench --share` in
+`benchmarks/data/shared` become rows. No model is loaded; the replay takes some five minutes, the
+page alone a second:
 
-    uv run python -m benchmarks.hardware [--output docs/hardware.md]
+    uv run python -m benchmarks.hardware [--replay] [--output docs/hardware.md]
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,21 +21,25 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks.real_lookup import answers
+from benchmarks.real_record import lines
 from benchmarks.several import Answer, Prices, speed
 from localspec.bench.sharing.shared_file import read_shared
 from localspec.bench.sharing.shared_report import SharedGain, SharedReport
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.gamma import AutoGamma
 from localspec.errors import LocalspecError
+from localspec.loading.measurements import published
+from localspec.loading.measurements.published import PublishedCurve
+from localspec.pairs.disk.folders import shipped
 
 DATA: Final = Path(__file__).parent / "data"
 RECORDED: Final = DATA / "qwen2.5-coder-1.5b-q4_k_m.t0.jsonl.gz"
-COLUMNS: Final = {
-    "edit, fix": ("edit", "fix"),
-    "quote": ("quote",),
-    "convert": ("convert",),
+COLUMNS: Final = {  # the recorded kinds in each kind of `published.KINDS`
+    "edits": ("edit", "fix"),
+    "quotes": ("quote",),
+    "conversions": ("convert",),
     "code": ("code",),
-    "chat, explain, summarise": ("chat", "explain", "summarise"),
+    "chat": ("chat", "explain", "summarise"),
 }
 # Bytes that a step of the MTP head of Qwen3.8-27B reads, over those of the target: its layer (0.4
 # of 27 billion weights) and the output matrix (248,320 x 5,120), of which files with some 4.8 bits
@@ -42,8 +48,9 @@ HEAD_STEP: Final = (0.4e9 * 4.8 + 248_320 * 5_120 * 6.56) / (27e9 * 4.8)
 TEXT: Final = """# Does it pay on my machine?
 
 What to expect, not what was measured: `benchmarks/hardware.py` makes this page from published costs
-of small batches (`benchmarks/data/curves.toml` has their sources). `localspec bench --quick`
-measures yours; [`--share`](bench.md#--share-file) writes a row for this page.
+of small batches (`models/curves.toml` has their sources). `localspec show` says the same of a pair
+until your machine was measured. `localspec bench --quick` measures yours;
+[`--share`](bench.md#--share-file) writes a row for this page.
 
 ## Lookup
 
@@ -66,14 +73,20 @@ The expectation is off by {off:.0f} % in the median, and by {worst:.0f} % at mos
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("docs/hardware.md"))
-    output = parser.parse_args().output
-    data = tomllib.loads((DATA / "curves.toml").read_text("utf-8"))
-    found = [(kind, text) for kind, text in answers(RECORDED) if len(text) > 1]
-    rows = list(heads(data["head"]))
-    off = [abs(expected / published - 1) for *_, expected, published in rows]
-    text = TEXT.format(
-        n=len(found),
-        lookup=lookup(data["curve"], found),
+    parser.add_argument("--replay", action="store_true", help="compute the speeds of lookup anew")
+    asked = parser.parse_args()
+    if asked.replay:
+        replay()
+    asked.output.write_text(page(), "utf-8")
+
+
+def page() -> str:
+    """The page as the data files have it."""
+    rows = list(heads(tomllib.loads((DATA / "heads.toml").read_text("utf-8"))["head"]))
+    off = [abs(expected / told - 1) for *_, expected, told in rows]
+    return TEXT.format(
+        n=sum(len(turn["answer"]) > 1 for line in lines(RECORDED) for turn in line["turns"]),
+        lookup=lookup(published.curves()),
         step=HEAD_STEP,
         heads=table(
             ("machine", "its curve", "drafted: tokens in a round, expected, published"),
@@ -83,7 +96,21 @@ def main() -> None:
         worst=100 * max(off),
         shared=shared(DATA / "shared"),
     )
-    output.write_text(text, "utf-8")
+
+
+def replay() -> None:
+    """Write the speed of lookup on each curve, by kind of text, into the file of the curves."""
+    found = [(kind, text) for kind, text in answers(RECORDED) if len(text) > 1]
+    path = shipped("curves.toml")
+    head, *blocks = path.read_text("utf-8").split("[[curve]]\n")
+    for at, curve in enumerate(published.curves()):
+        gains = (f"{name} = {gain(curve.points, found, COLUMNS[name]):.2f}" for name in COLUMNS)
+        line = f"lookup = {{ {', '.join(gains)} }}"
+        blocks[at], replaced = re.subn("(?m)^lookup = .*$", line, blocks[at])
+        if not replaced:
+            blocks[at] = f"{blocks[at].rstrip()}\n{line}\n\n"
+    path.write_text("[[curve]]\n".join([head, *blocks]), "utf-8")
+    published.curves.cache_clear()
 
 
 def points(times: Mapping[str, float]) -> Points:
@@ -91,15 +118,15 @@ def points(times: Mapping[str, float]) -> Points:
     return {1: 1.0} | {int(n): ratio for n, ratio in times.items()}
 
 
-def lookup(curves: Sequence[Mapping[str, Any]], found: Sequence[tuple[str, Answer]]) -> str:
+def lookup(curves: Sequence[PublishedCurve]) -> str:
     """The speed-ups of lookup on every curve, by kind of text."""
     rows = []
     for curve in curves:
-        times = points(curve["times"])
-        cells = [f"{gain(times, found, kinds):.2f}" for kinds in COLUMNS.values()]
-        t4 = f"{Curve(times).seconds(4):.2f}"
-        rows.append((curve["machine"], curve["model"], t4, *cells))
-    return table(("machine", "model", "T(4)", *COLUMNS), rows)
+        cells = [f"{curve.lookup[kind]:.2f}" for kind in COLUMNS]
+        t4 = f"{Curve(curve.points).seconds(4):.2f}"
+        rows.append((curve.machine, curve.model, t4, *cells))
+    names = (", ".join(kinds) for kinds in COLUMNS.values())
+    return table(("machine", "model", "T(4)", *names), rows)
 
 
 def gain(times: Points, found: Sequence[tuple[str, Answer]], kinds: Sequence[str]) -> float:
@@ -124,8 +151,8 @@ def heads(
 def by_machine(rows: Sequence[tuple[str, str, int, float, float, float]]) -> list[tuple[str, ...]]:
     """A row for every machine, with all that it drafted."""
     said: dict[tuple[str, str], list[str]] = {}
-    for machine, curve, drafted, length, expected, published in rows:
-        cell = f"{drafted}: {length:.1f}, {expected:.2f}, {published:.2f}"
+    for machine, curve, drafted, length, expected, told in rows:
+        cell = f"{drafted}: {length:.1f}, {expected:.2f}, {told:.2f}"
         said.setdefault((machine, curve), []).append(cell)
     return [(*named, "; ".join(cells)) for named, cells in said.items()]
 

@@ -86,7 +86,7 @@ def test_the_readme_names_every_command() -> None:
 
 def test_the_wheel_carries_what_the_package_reads() -> None:
     shipped = re.findall(r'^"(models/[^"]+)" = "localspec/data/', _pyproject(), re.MULTILINE)
-    assert set(shipped) == {"models/catalogue.toml"}
+    assert set(shipped) == {"models/catalogue.toml", "models/curves.toml"}
     assert all((ROOT / name).exists() for name in shipped)
 
 

@@ -55,9 +55,12 @@ def test_a_wheel_from_the_source_holds_all_that_it_needs(wheel: Path) -> None:
         for path in (ROOT / "localspec").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    catalogue = {"localspec/data/catalogue.toml": (ROOT / "models/catalogue.toml").stat().st_size}
+    shipped = {
+        f"localspec/data/{name}": (ROOT / "models" / name).stat().st_size
+        for name in ("catalogue.toml", "curves.toml")
+    }
     licence = f"localspec-{__version__}.dist-info/licenses/LICENSE"
-    assert package | catalogue == {
+    assert package | shipped == {
         name: size for name, size in held.items() if name.startswith("localspec/")
     }
     assert held[licence] == (ROOT / "LICENSE").stat().st_size

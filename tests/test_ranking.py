@@ -317,7 +317,11 @@ DRAFTS = {"drafter": "draft", "draft_bytes": GB // 10}
 
 def test_a_pair_that_drafts_goes_before_a_larger_one_that_does_not() -> None:
     rows = [row("large", 3), row("drafts", 2, **DRAFTS), row("coder", 2, "code")]
-    first, second = ranking.proposed(ranking.ranked(rows, speed(20)))
+    found = ranking.ranked(rows, speed(20))
+    first, second = ranking.proposed(found)
+    assert [one.row.name for one in found] == ["drafts", "coder", "large"]  # proposed ones lead
+    here = ranking.ranked([*rows, row("mine", 1, state="installed")], speed(20))
+    assert [one.row.name for one in here] == ["mine", "drafts", "coder", "large"]
     assert (first.row.name, first.gains) == ("drafts", True)
     assert "tokens/s, " in first.line
     assert first.line.endswith(" with drafting; 2 GB to fetch, MIT")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localspec.loading.measurements import ranking
+from localspec import machine
+from localspec.loading.measurements import published, ranking
 from localspec.loading.measurements.ranking import MachineSpeed, RankedPair
 
 NOT_MEASURED = "Speeds can be expected once a pair has been loaded here: localspec chat"
@@ -22,7 +23,8 @@ def lines(pairs: Sequence[RankedPair], speed: MachineSpeed | None) -> list[str]:
         speed: what is known about this machine.
     """
     if speed is None or not (basis := speed.basis(pairs)):
-        return ["", NOT_MEASURED]
+        expected = published.expected(machine.processor_name())
+        return ["", NOT_MEASURED, f"Until then, expect {expected}."]
     found = []
     if speed.advice is not None:
         what, command = speed.advice

@@ -301,18 +301,25 @@ def ranked(rows: Iterable[ListedPair], speed: MachineSpeed | None) -> list[Ranke
     """Sort pairs, the best for this machine first; without measurements they keep their order.
 
     Among pairs that write as fast as people read, larger is better; among the others, faster is.
-    The starter comes first, then the installed pairs.
+    The starter comes first, then the installed pairs, then the proposed ones.
     """
     found = [_expected(row, speed) for row in rows]
-    return sorted(found, key=_key) if any(one.baseline for one in found) else found
+    if not any(one.baseline for one in found):
+        return found
+    found.sort(key=_key)
+    firsts = [one.row.name for one in proposed(found)]
+    return sorted(found, key=lambda one: (_place(one), one.row.name not in firsts))
+
+
+def _place(one: RankedPair) -> int:
+    return 0 if one.row.kind == "starter" else 1 if one.row.state != "available" else 2
 
 
 def _key(one: RankedPair) -> tuple[float, ...]:
     row, fastest = one.row, one.drafted or 0.0
-    place = 0 if row.kind == "starter" else 1 if row.state != "available" else 2
     size = row.memory_gb if one.verdict == "fits" else 0
     by_size = row.n_bytes if one.verdict in _ORDER[2:] else 0
-    return (place, _ORDER.index(one.verdict), -size, by_size, -fastest)
+    return (_ORDER.index(one.verdict), -size, by_size, -fastest)
 
 
 def proposed(pairs: Sequence[RankedPair]) -> list[RankedPair]:
@@ -322,7 +329,7 @@ def proposed(pairs: Sequence[RankedPair]) -> list[RankedPair]:
     """
     best = sorted(
         (one for one in pairs if one.proposable and one.verdict in _ORDER[:2]),
-        key=lambda one: (_ORDER.index(one.verdict), not one.gains, *_key(one)[2:]),
+        key=lambda one: (_ORDER.index(one.verdict), not one.gains, *_key(one)[1:]),
     )
     firsts = (next((one for one in best if one.row.kind == kind), None) for kind in LEAST)
     return [one for one in firsts if one is not None]
@@ -365,19 +372,22 @@ def expected_costs(row: ListedPair, speed: MachineSpeed) -> PairCosts | None:
         like, share = host[1], speed.room / (row.target_bytes * _ROOM)
         both = zip(times, _times(row, like), strict=False)
         times = [share * there + (1 - share) * here for there, here in both]
-    step = None
-    if row.drafter == DRAFT:
-        step = like.overhead + row.draft_bytes * like.per_byte
-    elif row.drafter == MTP:
-        step = like.overhead + _HEAD * row.target_bytes * row.active * like.per_byte
+    reads = draft_reads(row)
     return PairCosts(
         row.target_bytes,
         tuple(times),
         like.overhead,
-        step,
+        None if reads is None else like.overhead + reads * like.per_byte,
         like.on_device,
         doubtful=basis[1].doubtful or like.doubtful,
     )
+
+
+def draft_reads(row: ListedPair) -> float | None:
+    """Bytes of weights that a drafted token reads; None if no model drafts."""
+    if row.drafter == DRAFT:
+        return row.draft_bytes
+    return _HEAD * row.target_bytes * row.active if row.drafter == MTP else None
 
 
 def _times(row: ListedPair, like: PairCosts) -> list[float]:
