@@ -148,7 +148,7 @@ class Day:
     def switch(self, *, on: bool) -> None:
         """F2, until the status line or the panel says so."""
         self.chat.child.send(F2)
-        self.chat.sees("speculation on" if on else "speculation off")
+        self.chat.sees("drafting on" if on else "drafting off")
 
     def _answer(self) -> Timed:
         self.chat.until(self._written, "the first words")

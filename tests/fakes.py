@@ -192,6 +192,7 @@ class ScriptedEngine:
     settings: Any = None
     recorder: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(generation=None))
     prefill_error: Exception | None = None
+    steps: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(token_s=0.0))
     closed: bool = False
 
     def close(self) -> None:
@@ -208,6 +209,7 @@ class ScriptedEngine:
             known += 1
         if cancel.is_set():
             raise Cancelled
+        yield 0, end - known
         yield end - known, end - known
         self.prompts.append(list(prompt))
         self.prefills.append(Prefill(len(prompt), known, end - known, 0.01))

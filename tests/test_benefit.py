@@ -142,5 +142,8 @@ def test_two_answers_are_not_compared_where_that_says_nothing() -> None:
     assert of_two(plain, answer(30, 0, 0, 0.1)) == "nothing was drafted"
     assert "too few" in of_two(plain, answer(7, 3, 3, 0.2))
     assert "too few" in of_two(answer(20, 0, 0, 0.1), answer(12, 3, 3, 0.2))
+    fast = answer(12, 3, 3, 0.2)
+    assert of_two(plain, fast, BUSY) == f"can't tell what drafting brings: {BUSY}"
+    assert of_two(plain, answer(30, 0, 0, 0.1), BUSY) == "nothing was drafted"
     busier = answer(12, 3, 3, 0.3, plain_s=0.13)
     assert "busier during one" in of_two(plain, busier)

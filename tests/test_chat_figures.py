@@ -209,7 +209,7 @@ def test_the_peak_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
 
 def test_the_time_left_follows_the_last_seconds() -> None:
     now = [0.0]
-    left = TimeLeft(lambda: now[0])
+    left = TimeLeft(clock=lambda: now[0])
     for second in range(1, 11):  # 100 tokens a second
         now[0] = float(second)
         assert left.seconds(100 * second, 3000) == pytest.approx(30 - second)
@@ -217,5 +217,10 @@ def test_the_time_left_follows_the_last_seconds() -> None:
         now[0] = 10.0 + second
         found = left.seconds(1000 + 20 * second, 3000)
     assert found == pytest.approx((2000 - 160) / 20)
-    assert TimeLeft(lambda: 0.0).seconds(5, 10) == 0.0
+    assert TimeLeft(clock=lambda: 0.0).seconds(5, 10) == 0.0
     assert left.seconds(1160, 1160) == 0.0
+
+
+def test_before_the_first_pass_the_time_left_is_that_of_passes_measured_before() -> None:
+    assert TimeLeft().seconds(0, 40) is None
+    assert TimeLeft(0.05).seconds(0, 40) == pytest.approx(2.0)

@@ -129,7 +129,7 @@ def test_a_ratio_of_too_few_drafted_rounds_is_found() -> None:
 
 def test_a_sentence_on_two_lines_of_the_status_is_read_whole() -> None:
     slow = replace(LONG, slow="after 3,400 tokens of context a token takes 1.6 times as long")
-    lines = screen(slow, wide=False).replace("; behind", ";\n behind")
+    lines = screen(slow, wide=False).replace("; after", ";\n after")
     read = screen_figures.read(lines)
     assert read.sentence.endswith("a token takes 1.6 times as long")
     assert screen_figures.contradictions(read) == []

@@ -48,6 +48,18 @@ def test_a_turn_reports_progress_rounds_and_an_end() -> None:
     ]
 
 
+@pytest.mark.parametrize(("token_s", "told"), [(None, True), (0.2, True), (1e-4, False)])
+def test_a_prompt_that_takes_long_is_announced_before_its_first_pass(
+    token_s: float | None, *, told: bool
+) -> None:
+    session, engine = fake_session(HELLO)
+    engine.steps.token_s = token_s
+    read = [each for each in session.turn("hi", Cancel()) if isinstance(each, PromptProgress)]
+    assert [each.done == 0 for each in read] == ([True, False] if told else [False])
+    total = read[0].total
+    assert not told or read[0].seconds_left == (token_s and pytest.approx(total * token_s))
+
+
 def test_the_second_turn_reads_only_what_is_new() -> None:
     session, engine = fake_session(HELLO, HELLO)
     list(session.turn("hi", Cancel()))

@@ -69,6 +69,25 @@ def test_a_question_is_asked_kept_continued_and_shown(tmp_path: Path) -> None:
     assert shown.index("> What is a quay?") < shown.index("> And then?")
 
 
+@pytest.mark.slow
+def test_every_form_is_understood_in_a_process_of_its_own(tmp_path: Path) -> None:
+    def done(*words: str, code: int = 0) -> str:
+        found = real_shell(tmp_path, *words)
+        assert found.returncode == code, found.stderr
+        return found.stderr if code else found.stdout
+
+    assert done("run", "What is a quay?", *SHORT).strip()
+    assert done("run", "And then?", "--continue", *SHORT[2:]).strip()
+    logged = json.loads(done("logs", "-n", "2", "--json"))
+    assert [one["question"] for one in logged] == ["What is a quay?", "And then?"]
+    assert "> And then?" in done("logs", "-n", "1")
+    for name in ("list", "ls", "models"):
+        assert "toy" in done(name, "--no-scan")
+    assert isinstance(json.loads(done("ps", "--json")), list)
+    assert "Did you mean chat?" in done("cht", code=2)
+    assert "Did you mean toy?" in done("run", "toyy", "-p", "hi", code=1)
+
+
 def test_going_on_with_nothing_is_explained(tmp_path: Path) -> None:
     done = shell(tmp_path, "run", "And then?", "--continue", *SHORT)
     assert done.code == 1

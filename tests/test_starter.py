@@ -461,7 +461,7 @@ async def test_the_welcome_says_what_it_can_and_leaves_room_for_a_proposal(
     notice = "starter converted to Q8_0: 155 tokens/s, 140 as it came (145 MB of cache)"
     script = {"pair_name": STARTER, "draft_name": None, "notices": [notice]}
     async with chatting(size, **script) as chat:
-        line = "Ctrl+F fetches smollm2-1.7b (1.21 GB), checks and measures it, and changes to it."
+        line = "Ctrl+F fetches smollm2-1.7b (1.21 GB) and changes to it."
         chat.app.transcript.say(f"{line}\nfor this machine: smollm2-1.7b", "F12.", unasked=True)
         await chat.until(lambda: "Ctrl+F fetches smollm2-1.7b" in chat.screen())
         seen = " ".join(chat.screen().split())

@@ -61,9 +61,9 @@ def test_three_turns_speculation_toggled_and_quit(terminal: Callable[..., Termin
         if turn == 0:
             assert "guessed" in chat.text()
             chat.child.send("\x1bOQ")  # F2
-            chat.sees("speculation off")
+            chat.sees("drafting off")
     chat.child.send("\x14")  # Ctrl+T
-    chat.sees("speculation on")
+    chat.sees("drafting on")
     chat.child.send("\x11")  # Ctrl+Q
     assert chat.ends() == 0
     assert chat.restored()

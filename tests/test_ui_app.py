@@ -189,7 +189,7 @@ async def test_speculation_is_switched_in_the_middle_of_an_answer() -> None:
         await chat.until(lambda: chat.session.rounds_made == 5, "five rounds")
         await chat.press("f2")
         assert chat.session.speculation is False
-        assert "speculation off" in chat.status()
+        assert "drafting off" in chat.status()
         drafted = chat.session.figures().drafted
         chat.session.gate.allow(5)
         await chat.until(lambda: chat.session.rounds_made == 10, "ten rounds")
@@ -354,10 +354,24 @@ async def test_the_welcome_says_what_model_this_is_and_what_to_try(size: tuple[i
         assert not written.text  # only where nothing was asked yet
 
 
+@pytest.mark.parametrize("width", [40, 80, 200])
+async def test_progress_stays_on_one_line(width: int) -> None:
+    async with chatting((width, 24)) as chat:
+        for share in (0.05, 1.0):
+            text = "Loading qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
+            chat.app.status.lasting(text, share, hint="Esc cancels")
+            await chat.until(lambda share=share: f"{100 * share:.0f} %" in chat.screen(), "it")
+            assert chat.app.status.size.height == 1
+            assert "Esc cancels" in chat.screen()
+            assert "Loading" in chat.screen()
+
+
 class Reading(ScriptedSession):
     """Stops where little of the prompt is read."""
 
     def turn(self, text: str, cancel: Cancel) -> Iterator[TurnEvent]:
+        yield PromptProgress(0, 40, 0)
+        self.gate.pass_through(cancel)
         yield PromptProgress(16, 400, 0, 18.4)
         self.gate.pass_through(cancel)
         yield from super().turn(text, cancel)
@@ -366,6 +380,9 @@ class Reading(ScriptedSession):
 async def test_while_a_prompt_is_read_the_time_left_is_said() -> None:
     async with chatting((80, 24), session=Reading(gate=Gate(is_open=False))) as chat:
         await chat.send("a long question")
+        await chat.until(lambda: "reading 40 tokens" in chat.status(), "the first pass")
+        assert "0 %  Esc stops" in chat.status()
+        chat.session.gate.allow(1)
         await chat.until(lambda: "reading 400 tokens" in chat.status(), "the reading")
         assert "4 %" in chat.status()
         assert "about 18 s left, Esc stops" in chat.status()
@@ -594,7 +611,7 @@ async def test_the_panel_shows_the_figures_with_their_units() -> None:
     async with chatting(size=(140, 50), answers=[LONG], devices=(gpu,)) as chat:
         await chat.ask("go")
         texts = (
-            *("tokens/s", "average", "first", "Speculation", "gamma", "per round", "drafted"),
+            *("tokens/s", "average", "wait", "Drafting", "kept", "gamma", "per round", "drafted"),
             *("accepted", "recovered", "bonus", "Last rounds", "Context", "of 4,096", "Time"),
             *("Memory", "target weights", "28.3 MB", "caches", "buffers", "machine"),
             *("7.52 GB of 17.2 GB", "NVIDIA H200", "42.9 GB of 150 GB"),

@@ -42,7 +42,7 @@ async def test_both_answers_stand_side_by_side_and_the_conversation_stays() -> N
         await chat.press("ctrl+b")
         await chat.until(lambda: "the texts part after" in chat.screen(), "both answers")
         await chat.until(lambda: not chat.timers(), "rest")
-        for text in ("What is the sky?", "is blue.", "is grey.", "without speculation"):
+        for text in ("What is the sky?", "is blue.", "is grey.", "without drafting"):
             await chat.until(lambda text=text: text in chat.screen(), text)  # type: ignore[misc]
         await chat.press("escape")
         await chat.until(chat.ready)
@@ -131,6 +131,18 @@ async def test_texts_that_part_at_a_near_tie_say_rounding(width: int) -> None:
 
         await chat.until(lambda: "0.04 apart, a near tie" in said(), "the margin")
         assert "part after 11 characters by rounding" in said()
+
+
+async def test_other_programs_that_disturbed_it_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = "other programs keep 1.5 of 2 threads busy"
+    async with chatting(size=(120, 24), answers=["One word after another. " * 60]) as chat:
+        figures = chat.session.figures
+        monkeypatch.setattr(chat.session, "figures", lambda: replace(figures(), busy=busy))
+        chat.app.prompt.insert("Go on.")
+        await chat.press("ctrl+b")
+        said = f"can't tell what drafting brings: {busy}"
+        await chat.until(lambda: said in " ".join(chat.screen().split()), "why")
+        assert "×" not in chat.screen()
 
 
 def test_the_last_question_is_asked_again_where_nothing_is_typed() -> None:

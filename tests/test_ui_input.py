@@ -308,7 +308,7 @@ def test_keys_and_their_meanings_stand_apart_in_the_help(width: int) -> None:
 async def test_the_way_out_and_the_pairs_are_in_the_footer_of_80_columns() -> None:
     async with chatting((80, 24)) as chat:
         shown = str(chat.app.query_one(KeyLine).render())
-        for key in ("F1 Help", "Ctrl+Q Quit", "F2 Speculation", "F12 Pairs", "F5 Again"):
+        for key in ("F1 Help", "Ctrl+Q Quit", "F2 Drafting", "F12 Pairs", "F5 Again"):
             assert key in shown
 
 

@@ -861,6 +861,8 @@ async def test_the_command_for_a_card_without_a_backend_comes_first(
         said = " ".join(chat.transcript().split())
         assert 0 < said.index(f"first of all: {advice[0]}") < said.index("for this machine (")
         assert advice[1] in said
+        await chat.ask("A question.")
+        assert chat.transcript().count("Ctrl+F fetches") == 1  # told once
     listed = hub_world.run("list", "--no-scan").out
     first, help_, then = f"First of all: {advice[0]}", advice[1], "For this machine:"
     assert 0 < listed.index(first) < listed.index(help_) < listed.index(then)
@@ -890,7 +892,7 @@ def test_what_the_key_does_is_said_with_the_size_or_that_it_is_here_already() ->
     known = RankedPair(row, "fits", 9.0, 12.0)
     wanted = PullRequest(row.name)
     said = pair_messages.what_get_does(wanted, known)
-    assert f"fetches {row.name} ({formats.size(row.n_bytes)}), checks" in said
+    assert f"fetches {row.name} ({formats.size(row.n_bytes)}) and changes to it." in said
     assert "(" not in pair_messages.what_get_does(wanted, None)
     here = RankedPair(replace(row, state="installed"), "fits", 9.0, 12.0, measured=True)
     assert (

@@ -182,7 +182,7 @@ def test_the_least_important_is_left_out_first() -> None:
     assert "─ free" in forms[0]
     first_without = next(form for form in forms if "─ free" not in form)
     assert "target weights" in first_without
-    assert "Speculation" in forms[-12]
+    assert "Drafting" in forms[-12]
 
 
 def test_a_plain_answer_has_drafted_for_no_time() -> None:

@@ -2,8 +2,8 @@
 
 A turn yields `PromptMade` if the client keeps the conversation, `Noticed` for anything the user
 should know, `TurnsLeftOut` if the context is full, `PromptProgress` (any number), then `RoundText`
-(one per round), then one `TurnEnd`. After two answers to one prompt comes the `Parting`, if they
-part.
+(one per round), then one `TurnEnd`. Where one prompt is answered twice, `Disturbed` may follow each
+answer, and the `Parting` follows both if they part.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ class PromptProgress(Struct, frozen=True, tag=True):
 
     Attributes:
         cached: tokens before these that the cache held already.
-        seconds_left: for the rest, at the speed so far.
+        seconds_left: for the rest, at the speed so far; None while that is unknown.
     """
 
     done: int
     total: int
     cached: int
-    seconds_left: float = 0.0
+    seconds_left: float | None = None
 
 
 class RoundText(Struct, frozen=True, tag=True):
@@ -135,9 +135,15 @@ class TurnEnd(Struct, frozen=True, tag=True):
     stopped_by: str = ""
 
 
+class Disturbed(Struct, frozen=True, tag=True):
+    """Other programs took threads that the answer needed, as the clause `why` says."""
+
+    why: str
+
+
 TurnEvent: TypeAlias = (
     PromptMade | TokensScored | Noticed | TurnsLeftOut | PromptProgress | RoundText | TurnEnd
-    | Parting
+    | Disturbed | Parting
 )  # fmt: skip
 
 TurnEvents: TypeAlias = Generator[TurnEvent, None, None]

@@ -537,8 +537,10 @@ class ChatApp(App[None], inherit_bindings=False):
         if self.turns.phase is EnginePhase.ANSWERING:
             text = f"reading {formats.count(progress.total)} tokens"
             share = progress.done / progress.total if progress.total else 1.0
-            left = formats.duration(progress.seconds_left)
-            self.status.lasting(text, share, hint=f"about {left} left, Esc stops")
+            hint = EnginePhase.ANSWERING.hint
+            if progress.seconds_left is not None:
+                hint = f"about {formats.duration(progress.seconds_left)} left, {hint}"
+            self.status.lasting(text, share, hint=hint)
             if progress.done >= progress.total:
                 self.show_phase()
 

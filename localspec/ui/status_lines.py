@@ -10,13 +10,13 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from localspec.process.messages import SessionInfo
-from localspec.safe_text import one_line
+from localspec.safe_text import one_line, shortened
 from localspec.ui.commands.command import AnyCommand
 from localspec.ui.panel import drawing
 from localspec.ui.widgets import HEAD, KEY, MUTED, Uncopied, key_hint
 
 _FLASH_S = 4.0
-_BAR = 16
+_BAR, _LEAST = 16, 12  # cells of the bar, and of the text before it
 _FIRST = ("help", "quit", "speculation", "pairs", "regen", "history")  # what a newcomer looks for
 
 
@@ -48,16 +48,23 @@ class StatusLine(Static, Uncopied):
     def lasting(
         self, text: str, share: float | None = None, *, hint: str = "", tail: Content | None = None
     ) -> None:
-        """Show what the app is doing, with a bar if the share of 1 is known."""
-        parts = [Content.assemble((one_line(text), MUTED))]
-        if share is not None:
-            parts.append(drawing.bar(share, _BAR, "$primary"))
-            parts.append(Content(f"{100 * share:.0f} %"))
+        """Show what the app is doing, with a bar if the share of 1 is known.
+
+        With a share it stays on one line: it would jump as the share grows.
+        """
+        said, parts = one_line(text), []
         if hint:
             parts.append(Content.assemble((hint, MUTED)))
         if tail is not None:
             parts.append(tail)
-        self._lasting = Content("  ").join(parts)
+        if share is not None:
+            parts.insert(0, Content(f"{100 * share:>3.0f} %"))
+            room = self.size.width - sum(2 + part.cell_length for part in parts)
+            if room >= _BAR + _LEAST:
+                parts.insert(0, drawing.bar(share, _BAR, "$primary"))
+                room -= _BAR + 2
+            said = shortened(said, max(_LEAST, room)) if self.size.width else said
+        self._lasting = Content("  ").join([Content.assemble((said, MUTED)), *parts])
         if self._timer is None:
             self._say(self._lasting)
 

@@ -65,11 +65,16 @@ def compared(ratio: float, digits: int = 1) -> str:
     return f"{formats.percent(1 - ratio)} slower than without drafting"
 
 
-def of_two(without: GenerationStats, drafted: GenerationStats) -> str:
+def of_two(without: GenerationStats, drafted: GenerationStats, busy: str = "") -> str:
     """What drafting gained if one prompt was answered twice, without drafting and with it.
 
     Both answers have rounds without a draft. If these took different times, the machine was busier
     during one of the answers, and the ratio of the speeds would not be due to drafting.
+
+    Args:
+        without: the figures of the answer without drafting.
+        drafted: those of the other one.
+        busy: that other programs took threads that an answer needed, in a clause; else empty.
     """
     if not drafted.drafted_tokens:
         return _NOTHING
@@ -78,6 +83,8 @@ def of_two(without: GenerationStats, drafted: GenerationStats) -> str:
         counts = drafted.drafted_tokens, drafted.accepted_tokens, drafted.generated_tokens
         its = tuple((name, one.drafted, one.accepted) for name, one in drafted.drafters.items())
         return f"{kept(its, *counts)}: too few to compare speeds"
+    if busy:
+        return f"can't tell what drafting brings: {busy}"
     rounds = [_baseline_round_s(each) for each in (without, drafted)]
     if min(rounds) > 0 and max(rounds) > _BUSIER * min(rounds):
         return "can't tell what drafting brings: the machine was busier during one of the answers"

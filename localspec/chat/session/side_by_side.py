@@ -1,4 +1,4 @@
-"""Answers one question without and with speculation, for a comparison."""
+"""Answers one question without and with drafting, for a comparison."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from localspec.chat.conversation import Message
-from localspec.chat.events import TurnEvent
+from localspec.chat.events import Disturbed, TurnEvent
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.round.params import default_accept
@@ -17,14 +17,15 @@ from localspec.errors import Cancelled
 def answer_twice(
     session: Session, text: str, before: Sequence[Message], cancel: Cancel
 ) -> Iterator[tuple[bool, TurnEvent]]:
-    """Answer `text` after `before` without speculation, then with it, from the same random draws.
+    """Answer `text` after `before` without drafting, then with it, from the same random draws.
 
     The answers run one after the other, because together they would slow each other down. Both may
     use the caches that the conversation has anyway. The session is left unchanged.
 
     Yields:
-        every event, with whether that answer is drafted, and last the `Parting` if the answers
-        part; nothing more after cancellation.
+        every event, with whether that answer is drafted; after an answer `Disturbed` if other
+        programs took threads that it needed, and last the `Parting` if the answers part. Nothing
+        more after cancellation.
 
     Raises:
         LocalspecError: as in `Session.turn`.
@@ -43,6 +44,8 @@ def answer_twice(
                 yield speculation, event
             if cancel.is_set():
                 return
+            if busy := session.figures().busy:
+                yield speculation, Disturbed(busy)
             records.append(session.written)
         without, drafted = records
         if without is not None and drafted is not None:

@@ -26,6 +26,7 @@ from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 
 _SHORT = 32  # tokens of the longest pass that is measured
+_WORTH_TELLING_S = 0.5  # of a prompt that is read in one pass
 
 
 class Writer:
@@ -189,7 +190,7 @@ class Writer:
             self.stored.restore(prompt[:-1])
         if self.past is not None:
             self._engine.past = self.past.recall()
-        restored_s, left = perf_counter() - started, TimeLeft()
+        restored_s, left = perf_counter() - started, TimeLeft(self._engine.steps.token_s)
         reading = self._engine.prefill(prompt, cancel, self._drafting, follow_clock=follow_clock)
         with closing(reading) as steps:
             while True:
@@ -198,8 +199,9 @@ class Writer:
                 except StopIteration as end:
                     prefill: Prefill = end.value
                     return replace(prefill, seconds=prefill.seconds + restored_s)
-                cached = len(prompt) - 1 - total
-                yield PromptProgress(done, total, cached, left.seconds(done, total))
+                expected = left.seconds(done, total)
+                if done or expected is None or expected >= _WORTH_TELLING_S:
+                    yield PromptProgress(done, total, len(prompt) - 1 - total, expected)
 
     def _constraint(self, grammar: str, after: Sequence[str]) -> Constraint | None:
         """The grammar's initial state; the first grammar takes longer, as every token is read."""

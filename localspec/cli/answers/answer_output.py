@@ -94,9 +94,9 @@ def _stream(worker: JobClient, call: CallTools | None, *, show: bool) -> AnswerR
         match event:
             case TurnReported(Noticed(text)):
                 warn(text)
-            case TurnReported(PromptProgress() as now) if line.is_terminal:
-                if now.seconds_left >= _WORTH_A_LINE_S:
-                    line.update(_reading(now))
+            case TurnReported(PromptProgress(seconds_left=float(left)) as now) if line.is_terminal:
+                if left >= _WORTH_A_LINE_S:
+                    line.update(_reading(now, left))
             case TurnReported(RoundText() as round_):
                 line.clear()
                 if show and round_.text:
@@ -113,9 +113,9 @@ def _stream(worker: JobClient, call: CallTools | None, *, show: bool) -> AnswerR
         end_line()
 
 
-def _reading(now: PromptProgress) -> str:
-    read, left = formats.percent(now.done / now.total), formats.duration(now.seconds_left)
-    return f"reading {formats.count(now.total)} tokens: {read}, about {left} left"
+def _reading(now: PromptProgress, left: float) -> str:
+    read = formats.percent(now.done / now.total)
+    return f"reading {formats.count(now.total)} tokens: {read}, about {formats.duration(left)} left"
 
 
 def _document(found: AnswerResult, memory: int) -> dict[str, Any]:

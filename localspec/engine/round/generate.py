@@ -119,7 +119,7 @@ class Engine:
                 that are as long as possible.
 
         Yields:
-            (tokens read, tokens to read), after every batch.
+            (tokens read, tokens to read), before the first batch and after every one.
 
         Returns:
             The `Prefill` figures (as the generator's return value).
@@ -138,6 +138,8 @@ class Engine:
         self._show(policy, tuple(self.drafters))
         end = len(prompt) - 1
         cached = self.target.keep_prefix(prompt[:end])
+        if cached < end:
+            yield 0, end - cached
         while (at := len(self.target.tokens)) < end:
             cancel.check()
             self.target.mark()

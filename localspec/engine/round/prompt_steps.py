@@ -19,11 +19,13 @@ class PromptSteps:
 
     Attributes:
         size: tokens of the next pass.
+        token_s: seconds that a token takes; None while that is unknown.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.size = min(_FIRST, most)
+        self.token_s: float | None = None
 
     def took(self, n: int, seconds: float) -> None:
         """Learn from a pass over `n` tokens of a prompt.
@@ -35,5 +37,6 @@ class PromptSteps:
 
     def expect(self, n: int, seconds: float) -> None:
         """Choose the size for passes that take `seconds` for every `n` tokens."""
+        self.token_s = seconds / n
         fitting = n * _STEP_S / max(seconds, 1e-9)
         self.size = min(self._most, max(1, int(fitting / _UNIT)) * _UNIT)

@@ -27,11 +27,11 @@ def speculation(app: CommandContext, argument: str) -> None:
     session = loaded(app)
     wanted = {"": not session.speculation, "on": True, "off": False}.get(argument.lower())
     if wanted is None:
-        raise UsageError(f"speculation cannot be “{argument}”", "Say /speculation on or off.")
+        raise UsageError(f"drafting cannot be “{argument}”", "Say /drafting on or off.")
     if wanted and session.speculation_note:
-        raise UsageError(f"speculation is not available: {session.speculation_note}")
+        raise UsageError(f"nothing can be drafted: {session.speculation_note}")
     app.engine.speculate(wanted)
-    app.status.flash(f"speculation {'on' if wanted else 'off'} from now on")
+    app.status.flash(f"drafting {'on' if wanted else 'off'} from now on")
 
 
 def set_parameter(app: CommandContext, argument: str) -> None:
@@ -204,7 +204,7 @@ def regenerate(app: CommandContext, _argument: str) -> None:
 
 
 def twice(app: CommandContext, argument: str) -> None:
-    """Answer a prompt without and with speculation."""
+    """Answer a prompt without and with drafting."""
     if note := loaded(app).speculation_note:
         raise UsageError(f"there is nothing to compare: {note}")
     typed = extracts.expand(argument or message_text(app.prompt.text))

@@ -119,8 +119,8 @@ def _known(app: CommandContext) -> bool:
 COMMANDS: tuple[Command[CommandContext], ...] = (
     Command("help", "", "keys and commands", lambda app, _: app.show_help(), "?", "f1", "Help"),
     Command(
-        "speculation", "[on|off]", "switch speculation, also in the middle of an answer",
-        actions.speculation, keys="f2,ctrl+t", footer="Speculation", when=LOADED,
+        "speculation", "[on|off]", "switch drafting off or on, also in the middle of an answer",
+        actions.speculation, "drafting", "f2,ctrl+t", "Drafting", when=LOADED,
         able=_drafted,
     ),
     Command(
@@ -178,7 +178,7 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     ),
     Command(
         "twice", "[PROMPT]",
-        "answer PROMPT, or the last one, without and with speculation, side by side",
+        "answer PROMPT, or the last one, without and with drafting, side by side",
         actions.twice, keys="ctrl+b", footer="Compare", when=IDLE,
         able=lambda app: _drafted(app) and (_begun(app) or bool(app.prompt.text.strip())),
     ),
@@ -213,7 +213,7 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
         lambda app, _: app.measuring.tune(), when=IDLE,
     ),
     Command(
-        "bench", "[FILE]", "speculation off against on, within a minute; FILE takes the report",
+        "bench", "[FILE]", "speed without and with drafting, in a minute; FILE takes the report",
         lambda app, name: app.measuring.bench(user_path(name) if name else None), when=IDLE,
     ),
     Command(

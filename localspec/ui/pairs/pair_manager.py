@@ -43,7 +43,7 @@ class PairManager(PairJobs):
     _arrived: str = ""  # its name, once it is fetched
     _phase: EnginePhase = EnginePhase.LOADING  # the engine's latest phase
     _asks: bool = False  # whether a question was asked yet
-    _reminds: bool = False  # whether the proposal still has to follow the first answer
+    _reminds: bool = False  # whether the proposal still has to be shown
     _awaits_calm: bool = False  # whether the machine was too busy to propose anything
 
     def propose(self) -> None:
@@ -82,6 +82,7 @@ class PairManager(PairJobs):
         elif self._asks:
             self._answered()
         else:
+            self._reminds = False
             said = pair_messages.proposal(best, speed, self._what_get_does())
             self.turns.transcript.say(said, "/get NAME takes another, F12 shows all.", unasked=True)
 
@@ -112,7 +113,7 @@ class PairManager(PairJobs):
         return next((one for one in self.state.ranked if one.row.name == name), None)
 
     def _answered(self) -> None:
-        """Show the proposal after the starter's first answer, or once the machine was calm."""
+        """Show a proposal that could not be shown before the starter's first answer."""
         if self._awaits_calm and self._in_starter and self.offered is None:
             self._list_and(self._propose)
         known = self._known(self.offered)

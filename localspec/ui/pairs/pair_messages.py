@@ -20,7 +20,7 @@ BUSY = "the machine is busy: pairs are proposed once it was measured in a calm m
 
 def interrupted(wanted: PullRequest) -> tuple[str, str]:
     """Say that something was being fetched when the program ended, and what the key does."""
-    remedy = f"{GET} goes on: it fetches the rest, measures it, and changes to it."
+    remedy = f"{GET} fetches the rest and changes to it."
     return f"{one_line(str(wanted), 120)} was being fetched; what came is kept", remedy
 
 
@@ -36,7 +36,7 @@ def what_get_does(wanted: PullRequest | None, known: RankedPair | None) -> str:
         return f"{GET} changes to {name}, which is here."
     size = f" ({formats.size(known.row.n_bytes)})" if known is not None else ""
     other = f" Its file is in a package, too: {starter.INSTALL}" if name == STARTER else ""
-    return f"{GET} fetches {name}{size}, checks and measures it, and changes to it.{other}"
+    return f"{GET} fetches {name}{size} and changes to it.{other}"
 
 
 def proposal(best: Sequence[RankedPair], speed: MachineSpeed, key: str) -> str:

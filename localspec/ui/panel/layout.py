@@ -1,4 +1,4 @@
-"""The text and layout of the speculation panel: figures in, lines out, no widgets."""
+"""The text and layout of the figures panel: figures in, lines out, no widgets."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
     first.insert(len(first) if now.speculation else 1, switch)
     second = [
         _figure(f"{_thousands(now.context_used)}/{_thousands(now.context_size)}", "context"),
-        _figure(formats.seconds(now.time_to_first_token_s), "to first"),
+        _figure(formats.seconds(now.time_to_first_token_s), "to the first word"),
         _figure(formats.size(memory.taken) if memory else formats.UNKNOWN, "memory"),
     ]
     return [joined(first, width), joined(second, width)] if width > 0 else []
@@ -197,9 +197,7 @@ def _stack(sections: list[list[Content]], *, gaps: bool) -> list[Content]:
 def _speed_lines(state: PanelState, width: int) -> list[Content]:
     now = state.figures
     average = _speed("average", now.speed_average)
-    first = Content.assemble(
-        ("first ", MUTED), (formats.seconds(now.time_to_first_token_s), "bold")
-    )
+    first = Content.assemble(("wait ", MUTED), (formats.seconds(now.time_to_first_token_s), "bold"))
     lines = [two_sides(average, first, width), sparkline(state.speeds, width)]
     if now.baseline_speed is not None:
         lines.append(two_sides(_speed("without", now.baseline_speed), _speedup(now.speedup), width))
@@ -223,15 +221,15 @@ def _speedup(found: Speedup | None) -> Piece:
 def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     now = state.figures
     switch = _ON if now.speculation else _OFF
-    lines = [two_sides(("Speculation", HEAD), switch, width)]
+    lines = [two_sides(("Drafting", HEAD), switch, width)]
+    counts = now.drafted, now.accepted, now.generated
+    rate = Content.assemble(("kept ", MUTED), (f"{accepted_words(*counts):>5} ", "bold"))
+    lines.append(Content.assemble(rate, bar(accepted_share(*counts), width - rate.cell_length)))
     note = "" if now.speculation else state.note
     if not note and (policy := gamma_words(now.gamma_note)):
         note = f"now {policy}"
     said = textwrap.wrap(one_line(note), width, max_lines=3, placeholder=" …")
     lines += [Content.styled(line, f"{MUTED} italic") for line in said]
-    counts = now.drafted, now.accepted, now.generated
-    rate = Content.assemble(("accepted ", MUTED), (f"{accepted_words(*counts):>5} ", "bold"))
-    lines.append(Content.assemble(rate, bar(accepted_share(*counts), width - rate.cell_length)))
     if now.drafted and len(state.acceptances) > 1:  # a full column is everything accepted
         label = ("over time ", MUTED)
         room = width - len(label[0])

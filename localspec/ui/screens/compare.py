@@ -1,4 +1,4 @@
-"""One prompt answered twice, without and with speculation, side by side with both speeds."""
+"""One prompt answered twice, without and with drafting, side by side with both speeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import RoundText, TurnEnd, TurnEvent
+from localspec.chat.events import Disturbed, RoundText, TurnEnd, TurnEvent
 from localspec.chat.figures.benefit import guessed, of_two, why_parted
 from localspec.engine.record.parting import Parting
 from localspec.engine.record.stats import GenerationStats
@@ -34,11 +34,13 @@ class AnswerSide:
         speculation: whether it is drafted.
         text: the part that is written.
         stats: its figures, once it has ended.
+        busy: that other programs took threads that it needed, in a clause; else empty.
     """
 
     speculation: bool
     text: str = ""
     stats: GenerationStats | None = None
+    busy: str = ""
 
     def hear(self, event: TurnEvent) -> None:
         """Take an event of the answer."""
@@ -46,6 +48,8 @@ class AnswerSide:
             self.text += event.text
         elif isinstance(event, TurnEnd):
             self.stats = event.stats
+        elif isinstance(event, Disturbed):
+            self.busy = event.why
 
 
 def question(messages: Sequence[Message], typed: str) -> tuple[str, Sequence[Message]]:
@@ -64,7 +68,7 @@ def question(messages: Sequence[Message], typed: str) -> tuple[str, Sequence[Mes
 
 def heading(side: AnswerSide) -> Content:
     """The heading of a side: what it is, and its speed."""
-    name = "with speculation" if side.speculation else "without speculation"
+    name = "with drafting" if side.speculation else "without drafting"
     said = "writing …" if side.text else "waiting"
     if (stats := side.stats) is not None:
         said = f"{stats.generated_tokens:,} tokens"
@@ -94,7 +98,7 @@ def verdict(off: AnswerSide, on: AnswerSide, parting: Parting | None = None) -> 
     """What drafting brought, and whether the texts are the same, or why they part."""
     if off.stats is None or on.stats is None:
         return "Esc stops and closes"
-    brought = of_two(off.stats, on.stats)
+    brought = of_two(off.stats, on.stats, off.busy or on.busy)
     if off.text == on.text:
         return f"{brought}; the texts are the same"
     common = in_common(off, on)
@@ -137,10 +141,11 @@ class CompareScreen(ModalScreen[None]):
 
     def hear(self, event: TurnEvent, *, speculation: bool) -> None:
         """Take an event of one of the answers, or where they part."""
-        if isinstance(event, Parting):  # after both ends, when nothing else draws any more
+        if isinstance(event, Parting):
             self._parting = event
-            self._draw()
         self._sides[speculation].hear(event)
+        if isinstance(event, Parting | Disturbed):  # nothing may draw any more
+            self._draw()
 
     def on_mount(self) -> None:
         """Draw now and then until both answers have ended."""

@@ -30,8 +30,15 @@ _OTHER_KEYS = (
     ("Ctrl+A, Ctrl+Z", "select all that is typed; take back the last change"),
     ("Ctrl+C", "copy what is selected, else stop the answer; twice: quit"),
     ("Ctrl+P", "all that can be done now, to search by name and meaning"),
-    ("Tab", "complete a command, its words, or a file name"),
+    ("Tab, Up, Down", "go through an open list of commands, their words, or files"),
     ("Mouse", "select text; click keys, versions and thoughts; the wheel moves the conversation"),
+)
+_FIGURES = (
+    ("guessed, kept", "tokens that were drafted, and those of them that the target accepted"),
+    ("gamma", "how many tokens are guessed before each check"),
+    ("recovered", "the target's token in place of the first wrong guess"),
+    ("bonus", "one more token after a draft that was kept whole"),
+    ("wait", "the time to the first token of an answer"),
 )
 # Words that find a command in the palette, in addition to its names and its meaning.
 WORDS = {
@@ -81,6 +88,7 @@ def help_lines(width: int, commands: Sequence[AnyCommand] = COMMANDS) -> list[Co
     keys = [*_OTHER_KEYS, *((one.shown, one.meaning) for one in commands if one.shown)]
     slashes = [(f"/{one.name} {one.argument}".rstrip(), one.explained) for one in commands]
     blocks = [*_section("Keys", keys), *_section("Commands", slashes)]
+    blocks += _section("Words of the figures (F4)", [*_FIGURES])
     blocks.append(
         _line("The beginning of a command is enough. //text sends a message that begins with a "
               "slash.", MUTED)

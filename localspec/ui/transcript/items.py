@@ -39,7 +39,7 @@ _FIRST_KEYS = (
     ("Enter", "send"),
     ("Ctrl+J", "break the line"),
     ("Esc", "stop an answer"),
-    ("F1", "all keys and commands"),
+    ("F1", "all keys"),
 )
 _STARTER_CAN = (
     "135 million parameters: corrects and rewrites short texts, writes small functions, makes"
@@ -250,11 +250,8 @@ class Welcome(ConversationItem):
         can = _STARTER_CAN if starts else f"{one_line(session.about, 80)}. {_CAN}"
         text += [Content(can), Content.styled(_TRY, MUTED)]
         text += [Content.assemble(("› ", KEY), prompt) for prompt in PROMPTS]
-        if not starts:  # with the starter the proposal takes their place
-            text.append(Content(""))
-            text += (
-                Content.assemble((f"{key:<7}", KEY), (what, MUTED)) for key, what in _FIRST_KEYS
-            )
+        keys = (Content.assemble((key, KEY), (f" {what}", MUTED)) for key, what in _FIRST_KEYS)
+        text.append(Content("  ").join(keys))
         yield [line for part in text for line in part.wrap(width)]
 
     def _how(self) -> str:
