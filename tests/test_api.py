@@ -48,7 +48,7 @@ def test_the_examples_of_the_page_run(
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))  # nothing measured takes seconds
     monkeypatch.setattr(profile, "measure", lambda *_, **__: Timing({1: 1e-3, 4: 2e-3}))
-    monkeypatch.setattr(attention, "_compared", lambda *_: {})
+    monkeypatch.setattr(attention, "in_turns", lambda *_, **__: {})
     monkeypatch.setattr(starter_form, "settle", lambda _source: "")  # the starter stays as it came
     exec(compile(example, str(PAGE), "exec"), {})
     assert len(capsys.readouterr().out) > 20

@@ -13,12 +13,15 @@ from click.testing import CliRunner
 
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
-from localspec.engine.length.profile import Profile, ProfileStore
+from localspec.engine.length.profile import Profile, ProfileStore, Timing
 from localspec.engine.llama import Context
 from localspec.errors import UsageError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measurements import exactness
+from localspec.loading.measurements import attention, exactness, exactness_cost, tuning
+from localspec.loading.measurements.measured_costs import profile_store
+from localspec.loading.results import ExactnessCost, exact_words
+from localspec.pairs.memory.need import ModelSetup
 
 from .support.gguf_models import write_random_llama
 
@@ -120,7 +123,87 @@ def _shown() -> str:
 
 
 def test_show_says_what_is_known(toy_target: Path) -> None:
-    assert "--exact     not tried yet on this machine: `localspec tune toy --exact`" in _shown()
+    assert "--exact     not tried yet on this machine: `localspec tune toy`" in _shown()
+
+
+USUAL = {1: 0.010, 2: 0.011, 4: 0.013, 8: 0.018}
+SETTLED = exactness.settled(LoadRequest(exact=True))
+
+
+def keep(known: dict[str, Any], longest: int, exact: dict[int, float]) -> ExactnessCost | None:
+    """Store a trial as `tune` does; return the cost that follows."""
+    store = profile_store()
+    store.save(Profile(known, {288: dict.fromkeys(range(1, longest + 1), 0.01)}))
+    for manner, points in (("usual", USUAL), ("exact", exact)):
+        store.save(Profile({**known, "manner": manner}, {288: points}))
+    return exactness_cost.stored(known, store)
+
+
+@pytest.mark.parametrize(
+    ("longest", "slower", "free"),
+    [(16, 1.0, True), (16, 1.02, True), (16, 1.05, False), (2, 1.0, False), (16, 0.9, True)],
+)
+def test_it_is_free_where_neither_single_tokens_nor_copies_are_slower(
+    longest: int, slower: float, *, free: bool
+) -> None:
+    cost = keep({"use": "exact"}, longest, {n: slower * s for n, s in USUAL.items()})
+    assert cost is not None
+    assert cost.free is free
+    assert cost.plain == pytest.approx(max(0.0, 1 - 1 / slower))
+    assert (cost.copying > 0.3) is (longest == 2)  # a single token is drafted at a time
+    said = exact_words(longest, cost, "tune")
+    assert ("at no cost" in said) is free
+    assert ("of the speed without drafting" in said) is not free
+
+
+def test_it_costs_nothing_that_is_known_before_it_was_timed() -> None:
+    store = profile_store()
+    assert exactness_cost.stored({"use": "exact"}, store) is None
+    assert keep({"use": "exact"}, 1, USUAL) is None  # it is not possible
+    assert "not tried yet" in exact_words(None, None, "tune")
+    assert "is not possible" in exact_words(1, None, "tune")
+    assert exact_words(16, None, "tune").endswith("tune says what that costs")
+
+
+def test_the_plan_chooses_it_where_it_is_free_and_nobody_asked_for_other_settings(
+    toy_target: Path,
+) -> None:
+    setup = ModelSetup(n_ctx=512)
+    known = exactness.key(toy_target, setup, SETTLED)
+
+    def chosen(**how: Any) -> LoadRequest:
+        return exactness_cost.chosen(LoadRequest(**how), toy_target, setup, profile_store())
+
+    assert chosen() == LoadRequest()
+    keep(known, 16, {n: 1.3 * seconds for n, seconds in USUAL.items()})
+    assert chosen() == LoadRequest()
+    keep(known, 16, USUAL)
+    assert chosen() == SETTLED
+    for how in ({"threads": 2}, {"threads_batch": 2}, {"flash_attn": "off"}, {"exact": True}):
+        assert chosen(**how) == LoadRequest(**how)
+
+
+def test_tune_says_what_it_costs_and_what_is_free_is_used(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = Timing({1: 0.01, 2: 0.01, 4: 0.01, 8: 0.01})
+    for room in (tuning, attention):
+        monkeypatch.setattr(room, "measure", lambda *_, **__: quiet)
+    monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 0.0)
+    tuned = CliRunner().invoke(cli, ["tune", "toy", "--no-scan"], catch_exceptions=False).stdout
+    assert "--exact: passes of up to 16 tokens give equal bits, at no cost" in tuned
+    assert "--exact     passes of up to 16 tokens give equal bits, at no cost" in _shown()
+    asked = ["run", "toy", "-n", "24", "--temp", "0", "--json", "-p", "Once upon a time"]
+    plain, drafted = (
+        json.loads(CliRunner().invoke(cli, [*asked, "--gamma", gamma]).stdout)
+        for gamma in ("0", "40")
+    )
+    for found in (plain, drafted):
+        assert (found["settings"]["exact"], found["settings"]["exact_by_plan"]) == (16, True)
+    assert drafted["tokens"] == plain["tokens"]
+    assert max(done["drafted"] for done in drafted["rounds"]) <= 15
+    own = json.loads(CliRunner().invoke(cli, [*asked, "--threads", "1"]).stdout)
+    assert own["settings"]["exact"] is None
 
 
 def test_without_flash_attention_it_is_wrong_usage(toy_target: Path) -> None:

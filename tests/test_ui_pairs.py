@@ -722,7 +722,8 @@ async def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
 
     def load(request: LoadRequest, _progress: object, _cancel: object) -> ScriptedSession:
         loaded.append(request)
-        return ScriptedSession(pair_reference=(str(request.pair), request.draft))
+        reference = str(request.pair), request.draft
+        return ScriptedSession(pair_reference=reference, exact="it costs 40 % of the speed")
 
     def perform(*_: object) -> bytes:
         raise AssertionError
@@ -747,6 +748,12 @@ async def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
         await chat.until(lambda: len(loaded) == 2 and chat.ready())
         assert (loaded[1].pair, loaded[1].ctx_size) == ("demo", 2048)
         assert app.session.settings.stop == ("END",)
+        await chat.send("/set exact on")  # it is not switched on before its cost is told
+        await chat.until(lambda: "it costs 40 %" in chat.transcript())
+        assert len(loaded) == 2
+        await chat.send("/set exact anyway")
+        await chat.until(lambda: len(loaded) == 3 and chat.ready())
+        assert loaded[2].exact
     app.engine.shut_down()
     assert app.engine.join(10)
 

@@ -26,8 +26,8 @@ from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.loading import former_starter, starter_form
 from localspec.loading.draft_models import DraftModels
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measurements import exactness
-from localspec.loading.measurements.measured_costs import made_by
+from localspec.loading.measurements import exactness, exactness_cost
+from localspec.loading.measurements.measured_costs import made_by, profile_store
 from localspec.loading.model_loader import ModelLoader, Progress
 from localspec.loading.planning import (
     CheckedRequest,
@@ -37,6 +37,7 @@ from localspec.loading.planning import (
     drafts_plan,
     load_plan,
 )
+from localspec.loading.results import exact_words
 from localspec.pairs.disk import folders, installed, starter
 from localspec.pairs.disk.installed import lasting, lasting_drafts, recall_last, remember_last
 from localspec.pairs.gguf.header import read_model
@@ -170,6 +171,8 @@ def load_session(
     checked = check(wanted, progress=progress) if isinstance(wanted, LoadRequest) else wanted
     checked, more = _with_starter_prepared(checked, progress)
     plan = load_plan(checked)
+    if not thorough:
+        plan = _exact_where_free(plan)
     settings = _settled(checked.settings, plan.advice)
     before = devices()
     with ExitStack() as undo:
@@ -213,6 +216,29 @@ def _with_starter_prepared(
     return checked, notices
 
 
+def _exact_where_free(plan: LoadPlan) -> LoadPlan:
+    """`plan` with the settings of `--exact` if `tune` found them to cost nothing."""
+    request, path = plan.checked.request, plan.checked.target.paths[0]
+    chosen = exactness_cost.chosen(request, path, plan.memory.target, profile_store())
+    if chosen is request:
+        return plan
+    return replace(plan, checked=replace(plan.checked, request=chosen), exact_by_plan=True)
+
+
+def _exact_note(loader: ModelLoader, plan: LoadPlan) -> str:
+    """What is known of `--exact` for the target; empty if the request rules it out."""
+    options = loader.options
+    if options.flash_attn == "off":
+        return ""
+    known = exactness.key(
+        plan.checked.target.paths[0],
+        plan.memory.target,
+        exactness.settled(replace(options, exact=True)),
+    )
+    longest = loader.exact or exactness.stored(known, profile_store())
+    return exact_words(longest, exactness_cost.stored(known, profile_store()), "/tune")
+
+
 def _pair(
     loader: ModelLoader,
     plan: LoadPlan,
@@ -230,6 +256,7 @@ def _pair(
         advice=plan.advice,
         lookup=plan.checked.lookup,
         draft_note=_no_draft(plan.checked),
+        exact_note=_exact_note(loader, plan),
         notices=(*notices, *plan.notices, *loader.notices),
         loaded=loader.record(plan, target),
     )

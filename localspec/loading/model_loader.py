@@ -18,6 +18,7 @@ from localspec.loading.measurements import exactness
 from localspec.loading.measurements.attention import QUICK, THOROUGH, choose, key
 from localspec.loading.measurements.measured_costs import chosen_threads, profile_store
 from localspec.loading.planning import CheckedDraft, CheckedRequest, LoadPlan, devices_of_draft
+from localspec.loading.results import exact_words
 from localspec.pairs.disk.other_programs import remedy
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.memory.need import ModelSetup
@@ -129,6 +130,7 @@ class ModelLoader:
             mmap=options.mmap,
             mlock=options.mlock,
             exact=self.exact,
+            exact_by_plan=plan.exact_by_plan,
             memory_plan_bytes=plan.total + more,
         )
 
@@ -143,7 +145,7 @@ class ModelLoader:
         """Notices for the user about the target's passes."""
         if self.exact is None or self.exact > 1:
             return ()
-        return (f"--exact: {exactness.words(self.exact)}",)
+        return (f"--exact: {exact_words(self.exact, None, '')}",)
 
     def _model(
         self,

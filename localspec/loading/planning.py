@@ -130,6 +130,7 @@ class LoadPlan:
         notices: what the user should know.
         unflashed: extra bytes without flash attention; None if there is no choice: a device
             computes, values are quantised, or memory is short.
+        exact_by_plan: whether the settings of `--exact` were chosen since they cost nothing.
     """
 
     checked: CheckedRequest
@@ -139,6 +140,7 @@ class LoadPlan:
     advice: SamplingAdvice
     notices: tuple[str, ...]
     unflashed: int | None
+    exact_by_plan: bool = False
 
 
 def load_plan(checked: CheckedRequest) -> LoadPlan:

@@ -14,6 +14,7 @@ from localspec.formats import percent, times
 
 _WIDTH = 40  # characters of the longest bar
 _NOISY = 0.3
+_FREE = 0.03
 _LOOKUP_ALONE = "No draft model: lookup alone drafts, and has no passes to measure."
 
 
@@ -49,6 +50,50 @@ class AnswerResult:
     spans: tuple[Span, ...]
     notices: tuple[str, ...]
     steps: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExactnessCost:
+    """What ``--exact`` costs.
+
+    Attributes:
+        plain: the share of the speed without drafting that it takes.
+        copying: the same where a text is copied by lookup.
+    """
+
+    plain: float
+    copying: float
+
+    @property
+    def free(self) -> bool:
+        """Whether it takes too little to matter."""
+        return max(self.plain, self.copying) <= _FREE
+
+
+def exact_words(longest: int | None, cost: ExactnessCost | None, tune: str) -> str:
+    """What is known of ``--exact`` for a model on this machine, in words.
+
+    Args:
+        longest: as in `LoadRecord.exact`.
+        cost: None if it was not measured.
+        tune: the command that measures it.
+    """
+    if longest is None:
+        return f"not tried yet on this machine: {tune} says what it costs"
+    if longest < 2:
+        return (
+            "is not possible with this device or these weights: a pass over two tokens gives other"
+            " bits than one by one (Q8_0 on the processor gives equal ones)"
+        )
+    found = f"passes of up to {longest} tokens give equal bits"
+    if cost is None:
+        return f"{found}; {tune} says what that costs"
+    if cost.free:
+        return f"{found}, at no cost: it is used unless other settings are asked for"
+    plain, copying = percent(cost.plain), percent(cost.copying)
+    return (
+        f"{found}; it costs {plain} of the speed without drafting, {copying} where text is copied"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +153,7 @@ class TunedPair:
         target, draft: its models; None without a draft.
         draft_note: why nothing can be drafted; empty if something can.
         choices: the draft length for each acceptance; empty without a draft.
+        exact, exact_cost: as for `exact_words`.
     """
 
     name: str
@@ -117,6 +163,8 @@ class TunedPair:
     draft: TunedModel | None
     draft_note: str
     choices: tuple[GammaChoice, ...]
+    exact: int | None = None
+    exact_cost: ExactnessCost | None = None
 
 
 def tuned_text(found: TunedPair) -> str:
@@ -146,6 +194,8 @@ def tuned_text(found: TunedPair) -> str:
         if model.by_threads:
             tried = (f"{n}: {1e3 * one:.2f} ms" for n, (one, _) in model.by_threads.items())
             lines += ["", f"Threads for {model.name}: {model.threads} ({', '.join(tried)} a token)"]
+    if found.exact is not None:
+        lines += ["", f"--exact: {exact_words(found.exact, found.exact_cost, 'tuning again')}"]
     spread = max(model.spread for model in models)
     if spread > _NOISY:
         lines += ["", f"Timings varied by {percent(spread)}: something else may be running."]

@@ -121,6 +121,7 @@ class SessionInfo(Struct, frozen=True):
         speculation: whether drafting is on.
         advice: sampling settings that are advised for the target.
         about: the target's family and size, in words.
+        exact: what is known of ``--exact`` for the target, in words.
     """
 
     pair_name: str
@@ -136,6 +137,7 @@ class SessionInfo(Struct, frozen=True):
     speculation: bool
     advice: SamplingAdvice = SamplingAdvice()
     about: str = ""
+    exact: str = ""
 
 
 class CarriedConversation(Struct, frozen=True):

@@ -101,6 +101,7 @@ class ScriptedSession:
     draft_state: str = ""
     awaits_drafts: bool = False
     about: str = "Scripted, 27 million parameters"
+    exact: str = ""
     notices: list[str] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     settings: ChatSettings = field(default_factory=ChatSettings)

@@ -48,6 +48,7 @@ class LoadRecord:
         mlock: whether weights are locked in memory, so that they cannot be swapped out.
         exact: the largest pass, in tokens, up to which all sizes give equal bits; 1 if two sizes
             already differ, None if it was not tested.
+        exact_by_plan: whether the plan chose that, since it costs nothing here.
         memory_plan_bytes: what the memory plan expected for everything.
     """
 
@@ -70,6 +71,7 @@ class LoadRecord:
     mmap: bool = True
     mlock: bool = False
     exact: int | None = None
+    exact_by_plan: bool = False
     memory_plan_bytes: int = 0
 
     def document(self) -> dict[str, Any]:
@@ -91,6 +93,7 @@ class LoadedPair:
         draft_note: why no model drafts, if none does.
         waiting: the shown names of draft models that are still to be loaded.
         left_out: why a draft model is not used; empty if all are.
+        exact_note: what is known of ``--exact`` here.
         notices: what the user should know.
         devices_before: the accelerators as they were before anything was loaded.
     """
@@ -106,6 +109,7 @@ class LoadedPair:
     draft_note: str = ""
     waiting: tuple[str, ...] = ()
     left_out: str = ""
+    exact_note: str = ""
     notices: tuple[str, ...] = ()
     devices_before: tuple[DeviceMemory, ...] = ()
 

@@ -144,6 +144,11 @@ class Session:
         return f"{model.family}, {formats.many(model.n_params)} parameters"
 
     @property
+    def exact(self) -> str:
+        """What is known of ``--exact`` for the target, in words."""
+        return self.pair.exact_note
+
+    @property
     def lookup(self) -> bool:
         """Whether prompt lookup drafts."""
         return self.pair.lookup

@@ -136,7 +136,9 @@ class Writer:
         """
         meter, _ = self.counted
         self._pair.hold_threads(how.repeatable)
-        free = not how.repeatable and how.trace is None and self._pair.loaded.exact is None
+        loaded = self._pair.loaded
+        exact = loaded.exact is not None and not loaded.exact_by_plan
+        free = not (how.repeatable or how.trace is not None or exact)
         meter.prefilled((yield from self._read(prompt, cancel, follow_clock=free)))
         rounds = self._engine.generate(prompt, how, self._drafting, cancel)
         try:

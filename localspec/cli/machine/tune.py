@@ -94,6 +94,8 @@ def _document(found: TunedPair) -> dict[str, Any]:
         "draft": _model(found.draft) if found.draft else None,
         "draft_note": found.draft_note,
         "gamma": [asdict(one) for one in found.choices],
+        "exact": found.exact,
+        "exact_cost": found.exact_cost and asdict(found.exact_cost),
     }
 
 

@@ -124,12 +124,12 @@ def _speed(
 
     draft = found.draft.paths[0] if found.draft is not None else None
     profile = expected_speed.expected(found.target.paths[0], draft, plan)
-    exact = expected_speed.exact(found.target.paths[0], plan)
-    lines = expected_speed.lines(profile, exact, tune)
+    exact, cost = expected_speed.exact(found.target.paths[0], plan)
+    lines = expected_speed.lines(profile, exact, cost, tune)
     if found.draft is not None and draft_worth.too_big(found.target, found.draft, plan):
         lines.insert(0, f"draft       {draft_worth.TOO_BIG}: it is not loaded (--draft-anyway)")
     unmeasured = expected if profile is None else []
-    return [*unmeasured, *lines], expected_speed.data(profile, exact)
+    return [*unmeasured, *lines], expected_speed.data(profile, exact, cost)
 
 
 def _expected_lines(known: RankedPair) -> list[str]:

@@ -8,7 +8,7 @@ the default stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -146,7 +146,8 @@ def choose(
     if seconds < THOROUGH and not repeatable and _busy(known):
         return None
     announce()
-    found = _compared(model, replace(how, snapshots=0), known["depth"], seconds, cancel)
+    ways = {way: replace(how, flash_attention=on) for way, on in _WAYS.items()}
+    found = in_turns(model, ways, known["depth"], _SIZES, seconds=seconds, cancel=cancel)
     for way, (depth, points) in found.items():
         store.save(Profile({**known, "attention": way}, {depth: points}))
     return stored(known, store) if found else before
@@ -156,31 +157,55 @@ def _busy(known: Mapping[str, Any]) -> bool:
     return busy_cores(LOOK_S) > bearable(known["threads"] or default_threads())
 
 
-def _compared(
-    model: Model, how: ContextOptions, depth: int, seconds: float, cancel: Cancel
+def in_turns(
+    model: Model,
+    ways: Mapping[str, ContextOptions],
+    depth: int,
+    sizes: Sequence[int],
+    *,
+    seconds: float,
+    cancel: Cancel,
 ) -> dict[str, tuple[int, Points]]:
-    """The depth and the times for each kind of attention; empty if it takes too long."""
+    """Time passes of several sizes for each of several ways to run a model, in turns.
+
+    Args:
+        model: the model.
+        ways: context options by name; each gets a small context of its own.
+        depth: tokens of context to measure at.
+        sizes: tokens of the passes.
+        seconds: time after which no pass begins.
+        cancel: stops it.
+
+    Returns:
+        The depth and the times of each way; empty if that took too long.
+
+    Raises:
+        Cancelled: `cancel` was set.
+        OutOfMemory: the contexts do not fit.
+    """
     if depth < _LEAST_DEPTH:
         return {}
     until = perf_counter() + seconds
-    small = replace(how, n_ctx=depth + 2 * _READ, copies=True)
+    size = depth + 2 * _READ
     with ExitStack() as closing:
         contexts = {
-            way: closing.enter_context(Context(model, replace(small, flash_attention=on), cancel))
-            for way, on in _WAYS.items()
+            way: closing.enter_context(
+                Context(model, replace(how, n_ctx=size, snapshots=0, copies=True), cancel)
+            )
+            for way, how in ways.items()
         }
         able = all(context.can_truncate for context in contexts.values())
         if not (able and all(_filled(context, depth, until) for context in contexts.values())):
             return {}
         turns: list[dict[str, Points]] = []
         while len(turns) < _TURNS and perf_counter() < until:
-            turn = {way: _points(context, until) for way, context in contexts.items()}
+            turn = {way: _points(context, sizes, until) for way, context in contexts.items()}
             # A turn in which the program was suspended lacks the time of the pass that was running.
-            if all(points.keys() >= {*_SIZES} for points in turn.values()):
+            if all(points.keys() >= {*sizes} for points in turn.values()):
                 turns.append(turn)
     if len(turns) < _FEW:
         return {}
-    return {way: (depth, {n: min(turn[way][n] for turn in turns) for n in _SIZES}) for way in _WAYS}
+    return {way: (depth, {n: min(turn[way][n] for turn in turns) for n in sizes}) for way in ways}
 
 
 def _filled(context: Context, depth: int, until: float) -> bool:
@@ -190,5 +215,5 @@ def _filled(context: Context, depth: int, until: float) -> bool:
     )
 
 
-def _points(context: Context, until: float) -> Points:
-    return measure(context, _SIZES, budget=until - perf_counter()).points
+def _points(context: Context, sizes: Sequence[int], until: float) -> Points:
+    return measure(context, sizes, budget=until - perf_counter()).points

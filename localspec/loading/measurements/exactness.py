@@ -26,8 +26,9 @@ from localspec.pairs.memory.need import ModelSetup
 
 _MOST = 16  # tokens of a pass; longer ones take long to try and few rounds need them
 _SECONDS = 10.0  # time in which a further size may be tried
-# Beyond 256 cells, several threads share the attention of a single token.
-_DEPTH = 288
+
+DEPTH = 288
+"""Tokens of context: beyond 256 cells, several threads share the attention of a single token."""
 
 
 def settled(options: LoadRequest) -> LoadRequest:
@@ -98,7 +99,7 @@ def longest(
     if before is not None or not target.can_truncate:
         return before or 1
     announce()
-    depth = min(_DEPTH, target.n_ctx - _MOST)
+    depth = min(DEPTH, target.n_ctx - _MOST)
     target.threads.hold(False)
     try:
         fill(target, depth)
@@ -112,16 +113,6 @@ def longest(
 def rows(exact: int | None) -> int:
     """The most tokens of a pass: the sizes found equal, or no limit if not even two are."""
     return exact if exact is not None and exact > 1 else MAX_BATCH_OUTPUTS
-
-
-def words(exact: int) -> str:
-    """The result in words."""
-    if exact > 1:
-        return f"passes of up to {exact} tokens give equal bits"
-    return (
-        "is not possible with this device or these weights: a pass over two tokens gives other bits"
-        " than one by one (Q8_0 on the processor gives equal ones)"
-    )
 
 
 def _alike(target: Context) -> dict[int, float]:

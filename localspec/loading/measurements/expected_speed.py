@@ -16,7 +16,7 @@ from localspec.engine.llama import default_threads, devices
 from localspec.engine.record.stats import DRAFT
 from localspec.formats import percent, times
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measurements import exactness, ranking
+from localspec.loading.measurements import exactness, exactness_cost, ranking
 from localspec.loading.measurements.attention import AttentionTiming, key, stored
 from localspec.loading.measurements.measured_costs import (
     ANY_THREADS,
@@ -24,7 +24,7 @@ from localspec.loading.measurements.measured_costs import (
     profile_store,
     unusual,
 )
-from localspec.loading.results import GammaChoice
+from localspec.loading.results import ExactnessCost, GammaChoice, exact_words
 from localspec.pairs.memory.need import ModelSetup
 from localspec.pairs.memory.placement import MemoryPlan
 
@@ -104,10 +104,11 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> ExpectedSpee
     )
 
 
-def exact(target: Path, plan: MemoryPlan) -> int | None:
-    """The stored size up to which passes give equal bits with ``--exact``; None before a run."""
+def exact(target: Path, plan: MemoryPlan) -> tuple[int | None, ExactnessCost | None]:
+    """What is stored of ``--exact``: `LoadRecord.exact` and the cost; None where it is unknown."""
     options = exactness.settled(LoadRequest(exact=True))
-    return exactness.stored(exactness.key(target, plan.target, options), profile_store())
+    known, store = exactness.key(target, plan.target, options), profile_store()
+    return exactness.stored(known, store), exactness_cost.stored(known, store)
 
 
 def stored_profile(
@@ -168,12 +169,15 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
     )
 
 
-def data(known: ExpectedSpeed | None, exact: int | None) -> dict[str, Any] | None:
+def data(
+    known: ExpectedSpeed | None, exact: int | None, cost: ExactnessCost | None
+) -> dict[str, Any] | None:
     """A pair's speed for programs; times in seconds.
 
     Args:
         known: result of `expected`.
-        exact: result of `exact`.
+        exact: the first result of `exact`.
+        cost: the second one.
     """
     if known is None:
         return None
@@ -189,16 +193,16 @@ def data(known: ExpectedSpeed | None, exact: int | None) -> dict[str, Any] | Non
         "plain_tokens_per_second": known.tokens_per_second,
         "attention": known.attention and asdict(known.attention),
         "exact": exact,
+        "exact_cost": cost and asdict(cost),
         "expected": expected_speeds,
     }
 
 
-def lines(known: ExpectedSpeed | None, exact: int | None, tune: str) -> list[str]:
+def lines(
+    known: ExpectedSpeed | None, exact: int | None, cost: ExactnessCost | None, tune: str
+) -> list[str]:
     """A pair's speed for people; `tune` is the command that measures it."""
-    of_bits = (
-        exactness.words(exact) if exact else f"not tried yet on this machine: `{tune} --exact`"
-    )
-    return [*_measured(known, tune), f"--exact     {of_bits}"]
+    return [*_measured(known, tune), f"--exact     {exact_words(exact, cost, f'`{tune}`')}"]
 
 
 def _measured(known: ExpectedSpeed | None, tune: str) -> list[str]:

@@ -25,6 +25,7 @@ from localspec.engine.llama import (
     BUSY,
     LOOK_S,
     Context,
+    ContextOptions,
     bearable,
     build,
     busy_cores,
@@ -34,6 +35,7 @@ from localspec.engine.llama import (
 from localspec.errors import LocalspecError
 from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
+from localspec.loading.measurements import exactness, exactness_cost
 from localspec.loading.measurements.expected_speed import choices
 from localspec.loading.measurements.measured_costs import (
     ANY_THREADS,
@@ -42,7 +44,8 @@ from localspec.loading.measurements.measured_costs import (
     profile_store,
 )
 from localspec.loading.model_loader import Progress
-from localspec.loading.results import TunedModel, TunedPair
+from localspec.loading.results import ExactnessCost, TunedModel, TunedPair
+from localspec.pairs.memory.need import ModelSetup
 
 CALM_S = 20.0  # seconds to wait for a quiet machine
 _CALM, _LOOK = 0.3, 0.5  # cores that others may keep busy then, and seconds to measure that
@@ -74,6 +77,7 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
                 progress(f"Measuring {context.model.path.name}", None)
                 found.append(_tuned(context, checked.request, pair, progress, cancel))
         target, draft = found[0], found[1] if len(found) > 1 else None
+        exact, cost = _exactness(checked.request, pair, target.threads, progress, cancel)
         return TunedPair(
             name=pair.name,
             machine=machine(),
@@ -84,7 +88,52 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
             choices=choices({0: target.points}, {0: draft.points}, pair.target.max_rollback)
             if draft
             else (),
+            exact=exact,
+            exact_cost=cost,
         )
+
+
+def _exactness(
+    request: LoadRequest, pair: LoadedPair, threads: int, progress: Progress, cancel: Cancel
+) -> tuple[int | None, ExactnessCost | None]:
+    """How long passes may be with `--exact`, and what it costs next to the usual `threads`.
+
+    Not tried, None, if the settings were asked for, so that there are no usual ones.
+    """
+    own = request.threads or request.threads_batch or request.flash_attn != "auto"
+    if own or request.exact:
+        return None, None
+    model, how = pair.target.model, pair.loaded
+    options = exactness.settled(replace(request, exact=True))
+    setup = ModelSetup(
+        n_ctx=how.ctx_size,
+        cache_k=how.cache_type_k,
+        cache_v=how.cache_type_v,
+        gpu_layers=how.n_gpu_layers,
+        cpu_moe=how.n_cpu_moe,
+    )
+    usual = ContextOptions(
+        n_ctx=2 * exactness.DEPTH,
+        threads=threads,
+        flash_attention={"on": True, "off": False}.get(how.flash_attn),
+        cache_k=setup.cache_k,
+        cache_v=setup.cache_v,
+    )
+    known, store = exactness.key(model.path, setup, options), profile_store()
+    trial = replace(
+        usual, flash_attention=True, threads=options.threads, threads_batch=options.threads_batch
+    )
+    with Context(model, trial, cancel) as context:
+        longest = exactness.longest(
+            context,
+            known,
+            store=store,
+            announce=lambda: progress("Comparing passes bit by bit", None),
+        )
+    if longest > 1 and busy_cores(LOOK_S) <= bearable(threads):
+        progress("Timing decoding with and without --exact", None)
+        exactness_cost.compare(model, usual, trial, known, store=store, cancel=cancel)
+    return longest, exactness_cost.stored(known, store)
 
 
 def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> float:

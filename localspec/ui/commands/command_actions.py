@@ -41,6 +41,9 @@ def set_parameter(app: CommandContext, argument: str) -> None:
         remedy = "Say how many tokens, or 0 for all that the model was trained for."
         app.pair_loader.reload(ctx_size=parameters.whole("ctx-size", value, remedy))
         return
+    if name == "exact":
+        exact(app, value)
+        return
     if name == "system":
         system(app, value)
         return
@@ -62,6 +65,20 @@ def set_parameter(app: CommandContext, argument: str) -> None:
         or "All other sampling settings are llama.cpp's defaults. /set NAME VALUE changes one, /set"
         " NAME default takes that back.",
     )
+
+
+def exact(app: CommandContext, value: str) -> None:
+    """Say what exact decoding costs, or load the pair again with it or without."""
+    session = loaded(app)
+    if value in ("anyway", "off"):
+        app.pair_loader.reload(exact=value == "anyway")
+    elif value in ("", "on"):  # what it costs is said before it is switched on
+        app.transcript.say(
+            f"exact decoding, bit for bit as without drafting: {session.exact}",
+            "/set exact anyway loads the pair again with it, /set exact off without.",
+        )
+    else:
+        raise UsageError(f"exact cannot be “{value}”", "Say /set exact anyway, or off.")
 
 
 def think(app: CommandContext, argument: str) -> None:
@@ -150,6 +167,7 @@ def show(app: CommandContext, _argument: str) -> None:
             f"system  {session.settings.system_prompt or 'no system prompt'}",
             f"think   {parameters.thinking(session.settings, session.dialect.thinking)}",
             f"set     {parameters.shown(session.settings, size, session.advice)}",
+            *([f"exact   {session.exact}"] if session.exact else []),
         ]),
         "/draft says what could draft, /set and /system change the rest.",
     )  # fmt: skip

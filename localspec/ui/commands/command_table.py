@@ -231,7 +231,9 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     Command(
         "set", "[NAME VALUE]", "show or set any parameter: of sampling, n-predict, stop, ctx-size",
         actions.set_parameter, when=LOADED,
-        words=lambda _: [f"{name} " for name in (*parameters.NAMES, "ctx-size", *parameters.ALSO)],
+        words=lambda _: [
+            f"{name} " for name in (*parameters.NAMES, "ctx-size", "exact", *parameters.ALSO)
+        ],
     ),
     Command(
         "temp", "[NUMBER]", "show or set the temperature, 0 is greedy", actions.temperature,
