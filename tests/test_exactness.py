@@ -123,7 +123,7 @@ def _shown() -> str:
 
 
 def test_show_says_what_is_known(toy_target: Path) -> None:
-    assert "--exact     not tried yet on this machine: `localspec tune toy`" in _shown()
+    assert "--exact     not tried yet on this machine; `localspec tune toy`" in _shown()
 
 
 USUAL = {1: 0.010, 2: 0.011, 4: 0.013, 8: 0.018}

@@ -354,6 +354,9 @@ def test_nothing_is_proposed_before_a_calm_measurement() -> None:
     assert busy.basis(found).startswith("expected from demo")
     assert "a rough estimate: the machine was busy" in busy.basis(found)
     assert ranking.proposed(found) == []
+    crawling = MachineSpeed("here", {"demo": costs(2, doubtful=True)})
+    (slow,) = ranking.ranked(rows, crawling)
+    assert (slow.verdict, slow.short) == ("fits", "fits")  # no pair is called slow by that
     calm = replace(busy, pairs={**busy.pairs, "small": costs(10, 0.1)})  # smaller, and calm
     assert not calm.disturbed
     (one,) = ranking.proposed(ranking.ranked(rows, calm))

@@ -79,7 +79,7 @@ def exact_words(longest: int | None, cost: ExactnessCost | None, tune: str) -> s
         tune: the command that measures it.
     """
     if longest is None:
-        return f"not tried yet on this machine: {tune} says what it costs"
+        return f"not tried yet on this machine; {tune} says what it costs"
     if longest < 2:
         return (
             "is not possible with this device or these weights: a pass over two tokens gives other"

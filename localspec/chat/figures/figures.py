@@ -229,12 +229,13 @@ def accepted_share(drafted: int, accepted: int, generated: int) -> float | None:
     return accepted / drafted if drafted and drafted >= _FEW * generated else None
 
 
-def accepted_words(drafted: int, accepted: int, generated: int) -> str:
-    """That share as text; the counts if too few were drafted, a dash if none were."""
+def kept_words(drafted: int, accepted: int, generated: int) -> str:
+    """That share in everyday words; the counts if too few were drafted."""
+    if not drafted:
+        return "nothing guessed"
     share = accepted_share(drafted, accepted, generated)
-    if share is None and drafted:
-        return f"{formats.count(accepted)} of {formats.count(drafted)}"
-    return formats.percent(share)
+    kept = formats.count(accepted) if share is None else formats.percent(share)
+    return f"kept {kept} of {formats.count(drafted)} guess{'es' if drafted > 1 else ''}"
 
 
 def gamma_words(note: GammaNote | None) -> str:

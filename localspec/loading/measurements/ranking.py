@@ -224,8 +224,8 @@ class RankedPair:
         baseline: tokens per second without drafting; None if unknown.
         drafted: tokens per second with its drafters, at least `baseline`.
         measured: whether its costs were measured here; the acceptance is assumed even then.
-        proposable: whether it is modest in memory, and its speed does not rest on a measurement
-            that something disturbed.
+        modest: whether it leaves other programs enough memory.
+        doubtful: whether its speed rests on a measurement that something disturbed.
     """
 
     row: ListedPair
@@ -233,7 +233,8 @@ class RankedPair:
     baseline: float | None = None
     drafted: float | None = None
     measured: bool = False
-    proposable: bool = False
+    modest: bool = False
+    doubtful: bool = False
 
     @property
     def gains(self) -> bool:
@@ -285,8 +286,8 @@ class RankedPair:
     @property
     def short(self) -> str:
         """The speeds, or why there are none, for a narrow column."""
-        if self.verdict in ("tight", "too large") or not self.speeds:
-            return self.verdict
+        if self.verdict in ("tight", "too large") or not self.speeds or self.doubtful:
+            return self.verdict  # a rough estimate stands among the details
         if self.verdict == "slow":
             return f"slow {_short(self.drafted)}"
         return self.speeds.replace(" with drafting", " drafted")
@@ -328,7 +329,7 @@ def proposed(pairs: Sequence[RankedPair]) -> list[RankedPair]:
     Pairs that draft with gain go before others. Without a calm measurement the list is empty.
     """
     best = sorted(
-        (one for one in pairs if one.proposable and one.verdict in _ORDER[:2]),
+        (one for one in pairs if one.modest and not one.doubtful and one.verdict in _ORDER[:2]),
         key=lambda one: (_ORDER.index(one.verdict), not one.gains, *_key(one)[1:]),
     )
     firsts = (next((one for one in best if one.row.kind == kind), None) for kind in LEAST)
@@ -354,8 +355,8 @@ def _expected(row: ListedPair, speed: MachineSpeed | None) -> RankedPair:
     baseline = 1 / costs.times[1]
     drafted = baseline * _gain(row, costs)
     slow = row.fit.verdict == "fits" and drafted < LEAST.get(row.kind, 0.0)
-    verdict = "slow" if slow else row.fit.verdict
-    return RankedPair(row, verdict, baseline, drafted, own, modest and not costs.doubtful)
+    verdict = "slow" if slow and not costs.doubtful else row.fit.verdict
+    return RankedPair(row, verdict, baseline, drafted, own, modest, costs.doubtful)
 
 
 def expected_costs(row: ListedPair, speed: MachineSpeed) -> PairCosts | None:

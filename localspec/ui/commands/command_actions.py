@@ -74,7 +74,7 @@ def exact(app: CommandContext, value: str) -> None:
         app.pair_loader.reload(exact=value == "anyway")
     elif value in ("", "on"):  # what it costs is said before it is switched on
         app.transcript.say(
-            f"exact decoding, bit for bit as without drafting: {session.exact}",
+            f"exact decoding: {session.exact}",
             "/set exact anyway loads the pair again with it, /set exact off without.",
         )
     else:

@@ -15,8 +15,8 @@ from localspec.chat.figures.benefit import benefit, guessed
 from localspec.chat.figures.figures import (
     Figures,
     accepted_share,
-    accepted_words,
     gamma_words,
+    kept_words,
     lossy_words,
 )
 from localspec.engine.record.stats import MemoryUse, Round, Speedup
@@ -223,8 +223,8 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     switch = _ON if now.speculation else _OFF
     lines = [two_sides(("Drafting", HEAD), switch, width)]
     counts = now.drafted, now.accepted, now.generated
-    rate = Content.assemble(("kept ", MUTED), (f"{accepted_words(*counts):>5} ", "bold"))
-    lines.append(Content.assemble(rate, bar(accepted_share(*counts), width - rate.cell_length)))
+    kept = Content.styled(f"{kept_words(*counts)} ", "bold")
+    lines.append(Content.assemble(kept, bar(accepted_share(*counts), width - kept.cell_length)))
     note = "" if now.speculation else state.note
     if not note and (policy := gamma_words(now.gamma_note)):
         note = f"now {policy}"
