@@ -101,6 +101,24 @@ def test_a_device_that_gives_other_bits_every_time_ends_nothing(
     assert exactness.stored({"use": "exact"}, store) is None
 
 
+@pytest.mark.parametrize(("busy", "kept"), [(1.5, False), (0.0, True)])
+def test_what_a_busy_machine_had_no_time_for_is_not_kept(
+    target_context: Context,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    busy: float,
+    *,
+    kept: bool,
+) -> None:
+    monkeypatch.setattr(exactness, "_SECONDS", -1.0)  # no size beyond the first is tried in time
+    monkeypatch.setattr(exactness, "busy_cores", lambda _seconds: busy)
+    monkeypatch.setattr(exactness, "bearable", lambda _threads: 0.5)
+    store = ProfileStore(tmp_path)
+    found = exactness.longest(target_context, {"use": "exact"}, store=store, announce=str)
+    assert found == 1
+    assert (exactness.stored({"use": "exact"}, store) == 1) is kept
+
+
 def run(*arguments: str) -> Any:
     asked = ["run", "-n", "48", "--temp", "0", "--json", "-p", "Once upon a time", *arguments]
     done = CliRunner().invoke(cli, asked, catch_exceptions=False)

@@ -153,7 +153,9 @@ def test_a_draft_that_is_not_here_is_offered_with_the_pair_that_it_is_for(
                 await chat.send(f"/draft {draft}")
             said = f"{draft} is not on this disk yet"
             await chat.until(lambda: said in chat.transcript(), said)
-            assert f"Ctrl+F fetches {name} --draft {draft}," in " ".join(chat.transcript().split())
+            assert f"Ctrl+F fetches {name} --draft {draft} and" in " ".join(
+                chat.transcript().split()
+            )
             assert "the name of a model is empty" not in chat.transcript()
             chat.app.pairs.get()  # with a draft of its own it is another pair than the one in use
             assert chat.app.pairs._getting == pair_pull.PullRequest(name, draft)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from localspec.chat.session.pair import LoadedAdapter
 from localspec.engine.length.profile import Profile, ProfileStore, fill, of_file, scratch
-from localspec.engine.llama import Context, default_threads
+from localspec.engine.llama import LOOK_S, Context, bearable, busy_cores, default_threads
 from localspec.errors import UsageError
 from localspec.limits import MAX_BATCH_OUTPUTS
 from localspec.loading.load_request import LoadRequest
@@ -103,10 +103,11 @@ def longest(
     target.threads.hold(False)
     try:
         fill(target, depth)
-        times = _alike(target)
+        times, in_time = _alike(target)
     finally:
         target.truncate(0)
-    store.save(Profile(known, {depth: times}))
+    if in_time or busy_cores(LOOK_S) <= bearable(target.threads.widest):
+        store.save(Profile(known, {depth: times}))  # a calm machine may have time for longer passes
     return max(times)
 
 
@@ -115,10 +116,13 @@ def rows(exact: int | None) -> int:
     return exact if exact is not None and exact > 1 else MAX_BATCH_OUTPUTS
 
 
-def _alike(target: Context) -> dict[int, float]:
+def _alike(target: Context) -> tuple[dict[int, float], bool]:
     """The batch sizes that give equal bits, from 1 on without a gap, and their seconds.
 
     Size 1 is always included, even if a device gives different bits every time.
+
+    Returns:
+        the seconds by size, and whether there was time to try the next size.
     """
     depth, tokens = len(target.tokens), scratch(target, _MOST)
     until = perf_counter() + _SECONDS
@@ -131,7 +135,9 @@ def _alike(target: Context) -> dict[int, float]:
         started = perf_counter()
         several = target.decode(tokens[:n], n)  # the next single token continues from there
         seconds = perf_counter() - started
-        if times and (started > until or not np.array_equal(several, singles)):
+        if times and started > until:
+            return times, False
+        if times and not np.array_equal(several, singles):
             break
         times[n] = seconds
-    return times
+    return times, True

@@ -98,7 +98,8 @@ def _exactness(
 ) -> tuple[int | None, ExactnessCost | None]:
     """How long passes may be with `--exact`, and what it costs next to the usual `threads`.
 
-    Not tried, None, if the settings were asked for, so that there are no usual ones.
+    None if that is unknown: settings were asked for, so that there are no usual ones, or the
+    machine was always busy.
     """
     own = request.threads or request.threads_batch or request.flash_attn != "auto"
     if own or request.exact:
@@ -120,20 +121,20 @@ def _exactness(
         cache_v=setup.cache_v,
     )
     known, store = exactness.key(model.path, setup, options), profile_store()
-    trial = replace(
-        usual, flash_attention=True, threads=options.threads, threads_batch=options.threads_batch
-    )
-    with Context(model, trial, cancel) as context:
-        longest = exactness.longest(
-            context,
-            known,
-            store=store,
-            announce=lambda: progress("Comparing passes bit by bit", None),
+    if busy_cores(LOOK_S) <= bearable(threads):
+        trial = replace(
+            usual,
+            flash_attention=True,
+            threads=options.threads,
+            threads_batch=options.threads_batch,
         )
-    if longest > 1 and busy_cores(LOOK_S) <= bearable(threads):
-        progress("Timing decoding with and without --exact", None)
-        exactness_cost.compare(model, usual, trial, known, store=store, cancel=cancel)
-    return longest, exactness_cost.stored(known, store)
+        progress("Comparing passes bit by bit", None)
+        with Context(model, trial, cancel) as context:
+            longest = exactness.longest(context, known, store=store, announce=lambda: None)
+        if longest > 1:
+            progress("Timing passes with and without --exact", None)
+            exactness_cost.compare(model, usual, trial, known, store=store, cancel=cancel)
+    return exactness.stored(known, store), exactness_cost.stored(known, store)
 
 
 def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> float:
