@@ -226,9 +226,9 @@ def _exact_where_free(plan: LoadPlan) -> LoadPlan:
 
 
 def _exact_note(loader: ModelLoader, plan: LoadPlan) -> str:
-    """What is known of `--exact` for the target; empty if the request rules it out."""
+    """What is known of `--exact` for the target; empty if other settings were asked for."""
     options = loader.options
-    if options.flash_attn == "off":
+    if not (options.exact or exactness_cost.comparable(options)):
         return ""
     known = exactness.key(
         plan.checked.target.paths[0],

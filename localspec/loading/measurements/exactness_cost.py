@@ -75,6 +75,12 @@ def _copying(points: Points, longest: int) -> float:
     return gamma_for(_COPIED, times, 0.0)[1] / times[1]
 
 
+def comparable(request: LoadRequest) -> bool:
+    """Whether `tune` compares the settings of `--exact` with usual ones: nobody chose others."""
+    chosen = request.threads or request.threads_batch or request.flash_attn != "auto"
+    return not (chosen or request.lora)
+
+
 def chosen(
     request: LoadRequest, target: Path, setup: ModelSetup, store: ProfileStore
 ) -> LoadRequest:
@@ -83,8 +89,7 @@ def chosen(
     Raises:
         OSError: the file cannot be read.
     """
-    own = request.threads or request.threads_batch or request.flash_attn != "auto"
-    if own or request.exact:
+    if request.exact or not comparable(request):
         return request
     options = exactness.settled(replace(request, exact=True))
     cost = stored(exactness.key(target, setup, options), store)

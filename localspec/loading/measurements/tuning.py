@@ -101,8 +101,7 @@ def _exactness(
     None if that is unknown: settings were asked for, so that there are no usual ones, or the
     machine was always busy.
     """
-    own = request.threads or request.threads_batch or request.flash_attn != "auto"
-    if own or request.exact:
+    if request.exact or not exactness_cost.comparable(request):
         return None, None
     model, how = pair.target.model, pair.loaded
     options = exactness.settled(replace(request, exact=True))
