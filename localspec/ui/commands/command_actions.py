@@ -73,8 +73,9 @@ def exact(app: CommandContext, value: str) -> None:
     if value in ("anyway", "off"):
         app.pair_loader.reload(exact=value == "anyway")
     elif value in ("", "on"):  # what it costs is said before it is switched on
+        known = session.exact or "its cost is measured next to usual settings only (/tune)"
         app.transcript.say(
-            f"exact decoding: {session.exact}",
+            f"exact decoding: {known}",
             "/set exact anyway loads the pair again with it, /set exact off without.",
         )
     else:
