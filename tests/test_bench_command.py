@@ -65,7 +65,7 @@ def test_it_reports_and_writes_every_kind_of_file(tmp_path: Path) -> None:
     assert as_json["different"] == []
 
 
-@pytest.mark.timed
+@pytest.mark.usefixtures("at_once")
 def test_json_has_it_all_and_nothing_else() -> None:
     document = json.loads(bench("toy", *SUMS, "--json").stdout)
     assert document["format"] == 1

@@ -743,6 +743,7 @@ def test_half_a_tree_is_shown_as_far_as_it_goes() -> None:
     assert [node.id for node in tree.path()] == ["d"]
 
 
+@pytest.mark.slow
 @pytest.mark.timed
 def test_two_thousand_messages_load_in_well_under_a_second(path: Path) -> None:
     desk = Desk(path)

@@ -295,6 +295,7 @@ def hostile_file(tmp_path: Path) -> Path:
     return write_llama(tmp_path / "hostile.gguf", vocabulary, Sizes(), seed=0, type="q8_0")
 
 
+@pytest.mark.slow
 @pytest.mark.timed
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
 def test_esc_and_quitting_work_while_a_template_runs(hostile_file: Path, tmp_path: Path) -> None:

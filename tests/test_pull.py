@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants, hf_hub_download
@@ -476,6 +477,20 @@ def test_progress_adds_up(hub_world: World, pair: tuple[Repo, Repo]) -> None:
     assert seen[-1].done == seen[-1].total == plan.report.n_bytes
     assert [one.done for one in seen] == sorted(one.done for one in seen)
     assert {one.file.name for one in seen} == {"big-Q4_K_M.gguf", "small-Q8_0.gguf"}
+
+
+def test_the_time_left_is_that_of_the_missing_bytes(
+    hub_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter(range(10))
+    clock = SimpleNamespace(monotonic=lambda: float(next(seconds)))
+    monkeypatch.setattr(pair_pull, "time", clock)
+    file = RemoteFile("ann/One-GGUF", "0" * 40, "one.gguf", 100, "1" * 64)
+    seen: list[pair_pull.PullProgress] = []
+    meter = pair_pull._PullMeter([file], seen.append)
+    for done in (10, 30):
+        meter.tell(FileProgress(file.name, file.etag, "fetching", done, file.size, fetched=done))
+    assert [(one.bytes_per_second, one.seconds_left) for one in seen] == [(0.0, None), (20.0, 3.5)]
 
 
 @pytest.mark.slow

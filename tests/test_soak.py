@@ -139,6 +139,7 @@ def prefill_until_stopped(context: Context, cancel: Cancel) -> None:
         list(Engine(context).prefill(LONG, cancel))
 
 
+@pytest.mark.few(1)
 @pytest.mark.timed
 @pytest.mark.parametrize("after", [0.02, 0.1])
 def test_a_prefill_stops_at_once_and_the_engine_goes_on(target_model: Model, after: float) -> None:
@@ -157,6 +158,7 @@ def test_a_prefill_stops_at_once_and_the_engine_goes_on(target_model: Model, aft
         assert texts[0] == texts[1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.timed
 @pytest.mark.parametrize("after", [0.05, 0.3])
 def test_decoding_stops_at_once_and_the_engine_goes_on(

@@ -437,6 +437,7 @@ def test_as_advised_it_is_an_assistant_with_four_of_five_seeds(starter_file: Pat
     assert sum(corrected(each) == 3 for each in answers[SPELLING]) >= 3
 
 
+@pytest.mark.slow
 def test_its_first_prompt_shows_drafting_at_work(starter_file: Path) -> None:
     """With its own sampling: in four of five answers a third of the tokens is copied."""
     shares = []

@@ -502,6 +502,7 @@ async def test_two_thousand_messages_open_in_less_than_a_second(archive: Path) -
     assert best < 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.timed
 async def test_two_thousand_messages_are_scrolled_without_a_jerk(archive: Path) -> None:
     conversation = long_conversation(archive, 2000)

@@ -225,7 +225,7 @@ FAULTS: Final = {
             "pairs/hub/pair_pull.py",
             "left = (total - done) / rate if rate > 0 else None",
             "left = done / rate if rate > 0 else None",
-            "test_pull.py::test_progress_adds_up",
+            "test_pull.py::test_the_time_left_is_that_of_the_missing_bytes",
         ),
     ),
     "screen": (
