@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
@@ -264,6 +265,10 @@ async def test_a_conversation_with_calls_is_stored(tmp_path: Path) -> None:
         await chat.send("one?")
         await chat.until(lambda: "End." in chat.transcript() and chat.ready())
         said, name = chat.session.messages[:], chat.app.library.record.header.id
+        told = await asyncio.wrap_future(
+            chat.app.library.store_thread.ask(lambda store: store.told(9))
+        )
+        assert [one.question for one in told] == ["one?", "one?"]
     async with chatting(archive=archive, resume=name, dialect=NATIVE) as chat:
         await chat.until(lambda: "End." in chat.transcript())
         assert "▸ files__read" in chat.transcript()

@@ -49,6 +49,14 @@ KEEP_DELETED_S = 7 * 24 * 3600.0
 _LISTED = 200
 _NUMBER = "SELECT number FROM messages WHERE id = ?"
 _HEADER = "c.id, c.title, c.pair, c.parameters, c.created, c.updated"
+# What the user asked before an answer `a`, with tools and what was said to them in between.
+_QUESTION = (
+    "WITH RECURSIVE up (id, parent, role, content) AS ("
+    " SELECT id, parent, role, content FROM messages WHERE id = a.parent UNION"
+    " SELECT m.id, m.parent, m.role, m.content FROM messages m JOIN up ON m.id = up.parent"
+    " WHERE up.role IN ('tool', 'assistant'))"
+    " SELECT content FROM up WHERE role NOT IN ('tool', 'assistant') LIMIT 1"
+)
 _COUNT = "SELECT count(*) FROM messages m WHERE m.conversation = c.id"
 _NEWEST = "SELECT max(number) FROM messages m WHERE m.conversation = c.id"
 _FOUND = "SELECT conversation FROM words WHERE words MATCH ?"
@@ -260,10 +268,9 @@ class Store:
     def told(self, count: int) -> list[AnsweredQuestion]:
         """The latest answers of all conversations with their questions, the newest last."""
         rows = self._db.execute(
-            f"SELECT {_HEADER}, a.created, q.content,"  # noqa: S608
+            f"SELECT {_HEADER}, a.created, ({_QUESTION}),"  # noqa: S608
             " a.id, a.parent, a.role, a.content, a.finish, a.origins, a.figures"
             " FROM messages a JOIN conversations c ON c.id = a.conversation"
-            " LEFT JOIN messages q ON q.id = a.parent"
             " WHERE a.role = 'assistant' AND a.content != '' AND c.deleted IS NULL"
             " ORDER BY a.number DESC LIMIT ?",
             (count,),

@@ -1,0 +1,85 @@
+"""A session that is offered tools, and goes on after their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from localspec.chat.conversation import Role, tool_result
+from localspec.chat.events import TurnEnd, TurnEvent
+from localspec.chat.session.session import Session
+from localspec.engine.cancel import Cancel
+from localspec.engine.record.stats import GenerationStats
+from localspec.errors import PromptTooLong
+from localspec.tools.tool_definitions import ToolDefinition
+from localspec.tools.tool_offer import ToolOffer
+from tests.fakes import ended, fake_session, rounds_of
+
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+READ = ToolDefinition("files", "read", description="Reads a file.", parameters=SCHEMA)
+MANY = [ToolDefinition("files", f"read{i}", description="Reads.") for i in range(20)]
+ROLES = [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT]
+
+
+def stats(turn: Iterator[TurnEvent]) -> GenerationStats:
+    return next(event.stats for event in turn if isinstance(event, TurnEnd))
+
+
+def test_tools_that_take_more_than_a_twentieth_of_the_context_are_searched() -> None:
+    many = ToolOffer(MANY)
+    small, _ = fake_session(n_ctx=20_000)
+    large, _ = fake_session(n_ctx=200_000)
+    costs = small.offer(many.described, many.search)
+    assert costs.searched
+    assert 0 < costs.total < costs.whole
+    assert costs.whole > 1000
+    assert len(costs.each) == 20
+    costs = large.offer(many.described, many.search)
+    assert not costs.searched
+    assert costs.total == costs.whole < 10_000
+    assert large.offer((), ()).total == 0
+
+
+def test_results_take_at_most_what_the_context_can_hold() -> None:
+    hello = [*rounds_of(b"hello"), ended()]
+    session, engine = fake_session(*[hello] * 40)
+    list(session.turn("Hello.", Cancel()))
+    long = "a line of a long file\n" * 200
+    for _ in range(30):
+        before = list(session.messages)
+        try:
+            list(session.go_on([tool_result(long, "read", "{}")], Cancel()))
+        except PromptTooLong:
+            assert session.messages == before
+            break
+        result, answer = session.messages[-2:]
+        assert (result.role, answer.content) == (Role.TOOL, "hello")
+        assert "characters left out" in result.content
+        assert len(result.content) < 1000 // 4 + 50
+        assert len(engine.prompts[-1]) <= 1000
+    else:
+        raise AssertionError("the context never filled")
+    assert len(before) >= 6
+    list(session.turn("And now?", Cancel()))  # the oldest turn is left out
+    assert session.messages[-1].content == "hello"
+
+
+@pytest.mark.slow
+def test_a_model_goes_on_after_the_results_and_reads_only_what_is_new(
+    starter_session: Session,
+) -> None:
+    session, one = starter_session, ToolOffer([READ])
+    settings = session.settings
+    session.settings = replace(settings, n_predict=4)
+    session.open(())
+    session.offer(one.described, one.search)
+    first = stats(session.turn("What is in a.txt?", Cancel()))
+    result = tool_result("one\ntwo", "files__read", '{"path": "a.txt"}')
+    later = stats(session.go_on([result], Cancel()))
+    assert [message.role for message in session.messages] == ROLES
+    assert later.prefill_cached >= first.prompt_tokens - 1
+    session.settings = settings
+    session.offer((), ())
+    session.open(())
