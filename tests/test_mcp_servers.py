@@ -6,12 +6,14 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Literal
 
 import psutil
 import pytest
@@ -160,6 +162,42 @@ def test_a_server_that_is_silent_missing_or_none_is_told(shared: Tools, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_server_is_reached_by_http(
+    shared: Tools, mode: Literal["auto", "legacy"], free_port: int
+) -> None:
+    program = f"""
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("sums")
+@server.tool()
+def add(a: int, b: int) -> int:
+    return a + b
+server.run("streamable-http", port={free_port}, host="127.0.0.1")
+"""
+    settings = ServerSettings(url=f"http://127.0.0.1:{free_port}/mcp", mode=mode)
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as server:
+        until(lambda: _listens(free_port))
+        (add,) = shared.start("sums", settings)
+        assert add.parameters["required"] == ["a", "b"]
+        done = shared.process.call("sums", "add", '{"a": 2, "b": 3}', 30).result(_PATIENCE_S)
+        assert done.text == "5"
+        shared.process.stop("sums")
+        server.kill()
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.slow
 def test_a_changed_description_is_told(tools: Tools) -> None:
     assert tools.call("change").text == "changed"
     reply = tools.next()
@@ -210,9 +248,10 @@ CALL = json.dumps('<tool_call>\n{"name": "s__echo", "arguments": {"text": "hi"}}
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("starter_file")
 def test_run_calls_what_is_allowed_and_nothing_else(tmp_path: Path) -> None:
     """The starter, made to write one call again and again by a grammar."""
-    folders = {"LOCALSPEC_CONFIG": str(tmp_path), "LOCALSPEC_DATA": str(tmp_path)}
+    folders = {"LOCALSPEC_CONFIG": str(tmp_path)}
     asked = ("run", "starter", "Say hi.", "--grammar", f"root ::= {CALL}", "-t", "1")
     ServersFile(tmp_path / FILE).put("s", scripted())
     refused = command.run(*asked, "--mcp", "s", **folders)
