@@ -31,5 +31,9 @@ LARGEST_FILE: Final = 1 << 50
 
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 """What llama.cpp accepts for `--cache-type-k` and `--cache-type-v`."""
+
 SPLIT_MODES: Final = ("none", "layer", "row", "tensor")
 """What llama.cpp accepts for `--split-mode`, in the order of its `enum llama_split_mode`."""
+
+MAX_NESTING: Final = 32
+"""How deep JSON from a client or a model may be nested."""

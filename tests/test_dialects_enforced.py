@@ -17,6 +17,7 @@ from localspec.chat.dialects.enforcement.value_rules import CallableTool
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.dialects.shapes import AnswerMarks, CallShape
 from localspec.chat.events import Origin, PromptMade, RoundText, Span, TurnEnd
+from localspec.chat.prompt.call_notation import PLAIN
 from localspec.chat.prompt.renderer import TemplateSource
 from localspec.engine.grammars import lark
 from localspec.engine.grammars.constraint import Constraint
@@ -24,7 +25,6 @@ from localspec.engine.grammars.grammar_reader import GrammarReader
 from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.errors import EngineError, SchemaError
 from localspec.serve.core.replies import IncomingAnswer
-from localspec.serve.core.request_tools import HERMES
 from localspec.serve.protocols.chat_completions import ChatWriter
 from tests import fakes
 from tests.fakes import rounds_of
@@ -251,7 +251,7 @@ def test_whatever_is_let_through_is_read_as_a_call(name: str, marked: bool) -> N
         return
     known = grammars(marked=marked, name=name)
     shape, rng = (
-        dialect.marks.calls[0] if dialect.marks.calls else HERMES.calls[0],
+        dialect.marks.calls[0] if dialect.marks.calls else PLAIN.calls[0],
         random.Random(name),
     )
     closers = [*shape.after, shape.value_close, shape.value_close.strip(), '<|"|>']
@@ -459,7 +459,7 @@ def joined_calls(pieces: list[Any]) -> list[list[str]]:
 
 def test_an_answer_may_be_a_call_or_conform_to_a_format() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    calls = call_grammar(HERMES, [CallableTool("f", schema, "tools", True)], several=True)
+    calls = call_grammar(PLAIN, [CallableTool("f", schema, "tools", True)], several=True)
     known = grammars(marked=False)
     both = known.begin(calls.or_else(lark.json_value(schema, "format")))
     call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
@@ -484,7 +484,7 @@ def test_tokens_without_text_are_never_allowed() -> None:
     needed()
     padded = Padded.of(vocabularies()[VOCABULARY])
     tool = CallableTool("f", {"type": "object", "properties": {}}, "tools", True)
-    state = GrammarReader(padded).begin(call_grammar(HERMES, [tool], several=True).required())
+    state = GrammarReader(padded).begin(call_grammar(PLAIN, [tool], several=True).required())
     ids = np.arange(padded.n_vocab - 20, padded.n_vocab)
     for token in padded.tokenize("<tool_call>\n{", add_special=False, parse_special=True):
         assert not state.allowed(ids).any()

@@ -16,8 +16,7 @@ from textual.widgets import OptionList
 
 from localspec.chat.conversation import Role
 from localspec.chat.dialects import Dialect
-from localspec.chat.dialects.enforcement.call_grammar import HERMES
-from localspec.chat.dialects.shapes import AnswerMarks
+from localspec.chat.dialects.shapes import HERMES, AnswerMarks
 from localspec.tools.server_settings import ServerSettings, ServersFile
 from localspec.tools.tool_definitions import ToolDefinition
 from localspec.tools.tool_messages import CallDone, ServerGone, ServerReady, ToolReply

@@ -12,8 +12,7 @@ from msgspec import structs
 
 from localspec.chat.conversation import Message, Role, tool_result
 from localspec.chat.dialects import Dialect
-from localspec.chat.dialects.enforcement.call_grammar import HERMES
-from localspec.chat.dialects.shapes import AnswerMarks
+from localspec.chat.dialects.shapes import HERMES, AnswerMarks
 from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.engine.record.stats import FinishReason
 from localspec.errors import UsageError

@@ -16,10 +16,10 @@ from anthropic.types import MessageTokensCount
 
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, PromptMade, RoundText, Span, TurnEnd, TurnEvent
+from localspec.chat.prompt.call_notation import BEGIN, END, PLAIN
 from localspec.chat.settings import ChatSettings
 from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.serve.core.replies import IncomingAnswer
-from localspec.serve.core.request_tools import BEGIN, END, HERMES
 from localspec.serve.core.requests import ConversationRequest, parsed
 from localspec.serve.core.told_messages import ToldMessage, in_turns
 from localspec.serve.protocols.anthropic_messages import MessagesRequest, error_of
@@ -309,7 +309,7 @@ def core(path: str, **fields: Any) -> ConversationRequest:
 
 def prompt(path: str, **fields: Any) -> list[tuple[str, str]]:
     """The messages that the template gets."""
-    asked, _ = core(path, **fields).prepared(ChatSettings(), Dialect(marks=HERMES))
+    asked, _ = core(path, **fields).prepared(ChatSettings(), Dialect(marks=PLAIN))
     return [(str(one.more.get("role", one.role)), one.content) for one in asked.messages]
 
 
@@ -425,7 +425,7 @@ def test_a_name_of_any_length_is_a_name() -> None:
         tools=tools,
         tool_choice=choice,
     )
-    wanted, _ = asked.prepared(ChatSettings(), Dialect(marks=HERMES))
+    wanted, _ = asked.prepared(ChatSettings(), Dialect(marks=PLAIN))
     assert name in wanted.settings.grammar
 
 
@@ -629,7 +629,7 @@ def answered(
         given = asked.core()
         assert isinstance(given, ConversationRequest)
         tools = [{"function": {"name": one.function.name}} for one in given.tools]
-        answer = IncomingAnswer(Dialect(marks=HERMES), tools=tools, held=held)
+        answer = IncomingAnswer(Dialect(marks=PLAIN), tools=tools, held=held)
         writer = asked.writer("toy", answer)
         both.append(played(writer, raw, reason, step, stopped_by))
         if not streams:
@@ -783,7 +783,7 @@ def test_signs_of_life_are_events() -> None:
     """Codex's clock counts no comments."""
     for path, expected in ((CHAT, ""), (MESSAGES, "ping"), (RESPONSES, "response.in_progress")):
         asked = parsed(json.dumps(body(path, STORY)).encode(), KINDS[path])
-        writer = asked.writer("toy", IncomingAnswer(Dialect(marks=HERMES)))
+        writer = asked.writer("toy", IncomingAnswer(Dialect(marks=PLAIN)))
         first, second = writer.alive(), writer.alive()
         assert first[0] == second[0] == expected
         if path != MESSAGES:
@@ -797,7 +797,7 @@ def test_a_failure_in_a_stream_is_an_event_of_its_protocol() -> None:
     for refusal, code in ((late, "context_length_exceeded"), (unavailable("x", 1), "server_error")):
         for path in PATHS:
             asked = parsed(json.dumps(body(path, STORY)).encode(), KINDS[path])
-            writer = asked.writer("toy", IncomingAnswer(Dialect(marks=HERMES)))
+            writer = asked.writer("toy", IncomingAnswer(Dialect(marks=PLAIN)))
             list(writer.opening())
             list(writer.written(writer.answer.take([PromptMade(3, 9), text("We")])))
             name, event = writer.failed(refusal)[-1]

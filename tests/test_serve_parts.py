@@ -37,6 +37,7 @@ from localspec.chat.events import (
     TurnEnd,
     TurnEvent,
 )
+from localspec.chat.prompt.call_notation import BEGIN, END, PLAIN
 from localspec.chat.session.completions import Completions
 from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.chat.states.cached_prefixes import CachedPrefixes
@@ -54,7 +55,7 @@ from localspec.process import messages as m
 from localspec.serve import answering
 from localspec.serve.access import AccessRules, digest
 from localspec.serve.core.replies import IncomingAnswer, timings
-from localspec.serve.core.request_tools import BEGIN, END, HERMES, RequestTools
+from localspec.serve.core.request_tools import RequestTools
 from localspec.serve.core.requests import parsed
 from localspec.serve.counters import EndpointCounters
 from localspec.serve.http_server import PatientProtocol
@@ -596,7 +597,7 @@ def test_templates_see_calls_and_results_or_read_them_as_text() -> None:
 def test_a_call_that_is_cut_off_is_none() -> None:
     """Its marks are not shown either."""
     tool = {"type": "function", "function": {"name": "f"}}
-    answer = IncomingAnswer(Dialect(marks=HERMES), tools=[tool])
+    answer = IncomingAnswer(Dialect(marks=PLAIN), tools=[tool])
     end = TurnEnd("", FinishReason.LENGTH, GenerationStats())
     text = f'Well. {BEGIN}{{"name": "f", "arguments": {{"a": "b'
     choice = chat_document(answer, [PromptMade(3, 10), said(text), end])["choices"][0]
@@ -610,7 +611,7 @@ def test_calls_are_told_from_text_however_it_is_cut(data: st.DataObject) -> None
     arguments = {"a": f'say {END} and }}]"\\{END}', "b": [[], {}]}
     call = f'{BEGIN}\n{{"name": "f", "arguments": {json.dumps(arguments)}}}\n{END}'
     text = f"I look < it up.\n{call}{call}"
-    answer = IncomingAnswer(Dialect(marks=HERMES), tools=[{"function": {"name": "f"}}])
+    answer = IncomingAnswer(Dialect(marks=PLAIN), tools=[{"function": {"name": "f"}}])
     events: list[TurnEvent] = [PromptMade(3, 10)]
     while text:
         n = data.draw(st.integers(1, 12))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -14,24 +12,10 @@ from msgspec import Struct
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects.enforcement.call_grammar import CallGrammar, call_grammar
 from localspec.chat.dialects.enforcement.value_rules import CallableTool
-from localspec.chat.dialects.notations.values import repaired
-from localspec.chat.dialects.shapes import HERMES as HERMES_CALLS
 from localspec.chat.dialects.shapes import AnswerMarks
-from localspec.serve.core.schemas import DEEPEST, depth, require_bounded
+from localspec.chat.prompt.call_notation import PLAIN, CallNotation
+from localspec.serve.core.schemas import require_bounded
 from localspec.serve.refusals import Refusal
-
-(BEGIN,), (END,) = HERMES_CALLS.before, HERMES_CALLS.after
-HERMES = AnswerMarks(calls=(HERMES_CALLS,), several=True, writes=True)
-_ID = 9  # characters; the templates of Mistral's models require this length
-_EXPLAINED = """\
-You may call functions. These are the functions, as JSON schemas:
-<tools>
-{tools}
-</tools>
-To call one, write its name and arguments as JSON between marks, and nothing after them:
-<tool_call>
-{{"name": "...", "arguments": {{...}}}}
-</tool_call>"""
 
 
 class NamedFunction(Struct, omit_defaults=True):
@@ -70,24 +54,20 @@ class ToolChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestTools:
+class RequestTools(CallNotation):
     """The tools of one request.
 
     Attributes:
-        native: the model's template describes tools itself; else a system prompt does.
         tools: all in the request; empty if none may be called.
         grammar: constrains calls; empty without tools.
         after: the mark after which the grammar applies; empty if a call is required.
-        marks: how the model writes calls.
         calls: the grammar of calls, to be combined with that of other answers.
     """
 
-    native: bool = False
     tools: tuple[FunctionTool, ...] = ()
     grammar: str = ""
     after: str = ""
     variables: dict[str, Any] = field(default_factory=dict)
-    marks: AnswerMarks = HERMES
     calls: CallGrammar | None = None
 
     @property
@@ -102,7 +82,7 @@ class RequestTools:
         *,
         native: bool,
         parallel: bool,
-        marks: AnswerMarks = HERMES,
+        marks: AnswerMarks = PLAIN,
         thinks: bool = False,
         place: str = "tools[{i}].function.parameters",
     ) -> RequestTools:
@@ -135,10 +115,10 @@ class RequestTools:
             names = ", ".join(tool.function.name for tool in tools)[:300]
             raise Refusal(400, f"no such tool; there are: {names}", param="tool_choice")
         told = {"tools": msgspec.to_builtins(list(tools))} if native else {}
-        own = marks if native else HERMES
-        several = parallel and own.several
+        box = RequestTools(native, marks, tuple(tools), variables=told)
+        own, several = box.in_force, parallel and box.in_force.several
         calls = call_grammar(own, _callable(allowed), several=several, thinks=thinks)
-        box = RequestTools(native, tuple(tools), variables=told, marks=marks, calls=calls)
+        box = replace(box, calls=calls)
         if required:
             return replace(box, grammar=calls.required())
         if not calls.begin:
@@ -149,71 +129,11 @@ class RequestTools:
         """`messages`, with a description of the tools if the template does not write one."""
         if self.native or not self.tools:
             return list(messages)
-        tools = "\n".join(msgspec.json.encode(tool).decode() for tool in self.tools)
-        first, rest = Message(Role.SYSTEM, _EXPLAINED.format(tools=tools)), list(messages)
+        tools = (msgspec.json.encode(tool).decode() for tool in self.tools)
+        system, rest = "", list(messages)
         if rest[0].role is Role.SYSTEM:
-            first = Message(Role.SYSTEM, f"{rest.pop(0).content}\n\n{first.content}")
-        return [first, *rest]
-
-    def called(
-        self, text: str, thoughts: str | None, calls: Sequence[tuple[str, str, Any]]
-    ) -> Message:
-        """An earlier answer of the model: text, thoughts, calls as (id, name, arguments)."""
-        more: dict[str, Any] = {"reasoning_content": thoughts} if thoughts else {}
-        if calls and not (self.native and self.marks.writes):
-            written = [
-                f'{{"name": {json.dumps(name)}, "arguments": {_text(given)}}}'
-                for _, name, given in calls
-            ]
-            text = "\n".join(
-                [*([text] if text else []), *(f"{BEGIN}\n{one}\n{END}" for one in written)]
-            )
-        elif calls:
-            more["tool_calls"] = [
-                {
-                    "id": _identity(name_of),
-                    "type": "function",
-                    "function": {
-                        "name": name,
-                        "arguments": _text(given) if self.marks.as_text else call_object(given),
-                    },
-                }
-                for name_of, name, given in calls
-            ]
-        return Message(Role.ASSISTANT, text, more=more)
-
-    def returned(self, text: str, call: str | None, name: str | None) -> Message:
-        """A tool's result; a user's message if the template does not support tools."""
-        if not self.native:
-            return Message(Role.USER, f"<tool_response>\n{text}\n</tool_response>")
-        return Message(
-            Role.USER,
-            text,
-            more={"role": "tool", "tool_call_id": _identity(call or ""), "name": name or ""},
-        )
-
-
-def call_object(given: Any) -> dict[str, Any]:
-    """A call's arguments as an object, which templates need; truncated JSON is completed."""
-    if isinstance(given, str):
-        given = repaired(given)
-    return given if isinstance(given, dict) and depth(given) <= DEEPEST else {}
-
-
-def _text(given: Any) -> str:
-    """A call's arguments as JSON text; valid JSON stays as it was written."""
-    try:
-        if isinstance(given, str) and isinstance(json.loads(given), dict):
-            return given
-    except (ValueError, RecursionError):
-        pass
-    return json.dumps(call_object(given), ensure_ascii=False)
-
-
-def _identity(of: str) -> str:
-    """A call's id in a form that every template accepts."""
-    plain = len(of) == _ID and of.isascii() and of.isalnum()
-    return of if plain else hashlib.sha256(of.encode("utf-8", "replace")).hexdigest()[:_ID]
+            system = rest.pop(0).content
+        return [Message(Role.SYSTEM, self.explained(system, tools)), *rest]
 
 
 def _callable(allowed: Sequence[tuple[str, NamedFunction]]) -> list[CallableTool]:

@@ -10,7 +10,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, Struct, structs
 
 from localspec.chat.dialects import ContentPiece, ThoughtPiece
+from localspec.chat.dialects.notations.values import depth
+from localspec.chat.prompt.call_notation import call_object
 from localspec.engine.record.stats import FinishReason
+from localspec.limits import MAX_NESTING
 from localspec.serve.core.replies import (
     AnswerPiece,
     CallBegun,
@@ -19,7 +22,7 @@ from localspec.serve.core.replies import (
     IncomingAnswer,
     timings,
 )
-from localspec.serve.core.request_tools import FunctionTool, NamedFunction, ToolChoice, call_object
+from localspec.serve.core.request_tools import FunctionTool, NamedFunction, ToolChoice
 from localspec.serve.core.requests import (
     MOST_TOOLS,
     ConversationRequest,
@@ -28,7 +31,6 @@ from localspec.serve.core.requests import (
     converted,
     format_rule,
 )
-from localspec.serve.core.schemas import DEEPEST, depth
 from localspec.serve.core.told_messages import ToldCall, ToldMessage
 from localspec.serve.protocols.wire import (
     Document,
@@ -125,8 +127,8 @@ def _text(content: Any, place: str, *, lenient: bool = False) -> str:
     """The text of content that is none, a text, or a list of blocks."""
     if content is None or isinstance(content, str):
         return content or ""
-    if depth(content) > DEEPEST:
-        raise Refusal(400, f"blocks are nested deeper than {DEEPEST} levels", param=place)
+    if depth(content) > MAX_NESTING:
+        raise Refusal(400, f"blocks are nested deeper than {MAX_NESTING} levels", param=place)
     blocks = converted(content, list[MessageBlock], place)
     return _joined(block.read(f"{place}[{i}]", lenient=lenient) for i, block in enumerate(blocks))
 

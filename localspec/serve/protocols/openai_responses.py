@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from localspec.chat.dialects import ContentPiece, ThoughtPiece
+from localspec.chat.prompt.call_notation import call_object
 from localspec.engine.record.stats import FinishReason
 from localspec.serve.core.replies import (
     AnswerPiece,
@@ -19,7 +20,6 @@ from localspec.serve.core.replies import (
     IncomingAnswer,
     timings,
 )
-from localspec.serve.core.request_tools import call_object
 from localspec.serve.core.requests import (
     MOST_TOOLS,
     ConversationRequest,

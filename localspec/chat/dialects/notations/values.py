@@ -95,6 +95,16 @@ def repaired(text: str) -> Any:
     return None
 
 
+def depth(value: object) -> int:
+    """The nesting depth of objects and lists."""
+    level: list[Any] = [value]
+    depth = 0
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        level = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]
+    return depth
+
+
 def balanced(text: str, at: int, quotes: str = '"') -> int:
     """Where the bracket at `at` is closed; -1 if it is not."""
     expected: list[str] = []
