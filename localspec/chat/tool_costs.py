@@ -1,4 +1,4 @@
-"""What it costs to tell a model of tools."""
+"""The cost of describing tools to a model."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from msgspec import Struct
 
 
 class ToolCosts(Struct, frozen=True):
-    """How many tokens of the context tools take.
+    """Tokens that tools take in a context.
 
     Attributes:
-        total: of what is offered.
-        whole: if all tools were described.
-        each: of each tool, about.
+        total: of the descriptions that the model gets.
+        whole: of the descriptions of all tools.
+        each: of each tool, approximately.
         context: the size of the context.
-        searched: tools that find the others are offered in their place.
+        searched: whether the model gets tools that find the others instead of all descriptions.
     """
 
     total: int

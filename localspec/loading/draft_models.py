@@ -80,9 +80,9 @@ class DraftModels:
 
     @property
     def may_wait(self) -> bool:
-        """Whether draft models are missing that take a moment to load, and need not be there.
+        """Whether draft models that take a moment to load are missing and may come later.
 
-        With a seed the first answer has to be drafted as every other one.
+        With a seed they may not, as the first answer must be drafted like all others.
         """
         size = sum(draft.facts.weights for draft, _ in self._waiting)
         return size > _AT_ONCE and not self._settings.repeatable

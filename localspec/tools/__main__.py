@@ -108,7 +108,7 @@ def main() -> None:
     for number in ENDING:
         signal.signal(number, lambda *_: None)  # children would inherit SIG_IGN
     logging.basicConfig(level=logging.WARNING)
-    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs each line that is no message
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it logs lines that are not messages
     (mark,) = sys.argv[1:]
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

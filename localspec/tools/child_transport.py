@@ -111,7 +111,7 @@ class ChildServer:
         process: asyncio.subprocess.Process,
         incoming: MemoryObjectSendStream[SessionMessage | Exception],
     ) -> None:
-        """Pass its messages on; what is no message is dropped, but counts."""
+        """Forward its messages; other lines are dropped, but their bytes count."""
         if process.stdout is None:
             raise AssertionError("a child without a pipe")
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):

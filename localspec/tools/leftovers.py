@@ -18,7 +18,7 @@ def end_leftovers(mark: str) -> None:
     """Kill every process of the user whose `MARK` begins with `mark`, but this one.
 
     A server may start children in sessions of their own, which outlive their parent; they inherit
-    its environment. What they start meanwhile is found by another look.
+    its environment. Further passes find what they start meanwhile.
     """
     for _ in range(_LOOKS):
         found = [each for each in psutil.process_iter() if _has(each, mark)]

@@ -23,8 +23,8 @@ from localspec.tools.tool_messages import CallDone, CallTool, ServerGone, Server
 from localspec.tools.tool_results import text_of
 
 _MOST_PAGES = 32
-_LIST_AGAIN_S = 1.0  # a list is not read more often, however often it is said to have changed
-_STREAM_S = 300.0  # a stream of events may be silent for so long
+_LIST_AGAIN_S = 1.0  # least seconds between two readings of a list, however often it changes
+_STREAM_S = 300.0  # the most seconds that a stream of events may be silent
 _LARGEST_RESPONSE = 32 << 20  # bytes of one HTTP response
 
 

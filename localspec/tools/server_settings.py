@@ -128,7 +128,7 @@ def added(words: str) -> tuple[str, ServerSettings]:
     try:
         name, *rest = shlex.split(words)
     except ValueError as error:
-        raise UsageError(f"this is no server: {reason(error)}", remedy) from None
+        raise UsageError(f"this is not a server: {reason(error)}", remedy) from None
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"a server cannot be named {name}", "Use up to 32 letters, digits, _ and -."

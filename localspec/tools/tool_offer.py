@@ -1,4 +1,4 @@
-"""What a model is told of the tools, and what its calls mean."""
+"""Offers tools to a model, and interprets its calls."""
 
 from __future__ import annotations
 

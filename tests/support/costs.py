@@ -43,7 +43,7 @@ def keep_toy() -> None:
 
 
 def keep_draft(step: float, path: Path = toy.DRAFT) -> None:
-    """Store that a token takes a draft so many seconds."""
+    """Store the seconds that a draft takes for a token."""
     _keep(path, {n: step / _DRAFT[1] * seconds for n, seconds in _DRAFT.items()}, draft=True)
 
 

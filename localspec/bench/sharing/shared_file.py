@@ -54,7 +54,7 @@ def read_shared(raw: bytes) -> SharedReport:
 
 
 def require_shareable(found: SharedReport) -> None:
-    """Check what is known before a question is asked, so that nobody waits in vain.
+    """Check what is known before the first question, so that no time is wasted.
 
     Args:
         found: without arms.

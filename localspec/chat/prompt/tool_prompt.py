@@ -1,4 +1,4 @@
-"""The tools of the chat, and how a conversation with their calls is told to a model."""
+"""Describes tools, earlier calls and their results to a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from localspec.engine.record.stats import FinishReason
 
 @dataclass(frozen=True, slots=True)
 class ToolPrompt:
-    """Tools, and how one model is told of them.
+    """Tools, in the form that one model reads.
 
     Attributes:
         dialect: of the model.
@@ -65,8 +65,8 @@ class ToolPrompt:
     def told(self, messages: Sequence[Message]) -> list[Message]:
         """`messages` as the template needs them, without the system prompt.
 
-        An answer has its thoughts apart. If results of tools follow it, it has the calls that they
-        answer, in place of its own text of these.
+        Thoughts of an answer are separate from its text. If results of tools follow an answer, it
+        has the calls that they belong to, in place of the text in which the model wrote them.
         """
         told: list[Message] = []
         begin = 0

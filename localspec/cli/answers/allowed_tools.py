@@ -21,7 +21,7 @@ from localspec.tools.tool_process import ToolProcess
 
 
 class AllowedTools:
-    """Servers that run until `close`, and the tools of theirs that may run unasked.
+    """Servers that run until `close`, and those of their tools that may run without asking.
 
     Args:
         servers: their names in the user's file.

@@ -221,7 +221,7 @@ class AutoGamma:
             vars(self).update(before, _table=table)
 
     def too_dear(self, step: float, context: int) -> bool:
-        """Whether a draft whose step takes so many seconds gains less than a tenth at its best."""
+        """Whether a draft with steps of this length gains less than a tenth, even at its best."""
         return self._best_gain(self._table.target.at(context).times(LONGEST + 1), step) < _WORTH
 
     def _best_gain(self, times: Sequence[float], step: float) -> float:

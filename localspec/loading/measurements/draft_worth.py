@@ -1,4 +1,4 @@
-"""What a draft model's step takes at least, as far as that is known before the model is loaded."""
+"""The least time of a draft model's step, estimated before the model is loaded."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from localspec.pairs.report.model_source import ModelSource
 TOO_BIG = "too big to save time here"
 
 _LEAST = 0.5
-"""A step takes at least this share of the time that its bytes take at the target's pace: weights of
-many bits are read faster, byte by byte, than those of few."""
+"""A step takes at least this share of the target's time for as many bytes: weights of many bits are
+read faster, byte for byte, than those of few."""
 
 Sized = tuple[ModelFacts, ModelSetup]
 

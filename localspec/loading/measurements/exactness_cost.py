@@ -76,7 +76,7 @@ def _copying(points: Points, longest: int) -> float:
 
 
 def comparable(request: LoadRequest) -> bool:
-    """Whether `tune` compares the settings of `--exact` with usual ones: nobody chose others."""
+    """Whether `tune` compares `--exact` with the usual settings: the user chose no others."""
     chosen = request.threads or request.threads_batch or request.flash_attn != "auto"
     return not (chosen or request.lora)
 
@@ -84,7 +84,7 @@ def comparable(request: LoadRequest) -> bool:
 def chosen(
     request: LoadRequest, target: Path, setup: ModelSetup, store: ProfileStore
 ) -> LoadRequest:
-    """`request` with the settings of `--exact` if these are free, and nobody chose others.
+    """`request` with the settings of `--exact` if these are free and the user chose no others.
 
     Raises:
         OSError: the file cannot be read.

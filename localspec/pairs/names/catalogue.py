@@ -30,7 +30,7 @@ class CuratedFile:
 
     Attributes:
         gb: size in GB, rounded; 0 if `bytes` is set.
-        seen: how sure the names are while nobody could check them: ``hash`` (public lists had them
+        seen: how the names are known until they can be checked: ``hash`` (public lists had them
             with a hash), ``name`` (letter by letter), ``inferred`` in part; empty if not noted.
         bytes, revision, sha256: set once the entry has been verified.
     """

@@ -1,4 +1,4 @@
-"""When nothing has been done for long enough that the models can be unloaded."""
+"""Notices when the chat has been idle long enough to unload the models."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def mcp(servers: ToolServers, argument: str) -> None:
     """Do what follows ``/mcp``.
 
     Raises:
-        UsageError: it is no such command, or cannot be done.
+        UsageError: there is no such command, or it cannot be done.
     """
     word, _, rest = argument.partition(" ")
     names = rest.split()

@@ -20,7 +20,7 @@ from localspec.tools.tool_offer import RunnableCall
 from localspec.ui.widgets import HEAD, MUTED, MarkedList
 
 GRACE_S = 0.5
-"""For so long no answer is taken: what was typed just before is not meant for the question."""
+"""Seconds without an answer: keys in that time may have been meant for something else."""
 
 _LONGEST = 20_000  # characters that are shown
 
