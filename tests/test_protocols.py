@@ -7,12 +7,9 @@ import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
-from anthropic.types import MessageTokensCount
 
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, PromptMade, RoundText, Span, TurnEnd, TurnEvent
@@ -29,8 +26,9 @@ from localspec.serve.protocols.response_tools import OfferedTools
 from localspec.serve.protocols.wire import ProtocolRequest, ReplyWriter
 from localspec.serve.refusals import Refusal, unavailable
 from tests.fakes import rounds_of
-from tests.support.conformance import TYPES, asked_all, of_blocks, of_items, require_alike
+from tests.support.conformance import asked_all, of_blocks, of_items, require_alike, types_of
 from tests.support.endpoint import Serving
+from tests.support.lazily import Lazily
 from tests.support.talks import (
     CHAT,
     CLOCK,
@@ -43,6 +41,12 @@ from tests.support.talks import (
     body,
     heard,
 )
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+else:
+    anthropic, openai = Lazily("anthropic"), Lazily("openai")
 
 STORY = Talk((Turn("user", "Tell me a story."),))
 KINDS: dict[str, type[ProtocolRequest]] = {
@@ -119,7 +123,7 @@ def test_anthropics_client_gets_what_openais_does(
     assert message.stop_reason == whole.stop_reason == "max_tokens"
     assert (whole._request_id or "").startswith("req_")
     count = claude.messages.count_tokens(model="toy", messages=asked["messages"])
-    assert MessageTokensCount.model_validate(count.model_dump()).input_tokens
+    assert anthropic.types.MessageTokensCount.model_validate(count.model_dump()).input_tokens
     read = whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
     assert read == count.input_tokens
     assert next(iter(claude.models.list())).id == "toy"
@@ -656,7 +660,7 @@ def text(piece: str) -> RoundText:
 def checked(path: str, found: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
     """The names of the events, which the client's types take."""
     for _, event in found:
-        TYPES[path][1].validate_python(json.loads(json.dumps(event)))
+        types_of(path)[1].validate_python(json.loads(json.dumps(event)))
     return [name for name, _ in found]
 
 
@@ -701,7 +705,7 @@ def test_usage_is_whole_from_the_first_event_on() -> None:
         assert set(one) >= {"input_tokens", "cache_read_input_tokens", "output_tokens"}
     for path in (CHAT, RESPONSES):
         _, whole = answered(path, "<think>hm</think>Well.")
-        TYPES[path][0].validate_python(whole)
+        types_of(path)[0].validate_python(whole)
         details = [one for name, one in whole["usage"].items() if name.endswith("_details")]
         assert len(details) == 2
 
@@ -787,7 +791,7 @@ def test_signs_of_life_are_events() -> None:
         first, second = writer.alive(), writer.alive()
         assert first[0] == second[0] == expected
         if path != MESSAGES:
-            TYPES[path][1].validate_python(second[1])
+            types_of(path)[1].validate_python(second[1])
         if path == RESPONSES:
             assert second[1]["sequence_number"] == first[1]["sequence_number"] + 1
 

@@ -14,20 +14,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
-from openai.types import Completion, Model
-from openai.types.chat import (
-    ChatCompletion,
-    ChatCompletionChunk,
-    ChatCompletionMessageFunctionToolCall,
-)
 
 from tests.support import ROOMY
 from tests.support.endpoint import Serving, chunks, in_parallel, malformed, streaming
 from tests.support.json_validity import valid
+from tests.support.lazily import Lazily
+
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = Lazily("openai")
 
 STORY = "Tell me a story."
 MESSAGES: Any = [{"role": "user", "content": STORY}]
@@ -79,7 +78,7 @@ def test_openais_client_gets_what_run_says(client: openai.OpenAI, served: Servin
     raw = client.chat.completions.with_raw_response.create(
         model="toy", messages=MESSAGES, temperature=0, max_tokens=32, extra_body={"gamma": 3}
     )
-    whole = ChatCompletion.model_validate_json(raw.text)
+    whole = openai.types.chat.ChatCompletion.model_validate_json(raw.text)
     assert whole.choices[0].message.content == text
     assert whole.choices[0].finish_reason == "length"
     assert whole.usage is not None
@@ -92,7 +91,7 @@ def test_openais_client_gets_what_run_says(client: openai.OpenAI, served: Servin
     body = {"messages": MESSAGES, "temperature": 0, "max_tokens": 32, "stream": True,
             "stream_options": {"include_usage": True}}  # fmt: skip
     data = served.ask("/v1/chat/completions", body)[2]
-    found = [ChatCompletionChunk.model_validate(one) for one in chunks(data)]
+    found = [openai.types.chat.ChatCompletionChunk.model_validate(one) for one in chunks(data)]
     assert "".join(one.choices[0].delta.content or "" for one in found if one.choices) == text
     assert found[0].choices[0].delta.role == "assistant"
     assert found[-2].choices[0].finish_reason == "length"
@@ -118,7 +117,7 @@ def test_plain_completions_go_on_from_text_and_from_ids(client: openai.OpenAI) -
     raw = client.completions.with_raw_response.create(
         model="toy", prompt="Once upon a", temperature=0, max_tokens=8, logprobs=2
     )
-    found = Completion.model_validate_json(raw.text).choices[0]
+    found = openai.types.Completion.model_validate_json(raw.text).choices[0]
     assert found.text.startswith(" time")
     assert found.logprobs is not None
     assert found.logprobs.tokens is not None
@@ -226,7 +225,7 @@ def test_a_required_tool_is_called_as_its_schema_says(
             "parallel_tool_calls": False, "max_tokens": 300, "stream": stream}  # fmt: skip
     data = served.ask("/v1/chat/completions", body)[2]
     if stream:
-        found = [ChatCompletionChunk.model_validate(one) for one in chunks(data)]
+        found = [openai.types.chat.ChatCompletionChunk.model_validate(one) for one in chunks(data)]
         pieces = [call for one in found for call in one.choices[0].delta.tool_calls or ()]
         assert [bool(one.id) for one in pieces] == [True] + [False] * (len(pieces) - 1)
         assert len(pieces) > 1  # how many there are depends on who is faster
@@ -235,13 +234,13 @@ def test_a_required_tool_is_called_as_its_schema_says(
         arguments = "".join(one.arguments or "" for one in (first, *rest))
         assert {one.name for one in rest} == {None}
         calls: Any = [
-            ChatCompletionMessageFunctionToolCall.model_validate(
+            openai.types.chat.ChatCompletionMessageFunctionToolCall.model_validate(
                 {"id": pieces[0].id, "type": pieces[0].type,
                  "function": {"name": first.name, "arguments": arguments}}
             )
         ]  # fmt: skip
     else:
-        whole = ChatCompletion.model_validate_json(data).choices[0]
+        whole = openai.types.chat.ChatCompletion.model_validate_json(data).choices[0]
         assert whole.finish_reason == "tool_calls"
         calls = whole.message.tool_calls
     (call,) = calls
@@ -354,7 +353,7 @@ def test_javascript_clients_talk_to_it(served: Serving, tmp_path: Path) -> None:
 
 def test_what_there_is(client: openai.OpenAI, served: Serving) -> None:
     model, *_ = client.models.list().data
-    assert Model.model_validate(model.model_dump()).id == "toy"
+    assert openai.types.Model.model_validate(model.model_dump()).id == "toy"
     assert client.models.retrieve("toy").model_dump()["max_model_len"] == 1024
     assert json.loads(served.ask("/health")[2]) == {"status": "ok"}
     props = json.loads(served.ask("/props")[2])

@@ -6,14 +6,16 @@ import random
 from pathlib import Path
 
 import pytest
-from openai import OpenAI
 
-from benchmarks.tool_calls import CITIES, required
 from tests.support.endpoint import Serving
 
 
 @pytest.mark.slow
 def test_the_starter_calls_tools_where_it_has_to(starter_file: Path) -> None:
+    from openai import OpenAI  # noqa: PLC0415 - it takes seconds to import
+
+    from benchmarks.tool_calls import CITIES, required  # noqa: PLC0415 - it needs that, too
+
     with Serving(pair=str(starter_file)) as one:
         client = OpenAI(base_url=f"http://127.0.0.1:{one.port}/v1", api_key="none", timeout=600)
         model = client.models.list().data[0].id

@@ -6,12 +6,8 @@ import http.client
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
-
-from anthropic.types import Message, RawMessageStreamEvent
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from tests.support.endpoint import Serving
 from tests.support.talks import (
@@ -27,11 +23,22 @@ from tests.support.talks import (
     heard,
 )
 
-TYPES: dict[str, Any] = {
-    CHAT: (TypeAdapter(ChatCompletion), TypeAdapter(ChatCompletionChunk)),
-    MESSAGES: (TypeAdapter(Message), TypeAdapter(RawMessageStreamEvent)),
-    RESPONSES: (TypeAdapter(Response), TypeAdapter(ResponseStreamEvent)),
-}
+
+@cache
+def types_of(path: str) -> tuple[Any, Any]:
+    """The clients' own types for a whole answer and for an event; importing them takes seconds."""
+    from anthropic.types import Message, RawMessageStreamEvent  # noqa: PLC0415
+    from openai.types.chat import ChatCompletion, ChatCompletionChunk  # noqa: PLC0415
+    from openai.types.responses import Response, ResponseStreamEvent  # noqa: PLC0415
+    from pydantic import TypeAdapter  # noqa: PLC0415
+
+    of_paths: dict[str, tuple[Any, Any]] = {
+        CHAT: (ChatCompletion, ChatCompletionChunk),
+        MESSAGES: (Message, RawMessageStreamEvent),
+        RESPONSES: (Response, ResponseStreamEvent),
+    }
+    whole, piece = of_paths[path]
+    return TypeAdapter(whole), TypeAdapter(piece)
 
 
 def told(path: str, found: Sequence[tuple[str, dict[str, Any]]]) -> Heard:
@@ -142,7 +149,7 @@ def asked_all(served: Serving, talk: Talk, **more: Any) -> list[Heard]:
     """The answers of all protocols, whole and streamed; the clients' types take every event."""
     answers = []
     for path in PATHS:
-        whole, piece = TYPES[path]
+        whole, piece = types_of(path)
         status, _, data = served.ask(path, body(path, talk, **more))
         assert status == 200, (path, data)
         document = json.loads(data)
