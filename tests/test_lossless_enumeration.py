@@ -800,8 +800,8 @@ class StubShared(StubHead, SharedHead):
         assert output
         assert len(tokens) == 1
         text = (*self.texts[int(states[0][0])], tokens[0])
-        assert text[: self.behind] == tuple(self.target.tokens)
-        assert len(text) > self.behind
+        assert text[: self.held] == tuple(self.target.tokens)
+        assert len(text) > self.held
         return self.script(text), np.array([[self._state(text)]], np.float32)
 
 

@@ -50,7 +50,7 @@ class StubContext:
     holds = True
 
     @property
-    def behind(self) -> int:
+    def held(self) -> int:
         return len(self.tokens)
 
     @property

@@ -110,8 +110,8 @@ class Ahead:
         if guess is not None and model.is_end(guess):
             return nullcontext()
 
-        def guesses(row: Logits, behind: Sequence[int]) -> int:
-            return likeliest(self._proposer(row, tokens, behind))
+        def guesses(row: Logits, drafted: Sequence[int]) -> int:
+            return likeliest(self._proposer(row, tokens, drafted))
 
         return self._beside((len(tokens), held), draft, guess, guesses, room)
 

@@ -36,7 +36,7 @@ class HeadDrafter:
     """
 
     excerpt_tokens = EXCERPT_TOKENS
-    _shift = 1  # a row pairs a state with the token that comes so many later
+    _shift = 1  # a row pairs a state with the token this many places later
 
     def __init__(self, head: Head, name: str = "") -> None:
         """Draft with `head`, named after its kind by default."""
@@ -200,8 +200,8 @@ class BlockDrafter(HeadDrafter):
             n = min(head.n_batch, last + 1 - start)
             head.read(tokens[start : start + n], head.states.get(start, n), output=False)
             self._cancel.check()
-        behind = head.guess(tokens[-1], limit)
-        written = self._write(tokens, behind(tokens[-1], 0), behind, plan, limit)
+        rows_after = head.guess(tokens[-1], limit)
+        written = self._write(tokens, rows_after(tokens[-1], 0), rows_after, plan, limit)
         return Proposal(
             self.name,
             *written,
@@ -239,7 +239,7 @@ class SharedDrafter(HeadDrafter):
         """
         head, last = self.head, len(tokens) - 2
         limit = min(plan.limit, head.n_ctx - len(tokens))
-        if limit < 1 or head.behind != last + 1 or not head.states.knows(last):
+        if limit < 1 or head.held != last + 1 or not head.states.knows(last):
             return Proposal(self.name)
         logits, state = head.read(tokens[-1:], head.states.get(last, 1), output=True)
 

@@ -315,10 +315,10 @@ class Costs:
         yield self.target, done.drafted + 1, done.context, 1
         if self.rereads and done.accepted < done.drafted:
             yield self.target, done.accepted + 1, done.context, 1
-        draft, behind = self.drafts.get(done.drafter), done.context - done.left_out
+        draft, context = self.drafts.get(done.drafter), done.context - done.left_out
         if draft is not None and done.draft_passes:
-            yield draft, max(1, done.draft_prefill), behind, 1
-            yield draft, 1, behind, done.draft_passes - 1
+            yield draft, max(1, done.draft_prefill), context, 1
+            yield draft, 1, context, done.draft_passes - 1
 
     def times(self, n: int, context: int, last: int) -> list[float]:
         """Seconds of the target's decodes of 0 to `n` tokens, after one of `last` tokens.
@@ -337,8 +337,8 @@ class Costs:
             longer: extra seconds of the target's decode for beginning a row.
         """
         seconds = longer
-        for model, n, behind, count in self.decodes(done):
-            seconds += count * model.at(behind).seconds(n)
+        for model, n, context, count in self.decodes(done):
+            seconds += count * model.at(context).seconds(n)
         return seconds / self.target.at(done.context).seconds(1)
 
 

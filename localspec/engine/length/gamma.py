@@ -344,8 +344,8 @@ class AutoGamma:
 
     def _curve(self, name: str, situation: Situation) -> Curve:
         """A drafter's costs at the part of the text that it knows."""
-        behind = situation.context - situation.left_out.get(name, 0)
-        return self._table.drafts[name].at(behind)
+        context = situation.context - situation.left_out.get(name, 0)
+        return self._table.drafts[name].at(context)
 
     def _compares(self) -> bool:
         """Whether to insert a plain round, to measure what drafting gains."""

@@ -105,8 +105,8 @@ class Neighbours:
             # Plain decoding also spends a pass on the token that ends the text.
             tokens = done.emitted + (done.finish is FinishReason.STOP)
             self._plain += tokens * self._costs.target.expected(1, done.context)
-            for model, n, behind, count in self._costs.decodes(done):
-                self._decodes[model, n] += count * model.expected(n, behind)
+            for model, n, context, count in self._costs.decodes(done):
+                self._decodes[model, n] += count * model.expected(n, context)
         if done.undrafted_s <= 0:  # it was not timed
             return
         # Without drafting and, if the target decodes accepted tokens again, without the rollback.
@@ -196,8 +196,8 @@ class Neighbours:
                 model = drafts[done.drafter]
                 took[model, 1] += done.draft_s
                 expected[model, 1] += sum(
-                    count * model.expected(n, behind)
-                    for one, n, behind, count in self._costs.decodes(done)
+                    count * model.expected(n, context)
+                    for one, n, context, count in self._costs.decodes(done)
                     if one is model
                 )
         return took, expected

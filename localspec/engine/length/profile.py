@@ -220,7 +220,7 @@ def measure_by_context(
     """
     sizes = repeats * (DRAFT_SIZES if draft else TARGET_SIZES)
     deep = repeats * (DRAFT_DEEP if draft else TARGET_DEEP)
-    held, later, end = context.behind, len(deep) + 1, clock() + budget
+    held, later, end = context.held, len(deep) + 1, clock() + budget
     once_more = len(_AGAIN) + 1
     timed = partial(measure, context, one_row=draft, clock=clock)
     first = timed(sizes, budget=_SHALLOW * budget, passes=passes - later - once_more)

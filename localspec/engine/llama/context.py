@@ -231,14 +231,14 @@ class Context:
         return self._handle
 
     @property
-    def behind(self) -> int:
+    def held(self) -> int:
         """Tokens of context before the next decode."""
         return len(self.tokens)
 
     @property
     def free(self) -> int:
         """Tokens that still fit."""
-        return self.n_ctx - self.behind
+        return self.n_ctx - self.held
 
     @property
     def token_bytes(self) -> float:

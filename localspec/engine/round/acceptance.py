@@ -169,11 +169,11 @@ def coupling(p: Dist, q: Dist) -> float:
 
 def _coupling_of_few(pairs: list[tuple[float, float]]) -> float:
     pairs.sort(key=lambda pair: pair[1] / pair[0])
-    before, behind, total = 0.0, 1.0, 0.0
+    before, after, total = 0.0, 1.0, 0.0
     for a, b in pairs:
-        before, behind = before + a, behind - b
+        before, after = before + a, after - b
         if b:
-            total += 1 / (before / a + behind / b)
+            total += 1 / (before / a + after / b)
     return total
 
 

@@ -271,5 +271,5 @@ class ConversationLibrary:
         return True
 
 
-def _joined(before: str, behind: str) -> str:
-    return f"{before}\n{behind}" if before else behind
+def _joined(before: str, after: str) -> str:
+    return f"{before}\n{after}" if before else after

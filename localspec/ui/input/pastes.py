@@ -57,6 +57,6 @@ class FoldedPastes:
         """The mark that `text` ends with; empty where it ends with none."""
         return next((mark for mark in self._texts if text.endswith(mark)), "")
 
-    def behind(self, text: str) -> str:
+    def after(self, text: str) -> str:
         """The mark that `text` begins with; empty where it begins with none."""
         return next((mark for mark in self._texts if text.startswith(mark)), "")

@@ -208,9 +208,9 @@ class PromptArea(TextArea):
 
     def action_break_line(self) -> None:
         """Break the line at the cursor; a place after a paste stays one."""
-        behind = self.cursor_location == self._pasted_to
+        pasted = self.cursor_location == self._pasted_to
         self.replace("\n", *self.selection, maintain_selection_offset=False)
-        self._pasted_to = self.cursor_location if behind else None
+        self._pasted_to = self.cursor_location if pasted else None
         self.scroll_cursor_visible()
 
     def action_delete_left(self) -> None:
@@ -225,7 +225,7 @@ class PromptArea(TextArea):
     def action_delete_right(self) -> None:
         """Delete the character after the cursor, or the mark of a paste as a whole."""
         row, column = self.cursor_location
-        mark = self._pastes.behind(self.document.get_line(row)[column:])
+        mark = self._pastes.after(self.document.get_line(row)[column:])
         if mark and not self.selected_text:
             self.delete((row, column), (row, column + len(mark)), maintain_selection_offset=False)
         else:

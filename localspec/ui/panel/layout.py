@@ -124,11 +124,11 @@ def big_speed(state: PanelState) -> tuple[str, str]:
 def head_lines(state: PanelState, width: int) -> list[Content]:
     """The big digits with their unit, and what drafting brought."""
     figure, meaning = big_speed(state)
-    beside = (("", ""), ("  tokens/s", "bold"), (f"  {meaning}", MUTED))
+    rest = (("", ""), ("  tokens/s", "bold"), (f"  {meaning}", MUTED))
     digits = drawing.big_digits(figure)
     lines = (
         Content.assemble((line, "$text-primary"), piece)
-        for line, piece in zip(digits, beside, strict=True)
+        for line, piece in zip(digits, rest, strict=True)
     )
     said = textwrap.wrap(summary(state.figures), max(2, width), max_lines=4, placeholder=" …")
     bold = [Content(""), *(Content.styled(line, "bold") for line in said)] if said else []

@@ -316,11 +316,11 @@ class Answer(ConversationItem):
         not laid out yet, waits for `advance`.
         """
         new = [span for span in spans if span.text]
-        behind = not self._width or bool(self._queue) or self._end_due or self._left()
+        late = not self._width or bool(self._queue) or self._end_due or self._left()
         self._spans.extend(new)
         if not new:
             return len(self._lines)
-        if behind or sum(len(span.text) for span in new) > LONGEST_PIECE:
+        if late or sum(len(span.text) for span in new) > LONGEST_PIECE:
             self._end_due = True
             return 0
         self._take(self._piece(), tokens)

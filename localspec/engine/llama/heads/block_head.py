@@ -21,7 +21,7 @@ from localspec.engine.llama.library import lib
 from localspec.engine.llama.model import Model
 from localspec.errors import EngineError
 
-Behind: TypeAlias = Callable[[int, int], Rows]
+RowsAfter: TypeAlias = Callable[[int, int], Rows]
 """(previous token, tokens drafted so far) -> logits (n_vocab,) of the next token."""
 
 
@@ -82,7 +82,7 @@ class BlockHead(Head):
         first = self._logits_address(self._handle, n - n_logits)
         return view(first, n_logits, self.model.n_vocab)
 
-    def guess(self, token: int, n: int) -> Behind:
+    def guess(self, token: int, n: int) -> RowsAfter:
         """Guess `n` tokens after `token`, whose state is not computed yet, in one pass.
 
         Args:
@@ -101,34 +101,34 @@ class BlockHead(Head):
         try:
             rows = self.decode([token, *[self._mask] * (n - 1 + self._skipped)], n)
             if self._candidates:
-                return self._behind_candidates(self._scored(n))
+                return self._after_candidates(self._scored(n))
         finally:
             self.keep(end)
         best = rows.argmax(axis=1) if self._chained else None
 
-        def behind(before: int, drafted: int) -> Rows:
+        def rows_after(before: int, drafted: int) -> Rows:
             if best is not None and drafted and best[drafted - 1] != before:
                 return np.full(self.model.n_vocab, -np.inf, np.float32)
             found: Rows = rows[drafted]
             return found
 
-        return behind
+        return rows_after
 
     def _scored(self, n: int) -> Rows:
         """Read the output of DFlash2: for each of `n` places candidates and their pair scores."""
         return view(self._call.get_states(self._handle), n + 1, self._inner)[1:]
 
-    def _behind_candidates(self, scored: Rows) -> Behind:
+    def _after_candidates(self, scored: Rows) -> RowsAfter:
         """Turn candidates and their scores, given each candidate before, into logits."""
         n, k = len(scored), self._candidates
         ids = scored[:, :k].astype(np.int64)
         scores = scored[:, k : k + k * k].reshape(n, k, k).copy()
 
-        def behind(before: int, drafted: int) -> Rows:
+        def rows_after(before: int, drafted: int) -> Rows:
             found = np.full(self.model.n_vocab, -np.inf, np.float32)
             came = np.flatnonzero(ids[drafted - 1] == before) if drafted else np.zeros(1, int)
             if len(came):
                 found[ids[drafted]] = scores[drafted, came[0]]
             return found
 
-        return behind
+        return rows_after

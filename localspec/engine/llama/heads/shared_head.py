@@ -77,14 +77,14 @@ class SharedHead(Head):
         return Rollback.REMOVAL
 
     @property
-    def behind(self) -> int:
+    def held(self) -> int:
         """Tokens that the target holds."""
         return len(self.target.tokens)
 
     @property
     def end(self) -> int:
         """The position of the next pass, after the target's tokens."""
-        return self.behind
+        return self.held
 
     @property
     def token_bytes(self) -> float:
