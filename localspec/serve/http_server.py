@@ -105,7 +105,7 @@ class EndpointServer(uvicorn.Server):
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket at this address.
+    """A listening socket at this address.
 
     Raises:
         UsageError: this machine has no such address, or another program uses it.

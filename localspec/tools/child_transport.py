@@ -178,7 +178,7 @@ class ChildServer:
 
 
 async def _ended(process: asyncio.subprocess.Process) -> bool:
-    """Whether it ends within the patience; `wait` would also wait for all that hold its pipes."""
+    """Whether it ends in time; `wait` would also wait for other processes that hold its pipes."""
     for _ in range(int(_PATIENCE_S / _POLL_S)):
         if process.returncode is not None:
             return True

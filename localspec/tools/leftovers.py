@@ -8,8 +8,7 @@ from contextlib import suppress
 import psutil
 
 MARK = "LOCALSPEC_TOOLS"
-"""The environment variable that all processes of servers have: their chat, their server's run."""
-
+"""The environment variable of a server's processes, which names their chat and run."""
 
 _LOOKS = 5
 

@@ -63,7 +63,7 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
         return self.url or shlex.join([self.command, *self.args])
 
     def identity(self) -> dict[str, Any]:
-        """What a permission is bound to: everything but values that may be secret, and switches."""
+        """What a permission applies to: a server's settings without switches and secret values."""
         return {
             "command": self.command,
             "args": list(self.args),

@@ -1,4 +1,4 @@
-"""What the chat and the process of the tools tell each other: plain values, a line of JSON each."""
+"""Messages between the chat and the process of the tools: plain values, a line of JSON each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StartServer(Struct, frozen=True, tag=True):
 
 
 class StopServer(Struct, frozen=True, tag=True):
-    """End a server; nothing answers."""
+    """End a server; there is no reply."""
 
     name: str
 

@@ -70,7 +70,7 @@ class TurnPrompt:
         return self.window.fit(messages, encode)
 
     def tool_prompt(self, settings: ChatSettings) -> ToolPrompt:
-        """How the target is told of the tools under these settings.
+        """The tools of these settings, in the form that the target reads.
 
         Raises:
             Cancelled: as `dialect`.

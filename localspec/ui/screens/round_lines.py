@@ -123,7 +123,7 @@ def visible(text: str) -> str:
 
 
 def token_lines(tokens: Sequence[tuple[str, str]], width: int) -> list[Content]:
-    """Tokens with bars between them, each with its mark below, which repeats its style."""
+    """Tokens with bars between them, and below each its mark in the token's style."""
     rows: list[list[tuple[str, str]]] = []
     left = 0  # cells of the last row
     for text, mark in tokens:

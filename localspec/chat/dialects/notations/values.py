@@ -206,7 +206,7 @@ def strict(text: str) -> str:
 
 
 def begun(arguments: Mapping[str, Any]) -> str:
-    """The JSON of arguments that may get more members: without its end."""
+    """The JSON text of arguments, left open because members may follow."""
     return json.dumps(arguments, ensure_ascii=False)[:-1]
 
 
