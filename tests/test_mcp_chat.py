@@ -159,6 +159,7 @@ async def test_always_holds_until_the_tool_changes(tmp_path: Path) -> None:
         assert chat.session.messages[-2].content == "The user refused this call."
 
 
+@pytest.mark.slow
 async def test_never_switches_the_tool_off(tmp_path: Path) -> None:
     async with with_tools(tmp_path, calling(), "Without it.") as (chat, process, tools):
         await chat.send("What is in a.txt?")
@@ -207,6 +208,7 @@ async def test_errors_go_to_the_model_and_repeated_calls_end_the_turn(tmp_path: 
         assert len(process.ran) == 2
 
 
+@pytest.mark.slow
 async def test_many_tools_are_searched(tmp_path: Path) -> None:
     inner = {"name": "files__write", "arguments": {"text": "x"}}
     answers = [calling("find_tools", query="write"), calling("call_tool", **inner), "Done."]
@@ -241,6 +243,7 @@ async def test_a_server_that_goes_is_told_and_its_tools_are_withdrawn(tmp_path: 
         await chat.until(lambda: "there is no server" in chat.transcript())
 
 
+@pytest.mark.slow
 async def test_an_answer_with_calls_is_asked_for_again(tmp_path: Path) -> None:
     answers = [calling(), "First end.", "Second end."]
     async with with_tools(tmp_path, *answers) as (chat, _, tools):
@@ -275,6 +278,7 @@ async def test_a_conversation_with_calls_is_stored(tmp_path: Path) -> None:
         assert chat.session.messages[2].more == said[2].more
 
 
+@pytest.mark.slow
 async def test_keys_from_before_the_question_answer_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
