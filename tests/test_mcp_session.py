@@ -40,6 +40,11 @@ def test_tools_that_take_more_than_a_twentieth_of_the_context_are_searched() -> 
     assert not costs.searched
     assert costs.total == costs.whole < 10_000
     assert large.offer((), ()).total == 0
+    few = ToolOffer([READ])
+    tiny, _ = fake_session(n_ctx=1000)
+    costs = tiny.offer(few.described, few.search)  # the search would cost more than the tool
+    assert not costs.searched
+    assert costs.total == costs.whole > 1000 // 20
 
 
 def test_results_take_at_most_what_the_context_can_hold() -> None:

@@ -249,8 +249,8 @@ class Session:
 
         Args:
             tools: in the form of OpenAI's requests.
-            instead: offered in their place if these would take more than a twentieth of the
-                context: tools that find the others.
+            instead: tools that find these; offered in their place if these would take more than a
+                twentieth of the context, and the others take less.
 
         Raises:
             LocalspecError: the template refuses them; none is offered then.

@@ -115,9 +115,12 @@ class TurnPrompt:
             whole = size(tools) - plain
         except LocalspecError:  # the template cannot tell so much
             whole = self._n_ctx
-        searched = whole > self._n_ctx // _TWENTIETH
+        total, searched = whole, False
+        if whole > self._n_ctx // _TWENTIETH:
+            total = min(whole, size(instead) - plain)
+            searched = total < whole
         return ToolCosts(
-            total=size(instead) - plain if searched else whole,
+            total=total,
             whole=whole,
             each=tuple(self._count(json.dumps(tool, ensure_ascii=False)) for tool in tools),
             context=self._n_ctx,
