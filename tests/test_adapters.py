@@ -99,7 +99,7 @@ def test_greedy_text_is_llama_cpps_own(files: Files) -> None:
     assert tokens != greedy(target, prompt, len(tokens))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("draft", ["lookup", str(toy.DRAFT), str(toy.EAGLE3)])
 def test_drafting_changes_nothing(files: Files, draft: str) -> None:
     target, adapter = files

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from localspec.pairs.memory.model_facts import ModelFacts, facts
 from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.placement import MemoryPlan, UserLimits, plan
 from tests.support import ggufs, toy
+from tests.support.any_model import write_any
 from tests.support.gguf_models import write_random_moe
 from tests.support.heads import write_mtp
 from tests.support.workers import worker
@@ -231,6 +233,50 @@ def test_experts_lie_where_the_plan_says_and_compute_the_same(path: Path, endpoi
         assert there == pytest.approx(taken.device_weights, rel=0.01, abs=50_000)
         assert here >= taken.host_weights * 0.99 - 50_000  # mapped spans have gaps
         assert np.abs(logits - expected).max() < 0.05 * np.abs(expected).max()
+
+
+@pytest.mark.slow
+@needs_backend
+@pytest.mark.parametrize("architecture", ["qwen3moe", "gpt-oss", "lfm2moe", "gemma4", "qwen35moe"])
+def test_mixtures_of_other_architectures_are_placed_and_answer_alike(
+    architecture: str, endpoint: str, tmp_path: Path
+) -> None:
+    """With the experts of no, some and all layers here, and drafts that are copied."""
+    target = write_any(tmp_path / "it.gguf", architecture)
+    add_workers([endpoint])
+    model, said = facts(read_header(target)), []
+    assert any(model.experts)
+    for moved in (0, 1, model.layers):
+        here, there, _ = weights_by_place(target, moved)
+        taken = need(model, ModelSetup(n_ctx=256, gpu_layers=-1, cpu_moe=moved))
+        assert there == pytest.approx(taken.device_weights, rel=0.01, abs=50_000)
+        assert here >= taken.host_weights * 0.99 - 50_000
+        for gamma in (0, 4):
+            request = LoadRequest(
+                pair=str(target),
+                draft="lookup",
+                rpc=(endpoint,),
+                ctx_size=512,
+                threads=1,
+                flash_attn="on",
+                n_gpu_layers=-1,
+                n_cpu_moe=moved,
+                temp=0.0,
+                seed=1,
+                gamma=gamma,
+                n_predict=24,
+                scan=False,
+            )
+            total = load_plan(check(request)).memory.total
+            session = load_session(request, progress=lambda *_: None, cancel=Cancel())
+            with closing(session):
+                memory = session.memory()
+                answer = session.turn("Tell me a story.", Cancel())
+                rounds = [each.round for each in answer if isinstance(each, RoundText)]
+            used = memory.target_weights + memory.target_cache + memory.buffers
+            assert abs(total - used) < max(0.05 * used, 32e6)
+            said.append([token for each in rounds for token in each.tokens])
+    assert all(each == said[0] for each in said)
 
 
 @needs_backend

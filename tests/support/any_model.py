@@ -194,7 +194,7 @@ def _as_published(
     shapes: dict[str, tuple[int, ...]], architecture: str, nextn: int
 ) -> dict[str, tuple[int, ...]]:
     """The tensors of a file, where llama.cpp asks for others if there is no file to look at."""
-    found = dict(shapes)
+    found = {name: shape for name, shape in shapes.items() if not name.startswith("dense_")}
     for name, (outputs, *inputs) in shapes.items():
         layer, _, part = name.rpartition(".attn_q.")
         if part == "weight" and architecture == "mimo2":  # its head insists on one matrix of three
