@@ -366,6 +366,18 @@ async def test_progress_stays_on_one_line(width: int) -> None:
             assert "Loading" in chat.screen()
 
 
+async def test_a_model_that_names_its_pair_is_named_once() -> None:
+    async with chatting((80, 24), pair_name="a-model", target_name="a-model") as chat:
+        await chat.until(lambda: "a-model" in chat.transcript(), "the welcome")
+        assert "target  a-model" not in chat.transcript()
+        assert chat.screen().splitlines()[0].split() == [
+            "localspec",
+            "a-model",
+            "+",
+            "draft-1M-Q8_0",
+        ]
+
+
 class Reading(ScriptedSession):
     """Stops where little of the prompt is read."""
 

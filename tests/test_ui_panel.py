@@ -241,6 +241,12 @@ def test_the_sentence_stands_below_the_speed_and_the_policy_is_called_now() -> N
     assert summary(replace(busy, speedup=Speedup(1, 0.9, 1.1))).count("a program is busy") == 1
 
 
+def test_what_is_not_known_yet_is_left_out_of_the_two_lines() -> None:
+    assert [line.plain for line in compact_lines(PanelState(), 90)][1:] == [""]
+    known = PanelState(figures=Figures(context_size=8192), memory=ScriptedSession().memory())
+    assert compact_lines(known, 90)[1].plain == "0/8,192 context  273 MB memory"
+
+
 def test_that_drafting_is_switched_off_is_seen_beside_the_last_answer_too() -> None:
     after = replace(DRAFTED, generating=False, speculation=False, speed_average=60.2)
     for width in (50, 76):

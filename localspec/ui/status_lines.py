@@ -27,12 +27,11 @@ class TitleLine(Static, Uncopied):
         """Name what has been loaded, if anything has."""
         pieces = [("localspec", HEAD)]
         if session is not None:
-            models = session.target_name + (
-                f" + {session.draft_name}" if session.draft_name else ""
-            )
+            models = [] if session.target_name == session.pair_name else [session.target_name]
+            models += ["+", session.draft_name] if session.draft_name else []
             pieces += [
                 (f"  {one_line(session.pair_name, 40)}", "bold"),
-                (f"  {one_line(models, 100)}", MUTED),
+                (f"  {one_line(' '.join(models), 100)}", MUTED),
             ]
         self.update(Content.assemble(*pieces), layout=False)
 

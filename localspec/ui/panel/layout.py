@@ -150,12 +150,15 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
     # "Switched off" matters more than any figure, so it stands where it is always seen.
     switch = Content.styled(*(_ON if now.speculation else _OFF))
     first.insert(len(first) if now.speculation else 1, switch)
-    second = [
-        _figure(f"{_thousands(now.context_used)}/{_thousands(now.context_size)}", "context"),
-        _figure(formats.seconds(now.time_to_first_token_s), "to the first word"),
-        _figure(formats.size(memory.taken) if memory else formats.UNKNOWN, "memory"),
-    ]
-    return [joined(first, width), joined(second, width)] if width > 0 else []
+    second = []  # what is not known yet is left out
+    if now.context_size:
+        used = f"{_thousands(now.context_used)}/{_thousands(now.context_size)}"
+        second.append(_figure(used, "context"))
+    if now.time_to_first_token_s is not None:
+        second.append(_figure(formats.seconds(now.time_to_first_token_s), "to the first word"))
+    if memory is not None:
+        second.append(_figure(formats.size(memory.taken), "memory"))
+    return [joined(first, width), joined(second or [Content("")], width)] if width > 0 else []
 
 
 def full_lines(state: PanelState, width: int, height: int) -> list[Content]:

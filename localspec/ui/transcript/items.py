@@ -238,11 +238,12 @@ class Welcome(ConversationItem):
         self._session = session
 
     def _lay_out(self, width: int) -> Iterator[list[Content]]:
-        session, draft = self._session, self._session.draft_name
+        session = self._session
+        target = "" if session.target_name == session.pair_name else session.target_name
+        models = (("target  ", target), ("draft   ", session.draft_name or ""))
         text = [
             Content.styled(one_line(session.pair_name, 60), HEAD),
-            Content.assemble(("target  ", MUTED), one_line(session.target_name, 60)),
-            *([Content.assemble(("draft   ", MUTED), one_line(draft, 60))] if draft else []),
+            *(Content.assemble((role, MUTED), one_line(name, 60)) for role, name in models if name),
             Content.styled(self._how(), f"{MUTED} italic"),
             Content(""),
         ]
