@@ -66,6 +66,8 @@ def test_what_real_kernels_were_seen_to_do_is_believed() -> None:
     """Q8_0 and F16 on two cores with AVX-512 (docs/measurements/README.md), in milliseconds."""
     assert credible({1: 7.4, 2: 21.1, 3: 24.5, 4: 27.3, 5: 35.0, 8: 28.4, 16: 44.5, 32: 74.6})
     assert credible({1: 1.60, 4: 3.19, 16: 9.67, 64: 7.11})  # a small draft behind 512 tokens
+    # IQ2_XS on a Radeon 780M (llama.cpp#18031)
+    assert credible({1: 1.0, 2: 1.22, 3: 1.43, 4: 2.19, 5: 1.93, 8: 10.13})
 
 
 def test_a_copied_state_may_take_whatever_it_takes() -> None:

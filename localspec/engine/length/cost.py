@@ -30,10 +30,12 @@ _STEP = 32  # tokens of context between two curves: attention adds half a percen
 _CURVES = 16  # kept at a time, 2 KB each: a conversation goes through them in order
 _LEAST_LEFT = 0.2  # least share of a decode's time that extrapolation to less context leaves
 
-# A measurement may be wrong by any factor. These limits exclude what no kernel does; n tokens also
-# take no longer than n + 1 single ones (seen: two in Q8_0 take 2.9, docs/measurements/README.md).
+# A measurement may be wrong by any factor. These limits exclude what no kernel does.
 _JAG = 2.0  # T(n) over T(m), n < m; seen: at 512 tokens of context, 1.8 for 16 tokens over 64
 _FASTER = 0.9  # least T(n) over T(1)
+# Most T(n) over n + 1/2 single tokens. Seen: two in Q8_0 take 2.9 (docs/measurements/README.md),
+# eight in IQ2_XS on a Radeon 780M 10.1 (llama.cpp#18031).
+_SLOWER = 1.25
 
 USUAL = 0.2
 """The usual cost of a further token, and of a draft's step, as shares of T(1). It is assumed where
@@ -87,7 +89,7 @@ def credible(points: Points, *, copies: bool = False) -> bool:
     """
     one, longer = (0.0 if copies else points.get(1, 0.0)), math.inf
     for n in sorted(points.keys() - ({1} if copies else set()), reverse=True):
-        most = min(_JAG * longer, (n + 1) * one or math.inf)
+        most = min(_JAG * longer, _SLOWER * (n + 0.5) * one or math.inf)
         if not _FASTER * one <= points[n] <= most:
             return False
         longer = min(longer, points[n])
