@@ -15,12 +15,13 @@ from statistics import geometric_mean
 
 import pytest
 
-from benchmarks import real_lookup
+from benchmarks import real_curves, real_lookup
 from benchmarks.real_lookup import CURVES, EndsKnown
 from benchmarks.real_prompts import COPYING, KINDS
 from benchmarks.several import Answer, Prices, speed
 from localspec.engine.length import gamma
 from localspec.engine.length.gamma import AutoGamma, GammaPolicy
+from localspec.engine.record.stats import DRAFT
 
 DATA = Path(__file__).parents[1] / "benchmarks/data"
 RECORDED = sorted(DATA.glob("*.t0.jsonl.gz"))
@@ -79,3 +80,24 @@ def test_where_text_is_copied_two_thirds_of_what_is_possible_are_reached(curve: 
     texts = [text for kind, text in answers() if kind in COPYING]
     shares = [speed(auto(prices), [text], prices) / EndsKnown(text, prices).rate for text in texts]
     assert geometric_mean(shares) >= 0.67
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, _ in real_curves.curves()])
+def test_on_no_published_curve_is_a_kind_of_text_slower(name: str) -> None:
+    """Nor far from the best fixed length of each kind, chosen on the same answers."""
+    prices = Prices.of(dict(real_curves.curves())[name], {})
+    own, share = real_curves.shares(real_curves.by_kind(RECORDED), prices)
+    assert min(own.values()) >= 0.98
+    assert min(share.values()) >= 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("curve", ["RTX 3090, 8B Q4_0", "M2 Ultra, 7B Q8_0"])
+def test_a_draft_of_half_a_billion_parameters_pays(curve: str) -> None:
+    """With its recorded acceptance and a step of a tenth of T(1), next to lookup and over it."""
+    texts = real_curves.with_draft()
+    drafted = real_curves.rates(texts, Prices.of(CURVES[curve], {DRAFT: 0.1}), auto)
+    alone = real_curves.rates(texts, Prices.of(CURVES[curve], {}), auto)
+    assert min(drafted.values()) >= 1.2
+    assert geometric_mean(drafted[kind] / alone[kind] for kind in texts) >= 1.2

@@ -1,0 +1,137 @@
+"""Automatic drafting on recorded answers, over every published cost curve that reaches n = 8.
+
+Lookup is replayed over the curves of `models/curves.toml`, those of `benchmarks/data/stepped.toml`
+and those measured on two cores (`benchmarks/real_lookup.py`); then, where a draft model was
+recorded (`benchmarks/real_draft.py`), with the draft, at a step of a tenth of T(1). Every answer
+starts anew. Printed for each curve, of both: tokens per plain round in the worst kind of text; the
+least share of the best fixed choice of drafter and length in any kind, which is chosen and scored
+on the same answers; tokens per plain round over all. The policy follows
+a clock that nothing disturbs. No model is loaded; it takes half an hour:
+
+    uv run python -m benchmarks.real_curves
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.real_draft import looks
+from benchmarks.real_lookup import CURVES, answers
+from benchmarks.real_prompts import KINDS
+from benchmarks.several import Always, Answer, Clock, Prices, rounds
+from localspec.engine.length.cost import Points
+from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.record.stats import DRAFT, LOOKUP
+from localspec.loading.measurements import published
+
+DATA = Path(__file__).parent / "data"
+TARGET = "qwen2.5-coder-1.5b-q4_k_m"
+STEP = 0.1  # of T(1)
+LENGTHS = {LOOKUP: (1, 3, 7, 15, 63), DRAFT: (1, 2, 3, 4, 6, 8, 12)}
+
+Kinds = Mapping[str, Sequence[Answer]]
+Make = Callable[[Prices], GammaPolicy]
+
+
+def curves() -> Iterator[tuple[str, Points]]:
+    """All that reach n = 8, by what they were measured on."""
+    yield from CURVES.items()
+    for its in published.curves():
+        if max(its.points) >= 8:
+            yield f"{its.machine}, {its.model}", its.points
+    for each in tomllib.loads((DATA / "stepped.toml").read_text("utf-8"))["stepped"]:
+        times = {int(n): ratio for n, ratio in each["times"].items()}
+        yield f"{each['machine']}, {each['model']}", {1: 1.0} | times
+
+
+def by_kind(paths: Sequence[Path]) -> dict[str, list[Answer]]:
+    """Recorded answers of more than one token."""
+    found: dict[str, list[Answer]] = {kind: [] for kind in KINDS}
+    for path in paths:
+        for kind, text in answers(path):
+            if len(text) > 1:
+                found[kind].append(text)
+    return found
+
+
+def with_draft() -> dict[str, list[Answer]]:
+    """The answers whose draft was recorded; nothing is drafted before the first token."""
+    found: dict[str, list[Answer]] = {kind: [] for kind in KINDS}
+    said = looks(DATA / f"{TARGET}.draft-0.5b.jsonl.gz")
+    for (kind, text), its in zip(answers(DATA / f"{TARGET}.t0.jsonl.gz"), said, strict=False):
+        if len(text) > 1:  # the first place of an answer is not drafted
+            looked = [replace(text[0], looks={DRAFT: its[0]})]
+            places = zip(text[1:], its, strict=True)
+            looked += [replace(place, looks={DRAFT: look}) for place, look in places]
+            found[kind].append(looked)
+    return found
+
+
+def rates(texts: Kinds, prices: Prices, make: Make) -> dict[str, float]:
+    """Tokens per plain round by kind."""
+    return {
+        kind: sum(map(len, its)) / sum(rounds_of(make(prices), text, prices) for text in its)
+        for kind, its in texts.items()
+        if its
+    }
+
+
+def rounds_of(policy: GammaPolicy, text: Answer, prices: Prices) -> float:
+    """What an answer takes, in plain rounds."""
+    policy.begin(follow_clock=True)
+    clock = Clock(lambda _: 1.0)
+    spent = sum(done.total_s for done in rounds(policy, text, prices, clock))
+    return spent / prices.target[1]
+
+
+def auto(prices: Prices) -> GammaPolicy:
+    return AutoGamma(prices.costs())
+
+
+def fixed(names: Sequence[str]) -> Iterator[Make]:
+    """Every drafter at every length, and none."""
+    yield lambda _: FixedGamma(0)
+    for name in names:
+        for length in LENGTHS[name]:
+            yield lambda _, name=name, length=length: Always(name, length)
+
+
+def shares(texts: Kinds, prices: Prices) -> tuple[dict[str, float], dict[str, float]]:
+    """Tokens per plain round by kind, and the share of the best fixed choice of each."""
+    own = rates(texts, prices, auto)
+    others = [rates(texts, prices, make) for make in fixed((LOOKUP, *prices.drafts))]
+    best = {kind: max(each[kind] for each in others) for kind in own}
+    return own, {kind: own[kind] / best[kind] for kind in own}
+
+
+def row(texts: Kinds, prices: Prices) -> str:
+    own, share = shares(texts, prices)
+    worst, least = min(own, key=lambda kind: own[kind]), min(share, key=lambda kind: share[kind])
+    tokens = {kind: sum(map(len, texts[kind])) for kind in own}
+    whole = sum(tokens.values()) / sum(tokens[kind] / own[kind] for kind in own)
+    return f"{own[worst]:.3f} ({worst}) | {share[least]:.3f} ({least}) | {whole:.2f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="curves with this in their name")
+    only = parser.parse_args().only
+    texts = by_kind(sorted(DATA.glob(f"{TARGET}.t0.jsonl.gz")))
+    small = by_kind(sorted(DATA.glob("smollm2*.t0.jsonl.gz")))
+    both = {kind: (*texts[kind], *small[kind]) for kind in KINDS}
+    drafted = with_draft()
+    cells = "worst kind | of the best fixed | all"
+    print(f"| curve | lookup: {cells} | with the draft: {cells} |")
+    print("|---|---|---|---|---|---|---|")
+    for name, its in curves():
+        if only in name:
+            alone, beside = Prices.of(its, {}), Prices.of(its, {DRAFT: STEP})
+            print(f"| {name} | {row(both, alone)} | {row(drafted, beside)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
