@@ -220,7 +220,7 @@ def given_up(served: Serving, path: str, talk: Talk, **more: Any) -> str:
 def words(path: str, event: dict[str, Any]) -> str:
     """The text that an event adds to an answer."""
     if path == CHAT:
-        deltas = [choice["delta"].get("content") or "" for choice in event["choices"]]
+        deltas = [choice["delta"].get("content") or "" for choice in event.get("choices", ())]
         return "".join(deltas)
     if path == MESSAGES:
         found = event["delta"] if event["type"] == "content_block_delta" else {}
