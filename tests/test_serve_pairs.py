@@ -332,6 +332,7 @@ def test_requests_outlive_kills_and_unloads() -> None:
         mixed = MixedRequests(one, (toy.PAIR, OTHER), 3)
         mixed.run(each=4, bursts=2)
     assert mixed.answers + mixed.others == 2 * 4 * CLIENTS
+    assert mixed.parted <= mixed.answers // 4
     assert mixed.unloads == 2
     assert mixed.resident[-1] < mixed.resident[0] + (200 << 20)
     assert mixed.left() == []
