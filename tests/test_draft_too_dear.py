@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -20,7 +21,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import Profile
-from localspec.engine.record.stats import DRAFT
+from localspec.engine.record.stats import DRAFT, FinishReason
 from localspec.errors import Cancelled, ModelLoadError
 from localspec.loading import draft_models
 from localspec.loading.load import load_session
@@ -249,3 +250,78 @@ def test_one_request_goes_before_the_draft_model_and_the_next_waits_for_it() -> 
     assert event.request == 2
     assert session.loads == 2
     served.end()
+
+
+class Hurried(ScriptedSession):
+    """Its draft model takes until somebody cancels it, unless that is before the first answer."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(awaits_drafts=True, **fields)
+        self.begun = threading.Semaphore(0)
+
+    def load_drafts(self, cancel: Cancel) -> None:
+        self.begun.release()
+        while not cancel.is_set():
+            time.sleep(0.001)
+        raise Cancelled
+
+
+@pytest.mark.parametrize("way", ["stopped", "another pair"])
+def test_a_request_that_is_stopped_does_not_wait_for_the_draft_model(way: str) -> None:
+    session = Hurried(answers=["one", "two"])
+    served = Served(lambda *_: session)
+    served.ask(1, m.Load(LoadRequest()))
+    served.until(m.Loaded, 1)
+    served.ask(2, m.Ask("first"))
+    served.until(m.TurnOver, 2)
+    for _ in range(2):  # before the first answer, which interrupts it, and after it
+        assert session.begun.acquire(timeout=20)
+    if way == "stopped":
+        served.ask(3, m.Ask("second"))
+        served.ask(4, m.Stop(3))
+        assert served.until(m.TurnOver, 3).said[-1].finish is FinishReason.CANCELLED
+    else:
+        served.ask(3, m.Load(LoadRequest()))
+        served.until(m.Loaded, 3)
+        session.awaits_drafts = False
+    served.end()
+
+
+class Counted(ScriptedSession):
+    """It notes when its draft model was loaded."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(awaits_drafts=True, **fields)
+        self.loaded_before: list[int] = []
+
+    def load_drafts(self, cancel: Cancel) -> None:
+        if not self.settings.repeatable:
+            raise Cancelled  # as if the request came before the load
+        self.loaded_before.append(len(self.messages))
+        self.awaits_drafts = False
+
+
+def test_an_answer_with_a_seed_waits_for_the_draft_model() -> None:
+    session = Counted(answers=["one"])
+    session.settings = replace(session.settings, repeatable=True)
+    served = Served(lambda *_: session)
+    served.ask(1, m.Load(LoadRequest()))
+    served.ask(2, m.Ask("first"))
+    served.until(m.TurnOver, 2)
+    assert session.loaded_before == [0]
+    served.end()
+
+
+def test_whatever_a_late_draft_model_runs_into_leaves_the_target_answering(
+    waiting: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(draft_models, "_drafter", exhausted)
+    waiting.load_drafts(Cancel())
+    assert not waiting.awaits_drafts
+    assert waiting.draft_state == f"{toy.DRAFT.stem} cannot draft: there is not enough memory"
+    assert [*waiting.pair.drafts] == []
+    turn = waiting.turn("Tell me a story about a dog.", Cancel())
+    assert any(isinstance(each, RoundText) for each in turn)

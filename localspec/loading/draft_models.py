@@ -18,7 +18,7 @@ from localspec.engine.drafters.protocol import Drafter
 from localspec.engine.length.ahead_policy import AheadPolicy
 from localspec.engine.llama import Context, Head, default_threads
 from localspec.engine.record.stats import CROSS_VOCABULARY
-from localspec.errors import LocalspecError, in_words
+from localspec.errors import Cancelled, in_words
 from localspec.loading.measurements import draft_worth
 from localspec.loading.measurements.expected_speed import BEHIND, note
 from localspec.loading.measurements.measured_costs import MeasuredPair, measured
@@ -122,11 +122,14 @@ class DraftModels:
             Cancelled: `cancel` was set; the next call tries again.
         """
         self._loader = replace(self._loader, progress=lambda *_: None)
+        names = self._names
         with ExitStack() as undo:
             try:
                 self.join(cancel, undo)
-            except (LocalspecError, OSError) as error:
-                names, self._waiting = self._names, []
+            except Cancelled:
+                raise
+            except Exception as error:  # whatever it is, the target answers without drafts
+                self._waiting = []
                 why = f"{' and '.join(names)} cannot draft: {in_words(error)[0]}"
                 self._take(self.pair.without((), why))
             else:
@@ -161,12 +164,11 @@ class DraftModels:
 
     def _take(self, pair: LoadedPair) -> None:
         """Make drafters of the loaded models, in the order of the request."""
-        self.pair = replace(pair, waiting=self._names)
-        made = {**self.drafters}
-        self.drafters = {
-            name: made.get(name) or _drafter(name, context, pair)
+        drafters = {
+            name: self.drafters.get(name) or _drafter(name, context, pair)
             for name, context in pair.drafts.items()
         }
+        self.pair, self.drafters = replace(pair, waiting=self._names), drafters
         if self.costs:
             note(pair, self.costs.auto.costs, doubtful=self.costs.doubtful)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import convert
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.record.stats import LOOKUP
 from localspec.errors import Cancelled, LocalspecError
 from localspec.process import messages as m
 
@@ -37,6 +38,7 @@ _FIGURES_S = 0.75
 _ANSWERS = 32  # whose rounds can be inspected: some hundred bytes a round
 _STEP_S = 0.05
 _IDLE_S = 2.0  # without a request, after which the session rests
+_JOINING = 0  # the number under which a load of draft models can be cancelled
 _log = logging.getLogger(__name__)
 
 
@@ -106,6 +108,7 @@ class EngineServer:
             case m.Stop(request):
                 if request > self._done:
                     self._cancels[request].set()
+                    self._stop_joining()
             case m.Configure(settings, on):
                 self._change(self._teller(envelope), settings, on)
             case m.CountTokens(text):
@@ -119,6 +122,13 @@ class EngineServer:
             case _:
                 self._letters.put(envelope)
                 self._resting.set()
+                if isinstance(envelope.body, m.Load | m.PerformJob):
+                    self._stop_joining()
+
+    def _stop_joining(self) -> None:
+        """Interrupt a load of draft models: what waits for it was stopped, or needs no drafts."""
+        if (joining := self._cancels.get(_JOINING)) is not None:
+            joining.set()
 
     def shut_down(self) -> None:
         """Stop all work, close the session and end the thread; returns at once."""
@@ -176,23 +186,45 @@ class EngineServer:
         """
         cancel = self._resting = Cancel()
         if self._undrafted:
-            cancel = self._new_cancel(0)
+            cancel = self._new_cancel(_JOINING)
+            if any(each.is_set() for each in list(self._cancels.values())):
+                cancel.set()  # the request that would wait was stopped already
         elif not self._letters.empty():
             return
+        try:
+            self._join_drafts(session, cancel)
+        finally:
+            self._cancels.pop(_JOINING, None)
+
+    def _join_drafts(self, session: Session, cancel: Cancel) -> None:
+        """Load the missing draft models and tell of them; nothing happens if `cancel` is set."""
         try:
             session.load_drafts(cancel)
         except Cancelled:
             return
-        finally:
-            self._cancels.pop(0, None)
-        with self._in_use:
-            number, joined = self._received, m.SettingsChanged(self._info())
 
         def tell(event: m.Event) -> None:
-            self._hear(m.Envelope(number, 0, event))
+            self._hear(m.Envelope(self._received, 0, event))
 
-        tell(joined)
+        with self._in_use:  # or a change of settings could be told before it
+            tell(m.SettingsChanged(self._info()))
         self._tell_status(tell)
+
+    def _await_drafts(
+        self, cancel: Cancel, settings: ChatSettings | None = None, *, named: bool = False
+    ) -> None:
+        """Load missing draft models before an answer that names them or has to be repeatable.
+
+        Args:
+            cancel: stops the load.
+            settings: of the answer; None for those of the conversation.
+            named: whether the answer names a draft model.
+        """
+        session = self._session
+        if session is None or not session.awaits_drafts:
+            return
+        if named or (settings or session.settings).repeatable:
+            self._join_drafts(session, cancel)
 
     def _do(self, envelope: m.Envelope[m.Request], cancel: Cancel) -> None:
         tell = self._teller(envelope)
@@ -201,8 +233,11 @@ class EngineServer:
                 self._load(envelope.request, tell, load, cancel)
             case m.Ask() | m.GoOn() | m.Regenerate() as asked:
                 earlier = asked.earlier if isinstance(asked, m.Ask) else None
+                self._await_drafts(cancel)
                 self._answer(envelope, partial(_begin, asked=asked, cancel=cancel), earlier)
             case m.Complete(asked):
+                named = any(name != LOOKUP for name in asked.drafters or ())
+                self._await_drafts(cancel, asked.settings, named=named)
                 self._turn(tell, lambda one: self._completions_of(one).answer(asked, cancel))
             case m.OfferTools():
                 self._offer(tell, envelope.body)
