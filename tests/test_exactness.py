@@ -151,11 +151,16 @@ USUAL = {1: 0.010, 2: 0.011, 4: 0.013, 8: 0.018}
 SETTLED = exactness.settled(LoadRequest(exact=True))
 
 
-def keep(known: dict[str, Any], longest: int, exact: dict[int, float]) -> ExactnessCost | None:
+def keep(
+    known: dict[str, Any],
+    longest: int,
+    exact: dict[int, float],
+    usual: dict[int, float] = USUAL,
+) -> ExactnessCost | None:
     """Store a trial as `tune` does; return the cost that follows."""
     store = profile_store()
     store.save(Profile(known, {288: dict.fromkeys(range(1, longest + 1), 0.01)}))
-    for manner, points in (("usual", USUAL), ("exact", exact)):
+    for manner, points in (("usual", usual), ("exact", exact)):
         store.save(Profile({**known, "manner": manner}, {288: points}))
     return exactness_cost.stored(known, store)
 
@@ -175,6 +180,14 @@ def test_it_is_free_where_neither_single_tokens_nor_copies_are_slower(
     said = exact_words(longest, cost, "tune")
     assert ("at no cost" in said) is free
     assert ("of the speed without drafting" in said) is not free
+
+
+def test_short_passes_are_not_free_where_longer_ones_cost_nothing_more() -> None:
+    flat = dict.fromkeys((1, 2, 4, 8), 0.01)
+    cost = keep({"use": "exact"}, 8, flat, usual=flat)
+    assert cost is not None
+    assert (cost.plain, cost.free) == (0, False)
+    assert cost.copying == pytest.approx(1 - (1 - 0.9**8) / (1 - 0.9**64), abs=0.02)
 
 
 def test_it_costs_nothing_that_is_known_before_it_was_timed() -> None:
@@ -208,7 +221,7 @@ def test_the_plan_chooses_it_where_it_is_free_and_nobody_asked_for_other_setting
 def test_tune_says_what_it_costs_and_what_is_free_is_used(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quiet = Timing({1: 0.01, 2: 0.01, 4: 0.01, 8: 0.01})
+    quiet = Timing({1: 0.01, 2: 0.011, 4: 0.013, 8: 0.017})
     for room in (tuning, attention, profile):
         monkeypatch.setattr(room, "measure", lambda *_, **__: quiet)
     monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 0.0)

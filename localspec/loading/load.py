@@ -228,7 +228,7 @@ def _exact_where_free(plan: LoadPlan) -> LoadPlan:
 def _exact_note(loader: ModelLoader, plan: LoadPlan) -> str:
     """What is known of `--exact` for the target; empty if other settings were asked for."""
     options = loader.options
-    if not (options.exact or exactness_cost.comparable(options)):
+    if options.lora or not (options.exact or exactness_cost.comparable(options)):
         return ""
     known = exactness.key(
         plan.checked.target.paths[0],

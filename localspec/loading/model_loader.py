@@ -236,8 +236,12 @@ class ModelLoader:
             self.flash_attn = found.option
 
     def _asked(self, *, draft: bool) -> int | None:
-        """The requested number of threads."""
-        return (self.options.draft_threads if draft else None) or self.options.threads
+        """The requested number of threads; `--exact` implies one for the target alone."""
+        if draft:
+            return self.options.draft_threads or (
+                None if self.options.exact else self.options.threads
+            )
+        return self.options.threads
 
     def _threads(self, context: Context, *, draft: bool) -> int:
         """Give `context` its CPU threads; return how many."""
