@@ -60,7 +60,7 @@ def load(
         if given.get(name) is not None:
             given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
     given["lora"] = tuple(
-        (each, 1.0) if isinstance(each, str) else tuple(each) for each in given.get("lora", ())
+        (each, 1.0) if isinstance(each, str) else tuple(each) for each in given.get("lora") or ()
     )
     bias = given.get("logit_bias", ())
     given["logit_bias"] = tuple(bias.items() if isinstance(bias, Mapping) else bias)

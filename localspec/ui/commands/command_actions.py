@@ -12,6 +12,7 @@ from localspec.safe_text import one_line, safe
 from localspec.ui.commands import parameters
 from localspec.ui.commands.command import message_text
 from localspec.ui.commands.command_context import CommandContext, loaded
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.input import extracts
 from localspec.ui.panel.dashboard import PanelForm
 from localspec.ui.screens import compare
@@ -217,9 +218,10 @@ def regenerate(app: CommandContext, _argument: str) -> None:
     """Answer the last message again; load a lost engine first."""
     if app.engine.alive:
         app.turns.regenerate()
-    else:
-        # A message lost with the engine goes back into the input.
-        app.pair_loader.reload(app.prompt.submit if app.prompt.text else app.turns.regenerate)
+        return
+    # A message lost with the engine goes back into the input.
+    lost = app.prompt.text and app.turns.phase is EnginePhase.DEAD
+    app.pair_loader.reload(app.prompt.submit if lost else app.turns.regenerate)
 
 
 def twice(app: CommandContext, argument: str) -> None:
