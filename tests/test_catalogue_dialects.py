@@ -11,7 +11,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import AnswerReading
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.prompt.renderer import TemplateSource
-from localspec.chat.session.turn_prompt import told
+from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.engine.cancel import Cancel
 from localspec.pairs.names import catalogue
 from tests.fakes import FakeModel, ended, fake_session, renderer, rounds_of
@@ -76,7 +76,7 @@ def test_a_conversation_goes_on_and_its_thoughts_are_known(name: str, template: 
     assert session.notices == []
     assert session.template.dialect.known
     assert session.dialect.thinking.budget is (name in THINKS)
-    before = [told(one, session.dialect) for one in session.messages]
+    before = ToolPrompt(session.dialect).told(session.messages)
     text = session.template.render([*before, Message(Role.USER, "And now?")])
     assert text.count("Blue.") == 2
 

@@ -306,6 +306,7 @@ def test_a_cache_that_cannot_be_written_costs_the_copy_alone(
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_both_forms_are_timed_in_turns(toy_target: Path, toy_draft: Path) -> None:
     target, draft = starter_form.times(toy_target, toy_draft)
     assert 0 < draft < target
