@@ -54,7 +54,7 @@ def conversations(count: int, seed: int) -> int:
 def requests(count: int, seed: int) -> int:
     """1 if a request is lost or answered wrongly, memory grows, or a process is left."""
     bursts = -(-count // (CLIENTS * _BURST))
-    with Serving("--idle-unload", "1", "--queue", "64") as served:
+    with Serving("--exact", "--idle-unload", "1", "--queue", "64") as served:
         mixed = MixedRequests(served, (toy.PAIR,) * 4 + (ALONE,), seed)
         mixed.run(-(-count // (CLIENTS * bursts)), bursts)
         restarts = served.metric("engine_restarts_total")

@@ -33,8 +33,8 @@ class MixedRequests:
         served: unloads after a second without a request.
         pairs: names that requests have for a model; all of them give the same greedy text.
         answers: how many requests were answered.
-        parted: how many of the answers differ from those to the same requests asked alone. A few
-            may: what the caches hold of a prompt decides how it is read, and so how sums round.
+        parted: how many of the answers differ from those to the same requests asked alone. Without
+            `--exact` a few may: what the caches hold of a prompt decides how its sums round.
         others: how many were counted, refused as they should be, or given up.
         again: how often one had to be sent again, since there was no engine.
         kills: how often the engine was killed.
