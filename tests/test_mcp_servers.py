@@ -20,7 +20,7 @@ import pytest
 
 from localspec.cli.answers.allowed_tools import AllowedTools
 from localspec.safe_text import safe
-from localspec.tools import permissions
+from localspec.tools import leftovers, permissions
 from localspec.tools.permissions import Permissions
 from localspec.tools.server_settings import FILE, ServerSettings, ServersFile
 from localspec.tools.tool_definitions import ToolDefinition
@@ -242,6 +242,20 @@ time.sleep(600)
         if victim == "tools":
             assert chat.stdout.readline() == "ServerGone\n"
         chat.kill()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_servers_end_also_if_their_process_is_killed_while_the_chat_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(leftovers, "end_leftovers", ended.append)
+    tools = Tools()
+    tools.process._process.send_signal(signal.SIGSTOP)  # so that it does not end by itself
+    tools.process.shut_down()
+    tools.process._process.kill()
+    tools.process.join()
+    assert ended == [tools.process._mark]
 
 
 CALL = json.dumps('<tool_call>\n{"name": "s__echo", "arguments": {"text": "hi"}}\n</tool_call>')

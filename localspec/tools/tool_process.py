@@ -120,6 +120,7 @@ class ToolProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._process.returncode:  # it was killed, here or by a server
             self._end_servers()
         self._reader.join()
         self._log.close()
