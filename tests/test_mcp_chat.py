@@ -46,6 +46,7 @@ class ScriptedTools:
         self.alive = True
         self.tools = [READ, WRITE]
         self.ran: list[tuple[str, str]] = []
+        self.stopped: list[str] = []
         self.result = CallDone(0, "line one\nline two")
         self.hangs = False
         self.last: Future[CallDone] | None = None
@@ -54,7 +55,7 @@ class ScriptedTools:
         self.hear(ServerReady(name, tuple(structs.replace(one, server=name) for one in self.tools)))
 
     def stop(self, name: str) -> None:
-        """Nothing runs."""
+        self.stopped.append(name)
 
     def call(self, server: str, tool: str, arguments: str, within: float) -> Future[CallDone]:
         self.ran.append((tool, arguments))
@@ -241,6 +242,16 @@ async def test_a_server_that_goes_is_told_and_its_tools_are_withdrawn(tmp_path: 
         await chat.until(lambda: "is removed" in chat.transcript())
         await chat.send("/mcp")
         await chat.until(lambda: "there is no server" in chat.transcript())
+
+
+async def test_a_server_that_cannot_be_started_anew_does_not_run_on(tmp_path: Path) -> None:
+    async with with_tools(tmp_path) as (chat, process, tools):
+        tools.file.switch("files", env={"KEY": "${LOCALSPEC_UNSET}"})
+        await chat.send("/mcp on files")
+        await chat.until(lambda: "LOCALSPEC_UNSET" in chat.transcript())
+        assert process.stopped == ["files"]
+        assert tools.known["files"].trouble
+        await chat.until(lambda: not chat.session.offered)
 
 
 @pytest.mark.slow

@@ -107,16 +107,16 @@ class ToolServers:
             UsageError: the file has no such server, or it cannot be used; or the SDK is missing.
         """
         settings = self.settings(name)
-        one = self.known[name] = KnownServer(settings)
         try:
             expanded = settings.expanded(name, os.environ)
             if self._process is None or not self._process.alive:
                 self._process = self.make_process(lambda reply: self.soon(self.hear, reply))
-            self._process.start(name, expanded)
-            one.waiting = True
         except LocalspecError as error:
-            one.trouble = error.message
+            self.stop(name)  # one that runs by its former settings
+            self.known[name] = KnownServer(settings, trouble=error.message)
             raise
+        self.known[name] = KnownServer(settings, waiting=True)
+        self._process.start(name, expanded)
 
     def stop(self, name: str) -> None:
         """End a server, and withdraw its tools."""
