@@ -17,6 +17,7 @@ from textual.widgets import OptionList
 from localspec.chat.conversation import Role
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.shapes import HERMES, AnswerMarks
+from localspec.process.messages import Envelope, Loaded, LoadFailed
 from localspec.tools.server_settings import ServerSettings, ServersFile
 from localspec.tools.tool_definitions import ToolDefinition
 from localspec.tools.tool_messages import CallDone, ServerGone, ServerReady, ToolReply
@@ -242,6 +243,17 @@ async def test_a_server_that_goes_is_told_and_its_tools_are_withdrawn(tmp_path: 
         await chat.until(lambda: "is removed" in chat.transcript())
         await chat.send("/mcp")
         await chat.until(lambda: "there is no server" in chat.transcript())
+
+
+async def test_every_session_is_told_of_the_tools(tmp_path: Path) -> None:
+    async with with_tools(tmp_path) as (chat, _, tools):
+        info = chat.app.session
+        assert info is not None
+        assert not tools._begun  # as after /mcp add while the first model is loaded
+        for event in (Loaded(info), LoadFailed(None, info)):
+            chat.session.offered = ()
+            chat.app._from_engine(Envelope(0, 0, event))
+            await chat.until(lambda: len(chat.session.offered) == 2, "the tools")
 
 
 async def test_a_server_that_cannot_be_started_anew_does_not_run_on(tmp_path: Path) -> None:

@@ -321,7 +321,7 @@ class ChatApp(App[None], inherit_bindings=False):
             case messages.Loaded(info):
                 self._loaded(info)
             case messages.LoadFailed() as failed:
-                self.pair_loader.failed(failed)
+                self._not_loaded(failed)
             case (
                 messages.TurnReported()
                 | messages.RoundExplained()
@@ -356,6 +356,12 @@ class ChatApp(App[None], inherit_bindings=False):
         if self._proposes:
             self._proposes = False
             self._later(lambda pairs: pairs.propose())
+
+    def _not_loaded(self, failed: messages.LoadFailed) -> None:
+        """Say that a load failed; the pair before may be back, in a new session."""
+        if failed.info is not None and self._tools is not None:
+            self._tools.loaded()
+        self.pair_loader.failed(failed)
 
     def _to_asker(
         self,

@@ -77,11 +77,11 @@ class ToolServers:
     # Servers
 
     def loaded(self) -> None:
-        """A model is loaded: start the servers of the file, or tell it of their tools."""
+        """A model is loaded: tell it of the tools; at first, start the file's servers."""
         if not self._begun:
             self._begun = True
             self._begin()
-        elif self.offer.tools:
+        if self.offer.tools:  # also of servers that were added while it was loaded
             self._send()
 
     def _begin(self) -> None:
