@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from msgspec import structs
 
+from localspec import private
 from localspec.chat.conversation import Message, Role, tool_result
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.shapes import HERMES, AnswerMarks
 from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.engine.record.stats import FinishReason
 from localspec.errors import UsageError
+from localspec.process import spawning
 from localspec.safe_text import without_middle
 from localspec.tools.permissions import Permissions
 from localspec.tools.server_settings import ServerSettings, ServersFile, added
 from localspec.tools.tool_definitions import MOST_TOOLS, ToolDefinition, checked
 from localspec.tools.tool_offer import RunnableCall, ToolOffer
+from localspec.tools.tool_process import ToolProcess
 
 FILES = ServerSettings(command="files", args=("/tmp",), env={"TOKEN": "${TOKEN}"})
 READ = ToolDefinition("files", "read", description="Reads a file. Nothing else.")
@@ -188,6 +192,20 @@ def test_no_yes_without_one(tmp_path: Path) -> None:
     assert not known.allowed(FILES, structs.replace(READ, server="other"))
     known.forget("files")
     assert not known.allowed(FILES, READ)
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    known = Permissions(tmp_path / "yes.json")
+    known.allow(FILES, READ)
+    monkeypatch.setattr(private, "write_json", full)
+    monkeypatch.setattr(spawning, "engine", full)
+    with pytest.raises(UsageError, match="cannot be written"):
+        known.forget("files")
+    with pytest.raises(UsageError, match="cannot be started"):
+        ToolProcess(print)
 
 
 # Offers

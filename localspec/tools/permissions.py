@@ -8,6 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from localspec import private
+from localspec.errors import UsageError
+from localspec.safe_text import reason
 from localspec.tools.server_settings import ServerSettings
 from localspec.tools.tool_definitions import ToolDefinition, difference
 
@@ -60,11 +62,20 @@ class Permissions:
         private.write_json(self._path, self._read() | {tool.shown: _now(settings, tool)})
 
     def forget(self, server: str) -> None:
-        """Withdraw every yes for the tools of a server; raises as `allow`."""
+        """Withdraw every yes for the tools of a server.
+
+        Raises:
+            UsageError: the file cannot be written.
+        """
         known = self._read()
         kept = {shown: one for shown, one in known.items() if not shown.startswith(f"{server}: ")}
         if kept != known:
-            private.write_json(self._path, kept)
+            try:
+                private.write_json(self._path, kept)
+            except OSError as error:
+                raise UsageError(
+                    f"{self._path} cannot be written: {reason(error)}", "Check its permissions."
+                ) from None
 
     def _read(self) -> dict[str, GrantedTool]:
         return private.read_json(self._path, dict[str, GrantedTool]) or {}

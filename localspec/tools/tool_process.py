@@ -17,6 +17,7 @@ import msgspec
 
 from localspec.errors import UsageError
 from localspec.process import spawning
+from localspec.safe_text import reason
 from localspec.tools.server_settings import ServerSettings
 from localspec.tools.tool_messages import (
     CallDone,
@@ -53,14 +54,20 @@ class ToolProcess:
         hear: gets `ServerReady` and `ServerGone`, in another thread.
 
     Raises:
-        UsageError: the SDK is not installed.
+        UsageError: the SDK is not installed, or the process cannot be started.
     """
 
     def __init__(self, hear: Callable[[ToolReply], object]) -> None:
         require_extra()
         self._hear = hear
         self._mark = uuid4().hex
-        self._process, self._log = spawning.engine(("-m", "localspec.tools", self._mark))
+        try:
+            self._process, self._log = spawning.engine(("-m", "localspec.tools", self._mark))
+        except OSError as error:  # a full disk, too many processes
+            raise UsageError(
+                f"the process of the tools cannot be started: {reason(error)}",
+                "Free memory or disk space, then try again.",
+            ) from None
         self._lock = threading.Lock()
         self._calls: dict[int, Future[CallDone]] = {}
         self._number = 0

@@ -27,8 +27,8 @@ def mcp(servers: ToolServers, argument: str) -> None:
         case "remove", [name]:
             servers.settings(name)
             servers.stop(name)
-            servers.file.remove(name)
             servers.permissions.forget(name)
+            servers.file.remove(name)
             _say(servers, f"the server {name} is removed")
         case (("on" | "off"), [name]):
             _switch(servers, name, on=word == "on")
