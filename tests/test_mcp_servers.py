@@ -162,6 +162,17 @@ def test_a_server_that_is_silent_missing_or_none_is_told(shared: Tools, tmp_path
 
 
 @pytest.mark.slow
+def test_a_server_that_never_tells_its_tools_can_be_stopped(shared: Tools, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    shared.process.start("s", scripted("unlisted", str(path), timeout=600))
+    until(lambda: path.exists() and path.read_text() != "")
+    server = psutil.Process(int(path.read_text()))
+    shared.process.stop("s")
+    until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+    assert shared.replies.empty()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_server_is_reached_by_http(
     shared: Tools, mode: Literal["auto", "legacy"], free_port: int

@@ -46,7 +46,7 @@ class ServerConnection:
         self._name, self._settings, self._mark, self._tell = name, settings, mark, tell
         self._client: Client | None = None
         self._child: ChildServer | None = None
-        self._connecting: asyncio.Timeout | None = None
+        self._limit: asyncio.Timeout | None = None
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._calls: dict[int, asyncio.Task[None]] = {}
@@ -56,8 +56,8 @@ class ServerConnection:
     async def stop(self) -> None:
         """End the server, and wait for its end."""
         self._stopping.set()
-        if self._connecting is not None:
-            self._connecting.reschedule(asyncio.get_running_loop().time())
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time())
         await asyncio.wait([self._task])
 
     def call(self, asked: CallTool) -> None:
@@ -86,7 +86,7 @@ class ServerConnection:
             except Exception as error:
                 why = _why(error, self._settings.timeout)
             finally:
-                self._client = self._connecting = None
+                self._client = None
                 for task in list(self._calls.values()):
                     task.cancel()
             if self._stopping.is_set():
@@ -122,10 +122,18 @@ class ServerConnection:
                 client_info=mcp_types.Implementation(name="localspec", version=_version()),
                 cache=None,
             )
-            async with asyncio.timeout(settings.timeout) as self._connecting:
+            async with self._within(settings.timeout):
                 await stack.enter_async_context(client)
-            self._connecting = None
             yield client, gone
+
+    @asynccontextmanager
+    async def _within(self, seconds: float | None) -> AsyncIterator[None]:
+        """Limit the time of what `stop` may end at once."""
+        try:
+            async with asyncio.timeout(seconds) as self._limit:
+                yield
+        finally:
+            self._limit = None
 
     async def _attend(self, client: Client, gone: asyncio.Event) -> None:
         """Until the server is gone or to be stopped, list its tools again when they change."""
@@ -154,15 +162,18 @@ class ServerConnection:
                     self._changed.set()
 
     async def _list(self, client: Client) -> None:
-        """Tell which tools the server offers."""
+        """Tell which tools the server offers, unless it is to be stopped."""
         offered: list[dict[str, Any]] = []
         cursor: str | None = None
-        for _ in range(_MOST_PAGES):
-            page = await client.list_tools(cursor=cursor)
-            offered += map(_plain, page.tools)
-            cursor = page.next_cursor
-            if not cursor or len(offered) > MOST_TOOLS:
-                break
+        async with self._within(0.0 if self._stopping.is_set() else None):
+            for _ in range(_MOST_PAGES):
+                page = await client.list_tools(cursor=cursor)
+                offered += map(_plain, page.tools)
+                cursor = page.next_cursor
+                if not cursor or len(offered) > MOST_TOOLS:
+                    break
+        if self._stopping.is_set():
+            return
         tools, problems = checked(self._name, offered)
         self._tell(ServerReady(self._name, tools, problems))
 

@@ -37,6 +37,9 @@ class Scripted:
         sys.stdout.flush()
 
     def tools(self) -> list[dict[str, Any]]:
+        if sys.argv[1:2] == ["unlisted"]:
+            Path(sys.argv[2]).write_text(str(os.getpid()))
+            time.sleep(600)
         schema = {"type": "object", "properties": {"text": {"type": "string"}}}
         found = [{"name": name, "inputSchema": schema} for name in NAMES]
         found[0]["description"] = self.description
