@@ -198,6 +198,18 @@ async def test_esc_stops_the_question_and_a_running_tool(tmp_path: Path) -> None
         await chat.until(lambda: "After." in chat.transcript() and chat.ready())
 
 
+async def test_a_question_that_the_help_covers_goes_with_the_turn(tmp_path: Path) -> None:
+    async with with_tools(tmp_path, calling()) as (chat, process, _):
+        await chat.send("one?")
+        question = await asked(chat)
+        await chat.press("f1")
+        assert chat.app.screen is not question
+        chat.app.turns.stop()
+        await chat.until(chat.ready)
+        await chat.until(lambda: question not in chat.app.screen_stack, "the question's end")
+        assert not process.ran
+
+
 async def test_errors_go_to_the_model_and_repeated_calls_end_the_turn(tmp_path: Path) -> None:
     async with with_tools(tmp_path, calling("files__gone"), calling()) as (chat, process, tools):
         tools.permissions.allow(tools.known["files"].settings, READ)

@@ -245,7 +245,7 @@ class ChatApp(App[None], inherit_bindings=False):
         try:
             return await self.push_screen_wait(screen)
         finally:
-            if self.screen is screen:
+            while screen in self.screen_stack:  # the help may cover it
                 self.pop_screen()
 
     @property
