@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from localspec.process.engine_client import EngineClient
 from localspec.ui.chat_app import Appearance, ChatApp
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.idle_watch import IdleWatch
-from tests.support.chat_pilot import Chat
+from tests.support.chat_pilot import Chat, chatting
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 from tests.test_process import TOY, answers
@@ -50,6 +51,20 @@ def test_no_time_means_never() -> None:
         raise AssertionError
 
     IdleWatch(0, none, none).start()
+
+
+async def test_an_engine_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with chatting() as chat:
+        end = chat.app.engine.unload()
+
+        def stuck(timeout: float) -> bool:
+            end(timeout)
+            raise subprocess.TimeoutExpired("engine", timeout)
+
+        monkeypatch.setattr(chat.app.engine, "unload", lambda: stuck)
+        await chat.send("/unload")
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ASLEEP, "the unloading")
+        await chat.until(lambda: "timed out" in chat.transcript(), "the error")
 
 
 async def test_models_are_unloaded_and_a_message_loads_them_again() -> None:

@@ -129,7 +129,10 @@ class PairLoader:
             self.library.work(self._unloaded(self.turns.engine.unload()))
 
     async def _unloaded(self, ended: Callable[[float], bool]) -> None:
-        await asyncio.to_thread(ended, _END_S)
+        try:
+            await asyncio.to_thread(ended, _END_S)
+        except Exception as error:  # such as a process that cannot be killed: another can be loaded
+            self.turns.transcript.say_error(error)
         self.turns.enter(EnginePhase.ASLEEP)
         self.turns.dashboard.leave()
 
