@@ -6,8 +6,9 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +54,7 @@ class SeveralPairs:
         self.latest: Any = self.info
         self.done: list[str] = []
         self.hear: Any = None
+        self.end: Callable[[float], bool] = lambda seconds: True
 
     def listen(self, hear: Any) -> None:
         self.hear = hear
@@ -83,7 +85,7 @@ class SeveralPairs:
     def unload(self) -> Any:
         self.info = None
         self.done.append("unload")
-        return lambda seconds: True
+        return self.end
 
     async def says(self, event: m.Event) -> None:
         self.hear(m.Envelope(1, 1, event))
@@ -157,15 +159,38 @@ async def test_a_pair_that_ends_the_engine_is_not_loaded_again(event: m.Event) -
         await engine.says(m.TurnOver(None))
 
 
+async def asleep(queue: RequestQueue) -> None:
+    """Wait until an idle engine has ended."""
+    while queue._unloaded is None or not queue._unloaded.done():
+        await asyncio.sleep(0.01)
+
+
 async def test_without_a_queue_a_request_still_wakes_the_engine() -> None:
     engine: Any = SeveralPairs()
     queue = RequestQueue(engine, EndpointCounters(), most=0, limit_s=60, idle_s=0.01)
     await engine.loaded("one")
-    while not queue.asleep:
-        await asyncio.sleep(0.01)
+    await asleep(queue)
     queue.submit(job("x"))
     with pytest.raises(Refusal):
         queue.submit(job("y"))
+    await engine.loaded("one")
+    assert engine.done == ["unload", "load again", "answer x"]
+
+
+async def test_an_engine_is_started_only_once_the_idle_one_has_ended() -> None:
+    engine: Any = SeveralPairs()
+    ended = threading.Event()
+    engine.end = lambda seconds: ended.wait(10)
+    queue = await queue_of(engine, idle_s=0.01)
+    while not queue.asleep:
+        await asyncio.sleep(0.01)
+    queue.submit(job("x"))
+    queue.submit(job("y"))
+    await asyncio.sleep(0.01)
+    assert engine.done == ["unload"]
+    ended.set()
+    while engine.done == ["unload"]:
+        await asyncio.sleep(0.01)
     await engine.loaded("one")
     assert engine.done == ["unload", "load again", "answer x"]
 
@@ -187,8 +212,7 @@ async def test_after_a_while_the_engine_ends_and_a_request_starts_it() -> None:
     await asyncio.sleep(0.05)
     assert engine.done == ["answer x"]  # it is busy
     await engine.says(m.TurnOver(None))
-    while not queue.asleep:
-        await asyncio.sleep(0.01)
+    await asleep(queue)
     assert engine.done == ["answer x", "unload"]
     queue.submit(job("y"))
     queue.submit(job("z"))
@@ -204,8 +228,7 @@ async def test_an_engine_that_sleeps_loads_only_the_pair_that_is_asked_for(
 ) -> None:
     engine: Any = SeveralPairs()
     queue = await queue_of(engine, idle_s=0.01)
-    while not queue.asleep:
-        await asyncio.sleep(0.01)
+    await asleep(queue)
     for one in (job("x", first), job("y", first)):
         queue.submit(one)
     await engine.loaded(first)
@@ -216,8 +239,7 @@ async def test_an_engine_that_sleeps_loads_only_the_pair_that_is_asked_for(
 async def test_a_pair_that_cannot_wake_the_engine_is_refused() -> None:
     engine: Any = SeveralPairs()
     queue = await queue_of(engine, idle_s=0.01)
-    while not queue.asleep:
-        await asyncio.sleep(0.01)
+    await asleep(queue)
     asked = job("x", "two")
     queue.submit(asked)
     await engine.says(m.LoadFailed(GONE))

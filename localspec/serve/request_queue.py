@@ -86,6 +86,7 @@ class RequestQueue:
         self._limit_s = limit_s
         self._idle_s = idle_s
         self._idle: asyncio.TimerHandle | None = None
+        self._unloaded: asyncio.Future[bool] | None = None  # done once an idle engine has ended
         self.asleep = False
         self.known: dict[str, m.SessionInfo] = {}
         self._switching = ""  # the name of the pair that is being loaded in place of another
@@ -119,7 +120,7 @@ class RequestQueue:
         self._waiting.setdefault(job.asker, deque()).append(job)
         self._counters.waiting += 1
         if self.asleep:
-            self._start()
+            self._wake()
         self._next()
 
     async def with_pair(self, asker: str, name: str) -> m.SessionInfo:
@@ -223,7 +224,15 @@ class RequestQueue:
         """End the engine, which has nothing to do."""
         self.asleep = True
         self._counters.asleep = True
-        self._loop.run_in_executor(None, self.engine.unload(), _STOP_S)
+        self._unloaded = self._loop.run_in_executor(None, self.engine.unload(), _STOP_S)
+
+    def _wake(self) -> None:
+        """Start an engine, but only once the one before has ended: to wait here would block."""
+        self.asleep = self._counters.asleep = False
+        if self._unloaded is None or self._unloaded.done():
+            self._start()
+        else:
+            self._unloaded.add_done_callback(lambda _: self._start())
 
     def _late(self, job: QueuedRequest) -> None:
         job.said.put_nowait(
