@@ -7,6 +7,9 @@ import json
 import stat
 from pathlib import Path
 from typing import Any, NoReturn
+import io
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -244,6 +247,18 @@ def test_a_call_means_a_tool_or_an_answer() -> None:
     inner = {"name": "files__write", "arguments": {"path": "x"}}
     assert offer.meaning("call_tool", inner) == RunnableCall(write, '{"path": "x"}')
     assert isinstance(offer.meaning("call_tool", {"name": "call_tool"}), str)
+
+
+# The process that runs them
+
+
+def test_a_call_after_the_end_of_the_process_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipes = SimpleNamespace(stdin=io.BytesIO(), stdout=io.BytesIO(), kill=lambda: None)
+    monkeypatch.setattr(spawning, "engine", lambda _: (pipes, io.BytesIO()))
+    monkeypatch.setattr(ToolProcess, "_end_servers", lambda _: None)
+    process = ToolProcess(lambda _: None)
+    process._reader.join()
+    assert process.call("s", "t", "{}", 30).result(1).failed
 
 
 # What the model reads

@@ -32,6 +32,7 @@ from localspec.tools.tool_messages import (
 
 _END_S = 5.0  # a little more than the process takes by itself
 _SLACK_S = 10.0  # after a call's own limit, before the whole process counts as stuck
+_ENDED = "the process of the tools ended"
 
 
 def require_extra() -> None:
@@ -73,6 +74,7 @@ class ToolProcess:
         self._number = 0
         self._servers: set[str] = set()
         self._closing = False
+        self._ended = False  # whatever is sent from now on is answered by nothing
         self._reader = threading.Thread(target=self._read, name="tools", daemon=True)
         self._reader.start()
 
@@ -104,6 +106,9 @@ class ToolProcess:
         with self._lock:
             self._number += 1
             number = self._number
+            if self._ended:
+                future.set_result(CallDone(number, _ENDED, failed=True))
+                return future
             self._calls[number] = future
         future.add_done_callback(lambda _: self._over(number, future))
         overdue = threading.Timer(within + _SLACK_S, self._process.kill)
@@ -157,13 +162,14 @@ class ToolProcess:
                     case reply:
                         self._hear(reply)
         with self._lock:
+            self._ended = True
             open_calls = list(self._calls)
         for number in open_calls:
-            self._settle(CallDone(number, "the process of the tools ended", failed=True))
+            self._settle(CallDone(number, _ENDED, failed=True))
         if not self._closing:
             self._end_servers()
             for name in sorted(self._servers):
-                self._hear(ServerGone(name, "the process of the tools ended"))
+                self._hear(ServerGone(name, _ENDED))
 
     def _settle(self, done: CallDone) -> None:
         future = self._calls.get(done.number)
