@@ -38,6 +38,11 @@ def safe(text: str) -> str:
     return _HARMFUL.sub(_picture, _LINE_BREAKS.sub("\n", text))
 
 
+def encodable(text: str) -> str:
+    """`text` with ``?`` for halves of surrogate pairs, which UTF-8 cannot encode."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _picture(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x20:

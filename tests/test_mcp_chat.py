@@ -297,10 +297,12 @@ async def test_an_answer_with_calls_is_asked_for_again(tmp_path: Path) -> None:
 
 async def test_a_conversation_with_calls_is_stored(tmp_path: Path) -> None:
     archive = tmp_path / "conversations.db"
-    async with with_tools(tmp_path, calling(), "End.", archive=archive) as (chat, _, tools):
+    answers = [calling(path="a\ud800"), "End."]  # half a letter, which UTF-8 cannot encode
+    async with with_tools(tmp_path, *answers, archive=archive) as (chat, process, tools):
         tools.permissions.allow(tools.known["files"].settings, READ)
         await chat.send("one?")
         await chat.until(lambda: "End." in chat.transcript() and chat.ready())
+        assert process.ran == [("read", '{"path": "a?"}')]
         said, name = chat.session.messages[:], chat.app.library.record.header.id
         told = await asyncio.wrap_future(
             chat.app.library.store_thread.ask(lambda store: store.told(9))

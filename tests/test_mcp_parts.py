@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import stat
+import threading
 from pathlib import Path
 from typing import Any, NoReturn
 import io
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -252,13 +254,28 @@ def test_a_call_means_a_tool_or_an_answer() -> None:
 # The process that runs them
 
 
-def test_a_call_after_the_end_of_the_process_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> ToolProcess:
+    """A process that has ended."""
     pipes = SimpleNamespace(stdin=io.BytesIO(), stdout=io.BytesIO(), kill=lambda: None)
     monkeypatch.setattr(spawning, "engine", lambda _: (pipes, io.BytesIO()))
     monkeypatch.setattr(ToolProcess, "_end_servers", lambda _: None)
     process = ToolProcess(lambda _: None)
     process._reader.join()
-    assert process.call("s", "t", "{}", 30).result(1).failed
+    return process
+
+
+def test_a_call_after_the_end_of_the_process_fails_at_once(ended: ToolProcess) -> None:
+    assert ended.call("s", "t", "{}", 30).result(1).failed
+
+
+def test_a_call_that_cannot_be_encoded_leaves_nothing_behind(ended: ToolProcess) -> None:
+    ended._ended = False
+    threads = threading.active_count()
+    with pytest.raises(UnicodeEncodeError):
+        ended.call("s", "t", '{"a": "\ud800"}', 30)
+    assert not ended._calls
+    assert threading.active_count() == threads
 
 
 # What the model reads
@@ -295,6 +312,14 @@ def test_a_call_without_marks_is_told_once() -> None:
     _, answer, _ = ToolPrompt(NATIVE, TOOLS).told(said)
     assert answer.content == ""
     assert len(answer.more["tool_calls"]) == 1
+
+
+def test_half_a_letter_in_a_call_can_be_sent_to_another_process() -> None:
+    bare = '{"name": "files__read", "arguments": {"a": ["\\ud800"]}}'
+    (call,) = NATIVE.calls(bare, TOOLS)
+    result = tool_result("x", *call.texts())
+    assert msgspec.msgpack.encode(result)
+    assert result.more["arguments"] == '{"a": ["?"]}'
 
 
 def test_a_model_without_tools_reads_them_in_the_notation_of_hermes() -> None:

@@ -105,7 +105,7 @@ def _calls(
 ) -> list[tuple[str, str]]:
     """The calls that an answer ends with."""
     found = session.dialect.calls(end.text, known) if known else []
-    return [(one.name, json.dumps(one.arguments, ensure_ascii=False)) for one in found]
+    return [one.texts() for one in found]
 
 
 class _WithoutThoughts:

@@ -106,6 +106,7 @@ class ToolProcess:
         with self._lock:
             self._number += 1
             number = self._number
+            line = _line(CallTool(number, server, tool, arguments))
             if self._ended:
                 future.set_result(CallDone(number, _ENDED, failed=True))
                 return future
@@ -115,7 +116,7 @@ class ToolProcess:
         overdue.daemon = True
         overdue.start()
         future.add_done_callback(lambda _: overdue.cancel())
-        self._send(CallTool(number, server, tool, arguments))
+        self._write(line)
         return future
 
     def shut_down(self) -> None:
@@ -138,10 +139,12 @@ class ToolProcess:
         self._log.close()
 
     def _send(self, request: ToolRequest) -> None:
-        data = msgspec.json.encode(request) + b"\n"
+        self._write(_line(request))
+
+    def _write(self, line: bytes) -> None:
         with suppress(OSError, ValueError), self._lock:  # the reader tells of the end
             if self._process.stdin is not None:
-                self._process.stdin.write(data)
+                self._process.stdin.write(line)
                 self._process.stdin.flush()
 
     def _over(self, number: int, future: Future[CallDone]) -> None:
@@ -181,3 +184,7 @@ class ToolProcess:
         from localspec.tools.leftovers import end_leftovers  # noqa: PLC0415 - psutil can wait
 
         end_leftovers(self._mark)
+
+
+def _line(request: ToolRequest) -> bytes:
+    return msgspec.json.encode(request) + b"\n"

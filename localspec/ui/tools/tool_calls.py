@@ -66,10 +66,10 @@ class ToolCalls:
         results: list[Message] = []
         try:
             for call in calls:
-                arguments = json.dumps(call.arguments, ensure_ascii=False)
-                self._require_progress(call.name, arguments, results)
-                text = await self._answered(call)
-                results.append(tool_result(text, call.name, arguments))
+                name, arguments = call.texts()
+                self._require_progress(name, arguments, results)
+                text = await self._answered(name, arguments)
+                results.append(tool_result(text, name, arguments))
         except _Stopped:
             self._end()
         except Exception as error:
@@ -104,13 +104,13 @@ class ToolCalls:
                 found.insert(0, message)
         return found
 
-    async def _answered(self, call: Call) -> str:
+    async def _answered(self, name: str, arguments: str) -> str:
         """The text that answers a call.
 
         Raises:
             _Stopped: the user ends the turn.
         """
-        meaning = self.servers.offer.meaning(call.name, call.arguments)
+        meaning = self.servers.offer.meaning(name, json.loads(arguments))
         if isinstance(meaning, str):
             return meaning
         refusal = await self._refusal(meaning)

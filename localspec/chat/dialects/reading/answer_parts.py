@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from localspec.safe_text import encodable
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,11 @@ class Call:
     name: str
     arguments: dict[str, Any]
     written: str = field(default="", compare=False)
+
+    def texts(self) -> tuple[str, str]:
+        """The name, and the arguments as JSON; escapes that mean half a letter are replaced."""
+        arguments = json.dumps(self.arguments, ensure_ascii=False)
+        return encodable(self.name), encodable(arguments)
 
 
 Underway: TypeAlias = tuple[tuple[str, str], ...]
