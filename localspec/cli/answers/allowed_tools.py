@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shlex
 from collections.abc import Sequence
 
 from localspec.chat.conversation import Message, tool_result
@@ -52,7 +53,7 @@ class AllowedTools:
         self._process = ToolProcess(self._replies.put)
         try:
             self.offer = ToolOffer(self._started())
-            names = {one for tool in self.offer.tools.values() for one in (tool.name, tool.shown)}
+            names = {one for tool in self.offer.tools.values() for one in self._names(tool)}
             wrong = next((name for name in allowed if name not in names), None)
             if wrong is not None:
                 there = ", ".join(tool.name for tool in self.offer.tools.values())
@@ -98,15 +99,21 @@ class AllowedTools:
         if isinstance(meaning, str):
             return meaning
         if not self._may_run(meaning.tool):
-            warn(f"{meaning.tool.shown} was not run: --allow-tool {meaning.tool.name} allows it")
+            name = shlex.quote(self._names(meaning.tool)[0])
+            warn(f"{meaning.tool.shown} was not run: --allow-tool {name} allows it")
             return "This tool is not allowed: do without it."
         done = self._run(meaning)
         return f"Error: {done.text}" if done.failed else done.text
 
     def _may_run(self, tool: ToolDefinition) -> bool:
-        if not self._allowed.isdisjoint((tool.name, tool.shown)):
+        if not self._allowed.isdisjoint(self._names(tool)):
             return True
         return self._permissions.allowed(self._settings[tool.server], tool)
+
+    def _names(self, tool: ToolDefinition) -> tuple[str, ...]:
+        """The names that allow a tool; its own does not if it looks like one of a given server."""
+        posed = any(tool.name.startswith(f"{server}: ") for server in self._settings)
+        return (tool.shown,) if posed else (tool.name, tool.shown)
 
     def _run(self, call: RunnableCall) -> CallDone:
         tool = call.tool
