@@ -251,6 +251,28 @@ def test_a_call_means_a_tool_or_an_answer() -> None:
     assert isinstance(offer.meaning("call_tool", {"name": "call_tool"}), str)
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ('{"path": "/a"}', '{"path": "/a"}'),
+        (r'{"path": "\ud800"}', '{"path": "?"}'),
+        (None, "{}"),
+        ('{"path": "/a', None),
+        ("/a", None),
+        (["/a"], None),
+        (5, None),
+    ],
+)
+def test_arguments_of_a_found_tool_are_an_object_or_nothing_runs(
+    given: object, meant: str | None
+) -> None:
+    found = ToolOffer([READ]).meaning("call_tool", {"name": "files__read", "arguments": given})
+    if meant is None:
+        assert found == "It was not run: `arguments` must be a JSON object."
+    else:
+        assert found == RunnableCall(READ, meant)
+
+
 # The process that runs them
 
 

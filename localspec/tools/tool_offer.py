@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from localspec.safe_text import one_line
+from localspec.safe_text import encodable, one_line
 from localspec.tools.tool_definitions import ToolDefinition
 
 _LONGEST = 64
@@ -80,12 +80,14 @@ class ToolOffer:
                 tool = self.tools.get(wanted)
                 return json.dumps(_told(wanted, tool)) if tool else self._unknown(wanted)
             case SearchTool.CALL:
-                name, inner = str(arguments.get("name", "")), arguments.get("arguments")
-                arguments = inner if isinstance(inner, Mapping) else {}
+                name, inner = str(arguments.get("name", "")), _object(arguments.get("arguments"))
+                if inner is None:
+                    return "It was not run: `arguments` must be a JSON object."
+                arguments = inner
         tool = self.tools.get(name)
         if tool is None:
             return self._unknown(name)
-        return RunnableCall(tool, json.dumps(arguments, ensure_ascii=False))
+        return RunnableCall(tool, encodable(json.dumps(arguments, ensure_ascii=False)))
 
     def _found(self, query: str) -> str:
         """The names of the tools that fit a query, and the first line about each."""
@@ -122,6 +124,21 @@ def overdone(before: Sequence[tuple[str, str]], call: tuple[str, str]) -> str:
     if before.count(call) >= _SAME_CALLS - 1:  # a weak model goes round in a circle of calls
         return f"the model calls {one_line(call[0], 60)} again and again with the same arguments"
     return ""
+
+
+def _object(given: Any) -> Mapping[str, Any] | None:
+    """An object, also from its JSON text, as some models write it; None for anything else.
+
+    Nothing given means an empty one.
+    """
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            return None
+    if given is None:
+        return {}
+    return given if isinstance(given, Mapping) else None
 
 
 def _plain_name(tool: ToolDefinition) -> str:
