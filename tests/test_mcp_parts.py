@@ -21,6 +21,7 @@ from localspec.chat.conversation import Message, Role, tool_result
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.shapes import HERMES, AnswerMarks
 from localspec.chat.prompt.tool_prompt import ToolPrompt
+from localspec.engine.grammars.grammar_reader import require_grammar
 from localspec.engine.record.stats import FinishReason
 from localspec.errors import UsageError
 from localspec.process import spawning
@@ -326,6 +327,27 @@ def test_calls_and_results_are_told_as_the_template_has_them() -> None:
     assert result.more["tool_call_id"] == call["id"]
     assert result.content == "a\nb"
     assert last == Message(Role.ASSISTANT, "Two lines.", FinishReason.STOP)
+
+
+ODD: tuple[dict[str, Any], ...] = (
+    {"enum": 5},
+    {"$ref": 5},
+    {"anyOf": 5},
+    {"type": "array", "minItems": 5, "maxItems": 2},
+    {"type": "array", "minItems": True},
+    {"type": "array", "maxItems": 0},  # this and the next are not odd
+    {"type": "array", "maxItems": 1},
+)
+
+
+@pytest.mark.parametrize("style", ["json", "python", "gemma", "nested"])
+@pytest.mark.parametrize("schema", ODD, ids=json.dumps)
+def test_an_odd_schema_spoils_no_grammar(style: str, schema: dict[str, Any]) -> None:
+    marks = structs.replace(NATIVE.marks, calls=(structs.replace(HERMES, style=style),))
+    odd = structs.replace(READ, parameters={"type": "object", "properties": {"a": schema}})
+    grammar, _ = ToolPrompt(Dialect(marks=marks), ToolOffer([odd]).described).grammar()
+    assert grammar
+    require_grammar(grammar)
 
 
 def test_a_call_without_marks_is_told_once() -> None:

@@ -141,8 +141,10 @@ class ValueRules:
         """A list of `least` to `most` items of one kind; None for no upper limit."""
         if most == 0:
             return '"[" "]"'
-        more = f"({self.between} {item}){{{max(0, least - 1)},{'' if most is None else most - 1}}}"
-        inside = f"{item} {more}"
+        inside = item
+        if most != 1:
+            bounds = f"{{{max(0, least - 1)},{'' if most is None else most - 1}}}"
+            inside = f"{item} ({self.between} {item}){bounds}"
         return f'"[" {inside} "]"' if least else f'"[" ({inside})? "]"'
 
     def object(self, parts: Sequence[tuple[str, str, bool]], *, rest: str = "") -> str:
@@ -217,7 +219,10 @@ class ValueRules:
             case "array":
                 item = schema.get("items", True)
                 least, most = (_count(schema.get(name)) for name in ("minItems", "maxItems"))
-                return self.items(self.value(item, f"{place}.items"), least or 0, most)
+                least = least or 0
+                if most is not None and most < least and not self.tool.strict:  # no list fits
+                    most = None
+                return self.items(self.value(item, f"{place}.items"), least, most)
         return self._object(schema, place)
 
     def _object(self, schema: Mapping[str, Any], place: str) -> str:
@@ -391,6 +396,8 @@ class NestedRules(ValueRules):
 
     def items(self, item: str, least: int, most: int | None) -> str:
         """Any items as tags."""
+        if most == 0:
+            return lark.mark(self._mark)
         bounds = f"{{{least},{'' if most is None else most}}}"
         return f"({self.tag('item', item)}){bounds} {lark.mark(self._mark)}"
 
@@ -429,7 +436,7 @@ def _properties(schema: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
 def _apart(one: Any, other: Any, whole: Any) -> bool:
     """Whether types, given values or a required property tell the values of two schemas apart."""
     one, other = (
-        referred(way["$ref"], whole) if isinstance(way, Mapping) and "$ref" in way else way
+        referred(str(way["$ref"]), whole) if isinstance(way, Mapping) and "$ref" in way else way
         for way in (one, other)
     )
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
@@ -461,7 +468,8 @@ def given_values(schema: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and value >= 0 else None
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and value >= 0 else None
 
 
 def _letters(text: str) -> str:

@@ -270,20 +270,20 @@ def kinds_of(schema: Any, whole: Any, depth: int = 0) -> set[str]:
     elif isinstance(named, list):
         found.update(one for one in named if isinstance(one, str))
     for part in ("anyOf", "oneOf", "allOf"):
-        for one in schema.get(part) or ():
+        for one in _listed(schema.get(part)):
             found |= kinds_of(one, whole, depth + 1)
     if not found and isinstance(schema.get("$ref"), str):
         found = kinds_of(referred(schema["$ref"], whole), whole, depth + 1)
     if not found:
-        values = (
-            schema.get("enum")
-            if "enum" in schema
-            else [schema["const"]]
-            if "const" in schema
-            else []
-        )
-        found = {_KINDS.get(type(value), "") for value in values or ()}
+        constant = [schema["const"]] if "const" in schema else []
+        values = _listed(schema.get("enum", constant))
+        found = {_KINDS.get(type(value), "") for value in values}
     return found
+
+
+def _listed(value: Any) -> list[Any]:
+    """The items of a keyword's value; none if it is not a list, as it should be."""
+    return value if isinstance(value, list) else []
 
 
 def referred(reference: str, whole: Any) -> Any:
