@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
 from localspec.chat.conversation import Role, tool_result
 from localspec.chat.events import TurnEnd, TurnEvent
+from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import GenerationStats
@@ -69,6 +71,21 @@ def test_results_take_at_most_what_the_context_can_hold() -> None:
     assert len(before) >= 6
     list(session.turn("And now?", Cancel()))  # the oldest turn is left out
     assert session.messages[-1].content == "hello"
+
+
+@pytest.mark.parametrize("spoilt", [TypeError("odd"), ("%llguidance {}\nstart: nothing", ())])
+def test_tools_whose_grammar_is_spoilt_are_offered_without(
+    monkeypatch: pytest.MonkeyPatch, spoilt: Exception | tuple[str, tuple[str, ...]]
+) -> None:
+    made = Mock(side_effect=[spoilt])
+    monkeypatch.setattr(ToolPrompt, "grammar", made)
+    session, _ = fake_session(*[[*rounds_of(b"hello"), ended()]] * 2, n_ctx=20_000)
+    one = ToolOffer([READ])
+    session.offer(one.described, one.search)
+    for _ in range(2):
+        list(session.turn("Hello.", Cancel()))
+        assert session.messages[-1].content == "hello"
+    assert made.call_count == 1
 
 
 @pytest.mark.slow

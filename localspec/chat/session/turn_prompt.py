@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.dialects import Dialect
@@ -15,12 +16,16 @@ from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.chat.settings import ChatSettings
 from localspec.chat.tool_costs import ToolCosts
 from localspec.engine.cancel import Cancel
+from localspec.engine.grammars.grammar_reader import require_grammar
 from localspec.engine.llama import Context
 from localspec.errors import LocalspecError
 from localspec.safe_text import without_middle
 
 THOUGHT_ENDS = "\nI have thought long enough and answer now.\n"
 _TWENTIETH = 20
+_CallsHeld: TypeAlias = tuple[str, tuple[str, ...]]
+"""A grammar of calls, and the marks after which it applies."""
+_NOT_HELD: _CallsHeld = ("", ())
 
 
 class TurnPrompt:
@@ -42,6 +47,7 @@ class TurnPrompt:
         self.known_ids = KnownIds(template)
         self.window = MessageWindow(target.n_ctx)
         self.tools: tuple[dict[str, Any], ...] = ()
+        self._held: tuple[ToolPrompt, _CallsHeld] = ToolPrompt(), _NOT_HELD
 
     def dialect(self, settings: ChatSettings) -> Dialect:
         """How the target marks thoughts and calls under these settings.
@@ -86,11 +92,24 @@ class TurnPrompt:
             settings: of the answer.
             prefill: the mark of a thought that the prompt ends with; empty for none.
         """
-        grammar, after = ("", ()) if settings.grammar else self.tool_prompt(settings).grammar()
+        grammar, after = _NOT_HELD if settings.grammar else self._holding(settings)
         if not grammar:
             return settings, ()
         closed = next((end for begin, end in self._thoughts() if prefill and begin == prefill), "")
         return replace(settings, grammar=grammar), (*([closed] if closed else []), *after)
+
+    def _holding(self, settings: ChatSettings) -> _CallsHeld:
+        """The grammar of calls, which is made once; none if a schema spoils it."""
+        tools = self.tool_prompt(settings)
+        if tools != self._held[0]:
+            self._held = tools, _NOT_HELD
+            # The schemas come from servers: one that is wrong must not make every question fail.
+            with suppress(Exception):
+                held = tools.grammar()
+                if held[0]:
+                    require_grammar(held[0])
+                self._held = tools, held
+        return self._held[1]
 
     def costs(
         self,
