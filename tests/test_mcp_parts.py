@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import stat
 import threading
 from pathlib import Path
-from typing import Any, NoReturn
-import io
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest

@@ -96,7 +96,7 @@ async def test_models_are_unloaded_and_a_message_loads_them_again() -> None:
         ]
         await chat.send("/unload")
         await chat.until(lambda: app.turns.phase is EnginePhase.ASLEEP, "the unloading")
-        await chat.type("half a quest")
+        app.prompt.insert("half a quest")
         await chat.press("f5")
         await chat.until(lambda: len(loads) == 3 and chat.ready(), "the models")
         await chat.until(lambda: "‹ 2/2 ›" in chat.transcript() and chat.ready(), "the answer")
