@@ -94,7 +94,7 @@ class ChatUser:
         self.asked += 1
 
     def look(self) -> None:
-        """Draw what has come: a program that nobody reads waits."""
+        """Draw what has come: a program whose output is not read waits."""
         self._chat.read()
 
     def _pause(self, seconds: float) -> None:

@@ -225,13 +225,13 @@ class ServersFile:
         except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{self.path} cannot be used: {reason(error)}", _MEND) from None
         if not isinstance(found, dict):
-            raise UsageError(f"{self.path} is no JSON object", _MEND)
+            raise UsageError(f"{self.path} is not a JSON object", _MEND)
         return found
 
     def _entries(self, document: dict[str, Any]) -> dict[str, Any]:
         found = document.get(_SERVERS, {})
         if not isinstance(found, dict):
-            raise UsageError(f"{self.path}: {_SERVERS} is no JSON object", _MEND)
+            raise UsageError(f"{self.path}: {_SERVERS} is not a JSON object", _MEND)
         return dict(found)
 
 
