@@ -523,7 +523,11 @@ class ChatApp(App[None], inherit_bindings=False):
 
     @on(PairWorkChanged)
     def show_phase(self) -> None:
-        """Show in the status line what is going on."""
+        """Show in the status line what is going on, in place of a short answer."""
+        self.status.settle()
+        self._show_lasting()
+
+    def _show_lasting(self) -> None:
         text, hint = self.turns.shown()
         room = (2 if self.size.height >= 16 else 1) * (self.size.width - 12)
         if self.turns.phase is EnginePhase.READY and not hint and room >= _SENTENCE:
@@ -532,7 +536,6 @@ class ChatApp(App[None], inherit_bindings=False):
             hint += f"  {waiting} message{'s' if waiting > 1 else ''} waiting"
         if self._pairs is not None and (doing := self._pairs.doing()):
             hint = f"{doing}  {hint}"
-        self.status.settle()
         tail = legend(self.session) if self.transcript.by_origin else None
         self.status.lasting(text, hint=hint, tail=tail)
 
@@ -548,7 +551,7 @@ class ChatApp(App[None], inherit_bindings=False):
                 hint = f"about {formats.duration(progress.seconds_left)} left, {hint}"
             self.status.lasting(text, share, hint=hint)
             if progress.done >= progress.total:
-                self.show_phase()
+                self._show_lasting()
 
     # The screen's own shape
 
