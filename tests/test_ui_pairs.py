@@ -927,7 +927,7 @@ async def test_a_look_at_drafts_that_fails_is_told_and_shown_in_the_status_line(
         await chat.send("/draft")
         await chat.until(lambda: "(status 418)" in chat.transcript(), "why")
         assert fault.times == 0
-        assert "checking" not in chat.status()
+        await chat.until(lambda: "checking" not in chat.status(), "the status line's own words")
         await chat.send("/draft")
         await chat.until(lambda: "drafting now" in chat.transcript(), "the drafts")
 
