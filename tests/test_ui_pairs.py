@@ -842,7 +842,7 @@ async def test_a_pair_that_cannot_be_fetched_to_be_used_is_no_more_than_told(
         await chat.until(lambda: "✗ nobody/nothing" in chat.transcript(), "the reason")
         await chat.until(chat.ready)
         assert pair_pull.recall_wanted() is None  # no later start speaks of it
-        assert "fetching" not in chat.status()
+        await chat.until(lambda: "fetching" not in chat.status(), "the status line's own words")
         chat.app.pairs.cancel()
 
 
