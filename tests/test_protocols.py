@@ -74,7 +74,7 @@ def client(served: Serving) -> Iterator[openai.OpenAI]:
         yield one
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(100))
 def test_a_conversation_is_answered_alike_in_all_protocols(served: Serving, seed: int) -> None:
     """Of the 300 that `python -m tests.support.endpoint_sweep` asks."""

@@ -329,6 +329,7 @@ def test_models_that_may_not_be_loaded_are_not() -> None:
         assert headers["x-localspec-model"] == "toy"
 
 
+@pytest.mark.slow
 def test_memory_is_given_back_and_the_next_request_loads_again() -> None:
     with Serving("--idle-unload", "1") as one:
         expected = one.chat()["choices"][0]["message"]["content"]
