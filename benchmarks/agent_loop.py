@@ -22,6 +22,7 @@ from typing import Any
 
 from openai import OpenAI
 
+from benchmarks.tool_calls import tool
 from localspec.engine.llama import Model
 from tests.support.endpoint import Serving
 from tests.support.llama_source import VocabularyOnly
@@ -34,13 +35,6 @@ TASK = (
     " read its first 40 lines, replace the docstring of its first function by one sentence, and"
     " write the whole of that function down in a note. Call one tool at a time."
 )
-
-
-def tool(name: str, description: str, **properties: str) -> Any:
-    given = {one: {"type": kind} for one, kind in properties.items()}
-    schema = {"type": "object", "properties": given, "required": list(given)}
-    function = {"name": name, "description": description, "parameters": schema}
-    return {"type": "function", "function": function}
 
 
 TOOLS = [

@@ -72,7 +72,7 @@ def growth(readings: Sequence[Reading]) -> float:
 
 
 class ChatUser:
-    """Somebody who types into a chat."""
+    """A user who types into a chat."""
 
     def __init__(self, chat: Terminal, draws: random.Random) -> None:
         self._chat, self._draws = chat, draws

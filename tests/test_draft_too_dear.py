@@ -225,7 +225,7 @@ def test_a_draft_model_joins_an_answering_session(waiting: Session) -> None:
 
 
 class Unhurried(ScriptedSession):
-    """Its draft model takes until somebody cancels it, the first time."""
+    """Its draft model takes until it is cancelled, the first time."""
 
     loads = 0
 
@@ -253,7 +253,7 @@ def test_one_request_goes_before_the_draft_model_and_the_next_waits_for_it() -> 
 
 
 class Hurried(ScriptedSession):
-    """Its draft model takes until somebody cancels it, unless that is before the first answer."""
+    """Its draft model takes until it is cancelled."""
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(awaits_drafts=True, **fields)

@@ -150,7 +150,7 @@ def added(words: str) -> tuple[str, ServerSettings]:
 class ServersFile:
     """The file of the servers; it is read anew at every use, and changed one entry at a time.
 
-    What other programs have in it stays. Nobody but the user may read it.
+    What other programs have in it stays. Only the user may read it.
 
     Attributes:
         path: where it is; it need not exist.
