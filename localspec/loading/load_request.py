@@ -109,6 +109,12 @@ class LoadRequest:
     lossy: float | None = None
     repeat_stop: bool = False
 
+    def asked_threads(self, *, draft: bool) -> int | None:
+        """The requested threads of a model, if any; `exact` implies one for the target alone."""
+        if draft:
+            return self.draft_threads or (None if self.exact else self.threads)
+        return self.threads
+
 
 class LoadOptions(TypedDict, total=False):
     """`LoadRequest` as keyword arguments of `localspec.load`; lists are accepted for tuples."""

@@ -206,7 +206,7 @@ class ModelLoader:
         """The options of a context."""
         return ContextOptions(
             n_ctx=setup.n_ctx,
-            threads=self._asked(draft=draft),
+            threads=self.options.asked_threads(draft=draft),
             threads_batch=self.options.threads_batch,
             flash_attention=None if self.flash_attn == "auto" else self.flash_attn == "on",
             snapshots=setup.snapshots,
@@ -235,17 +235,9 @@ class ModelLoader:
         if found is not None:
             self.flash_attn = found.option
 
-    def _asked(self, *, draft: bool) -> int | None:
-        """The requested number of threads; `--exact` implies one for the target alone."""
-        if draft:
-            return self.options.draft_threads or (
-                None if self.options.exact else self.options.threads
-            )
-        return self.options.threads
-
     def _threads(self, context: Context, *, draft: bool) -> int:
         """Give `context` its CPU threads; return how many."""
-        asked = self._asked(draft=draft)
+        asked = self.options.asked_threads(draft=draft)
         threads = chosen_threads(context, asked, draft=draft, store=profile_store())
         fixed = asked is not None and not self.options.exact
         context.threads.use(threads, self.options.threads_batch, at_most=not fixed)

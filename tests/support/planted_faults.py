@@ -298,6 +298,7 @@ def copied() -> Iterator[Path]:
 def tested(folder: Path, *tests: str) -> int:
     """The exit code of these tests on the copy."""
     words = ["-m", "pytest", "-q", "-x", "-p", "no:xdist", "-m", "not slow", "--tb=no"]
+    words += ["-o", "faulthandler_timeout=240"]  # one that hangs shows where, before a caller's ends
     return subprocess.call(
         [sys.executable, *words, *(f"tests/{name}" for name in tests)],
         cwd=folder,

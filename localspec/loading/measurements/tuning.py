@@ -169,7 +169,7 @@ def _tuned(
             "Models of this architecture run without speculation.",
         )
     store = profile_store()
-    asked = (options.draft_threads if draft else None) or options.threads
+    asked = options.asked_threads(draft=draft)
     tried = {} if asked else _by_threads(context, options.threads_batch)
     usual = chosen_threads(context, asked, draft=draft, store=store)
     threads = _best_threads(tried, draft=draft) if tried else usual
