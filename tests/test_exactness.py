@@ -217,6 +217,26 @@ def test_the_plan_chooses_it_where_it_is_free_and_nobody_asked_for_other_setting
         assert chosen(**how) == LoadRequest(**how)
 
 
+def test_what_was_found_on_one_device_is_not_used_on_another(toy_target: Path) -> None:
+    def known(split: tuple[tuple[str, int], ...] = (), **how: Any) -> str:
+        setup = ModelSetup(n_ctx=512, gpu_layers=-1, split=split)
+        options = exactness.settled(LoadRequest(exact=True, **how))
+        return json.dumps(exactness.key(toy_target, setup, options))
+
+    both = (("CUDA0", 5), ("CUDA1", 4))
+    ways = [
+        known(),
+        known(device=("CUDA0",)),
+        known(device=("CUDA1",)),
+        known(rpc=("10.0.0.2:50052",)),
+        known(rpc=("10.0.0.3:50052",)),
+        known(both),
+        known(both, split_mode="row"),
+    ]
+    assert len(set(ways)) == len(ways)
+    assert known(both) == known((("CUDA0", 6), ("CUDA1", 5)))  # free memory varies
+
+
 @pytest.mark.slow
 def test_tune_says_what_it_costs_and_what_is_free_is_used(
     cache: Path, monkeypatch: pytest.MonkeyPatch

@@ -74,7 +74,7 @@ def command(
     named = [] if draft in (None, AUTO) else ["--draft", str(draft)]
     listed = (row for row in rows if row.name == found.name and not named)
     known = ranking.ranked([next(listed, found.listed)], ranking.recall())[0]
-    speed, profile = _speed(found, known, shlex.join(["localspec", "tune", pair, *named]))
+    speed, profile = _speed(found, known, rpc, shlex.join(["localspec", "tune", pair, *named]))
     target = found.target
     advice = planning.advice_for(found.name, target.paths[0].name, target.header)
     for notice in (*notices, *advice.notices):
@@ -106,9 +106,9 @@ def _print(lines: Iterable[str]) -> None:
 
 
 def _speed(
-    found: PairReport, known: RankedPair, tune: str
+    found: PairReport, known: RankedPair, rpc: tuple[str, ...], tune: str
 ) -> tuple[list[str], dict[str, Any] | None]:
-    """The speed of a pair as lines, and what was measured of it as data."""
+    """The speed of a pair as lines, and what was measured of it as data; `rpc` lends devices."""
     plan = found.outlook.plan
     expected = _expected_lines(known)
     if (
@@ -124,7 +124,7 @@ def _speed(
 
     draft = found.draft.paths[0] if found.draft is not None else None
     profile = expected_speed.expected(found.target.paths[0], draft, plan)
-    exact, cost = expected_speed.exact(found.target.paths[0], plan)
+    exact, cost = expected_speed.exact(found.target.paths[0], plan, rpc)
     lines = expected_speed.lines(profile, exact, cost, tune)
     if found.draft is not None and draft_worth.too_big(found.target, found.draft, plan):
         lines.insert(0, f"draft       {draft_worth.TOO_BIG}: it is not loaded (--draft-anyway)")

@@ -22,6 +22,7 @@ from localspec.engine.llama import LOOK_S, Context, bearable, busy_cores, defaul
 from localspec.errors import UsageError
 from localspec.limits import MAX_BATCH_OUTPUTS
 from localspec.loading.load_request import LoadRequest
+from localspec.loading.measurements.measured_costs import where
 from localspec.pairs.memory.need import ModelSetup
 
 _MOST = 16  # tokens of a pass; longer ones take long to try and few rounds need them
@@ -65,6 +66,7 @@ def key(
         "threads": [options.threads, options.threads_batch],
         "n_gpu_layers": setup.gpu_layers,
         "cache": [setup.cache_k, setup.cache_v],
+        **where(options.device, dict(setup.split), options.split_mode, options.rpc),
         **({"n_cpu_moe": setup.cpu_moe} if setup.cpu_moe else {}),
         **({"lora": [[each.sha256, each.scale] for each in adapters]} if adapters else {}),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -104,9 +105,15 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> ExpectedSpee
     )
 
 
-def exact(target: Path, plan: MemoryPlan) -> tuple[int | None, ExactnessCost | None]:
-    """What is stored of ``--exact``: `LoadRecord.exact` and the cost; None where it is unknown."""
-    options = exactness.settled(LoadRequest(exact=True))
+def exact(
+    target: Path, plan: MemoryPlan, rpc: Sequence[str] = ()
+) -> tuple[int | None, ExactnessCost | None]:
+    """What is stored of ``--exact``, with the workers `rpc`.
+
+    Returns:
+        `LoadRecord.exact` and the cost; None where it is unknown.
+    """
+    options = exactness.settled(LoadRequest(exact=True, rpc=tuple(rpc)))
     known, store = exactness.key(target, plan.target, options), profile_store()
     return exactness.stored(known, store), exactness_cost.stored(known, store)
 

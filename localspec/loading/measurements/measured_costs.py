@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -247,22 +247,37 @@ def identity_of(context: Context, loaded: LoadRecord, *, draft: bool) -> dict[st
 
 def unusual(loaded: LoadRecord, *, draft: bool) -> dict[str, Any]:
     """The parts of the key that are only present for unusual setups."""
-    devices = loaded.draft_device if draft else loaded.device
+    split = loaded.tensor_split or {}
     found = {name: getattr(loaded, name) for name in _USUAL}
     found = {name: value for name, value in found.items() if value != _USUAL[name]}
-    if devices is not None:
-        found["devices"] = list(devices)
-    split = loaded.tensor_split
-    if split and any(split.values()) and not draft:
-        found["split"] = _quarters(split)
-        if loaded.split_mode != "layer":
-            found["split_mode"] = loaded.split_mode
-    if loaded.n_cpu_moe and not draft:
-        found["n_cpu_moe"] = -(-loaded.n_cpu_moe // 4)  # roughly, for the same reason
-    if loaded.lora and not draft:
+    if draft:
+        return found | where(loaded.draft_device, {}, "", loaded.rpc)
+    found |= where(loaded.device, split, loaded.split_mode, loaded.rpc)
+    if loaded.n_cpu_moe:
+        found["n_cpu_moe"] = -(-loaded.n_cpu_moe // 4)  # roughly, as free memory varies
+    if loaded.lora:
         found["lora"] = [[each.sha256, each.scale] for each in loaded.lora]
-    lent = loaded.rpc and (split is None or any(split.values()))
-    return found | ({"rpc": list(loaded.rpc)} if lent else {})
+    return found
+
+
+def where(
+    devices: Sequence[str] | None, split: Mapping[str, int], split_mode: str, rpc: Sequence[str]
+) -> dict[str, Any]:
+    """The parts of a key that tell which devices compute, if these are unusual.
+
+    Args:
+        devices: names of the allowed devices, None for all.
+        split: layers on each device; empty for fewer than two devices.
+        split_mode: how the devices share the model.
+        rpc: the workers.
+    """
+    found: dict[str, Any] = {} if devices is None else {"devices": list(devices)}
+    if any(split.values()):
+        found["split"] = _quarters(split)
+        if split_mode != "layer":
+            found["split_mode"] = split_mode
+    lent = rpc and (not split or any(split.values()))
+    return found | ({"rpc": list(rpc)} if lent else {})
 
 
 def _quarters(split: Mapping[str, int]) -> list[int]:

@@ -104,12 +104,13 @@ def _exactness(
     if request.exact or not exactness_cost.comparable(request):
         return None, None
     model, how = pair.target.model, pair.loaded
-    options = exactness.settled(replace(request, exact=True))
+    options = exactness.settled(replace(request, exact=True, device=how.device, rpc=how.rpc))
     setup = ModelSetup(
         n_ctx=how.ctx_size,
         cache_k=how.cache_type_k,
         cache_v=how.cache_type_v,
         gpu_layers=how.n_gpu_layers,
+        split=tuple((how.tensor_split or {}).items()),
         cpu_moe=how.n_cpu_moe,
     )
     usual = ContextOptions(
