@@ -213,7 +213,8 @@ def test_the_plan_chooses_it_where_it_is_free_and_nobody_asked_for_other_setting
     assert chosen() == LoadRequest()
     keep(known, 16, USUAL)
     assert chosen() == SETTLED
-    for how in ({"threads": 2}, {"threads_batch": 2}, {"flash_attn": "off"}, {"exact": True}):
+    others = ({"threads": 2}, {"threads_batch": 2}, {"flash_attn": "off"})
+    for how in (*others, {"exact": True}, {"exact": False}):
         assert chosen(**how) == LoadRequest(**how)
 
 

@@ -104,10 +104,11 @@ GPU_LAYERS = option(
 )
 
 EXACT: Option = click.option(
-    "--exact",
-    is_flag=True,
+    "--exact/--no-exact",
+    default=_DEFAULTS.exact,
     help="Bit for bit as without drafting, where passes agree: one thread, shorter drafts."
-    " Without it passes of other sizes round differently, which changes a token at near ties.",
+    " Without it passes of other sizes round differently, which changes a token at near ties."
+    "  [default: where `tune` found that it costs next to nothing]",
 )
 
 CTX_SIZE = option("-c --ctx-size", click.IntRange(0, 2**31 - 1), "Context size in tokens.")

@@ -39,7 +39,8 @@ class LoadRequest:
         cache_type_k, cache_type_v: types of the cache, None to choose.
         mmap: map the weights rather than copy them.
         mlock: keep the weights from being swapped out.
-        exact: make passes of all sizes give equal bits, so that drafting changes none.
+        exact: make passes of all sizes give equal bits, so that drafting changes none; None where
+            that costs next to nothing.
         temp, top_k, top_p, min_p: the sampler chain; None for the advice for the model.
         seed: of the random draws; None draws one.
         n_predict: the most tokens to generate, -1 for no limit.
@@ -81,7 +82,7 @@ class LoadRequest:
     cache_type_v: str | None = None
     mmap: bool = True
     mlock: bool = False
-    exact: bool = False
+    exact: bool | None = None
     temp: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -141,7 +142,7 @@ class LoadOptions(TypedDict, total=False):
     cache_type_v: str | None
     mmap: bool
     mlock: bool
-    exact: bool
+    exact: bool | None
     temp: float | None
     top_k: int | None
     top_p: float | None

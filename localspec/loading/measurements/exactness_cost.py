@@ -86,12 +86,12 @@ def comparable(request: LoadRequest) -> bool:
 def chosen(
     request: LoadRequest, target: Path, setup: ModelSetup, store: ProfileStore
 ) -> LoadRequest:
-    """`request` with the settings of `--exact` if these are free and the user chose no others.
+    """`request` with the settings of `--exact` if these are free and the user chose nothing else.
 
     Raises:
         OSError: the file cannot be read.
     """
-    if request.exact or not comparable(request):
+    if request.exact is not None or not comparable(request):
         return request
     options = exactness.settled(replace(request, exact=True))
     cost = stored(exactness.key(target, setup, options), store)

@@ -71,16 +71,18 @@ def set_parameter(app: CommandContext, argument: str) -> None:
 def exact(app: CommandContext, value: str) -> None:
     """Say what exact decoding costs, or load the pair again with it or without."""
     session = loaded(app)
-    if value in ("anyway", "off"):
-        app.pair_loader.reload(exact=value == "anyway")
+    choices = {"anyway": True, "off": False, "default": None}
+    if value in choices:
+        app.pair_loader.reload(exact=choices[value])
     elif value in ("", "on"):  # what it costs is said before it is switched on
         known = session.exact or "its cost is measured next to usual settings only (/tune)"
         app.transcript.say(
             f"exact decoding: {known}",
-            "/set exact anyway loads the pair again with it, /set exact off without.",
+            "/set exact anyway loads the pair again with it, /set exact off without, /set exact"
+            " default with it where it costs next to nothing.",
         )
     else:
-        raise UsageError(f"exact cannot be “{value}”", "Say /set exact anyway, or off.")
+        raise UsageError(f"exact cannot be “{value}”", "Say /set exact anyway, off, or default.")
 
 
 def think(app: CommandContext, argument: str) -> None:
