@@ -151,20 +151,31 @@ def _wrapped(text: Content, first: Content, rest: Content, width: int) -> list[C
     return lay_out([Block(Paragraph(text), first, rest)], width)
 
 
-class Question(ConversationItem):
+class FoldedItem(ConversationItem):
+    """An item of which a part opens and folds together with the thoughts of answers.
+
+    Args:
+        opened: show that part from the beginning.
+    """
+
+    def __init__(self, place: MessageVersion | None, *, opened: bool) -> None:
+        super().__init__(place)
+        self._opened = opened
+
+    def show_thoughts(self, shown: bool) -> None:
+        """Open or fold that part."""
+        self._opened = shown
+        self.forget()
+
+
+class Question(FoldedItem):
     """A user's message as typed, except for folded files and long texts."""
 
     def __init__(
         self, text: str, place: MessageVersion | None = None, *, opened: bool = False
     ) -> None:
-        super().__init__(place)
+        super().__init__(place, opened=opened)
         self._said = text
-        self._opened = opened
-
-    def show_thoughts(self, shown: bool) -> None:
-        """Open or fold the attached files, as an answer's thoughts."""
-        self._opened = shown
-        self.forget()
 
     def _lay_out(self, width: int) -> Iterator[list[Content]]:
         bar = Content.styled("▌ ", "$primary")
@@ -179,7 +190,7 @@ class Question(ConversationItem):
             ]
 
 
-class ToolReturn(ConversationItem):
+class ToolReturn(FoldedItem):
     """A call of a tool and its result, folded to one line.
 
     Args:
@@ -187,17 +198,9 @@ class ToolReturn(ConversationItem):
         opened: show the result.
     """
 
-    def __init__(
-        self, result: Message, place: MessageVersion | None = None, *, opened: bool = False
-    ) -> None:
-        super().__init__(place)
+    def __init__(self, result: Message, place: MessageVersion | None, *, opened: bool) -> None:
+        super().__init__(place, opened=opened)
         self._result = result
-        self._opened = opened
-
-    def show_thoughts(self, shown: bool) -> None:
-        """Open or fold the result, as an answer's thoughts."""
-        self._opened = shown
-        self.forget()
 
     def _lay_out(self, width: int) -> Iterator[list[Content]]:
         more, text = self._result.more, self._result.content

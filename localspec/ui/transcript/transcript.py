@@ -35,6 +35,7 @@ from localspec.process.messages import SessionInfo
 from localspec.ui.transcript.items import (
     Answer,
     ConversationItem,
+    FoldedItem,
     Notice,
     Question,
     ToolReturn,
@@ -273,7 +274,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         """Open or fold thoughts and attached files everywhere, also in later messages."""
         self.thoughts_shown = shown
         for item in self.items:
-            if isinstance(item, Answer | Question | ToolReturn):
+            if isinstance(item, Answer | FoldedItem):
                 item.show_thoughts(shown)
         self._measure(0)
 
