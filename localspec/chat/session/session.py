@@ -232,7 +232,7 @@ class Session:
             LocalspecError: the text is empty; another turn is running; the template refuses the
                 conversation; `PromptTooLong` and whatever else the engine raises.
         """
-        return self._guard.tracked(self._ask(text, cancel))
+        return self._guard.turn(self._ask(text, cancel), cancel)
 
     def regenerate(self, cancel: Cancel) -> TurnEvents:
         """Answer the last question again, in place of the old answer.
@@ -240,7 +240,7 @@ class Session:
         The old answer stays if the new one fails or is stopped before its first token. Yields and
         raises as `turn` does; also a LocalspecError if there is no question.
         """
-        return self._guard.tracked(self._ask_again(cancel))
+        return self._guard.turn(self._ask_again(cancel), cancel)
 
     def offer(
         self, tools: Sequence[dict[str, Any]], instead: Sequence[dict[str, Any]]
@@ -271,7 +271,7 @@ class Session:
 
         Yields and raises as `turn` does.
         """
-        return self._guard.tracked(self._go_on(results, cancel))
+        return self._guard.turn(self._go_on(results, cancel), cancel)
 
     def compact(self, cancel: Cancel) -> TurnEvents:
         """Have the model summarise the conversation; the summary replaces it.
@@ -279,7 +279,7 @@ class Session:
         If this is stopped or fails, nothing changes. Yields and raises as `turn` does; also a
         LocalspecError if there is nothing to summarise.
         """
-        return self._guard.tracked(self._compact(cancel))
+        return self._guard.turn(self._compact(cancel), cancel)
 
     def complete(
         self,
@@ -311,7 +311,7 @@ class Session:
         allowed = None if drafters is None else frozenset(drafters)
         how = self._writer.how(settings, after, self._prompt.budget(settings, prefill))
         how = replace(how, top_logprobs=top_logprobs, drafters=allowed)
-        return self._guard.tracked(self._complete(prompt, settings, how, answer, cancel))
+        return self._guard.turn(self._complete(prompt, settings, how, answer, cancel), cancel)
 
     @property
     def written(self) -> GenerationRecord | None:
@@ -483,42 +483,38 @@ class Session:
     def _ask(self, text: str, cancel: Cancel) -> TurnEvents:
         if not text.strip():
             raise LocalspecError("the prompt is empty", "Write something to answer.")
-        with self._guard.exclusive(cancel):
-            yield from self._answer([*self.messages, Message(Role.USER, text)], cancel)
+        yield from self._answer([*self.messages, Message(Role.USER, text)], cancel)
 
     def _ask_again(self, cancel: Cancel) -> TurnEvents:
-        with self._guard.exclusive(cancel):
-            users = [i for i, m in enumerate(self.messages) if m.role is Role.USER]
-            if not users:
-                raise LocalspecError("there is no question to answer again", "Ask something first.")
-            yield from self._answer(self.messages[: users[-1] + 1], cancel)
+        users = [i for i, m in enumerate(self.messages) if m.role is Role.USER]
+        if not users:
+            raise LocalspecError("there is no question to answer again", "Ask something first.")
+        yield from self._answer(self.messages[: users[-1] + 1], cancel)
 
     def _go_on(self, results: Sequence[Message], cancel: Cancel) -> TurnEvents:
-        with self._guard.exclusive(cancel):
-            for share in _SHARES:
-                shortened = self._prompt.shortened(results, share)
-                try:
-                    yield from self._answer([*self.messages, *shortened], cancel)
-                except PromptTooLong:
-                    if share == _SHARES[-1]:
-                        raise
-                else:
-                    return
+        for share in _SHARES:
+            shortened = self._prompt.shortened(results, share)
+            try:
+                yield from self._answer([*self.messages, *shortened], cancel)
+            except PromptTooLong:
+                if share == _SHARES[-1]:
+                    raise
+            else:
+                return
 
     def _compact(self, cancel: Cancel) -> TurnEvents:
-        with self._guard.exclusive(cancel):
-            before = list(self.messages)
-            if not before:
-                raise LocalspecError("there is nothing to sum up", "Ask something first.")
-            try:
-                yield from self._answer([*before, Message(Role.USER, SUMMARISE)], cancel)
-            finally:
-                summary = self.messages[-1]
-                whole = summary.finish in (FinishReason.STOP, FinishReason.LENGTH)
-                self.messages[:] = before
-                if whole and summary.content.strip() and all(summary is not m for m in before):
-                    self.messages[:] = [Message(Role.USER, RECALL), summary]
-                    self._prompt.window.left_out = 0
+        before = list(self.messages)
+        if not before:
+            raise LocalspecError("there is nothing to sum up", "Ask something first.")
+        try:
+            yield from self._answer([*before, Message(Role.USER, SUMMARISE)], cancel)
+        finally:
+            summary = self.messages[-1]
+            whole = summary.finish in (FinishReason.STOP, FinishReason.LENGTH)
+            self.messages[:] = before
+            if whole and summary.content.strip() and all(summary is not m for m in before):
+                self.messages[:] = [Message(Role.USER, RECALL), summary]
+                self._prompt.window.left_out = 0
 
     def _complete(
         self,
@@ -528,14 +524,13 @@ class Session:
         answer: AnswerText,
         cancel: Cancel,
     ) -> TurnEvents:
-        with self._guard.exclusive(cancel):
-            self.settings = settings
-            stats = self._writer.begin(answer, settings.lenience)
-            try:
-                reason = yield from self._writer.write(list(prompt), how, answer, cancel)
-            except Cancelled:
-                reason = FinishReason.CANCELLED
-            yield TurnEnd(answer.text, reason, stats, answer.stopped_by)
+        self.settings = settings
+        stats = self._writer.begin(answer, settings.lenience)
+        try:
+            reason = yield from self._writer.write(list(prompt), how, answer, cancel)
+        except Cancelled:
+            reason = FinishReason.CANCELLED
+        yield TurnEnd(answer.text, reason, stats, answer.stopped_by)
 
     def _answer(self, asked: Sequence[Message], cancel: Cancel) -> TurnEvents:
         """Write the answer to `asked`; on success, the conversation is `asked` and the answer."""

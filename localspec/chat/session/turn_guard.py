@@ -26,10 +26,19 @@ class TurnGuard:
         """Whether a turn has the engine."""
         return self._running is not None
 
-    def tracked(self, turn: TurnEvents) -> TurnEvents:
-        """`turn`, which `closing` will end if it is never iterated to its end."""
-        self._turns.add(turn)
-        return turn
+    def turn(self, events: TurnEvents, cancel: Cancel) -> TurnEvents:
+        """`events`, which have the engine as long as they are iterated; `cancel` stops them.
+
+        If they are never iterated to their end, `closing` ends them. Raises as `exclusive`, once
+        the first event is asked for.
+        """
+        guarded = self._guarded(events, cancel)
+        self._turns.add(guarded)
+        return guarded
+
+    def _guarded(self, events: TurnEvents, cancel: Cancel) -> TurnEvents:
+        with self.exclusive(cancel):
+            yield from events
 
     @contextmanager
     def exclusive(self, cancel: Cancel) -> Iterator[None]:
