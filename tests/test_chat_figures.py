@@ -13,8 +13,8 @@ import pytest
 
 from localspec import machine
 from localspec.chat.figures.figures import Meter
+from localspec.chat.figures.time_left import TimeLeft
 from localspec.chat.session.drafting import Drafting
-from localspec.chat.session.time_left import TimeLeft
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma

@@ -17,7 +17,7 @@ from localspec.chat.events import (
     TurnEnd,
     TurnsLeftOut,
 )
-from localspec.chat.session.session import RECALL, SUMMARISE
+from localspec.chat.session.turns import RECALL, SUMMARISE
 from localspec.chat.settings import UNMEASURED_GAMMA, ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import DeviceMemory, FinishReason, GammaNote, GammaReason

@@ -10,18 +10,18 @@ from typing import Any
 
 from localspec import formats
 from localspec.chat.advice import SamplingAdvice
-from localspec.chat.conversation import Message, Role
+from localspec.chat.conversation import Message
 from localspec.chat.dialects import Dialect
-from localspec.chat.events import Noticed, TurnEnd, TurnEvents, TurnsLeftOut
+from localspec.chat.events import TurnEvents
 from localspec.chat.figures.figures import Figures
 from localspec.chat.prompt.renderer import TemplateRenderer
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.drafting import Drafting, Joined
 from localspec.chat.session.pair import LoadedPair
-from localspec.chat.session.repetition import Repetition
 from localspec.chat.session.turn_guard import TurnGuard
 from localspec.chat.session.turn_prompt import TurnPrompt
+from localspec.chat.session.turns import Turns
 from localspec.chat.session.writer import Writer
 from localspec.chat.settings import ChatSettings
 from localspec.chat.states.cached_prefixes import StoredPrefix
@@ -35,27 +35,14 @@ from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.find_parting import find_parting
 from localspec.engine.record.parting import Parting
 from localspec.engine.record.round_record import GenerationRecord
-from localspec.engine.record.stats import LOOKUP, FinishReason, MemoryUse
+from localspec.engine.record.stats import LOOKUP, MemoryUse
 from localspec.engine.record.trace import TraceWriter
 from localspec.engine.round.generate import Engine
-from localspec.engine.round.generate_settings import GenerateSettings
-from localspec.errors import Cancelled, LocalspecError, PromptTooLong
-
-SUMMARISE = (
-    "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
-    " decisions or open questions. Write the summary alone."
-)
-RECALL = "What have we talked about so far?"
-_SHARES = (
-    4,
-    8,
-    16,
-    32,
-)  # what part of the context the results of tools may take, if it must shrink
+from localspec.errors import LocalspecError
 
 
 class Session:
-    """Owns the engine, the messages and the settings, and runs one turn at a time.
+    """Owns the engine, the conversation and the settings, and runs one turn at a time.
 
     `turn` and `regenerate` belong to one thread; `figures`, `memory`, `speculation` and `close` may
     be used from any thread.
@@ -66,7 +53,6 @@ class Session:
         template: makes the target's prompts.
         messages: the conversation; change it only between turns.
         settings: change them only between turns.
-        trace: writes a trace of the following answers; None for no trace.
         folder: for copies of the caches; None for no copies on the disk.
     """
 
@@ -100,8 +86,6 @@ class Session:
             Cancelled: the flag of `renderer` was set meanwhile.
         """
         self._closing, self._resting, self._joining = closing, resting, joining
-        self.messages: list[Message] = []
-        self.trace: TraceWriter | None = None
         self.folder: Path | None = None
         self.pair = pair
         self.engine = engine
@@ -109,6 +93,8 @@ class Session:
         self._writer = Writer(pair, engine, self._drafting, auto.costs if auto else None)
         self.template = ChatTemplate(pair.target.model, renderer, pair.chat_template, dialects)
         self._prompt = TurnPrompt(pair.target, self.template)
+        self._turns = Turns(self.template, self._prompt, self._drafting, self._writer)
+        self.messages = self._turns.messages
         self._guard = TurnGuard()
 
     @property
@@ -204,6 +190,15 @@ class Session:
         self._drafting.settings = settings
 
     @property
+    def trace(self) -> TraceWriter | None:
+        """Writes a trace of the following answers; None for no trace."""
+        return self._turns.trace
+
+    @trace.setter
+    def trace(self, trace: TraceWriter | None) -> None:
+        self._turns.trace = trace
+
+    @property
     def speculation(self) -> bool:
         """Whether drafting is on. Setting it takes effect at the next round.
 
@@ -232,7 +227,7 @@ class Session:
             LocalspecError: the text is empty; another turn is running; the template refuses the
                 conversation; `PromptTooLong` and whatever else the engine raises.
         """
-        return self._guard.turn(self._ask(text, cancel), cancel)
+        return self._guard.turn(self._turns.ask(text, cancel), cancel)
 
     def regenerate(self, cancel: Cancel) -> TurnEvents:
         """Answer the last question again, in place of the old answer.
@@ -240,7 +235,7 @@ class Session:
         The old answer stays if the new one fails or is stopped before its first token. Yields and
         raises as `turn` does; also a LocalspecError if there is no question.
         """
-        return self._guard.turn(self._ask_again(cancel), cancel)
+        return self._guard.turn(self._turns.ask_again(cancel), cancel)
 
     def offer(
         self, tools: Sequence[dict[str, Any]], instead: Sequence[dict[str, Any]]
@@ -271,7 +266,7 @@ class Session:
 
         Yields and raises as `turn` does.
         """
-        return self._guard.turn(self._go_on(results, cancel), cancel)
+        return self._guard.turn(self._turns.go_on(results, cancel), cancel)
 
     def compact(self, cancel: Cancel) -> TurnEvents:
         """Have the model summarise the conversation; the summary replaces it.
@@ -279,7 +274,7 @@ class Session:
         If this is stopped or fails, nothing changes. Yields and raises as `turn` does; also a
         LocalspecError if there is nothing to summarise.
         """
-        return self._guard.turn(self._compact(cancel), cancel)
+        return self._guard.turn(self._turns.compact(cancel), cancel)
 
     def complete(
         self,
@@ -311,7 +306,7 @@ class Session:
         allowed = None if drafters is None else frozenset(drafters)
         how = self._writer.how(settings, after, self._prompt.budget(settings, prefill))
         how = replace(how, top_logprobs=top_logprobs, drafters=allowed)
-        return self._guard.turn(self._complete(prompt, settings, how, answer, cancel), cancel)
+        return self._guard.turn(self._turns.complete(prompt, settings, how, answer, cancel), cancel)
 
     @property
     def written(self) -> GenerationRecord | None:
@@ -479,99 +474,3 @@ class Session:
             self.template.close()
             self.engine.close()
             self.pair.close()
-
-    def _ask(self, text: str, cancel: Cancel) -> TurnEvents:
-        if not text.strip():
-            raise LocalspecError("the prompt is empty", "Write something to answer.")
-        yield from self._answer([*self.messages, Message(Role.USER, text)], cancel)
-
-    def _ask_again(self, cancel: Cancel) -> TurnEvents:
-        users = [i for i, m in enumerate(self.messages) if m.role is Role.USER]
-        if not users:
-            raise LocalspecError("there is no question to answer again", "Ask something first.")
-        yield from self._answer(self.messages[: users[-1] + 1], cancel)
-
-    def _go_on(self, results: Sequence[Message], cancel: Cancel) -> TurnEvents:
-        for share in _SHARES:
-            shortened = self._prompt.shortened(results, share)
-            try:
-                yield from self._answer([*self.messages, *shortened], cancel)
-            except PromptTooLong:
-                if share == _SHARES[-1]:
-                    raise
-            else:
-                return
-
-    def _compact(self, cancel: Cancel) -> TurnEvents:
-        before = list(self.messages)
-        if not before:
-            raise LocalspecError("there is nothing to sum up", "Ask something first.")
-        try:
-            yield from self._answer([*before, Message(Role.USER, SUMMARISE)], cancel)
-        finally:
-            summary = self.messages[-1]
-            whole = summary.finish in (FinishReason.STOP, FinishReason.LENGTH)
-            self.messages[:] = before
-            if whole and summary.content.strip() and all(summary is not m for m in before):
-                self.messages[:] = [Message(Role.USER, RECALL), summary]
-                self._prompt.window.left_out = 0
-
-    def _complete(
-        self,
-        prompt: Sequence[int],
-        settings: ChatSettings,
-        how: GenerateSettings,
-        answer: AnswerText,
-        cancel: Cancel,
-    ) -> TurnEvents:
-        self.settings = settings
-        stats = self._writer.begin(answer, settings.lenience)
-        try:
-            reason = yield from self._writer.write(list(prompt), how, answer, cancel)
-        except Cancelled:
-            reason = FinishReason.CANCELLED
-        yield TurnEnd(answer.text, reason, stats, answer.stopped_by)
-
-    def _answer(self, asked: Sequence[Message], cancel: Cancel) -> TurnEvents:
-        """Write the answer to `asked`; on success, the conversation is `asked` and the answer."""
-        settings = replace(self.settings)
-        left_out = self._prompt.window.left_out
-        known = len(self.template.notices)
-        try:
-            prompt = self._prompt.ids(asked, settings, cancel)
-        except Cancelled:
-            prompt = None
-        yield from map(Noticed, self.template.notices[known:])
-        if self._prompt.window.left_out > left_out:
-            yield TurnsLeftOut(self._prompt.window.left_out)
-        piece = self.template.piece
-        opened = self.dialect.prefill
-        stops = (*settings.stop, *self.template.stops)
-        cycle = Repetition() if settings.repeat_stop else None
-        drafters = tuple(self.pair.drafts)
-        answer = AnswerText(piece, stops, drafters, begins=opened, repetition=cycle)
-        stats = self._writer.begin(answer, settings.lenience)
-        before, self.messages[:] = list(self.messages), asked
-        reason: FinishReason | None = None
-        try:
-            if prompt is None:
-                raise Cancelled
-            calling, after = self._prompt.calling(settings, opened)
-            how = self._writer.how(calling, after, self._prompt.budget(settings, opened))
-            how = replace(how, trace=self.trace)
-            reason = yield from self._writer.write(prompt, how, answer, cancel)
-        except Cancelled:
-            reason = FinishReason.CANCELLED
-        except GeneratorExit:
-            reason = FinishReason.CANCELLED
-            raise
-        finally:
-            self._prompt.known_ids.answered(answer.tokens, piece, answer.written)
-            again = len(asked) <= len(before)
-            stopped = reason is FinishReason.CANCELLED
-            if not answer.text and (reason is None or (again and stopped)):
-                self.messages[:] = before
-            else:
-                message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
-                self.messages.append(message)
-        yield TurnEnd(answer.text, reason, stats)

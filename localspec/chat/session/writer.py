@@ -10,10 +10,10 @@ from time import perf_counter
 from localspec.chat.events import PromptProgress, TurnEvent
 from localspec.chat.figures.figures import Figures, Meter
 from localspec.chat.figures.slowness import SlownessCheck
+from localspec.chat.figures.time_left import TimeLeft
 from localspec.chat.session.answer import AnswerText, TextKind
 from localspec.chat.session.drafting import Drafting
 from localspec.chat.session.pair import LoadedPair
-from localspec.chat.session.time_left import TimeLeft
 from localspec.chat.settings import ChatSettings
 from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
@@ -39,6 +39,7 @@ class Writer:
         costs: measured costs of passes; None if not measured.
 
     Attributes:
+        pair: the loaded models.
         stored: restores the caches to a stored conversation; None if nothing is stored.
         past: the texts of other conversations for prompt lookup; None if lookup must not use them.
         counted: the meter and the text kind of the running or else the last answer.
@@ -49,7 +50,7 @@ class Writer:
     ) -> None:
         self.stored: StoredPrefix | None = None
         self.past: PastStore | None = None
-        self._pair = pair
+        self.pair = pair
         self._engine = engine
         self._drafting = drafting
         self._slow = SlownessCheck(pair.target, costs)
@@ -62,11 +63,11 @@ class Writer:
 
     def join(self, pair: LoadedPair, costs: Costs | None) -> None:
         """Take a pair whose draft models were loaded just now; between answers."""
-        self._pair, self._slow = pair, SlownessCheck(pair.target, costs)
+        self.pair, self._slow = pair, SlownessCheck(pair.target, costs)
 
     def begin(self, answer: AnswerText, lenience: float | None) -> GenerationStats:
         """Start to count a new answer under a rule of this lenience; returns its sums."""
-        meter = Meter(self._pair.target.n_ctx, lenience=lenience)
+        meter = Meter(self.pair.target.n_ctx, lenience=lenience)
         if self.counted[0].stats.generated_tokens:
             self._before = self.counted
         self.counted = meter, answer.kind
@@ -75,7 +76,7 @@ class Writer:
 
     def forget(self) -> None:
         """Reset all figures, because another conversation is open."""
-        self.counted = self._before = Meter(self._pair.target.n_ctx), TextKind()
+        self.counted = self._before = Meter(self.pair.target.n_ctx), TextKind()
         self._drafting.forget()
 
     @contextmanager
@@ -107,7 +108,7 @@ class Writer:
             begin, close, closing = thought
             constraint = Budgeted(
                 constraint or Anything(),
-                self._pair.target.model,
+                self.pair.target.model,
                 begin.encode(),
                 close.encode(),
                 settings.reasoning_budget,
@@ -135,8 +136,8 @@ class Writer:
             Cancelled: `cancel` was set.
         """
         meter, _ = self.counted
-        self._pair.hold_threads(how.repeatable)
-        loaded = self._pair.loaded
+        self.pair.hold_threads(how.repeatable)
+        loaded = self.pair.loaded
         exact = loaded.exact is not None and not loaded.exact_by_plan
         free = not (how.repeatable or how.trace is not None or exact)
         meter.prefilled((yield from self._read(prompt, cancel, follow_clock=free)))
@@ -180,8 +181,8 @@ class Writer:
             slow=self._slow.sentence(figures) if told else "",
             busy=self._slow.busy() if told else "",
             check=self._slow.check(figures.context_used) if told else None,
-            spare=self._pair.spare(),
-            flash_attn=self._pair.loaded.flash_attn,
+            spare=self.pair.spare(),
+            flash_attn=self.pair.loaded.flash_attn,
         )
 
     def _read(
@@ -211,5 +212,5 @@ class Writer:
             return None
         found = self._grammars.begin(grammar)
         for mark in reversed(after):
-            found = Awaited(mark.encode(), found, self._pair.target.model)
+            found = Awaited(mark.encode(), found, self.pair.target.model)
         return found

@@ -1,0 +1,155 @@
+"""The turns of a conversation: how each kind of them is answered and changes the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from localspec.chat.conversation import Message, Role
+from localspec.chat.events import Noticed, TurnEnd, TurnEvents, TurnsLeftOut
+from localspec.chat.prompt.template import ChatTemplate
+from localspec.chat.session.answer import AnswerText
+from localspec.chat.session.drafting import Drafting
+from localspec.chat.session.repetition import Repetition
+from localspec.chat.session.turn_prompt import TurnPrompt
+from localspec.chat.session.writer import Writer
+from localspec.chat.settings import ChatSettings
+from localspec.engine.cancel import Cancel
+from localspec.engine.record.stats import FinishReason
+from localspec.engine.record.trace import TraceWriter
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.errors import Cancelled, LocalspecError, PromptTooLong
+
+SUMMARISE = (
+    "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
+    " decisions or open questions. Write the summary alone."
+)
+RECALL = "What have we talked about so far?"
+# What part of the context the results of tools may take, if it must shrink.
+_SHARES = (4, 8, 16, 32)
+
+
+class Turns:
+    """Writes the answers of a conversation, and of prompts that are not part of it.
+
+    All methods are generators of turn events; of all of them, only one may be iterated at a time.
+
+    Args:
+        template: of the target.
+        prompt: makes the prompts with it.
+        drafting: has the settings in force.
+        writer: generates.
+
+    Attributes:
+        messages: the conversation.
+        trace: writes a trace of the following answers; None for no trace.
+    """
+
+    def __init__(
+        self, template: ChatTemplate, prompt: TurnPrompt, drafting: Drafting, writer: Writer
+    ) -> None:
+        self._template, self._prompt = template, prompt
+        self._drafting, self._writer = drafting, writer
+        self.messages: list[Message] = []
+        self.trace: TraceWriter | None = None
+
+    def ask(self, text: str, cancel: Cancel) -> TurnEvents:
+        """As `Session.turn`."""
+        if not text.strip():
+            raise LocalspecError("the prompt is empty", "Write something to answer.")
+        yield from self._answer([*self.messages, Message(Role.USER, text)], cancel)
+
+    def ask_again(self, cancel: Cancel) -> TurnEvents:
+        """As `Session.regenerate`."""
+        users = [i for i, m in enumerate(self.messages) if m.role is Role.USER]
+        if not users:
+            raise LocalspecError("there is no question to answer again", "Ask something first.")
+        yield from self._answer(self.messages[: users[-1] + 1], cancel)
+
+    def go_on(self, results: Sequence[Message], cancel: Cancel) -> TurnEvents:
+        """As `Session.go_on`."""
+        for share in _SHARES:
+            shortened = self._prompt.shortened(results, share)
+            try:
+                yield from self._answer([*self.messages, *shortened], cancel)
+            except PromptTooLong:
+                if share == _SHARES[-1]:
+                    raise
+            else:
+                return
+
+    def compact(self, cancel: Cancel) -> TurnEvents:
+        """As `Session.compact`."""
+        before = list(self.messages)
+        if not before:
+            raise LocalspecError("there is nothing to sum up", "Ask something first.")
+        try:
+            yield from self._answer([*before, Message(Role.USER, SUMMARISE)], cancel)
+        finally:
+            summary = self.messages[-1]
+            whole = summary.finish in (FinishReason.STOP, FinishReason.LENGTH)
+            self.messages[:] = before
+            if whole and summary.content.strip() and all(summary is not m for m in before):
+                self.messages[:] = [Message(Role.USER, RECALL), summary]
+                self._prompt.window.left_out = 0
+
+    def complete(
+        self,
+        prompt: Sequence[int],
+        settings: ChatSettings,
+        how: GenerateSettings,
+        answer: AnswerText,
+        cancel: Cancel,
+    ) -> TurnEvents:
+        """As `Session.complete`; `how` follows from its other arguments."""
+        self._drafting.settings = settings
+        stats = self._writer.begin(answer, settings.lenience)
+        try:
+            reason = yield from self._writer.write(list(prompt), how, answer, cancel)
+        except Cancelled:
+            reason = FinishReason.CANCELLED
+        yield TurnEnd(answer.text, reason, stats, answer.stopped_by)
+
+    def _answer(self, asked: Sequence[Message], cancel: Cancel) -> TurnEvents:
+        """Write the answer to `asked`; on success, the conversation is `asked` and the answer."""
+        settings = replace(self._drafting.settings)
+        left_out = self._prompt.window.left_out
+        known = len(self._template.notices)
+        try:
+            prompt = self._prompt.ids(asked, settings, cancel)
+        except Cancelled:
+            prompt = None
+        yield from map(Noticed, self._template.notices[known:])
+        if self._prompt.window.left_out > left_out:
+            yield TurnsLeftOut(self._prompt.window.left_out)
+        piece = self._template.piece
+        opened = self._prompt.dialect(settings).prefill
+        stops = (*settings.stop, *self._template.stops)
+        cycle = Repetition() if settings.repeat_stop else None
+        drafters = tuple(self._writer.pair.drafts)
+        answer = AnswerText(piece, stops, drafters, begins=opened, repetition=cycle)
+        stats = self._writer.begin(answer, settings.lenience)
+        before, self.messages[:] = list(self.messages), asked
+        reason: FinishReason | None = None
+        try:
+            if prompt is None:
+                raise Cancelled
+            calling, after = self._prompt.calling(settings, opened)
+            how = self._writer.how(calling, after, self._prompt.budget(settings, opened))
+            how = replace(how, trace=self.trace)
+            reason = yield from self._writer.write(prompt, how, answer, cancel)
+        except Cancelled:
+            reason = FinishReason.CANCELLED
+        except GeneratorExit:
+            reason = FinishReason.CANCELLED
+            raise
+        finally:
+            self._prompt.known_ids.answered(answer.tokens, piece, answer.written)
+            again = len(asked) <= len(before)
+            stopped = reason is FinishReason.CANCELLED
+            if not answer.text and (reason is None or (again and stopped)):
+                self.messages[:] = before
+            else:
+                message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
+                self.messages.append(message)
+        yield TurnEnd(answer.text, reason, stats)
