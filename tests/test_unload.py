@@ -105,6 +105,29 @@ async def test_models_are_unloaded_and_a_message_loads_them_again() -> None:
     assert app.engine.join(10)
 
 
+async def test_the_models_come_back_in_the_stored_conversation(tmp_path: Path) -> None:
+    loads: list[ScriptedSession] = []
+
+    def load(*_: Any) -> ScriptedSession:
+        loads.append(ScriptedSession())
+        return loads[-1]
+
+    app = ChatApp(inline(load), archive=tmp_path / "conversations.db")
+    async with app.run_test(size=(100, 30)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(chat.ready, "loading")
+        await chat.send("Hello!")
+        await chat.until(lambda: len(answers(chat)) == 1 and chat.ready())
+        await chat.send("/unload")
+        await chat.until(lambda: app.turns.phase is EnginePhase.ASLEEP, "the unloading")
+        await chat.press("f5")  # unlike a question it names no conversation
+        await chat.until(lambda: "‹ 2/2 ›" in chat.transcript() and chat.ready(), "the answer")
+        assert loads[1].entered == [app.library.record.stored_as] == loads[0].entered
+    app.engine.shut_down()
+    assert app.engine.join(10)
+    app.library.shut_down()
+
+
 async def test_without_a_sign_of_the_user_the_memory_is_given_back() -> None:
     session = ScriptedSession()
     app = ChatApp(inline(lambda *_: session), appearance=Appearance(idle_s=0.01))
@@ -115,8 +138,12 @@ async def test_without_a_sign_of_the_user_the_memory_is_given_back() -> None:
     assert app.engine.join(10)
 
 
-async def talked(folder: Path, *, unload: bool) -> tuple[list[str], int, int]:
-    """The answers of two turns, and what the second found in the caches and read."""
+async def talked(folder: Path, *, unload: bool, again: bool) -> tuple[list[str], int, int]:
+    """Ask twice, or once and answer `again`.
+
+    Returns:
+        The answers, and what the second found in the caches and read.
+    """
     engine = EngineClient(TOY)
     app = ChatApp(engine, archive=folder / "conversations.db")
     async with app.run_test(size=(100, 40)) as pilot:
@@ -128,8 +155,12 @@ async def talked(folder: Path, *, unload: bool) -> tuple[list[str], int, int]:
             await chat.send("/unload")
             await chat.until(lambda: app.turns.phase is EnginePhase.ASLEEP, "the unloading")
             assert engine.info is None
-        await chat.send("And then?")
-        await chat.until(lambda: len(answers(chat)) == 2 and chat.ready())
+        if again:
+            await chat.press("f5")
+            await chat.until(lambda: "‹ 2/2 ›" in chat.transcript() and chat.ready())
+        else:
+            await chat.send("And then?")
+            await chat.until(lambda: len(answers(chat)) == 2 and chat.ready())
         end = app.turns.stream.end
         assert end is not None
         found = answers(chat), end.stats.prefill_cached, end.stats.prefill_decoded
@@ -140,9 +171,12 @@ async def talked(folder: Path, *, unload: bool) -> tuple[list[str], int, int]:
 
 
 @pytest.mark.slow
-async def test_a_stored_conversation_goes_on_without_being_read_again(tmp_path: Path) -> None:
-    expected = await talked(tmp_path / "one", unload=False)
-    found = await talked(tmp_path / "two", unload=True)
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_stored_conversation_goes_on_without_being_read_again(
+    tmp_path: Path, *, again: bool
+) -> None:
+    expected = await talked(tmp_path / "one", unload=False, again=again)
+    found = await talked(tmp_path / "two", unload=True, again=again)
     assert found == expected
     assert found[1] > 60
     assert found[2] < 20

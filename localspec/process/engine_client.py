@@ -46,7 +46,8 @@ def connect() -> Transport:
 class EngineClient:
     """An engine and one conversation with it, for one thread; no method blocks but `join`.
 
-    Loading begins when the client is made. Events arrive in another thread, which has to pass them
+    Loading begins when the client is made. Methods that load again take the conversation's messages
+    and the id under which it is stored, so that it goes on from its stored caches. Events arrive in another thread, which has to pass them
     to the thread that uses the client; that thread calls `settle`.
 
     Args:
@@ -94,27 +95,32 @@ class EngineClient:
 
     # Loading
 
-    def load(self, name: str, messages: Sequence[Message]) -> None:
+    def load(self, name: str, messages: Sequence[Message], stored_as: str = "") -> None:
         """Load the pair `name` instead of the present one; the conversation goes on.
 
         What was named for the first pair alone does not count: its draft, template and adapters.
         """
         request = replace(self._first, pair=name, draft=None, lora=(), chat_template=None)
-        self._begin_loading(request, messages)
+        self._begin_loading(request, messages, stored_as)
 
     def load_first(self, messages: Sequence[Message]) -> None:
         """Load the pair that was loaded first instead of the present one."""
         pair, draft = self._first_pair or (self._first.pair, self._first.draft)
         self._begin_loading(replace(self._first, pair=pair, draft=draft), messages)
 
-    def reload(self, messages: Sequence[Message], **changes: Any) -> None:
+    def reload(self, messages: Sequence[Message], stored_as: str = "", **changes: Any) -> None:
         """Load the present pair again with `changes` to its request; the conversation goes on."""
-        self._begin_loading(replace(self._present(), **changes), messages)
+        self._begin_loading(replace(self._present(), **changes), messages, stored_as)
 
-    def perform(self, make: Callable[[LoadRequest], Struct], messages: Sequence[Message]) -> None:
+    def perform(
+        self,
+        make: Callable[[LoadRequest], Struct],
+        messages: Sequence[Message],
+        stored_as: str = "",
+    ) -> None:
         """Free the models, run the job that `make` builds of the request, then load them again."""
         request = self._present()
-        self._begin_loading(request, messages, msgpack.encode(make(request)))
+        self._begin_loading(request, messages, stored_as, msgpack.encode(make(request)))
 
     def _present(self) -> LoadRequest:
         """The present request, with the pair's name: without, it means the pair used last."""
@@ -124,7 +130,11 @@ class EngineClient:
         return replace(self._loaded, pair=pair, draft=draft)
 
     def _begin_loading(
-        self, request: LoadRequest, messages: Sequence[Message], job: bytes | None = None
+        self,
+        request: LoadRequest,
+        messages: Sequence[Message],
+        stored_as: str = "",
+        job: bytes | None = None,
     ) -> None:
         if not self.alive:
             self._transport.join(0)
@@ -133,16 +143,16 @@ class EngineClient:
                 self._transport.listen(self._hear)
             self.alive = True
         self.info, self.wanted = None, request
-        self._load = self._send(m.Load(request, self._kept(messages), job))
+        self._load = self._send(m.Load(request, self._kept(messages, stored_as), job))
 
-    def _kept(self, messages: Sequence[Message]) -> m.CarriedConversation | None:
+    def _kept(self, messages: Sequence[Message], stored_as: str) -> m.CarriedConversation | None:
         latest = self.latest
         if latest is None:
             return None
         # Without a draft there was nothing to switch off, nor before it was loaded.
         nothing = latest.draft_name is None or bool(latest.speculation_note)
         speculation = latest.speculation or nothing
-        return m.CarriedConversation(tuple(messages), latest.settings, speculation)
+        return m.CarriedConversation(tuple(messages), latest.settings, speculation, stored_as)
 
     def unload(self) -> Callable[[float], bool]:
         """End the engine, which gives its memory back; `reload` starts another.

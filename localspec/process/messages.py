@@ -141,11 +141,16 @@ class SessionInfo(Struct, frozen=True):
 
 
 class CarriedConversation(Struct, frozen=True):
-    """What a conversation keeps when models are loaded in the middle of it."""
+    """What a conversation keeps when models are loaded in the middle of it.
+
+    Attributes:
+        stored_as: the id under which it is stored; empty for none.
+    """
 
     messages: tuple[Message, ...]
     settings: ChatSettings
     speculation: bool
+    stored_as: str = ""
 
 
 # Requests

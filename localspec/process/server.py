@@ -322,7 +322,8 @@ class EngineServer:
         )
         self._loaded, self._undrafted = request, False
         if kept is not None:
-            _open(session, kept.messages, session.advice.settled(kept.settings), "")
+            settings = session.advice.settled(kept.settings)
+            _open(session, kept.messages, settings, kept.stored_as)
             if not kept.speculation:
                 session.speculation = False
         self._tell_status(tell)

@@ -106,7 +106,8 @@ class PairLoader:
             self.turns.status.flash(f"{one_line(name, 40)} is in use")
         elif self.turns.close_for_loading():
             self._freed = False
-            self.turns.engine.load(name, self.turns.record.messages())
+            record = self.turns.record
+            self.turns.engine.load(name, record.messages(), record.stored_as)
 
     def reload(self, then: Callable[[], None] | None = None, **changes: Any) -> None:
         """Load the pair again; the conversation goes on with `then`.
@@ -117,7 +118,8 @@ class PairLoader:
         """
         if self.turns.close_for_loading():
             self._freed, self._then = False, then
-            self.turns.engine.reload(self.turns.record.messages(), **changes)
+            record = self.turns.record
+            self.turns.engine.reload(record.messages(), record.stored_as, **changes)
 
     def unload(self) -> None:
         """End the engine, which gives the memory back; Enter loads the pair again.
@@ -140,7 +142,8 @@ class PairLoader:
         """Run a job while the pair is unloaded, and load the pair again."""
         if self.turns.close_for_loading():
             self._freed = True
-            self.turns.engine.perform(make, self.turns.record.messages())
+            record = self.turns.record
+            self.turns.engine.perform(make, record.messages(), record.stored_as)
 
     def tell(self, text: str, remedy: str = "", *, error: bool = False) -> None:
         """Show a message from elsewhere, now or after a load, which redraws everything."""
