@@ -23,6 +23,7 @@ from localspec.chat.states.state_files import StateFiles, forget
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context
 from localspec.engine.record.stats import GenerationStats
+from localspec.loading import draft_models
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.measured_costs import made_by
@@ -92,6 +93,67 @@ def test_it_goes_on_without_reading(tmp_path: Path, target: str, draft: str) -> 
     assert found.draft_prefill <= expected.draft_prefill + 1
     assert found.accepted_tokens == expected.accepted_tokens
     assert second.messages[-1].content == text
+    second.close()
+
+
+def late(folder: Path) -> Session:
+    """A session whose draft model is not loaded yet."""
+    request = LoadRequest(
+        pair=str(toy.TARGET), draft=str(toy.DRAFT), ctx_size=512, threads=1, gamma=2, temp=0.0,
+        n_predict=24,
+    )  # fmt: skip
+    session = load_session(request, progress=lambda *_: None, cancel=Cancel(), may_wait=True)
+    session.keep_in(folder, made_by(session.pair))
+    assert session.awaits_drafts
+    return session
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("joins_first", [True, False])
+def test_a_draft_model_that_was_loaded_late_does_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, joins_first: bool
+) -> None:
+    monkeypatch.setattr(draft_models, "_AT_ONCE", 0)
+    first = late(tmp_path)
+    first.load_drafts(Cancel())
+    first.enter("c1")
+    answered(first, STORY)
+    said = list(first.messages)
+    first.close()
+    second = late(tmp_path)
+    second.enter("c1")
+    second.open(said)
+    if joins_first:
+        second.load_drafts(Cancel())
+    found = answered(second, "And then?")
+    assert found.prefill_cached > 60
+    if not joins_first:
+        assert found.draft_prefill == 0
+        second.load_drafts(Cancel())
+        found = answered(second, "And then?")
+    assert 0 < found.draft_prefill < found.prefill_cached + found.prefill_decoded - 60
+    second.close()
+
+
+@pytest.mark.slow
+def test_the_target_goes_on_without_a_draft_model_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft_models, "_AT_ONCE", 0)
+    first = late(tmp_path)
+    first.load_drafts(Cancel())
+    first.enter("c1")
+    answered(first, STORY)
+    said = list(first.messages)
+    monkeypatch.setattr(state_files, "_LARGEST", first.pair.target.state().nbytes)
+    first.close()  # there is room for the target's cache alone
+    second = late(tmp_path)
+    second.enter("c1")
+    second.open(said)
+    second.load_drafts(Cancel())
+    found = answered(second, "And then?")
+    assert found.prefill_cached > 60
+    assert found.draft_prefill > found.prefill_cached
     second.close()
 
 

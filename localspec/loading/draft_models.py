@@ -21,7 +21,7 @@ from localspec.engine.record.stats import CROSS_VOCABULARY
 from localspec.errors import Cancelled, in_words
 from localspec.loading.measurements import draft_worth
 from localspec.loading.measurements.expected_speed import BEHIND, note
-from localspec.loading.measurements.measured_costs import MeasuredPair, measured
+from localspec.loading.measurements.measured_costs import MeasuredPair, made_by, measured
 from localspec.loading.model_loader import ModelLoader, cannot_go_back
 from localspec.loading.planning import CheckedDraft
 from localspec.pairs.memory.model_facts import facts
@@ -134,7 +134,8 @@ class DraftModels:
                 self._take(self.pair.without((), why))
             else:
                 undo.pop_all()
-        return self._all
+        models = [self.pair.drafts[name] for name in self.pair.models]
+        return self._all._replace(made_by=made_by(self.pair, models) if models else "")
 
     def keep(self) -> None:
         """Store what rounds have shown about costs."""

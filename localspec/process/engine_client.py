@@ -47,8 +47,9 @@ class EngineClient:
     """An engine and one conversation with it, for one thread; no method blocks but `join`.
 
     Loading begins when the client is made. Methods that load again take the conversation's messages
-    and the id under which it is stored, so that it goes on from its stored caches. Events arrive in another thread, which has to pass them
-    to the thread that uses the client; that thread calls `settle`.
+    and the id under which it is stored, so that it goes on from its stored caches. Events arrive in
+    another thread, which has to pass them to the thread that uses the client; that thread calls
+    `settle`.
 
     Args:
         request: what to load first.

@@ -22,11 +22,14 @@ class Joined(NamedTuple):
         pair: the models.
         drafters: made of them.
         auto: the policy for gamma ``auto``; None for a fixed length.
+        made_by: describes models that were loaded after the target; their caches are stored under
+            it. Empty if there are none.
     """
 
     pair: LoadedPair
     drafters: Sequence[Drafter]
     auto: AutoGamma | None
+    made_by: str = ""
 
 
 class Drafting:

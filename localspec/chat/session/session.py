@@ -449,11 +449,11 @@ class Session:
         """
         with self._guard.if_free() as free:
             if free and self._joining is not None:
-                self.pair, drafters, auto = self._joining(cancel)
+                self.pair, drafters, auto, made_by = self._joining(cancel)
                 self._joining = None
                 self.engine.join(drafters)
                 self._drafting.join(auto, able=self.engine.drafts)
-                self._writer.join(self.pair, auto.costs if auto else None)
+                self._writer.join(self.pair, auto.costs if auto else None, made_by)
 
     def rest(self, cancel: Cancel) -> None:
         """Use idle time for the measurements that loading had no time for.

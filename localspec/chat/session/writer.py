@@ -61,9 +61,19 @@ class Writer:
         self._before: tuple[Meter, TextKind]
         self.forget()
 
-    def join(self, pair: LoadedPair, costs: Costs | None) -> None:
-        """Take a pair whose draft models were loaded just now; between answers."""
+    def join(self, pair: LoadedPair, costs: Costs | None, made_by: str) -> None:
+        """Take a pair whose draft models were loaded just now; between answers.
+
+        Args:
+            pair: with these models.
+            costs: measured costs of passes; None if not measured.
+            made_by: as in `Joined`.
+        """
+        before = self.pair.drafts.values()
+        later = [each for each in pair.drafts.values() if each not in before]
         self.pair, self._slow = pair, SlownessCheck(pair.target, costs)
+        if self.stored is not None:
+            self.stored.join(later, made_by)
 
     def begin(self, answer: AnswerText, lenience: float | None) -> GenerationStats:
         """Start to count a new answer under a rule of this lenience; returns its sums."""

@@ -134,15 +134,18 @@ class StoredPrefix:
     the end.
 
     Args:
-        contexts: the target's, then those of the draft models.
+        contexts: the target's, then those of the draft models that are loaded with it.
         states: the files.
     """
 
     def __init__(self, contexts: Sequence[Context], states: StateFiles) -> None:
         self._contexts = tuple(contexts)
         self._states = states
+        self._later: tuple[Context, ...] = ()
+        self._joined = ""  # describes the models of `_later`
         self._conversation = ""
         self._found: StateHeader | None = None
+        self._restored: StateHeader | None = None
         self._held = False  # whether the caches belong to the conversation
 
     def enter(self, conversation: str, known: KnownIds) -> None:
@@ -155,10 +158,8 @@ class StoredPrefix:
         if conversation == self._conversation:
             return
         if self._held and self._conversation and len(self._contexts[0].tokens) >= _LEAST:
-            tokens = [context.tokens for context in self._contexts]
-            states = [context.state() for context in self._contexts]
-            self._states.save(self._conversation, known.packed(), tokens, states)
-        self._conversation, self._held = conversation, False
+            self._save(known.packed())
+        self._conversation, self._held, self._restored = conversation, False, None
         self._found = self._states.find(conversation) if conversation else None
         if self._found is not None:
             known.unpack(self._found.known)
@@ -167,16 +168,46 @@ class StoredPrefix:
         """Prepare the caches for a prompt of the conversation."""
         found, self._found, self._held = self._found, None, True
         target = self._contexts[0]
-        if found is None or len(found.tokens) != len(self._contexts):
+        if found is None or len(found.tokens) < len(self._contexts):
             return
         further = _reach(target, found.tokens[0], prompt)
         if further < common_prefix(target.tokens, prompt) + _WORTH:
             return
         states = self._states.states(self._conversation, found)
-        for context, tokens, state in zip(self._contexts, found.tokens, states, strict=False):
+        same = found.joined == self._joined
+        contexts = (*self._contexts, *(self._later if same else ()))
+        for context, tokens, state in zip(contexts, found.tokens, states, strict=False):
             context.restore(tokens, state)
-        if not states:
+        if states:
+            self._restored = found
+        else:
             self._states.put_aside(self._conversation)
+
+    def join(self, later: Sequence[Context], made_by: str) -> None:
+        """Include the caches of draft models that were loaded after the target.
+
+        If the target's cache was restored without them, they are restored now.
+
+        Args:
+            later: the contexts of these models, just loaded.
+            made_by: describes the models and how they run.
+        """
+        self._later, self._joined = tuple(later), made_by if later else ""
+        found, first = self._restored, len(self._contexts)
+        if later and found is not None and found.joined == made_by:
+            states = self._states.states(self._conversation, found)
+            stored = zip(self._later, found.tokens[first:], states[first:], strict=False)
+            for context, tokens, state in stored:
+                context.restore(tokens, state)
+
+    def _save(self, known: bytes) -> None:
+        """Write all caches; without those of later models if these leave too little room."""
+        ways = [((*self._contexts, *self._later), self._joined), (self._contexts, "")]
+        for contexts, joined in ways if self._later else ways[1:]:
+            tokens = [context.tokens for context in contexts]
+            states = [context.state() for context in contexts]
+            if self._states.save(self._conversation, known, tokens, states, joined):
+                return
 
 
 def _reach(target: Context, tokens: Sequence[int], prompt: Sequence[int]) -> int:

@@ -44,6 +44,8 @@ class StateHeader(Struct, frozen=True):
         tokens: the ids in each cache, the target's first.
         sizes: bytes of each cache's state.
         digest: SHA-256 of all states.
+        joined: describes draft models that were loaded later, whose caches come last; empty if
+            there are none.
     """
 
     made_by: str
@@ -51,6 +53,7 @@ class StateHeader(Struct, frozen=True):
     tokens: list[list[int]]
     sizes: list[int]
     digest: bytes
+    joined: str = ""
 
 
 class StateFiles:
@@ -71,24 +74,28 @@ class StateFiles:
         known: bytes,
         tokens: Sequence[Sequence[int]],
         states: Sequence[NDArray[np.uint8]],
-    ) -> None:
+        joined: str = "",
+    ) -> bool:
         """Write the caches of a conversation; the least recently used files make room.
-
-        Nothing is written if there is no room or the folder is not writable.
 
         Args:
             name: the conversation's id.
             known: as in `StateHeader`.
             tokens: as in `StateHeader`.
             states: one per cache, the target's first.
+            joined: as in `StateHeader`.
+
+        Returns:
+            False if there is no room, or the folder is not writable; nothing is written then.
         """
         sizes = [len(state) for state in states]
         if not all(sizes) or sum(sizes) > _LARGEST:
-            return
+            return False
         digest = hashlib.sha256()
         for state in states:
             digest.update(state.data)
-        header = StateHeader(self._made_by, known, [*map(list, tokens)], sizes, digest.digest())
+        ids = [list(each) for each in tokens]
+        header = StateHeader(self._made_by, known, ids, sizes, digest.digest(), joined)
         packed = msgspec.msgpack.encode(header)
         with suppress(OSError):
             private.make_folder(self._folder)
@@ -98,6 +105,8 @@ class StateFiles:
                 file.write(hashlib.sha256(packed).digest() + packed)
                 for state in states:
                     file.write(state.data)
+            return True
+        return False
 
     def find(self, name: str) -> StateHeader | None:
         """Read the header of a conversation's file; None if there is no usable file."""
@@ -223,7 +232,8 @@ def _made_by(path: Path) -> str:
     """Read the description of a file's models; empty if the file has no readable header."""
     try:
         with path.open("rb") as file:
-            return _read_header(file).made_by
+            header = _read_header(file)
+            return header.made_by + header.joined
     except (OSError, ValueError):
         return ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -289,11 +289,16 @@ def _quarters(split: Mapping[str, int]) -> list[int]:
     return [n and max(1, round(4 * n / whole)) for n in split.values()]
 
 
-def made_by(pair: LoadedPair) -> str:
-    """The key of a pair's stored caches: the files of its models, adapters, how they run."""
+def made_by(pair: LoadedPair, models: Iterable[Context] | None = None) -> str:
+    """The key of stored caches: the files of the models, adapters, how they run.
+
+    Args:
+        pair: the models.
+        models: those whose caches are meant; None for all.
+    """
     known = [
         identity_of(context, pair.loaded, draft=context is not pair.target)
         | {"changed": context.model.path.stat().st_mtime_ns, "n_ctx": context.n_ctx}
-        for context in (pair.target, *pair.drafts.values())
+        for context in models or (pair.target, *pair.drafts.values())
     ]
     return json.dumps(known, sort_keys=True)
