@@ -263,6 +263,21 @@ def test_a_header_that_tells_of_more_than_there_is_is_put_aside(tmp_path: Path) 
     assert [one.suffix for one in tmp_path.iterdir()] == [".damaged"]
 
 
+def test_what_is_stored_in_pieces_is_told_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_files, "_PIECE", 150)
+    store, shares = StateFiles(tmp_path, "one"), list[float]()
+    assert store.save("c1", b"", TOKENS, BYTES, progress=shares.append)
+    assert len(shares) == 6  # three pieces, which are hashed and then written
+    assert shares == sorted(shares)
+    assert shares[3] == 0.5
+    header = store.find("c1")
+    assert header is not None
+    found = store.states("c1", header)
+    assert all(np.array_equal(*both) for both in zip(found, BYTES, strict=True))
+
+
 def test_a_deleted_conversation_has_no_state(tmp_path: Path) -> None:
     store = StateFiles(tmp_path / "states", "one")
     for name in ("c1", "c2", "../c3", "*", ""):

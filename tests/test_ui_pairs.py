@@ -99,7 +99,7 @@ class _Logged(ScriptedSession):
         super().__init__(**script)
         self.log = log
 
-    def close(self) -> None:
+    def close(self, progress: Any = None) -> None:
         super().close()
         self.log.append(f"free {self.pair_name}")
 

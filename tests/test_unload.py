@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
+from localspec.loading.load_request import LoadRequest
+from localspec.process import messages as m
 from localspec.process.engine_client import EngineClient
+from localspec.process.server import EngineServer, Loader
+from localspec.process.transport import EngineProcess
 from localspec.ui.chat_app import Appearance, ChatApp
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.idle_watch import IdleWatch
@@ -136,6 +143,82 @@ async def test_without_a_sign_of_the_user_the_memory_is_given_back() -> None:
         await chat.until(lambda: app.turns.phase is EnginePhase.ASLEEP, "the unloading")
         assert session.closed
     assert app.engine.join(10)
+
+
+class Storing(ScriptedSession):
+    """Stores its caches in two steps, and says when each begins; the test says when it ends."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.begun, self.goes_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def close(self, progress: Callable[[float], None] = lambda _share: None) -> None:
+        for share in (0.0, 0.5):
+            progress(share)
+            self.begun.release()
+            self.goes_on.acquire()
+        super().close()
+
+
+def test_the_end_is_waited_for_while_caches_are_being_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, events, waits = Storing(), queue.SimpleQueue[m.Event](), 0
+    server = EngineServer(lambda: Loader(lambda *_: session, print, lambda *_: b""))
+    server.listen(lambda envelope: events.put(envelope.body))
+    server.send(m.Envelope(1, 0, m.Load(LoadRequest())))
+    while not isinstance(events.get(timeout=60), m.Loaded):
+        pass
+    server.shut_down()
+    ended = server._thread.join
+
+    def wait(_seconds: float) -> None:
+        """Return before the thread ends, as if the seconds had passed, in each of two steps."""
+        nonlocal waits
+        waits += 1
+        if waits > 1:
+            session.goes_on.release()
+        if waits > 2:
+            ended(60)
+        else:
+            assert session.begun.acquire(timeout=60)
+
+    monkeypatch.setattr(server._thread, "join", wait)
+    assert server.join(5)
+    assert (waits, session.closed) == (3, True)
+    assert [events.get_nowait() for _ in "12"][-1] == m.Loading("Storing the conversation", 0.5)
+
+
+def test_a_process_that_stores_caches_is_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = msgspec.msgpack.encode(m.Envelope(1, 0, m.Loading("Storing the conversation", 0.5)))
+    frame = (len(data).to_bytes(4, "little") + data).hex()
+    script = f"""
+import pathlib, sys, time
+for step in "01":
+    while not pathlib.Path({str(tmp_path)!r}, step).exists():
+        time.sleep(0.01)
+    sys.stdout.buffer.write(bytes.fromhex({frame!r}))
+    sys.stdout.buffer.flush()
+"""
+    child, heard = EngineProcess(("-c", script)), queue.SimpleQueue[m.Envelope[m.Event]]()
+    child.listen(heard.put)
+    child.shut_down()
+    ended, steps = child._process.wait, iter("01")
+
+    def wait(timeout: float | None = None) -> int:
+        """Let the next step begin, and say that the time is over then."""
+        step = next(steps, "") if timeout is not None else ""
+        if not step:
+            return ended(60)
+        (tmp_path / step).touch()
+        assert heard.get(timeout=60).body == m.Loading("Storing the conversation", 0.5)
+        raise subprocess.TimeoutExpired("engine", timeout or 0)
+
+    monkeypatch.setattr(child._process, "wait", wait)
+    assert child.join(5)
+    assert child._process.returncode == 0
 
 
 async def talked(folder: Path, *, unload: bool, again: bool) -> tuple[list[str], int, int]:

@@ -14,7 +14,9 @@ from localspec.process.messages import Channel, Envelope, Request
 from localspec.process.server import EngineServer, loader
 from localspec.signals import ENDING
 
-_GRACE_S = 5.0  # for a running decode or load to stop; then the process ends anyway
+# For a running decode or load to stop, and for each step of storing caches; then the process ends
+# anyway.
+_GRACE_S = 5.0
 _OOM_SCORE = Path("/proc/self/oom_score_adj")  # Linux only: from -1000 (never killed) to 1000
 _MORE_DISPENSABLE = 300
 

@@ -159,7 +159,8 @@ class EngineClient:
         """End the engine, which gives its memory back; `reload` starts another.
 
         Returns:
-            A function that waits a number of seconds for the end, and then enforces it.
+            A function that waits for the end, and enforces it a number of seconds after the last
+            sign that caches are being stored.
         """
         ending = self._transport
         ending.shut_down()

@@ -296,7 +296,7 @@ Request: TypeAlias = (
 
 
 class Loading(Struct, frozen=True, tag=True):
-    """A step of loading; `share` goes from 0 to 1, None if it is not known."""
+    """A step of loading, or of storing what is freed; `share` is None if it is not known."""
 
     step: str
     share: float | None

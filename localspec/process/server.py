@@ -92,6 +92,7 @@ class EngineServer:
         self._received = 0  # number of the latest request
         self._done = 0  # number of the latest request that is over
         self._closing = threading.Event()
+        self._storing = threading.Event()  # a sign that caches are being stored
         self._in_use = threading.Lock()  # held by threads that read the session's figures
         # A daemon: a load that cannot be interrupted must not keep the program from ending.
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -139,9 +140,16 @@ class EngineServer:
         self._resting.set()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds for the thread to end; returns whether it has."""
+        """Wait for the thread to end; return whether it has.
+
+        Args:
+            timeout: seconds, from the last sign that caches are being stored; None for no limit.
+        """
         if self._thread.ident is not None:  # it was started
             self._thread.join(timeout)
+            while self._thread.is_alive() and self._storing.is_set():
+                self._storing.clear()
+                self._thread.join(timeout)
         return not self._thread.is_alive()
 
     # In the thread
@@ -334,7 +342,12 @@ class EngineServer:
             self._completions = None
             self._answers.clear()
         if session is not None:
-            session.close()
+            session.close(self._stored)
+
+    def _stored(self, share: float) -> None:
+        """Tell what share of the caches is stored: a sign for those who wait for the end."""
+        self._storing.set()
+        self._hear(m.Envelope(self._received, 0, m.Loading("Storing the conversation", share)))
 
     def _info(self) -> m.SessionInfo:
         return convert(self._in_force(), m.SessionInfo, from_attributes=True)

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import IO, TypeAlias
 
@@ -41,6 +42,7 @@ class EngineProcess:
         self._streams = _open(self._process.stdout), _open(self._process.stdin)
         self._channel: m.Channel[m.Event] = m.Channel(*self._streams, incoming=m.Envelope[m.Event])
         self._closing = False
+        self._steps = 0  # of a load, or of storing caches, that were heard of
         self._reader: threading.Thread | None = None
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, name="requests", daemon=True)
@@ -70,10 +72,14 @@ class EngineProcess:
         self._process.kill()
 
     def join(self, timeout: float) -> bool:
-        """Wait `timeout` seconds for the process to end, then kill it."""
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
+        """Wait for the process to end; kill it `timeout` seconds after its last sign of a step."""
+        steps = -1
+        while steps != self._steps:
+            steps = self._steps
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout)
+                break
+        else:
             self._process.kill()
             self._process.wait(_KILL_WITHIN_S)
         self._requests.put(None)
@@ -93,6 +99,7 @@ class EngineProcess:
         try:
             for envelopes in self._channel.envelopes():
                 for envelope in envelopes:
+                    self._steps += isinstance(envelope.body, m.Loading)
                     hear(_with_ours(envelope))
                 if _goes_on(envelopes[-1]):
                     time.sleep(_WAKE_S)

@@ -254,7 +254,7 @@ class ScriptedSession:
     def rest(self, cancel: Cancel) -> None:
         """There is nothing to measure."""
 
-    def close(self) -> None:
+    def close(self, progress: Callable[[float], None] = lambda _share: None) -> None:
         self.closed = True
 
     def _generate(self, text: str, answer: str, cancel: Cancel) -> Iterator[TurnEvent]:

@@ -26,7 +26,7 @@ from localspec.chat.session.writer import Writer
 from localspec.chat.settings import ChatSettings
 from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
-from localspec.chat.states.state_files import StateFiles
+from localspec.chat.states.state_files import Progress, StateFiles
 from localspec.chat.tool_costs import ToolCosts
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.gamma import AutoGamma
@@ -377,14 +377,14 @@ class Session:
         contexts = [self.pair.target, *self.pair.drafts.values()]
         self._writer.stored = StoredPrefix(contexts, StateFiles(folder, made_by))
 
-    def enter(self, conversation: str) -> None:
+    def enter(self, conversation: str, progress: Progress = lambda _share: None) -> None:
         """Switch to the stored conversation of this id; an empty id means that it is not stored.
 
-        The caches of the conversation before are stored, and those of this one are restored with
-        its first prompt.
+        The caches of the conversation before are stored, of which `progress` receives the share
+        that is done; those of this one are restored with its first prompt.
         """
         if self._writer.stored is not None:
-            self._writer.stored.enter(conversation, self._prompt.known_ids)
+            self._writer.stored.enter(conversation, self._prompt.known_ids, progress)
         if self._writer.past is not None:
             self._writer.past.enter(conversation)
 
@@ -465,12 +465,15 @@ class Session:
             if free and self._resting is not None:
                 self._resting(cancel)
 
-    def close(self) -> None:
-        """Stop a running turn, wait for its end and free the models. A second call does nothing."""
+    def close(self, progress: Progress = lambda _share: None) -> None:
+        """Stop a running turn, wait for its end, store its caches and free the models.
+
+        A second call does nothing. `progress` receives the share of the caches that is stored.
+        """
         with self._guard.closing():
             if self._closing is not None:
                 self._closing()
-            self.enter("")
+            self.enter("", progress)
             self.template.close()
             self.engine.close()
             self.pair.close()

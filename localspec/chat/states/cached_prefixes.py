@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from localspec import machine, private
 from localspec.chat.prompt.prompt_ids import KnownIds
-from localspec.chat.states.state_files import StateFiles, StateHeader
+from localspec.chat.states.state_files import Progress, StateFiles, StateHeader
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
 
@@ -148,17 +148,20 @@ class StoredPrefix:
         self._restored: StateHeader | None = None
         self._held = False  # whether the caches belong to the conversation
 
-    def enter(self, conversation: str, known: KnownIds) -> None:
+    def enter(
+        self, conversation: str, known: KnownIds, progress: Progress = lambda _share: None
+    ) -> None:
         """Switch to another conversation.
 
         Args:
             conversation: its id; empty if it is not stored.
             known: holds the ids of the conversation before; replaced by those of the file.
+            progress: receives the share of the caches that is stored.
         """
         if conversation == self._conversation:
             return
         if self._held and self._conversation and len(self._contexts[0].tokens) >= _LEAST:
-            self._save(known.packed())
+            self._save(known.packed(), progress)
         self._conversation, self._held, self._restored = conversation, False, None
         self._found = self._states.find(conversation) if conversation else None
         if self._found is not None:
@@ -200,13 +203,15 @@ class StoredPrefix:
             for context, tokens, state in stored:
                 context.restore(tokens, state)
 
-    def _save(self, known: bytes) -> None:
+    def _save(self, known: bytes, progress: Progress) -> None:
         """Write all caches; without those of later models if these leave too little room."""
         ways = [((*self._contexts, *self._later), self._joined), (self._contexts, "")]
         for contexts, joined in ways if self._later else ways[1:]:
             tokens = [context.tokens for context in contexts]
             states = [context.state() for context in contexts]
-            if self._states.save(self._conversation, known, tokens, states, joined):
+            if self._states.save(
+                self._conversation, known, tokens, states, joined=joined, progress=progress
+            ):
                 return
 
 

@@ -10,10 +10,10 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 STATES = "states"
 """The name of a folder next to the stored conversations."""
 
+Progress: TypeAlias = Callable[[float], None]
+"""Receives the share that is done, from 0 to 1."""
+
 _MAGIC = b"localspec state 1\n"
 _ENDING, _ASIDE = ".state", ".damaged"
+_PIECE = 1 << 24  # bytes that are hashed or written between two signs of progress
 _LARGEST = 1 << 30  # bytes of a file: a larger one would delay the exit for too long
 _MOST = 4 << 30  # bytes of all files
 _SHARE = 0.1  # of the free disk space
@@ -74,7 +78,9 @@ class StateFiles:
         known: bytes,
         tokens: Sequence[Sequence[int]],
         states: Sequence[NDArray[np.uint8]],
+        *,
         joined: str = "",
+        progress: Progress = lambda _share: None,
     ) -> bool:
         """Write the caches of a conversation; the least recently used files make room.
 
@@ -84,6 +90,7 @@ class StateFiles:
             tokens: as in `StateHeader`.
             states: one per cache, the target's first.
             joined: as in `StateHeader`.
+            progress: receives the share that is done, again and again.
 
         Returns:
             False if there is no room, or the folder is not writable; nothing is written then.
@@ -92,8 +99,8 @@ class StateFiles:
         if not all(sizes) or sum(sizes) > _LARGEST:
             return False
         digest = hashlib.sha256()
-        for state in states:
-            digest.update(state.data)
+        for piece in _pieces(states, lambda share: progress(share / 2)):
+            digest.update(piece)
         ids = [list(each) for each in tokens]
         header = StateHeader(self._made_by, known, ids, sizes, digest.digest(), joined)
         packed = msgspec.msgpack.encode(header)
@@ -103,8 +110,8 @@ class StateFiles:
             with private.whole_file(self._path(name)) as file:
                 file.write(_MAGIC + len(packed).to_bytes(4, "little"))
                 file.write(hashlib.sha256(packed).digest() + packed)
-                for state in states:
-                    file.write(state.data)
+                for piece in _pieces(states, lambda share: progress((1 + share) / 2)):
+                    file.write(piece)
             return True
         return False
 
@@ -181,6 +188,17 @@ class StateFiles:
         if size > most:
             raise OSError("no room")
         keep_latest(self._folder, most - size)
+
+
+def _pieces(states: Sequence[NDArray[np.uint8]], progress: Progress) -> Iterator[memoryview]:
+    """The bytes of all states in pieces; `progress` receives the share before each."""
+    done, total = 0, sum(map(len, states))
+    for state in states:
+        for at in range(0, len(state), _PIECE):
+            progress(done / total)
+            piece = state.data[at : at + _PIECE]
+            yield piece
+            done += len(piece)
 
 
 def keep_latest(folder: Path, most: int) -> None:

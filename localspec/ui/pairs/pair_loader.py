@@ -19,7 +19,7 @@ from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.pairs.pair_events import PairMissing
 from localspec.ui.status_lines import TitleLine
 
-_END_S = 20.0  # much longer than it takes to store the caches of a long conversation
+_END_S = 20.0  # much longer than a step of storing the caches takes
 
 
 @dataclass(eq=False, repr=False)
