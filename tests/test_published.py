@@ -44,6 +44,11 @@ def test_the_page_is_made_from_the_same_data() -> None:
         ("AMD EPYC", ("NVIDIA GeForce RTX 3090",), "RTX 3090 (8B Q4_0)"),
         ("AMD EPYC", ("NVIDIA H100 PCIe",), "NVIDIA cards"),
         ("Intel Core", ("AMD Radeon RX 6700 XT",), "AMD cards"),
+        ("Intel Core", ("AMD Radeon RX 7900 XTX (RADV NAVI31)",), "RX 7900 XTX (8B Q2_K_M)"),
+        ("Intel Core", ("NVIDIA GeForce RTX 4090",), "RTX 4090 (1B Q4_0)"),
+        ("Intel Core", ("NVIDIA GeForce RTX 4090 Laptop GPU",), "NVIDIA cards"),
+        ("Intel Core", ("AMD Radeon RX 6800 XT",), "AMD cards"),
+        ("Intel(R) Xeon(R) Gold 6248R CPU @ 3.00GHz", (), "processors"),
         ("Intel Core", ("Intel(R) Arc(TM) A770",), None),
     ],
 )

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ _NAMES: Final = {
     "apple": "Apple's chips",
     "processor": "processors",
 }
+_NOTHING_MORE: Final = r"(?=\s*$|\s*\(| +(?:gpu|graphics|with|w/)(?!\w))"
+"""What may follow the name of a chip; anything else, such as Ti, XT or Laptop, is part of it."""
 
 Range = tuple[float, float]
 """The least and the most, over several curves."""
@@ -72,8 +75,14 @@ class PublishedCurve:
         return {1: 1.0} | self.times
 
     def stands_for(self, name: str) -> bool:
-        """Whether this is a curve of the device or processor called `name`."""
-        return (self.match or self.machine.partition(",")[0]).casefold() in name.casefold()
+        """Whether this is a curve of the device or processor called `name`.
+
+        More words mean another chip ("RTX 4090 Laptop GPU", "RX 6800 XT"), and a name without a
+        number means many ("Xeon").
+        """
+        own = self.match or self.machine.partition(",")[0]
+        exact = rf"\b{re.escape(own)}{_NOTHING_MORE}"
+        return bool(re.search(r"\d", own) and re.search(exact, name, re.IGNORECASE))
 
 
 @dataclass(frozen=True, slots=True)
