@@ -9,6 +9,7 @@ import pytest
 from benchmarks import hardware
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.stopping import gamma_for
+from localspec.engine.record.stats import DeviceMemory
 from localspec.loading.measurements import published
 from localspec.loading.measurements.published import KINDS, PublishedCurve, expected
 from tests.support.hub_world import World
@@ -101,3 +102,7 @@ def test_show_and_list_say_so_until_this_machine_was_measured(
     listed = hub_world.run("list", "--no-scan").out
     assert "Until then, expect " in listed
     assert "with lookup, which copies what repeats (from published costs of " in listed
+    cards = [DeviceMemory("NVIDIA GeForce RTX 3090", 24 * GB, 24 * GB, label="CUDA0")]
+    monkeypatch.setattr("localspec.engine.llama.devices", lambda: cards)
+    listed = hub_world.run("list", "--no-scan").out
+    assert "(from published costs of RTX 3090 (8B Q4_0))" in listed

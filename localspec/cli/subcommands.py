@@ -71,7 +71,7 @@ LEAST = 200_000_000
 """Bytes for numpy, llama.cpp's libraries, one thread, and an error message."""
 
 # Those that need llama.cpp.
-_WITH_ENGINE = {"chat", "run", "serve", "show", "tune", "bench", "doctor", "worker", "train"}
+_WITH_ENGINE = {*COMMANDS} - {"pull", "logs", "ps", "rm"}
 
 
 def _command(name: str) -> click.Command:

@@ -6,13 +6,27 @@ from collections.abc import Sequence
 
 from localspec import machine
 from localspec.loading.measurements import published, ranking
+from localspec.loading.measurements.published import Expectation
 from localspec.loading.measurements.ranking import MachineSpeed, RankedPair
+from localspec.pairs.names.catalogue import ListedPair
 
 NOT_MEASURED = "Speeds can be expected once a pair has been loaded here: localspec chat"
 _BUSY = (
     "The machine was busy when it was measured. Pairs are proposed once a chat has measured it in a"
     " calm moment."
 )
+
+
+def expected_here(row: ListedPair | None = None) -> Expectation | None:
+    """What drafting is expected to bring by published costs of hardware like this.
+
+    Args:
+        row: the pair; None for any single model.
+    """
+    from localspec.engine.llama import RPC, devices  # noqa: PLC0415 - needless once measured
+
+    accelerators = [each.name for each in devices() if not each.label.startswith(RPC)]
+    return published.expected(machine.processor_name(), accelerators, row)
 
 
 def lines(pairs: Sequence[RankedPair], speed: MachineSpeed | None) -> list[str]:
@@ -23,8 +37,8 @@ def lines(pairs: Sequence[RankedPair], speed: MachineSpeed | None) -> list[str]:
         speed: what is known about this machine.
     """
     if speed is None or not (basis := speed.basis(pairs)):
-        expected = published.expected(machine.processor_name())
-        return ["", NOT_MEASURED, f"Until then, expect {expected}."]
+        expected = expected_here()
+        return ["", NOT_MEASURED, *([f"Until then, expect {expected}."] if expected else [])]
     found = []
     if speed.advice is not None:
         what, command = speed.advice

@@ -10,12 +10,11 @@ from typing import Any
 
 import click
 
-from localspec import formats, machine
+from localspec import formats
 from localspec.cli.models import proposed
 from localspec.cli.shared_options import SCAN, WORKERS
 from localspec.errors import HubOffline, HubUnavailable
-from localspec.loading.measurements import published, ranking
-from localspec.loading.measurements.published import Expectation
+from localspec.loading.measurements import ranking
 from localspec.loading.measurements.ranking import RankedPair
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue
@@ -137,16 +136,8 @@ def _expected_lines(known: RankedPair) -> list[str]:
     speed = ranking.recall()
     if speed is not None and known.baseline:
         return [f"speed       {known.speed}; {speed.basis([known])}"]
-    expected = _published(known.row)
+    expected = proposed.expected_here(known.row)
     return [f"expected    {expected}"] if expected is not None else []
-
-
-def _published(row: ListedPair) -> Expectation | None:
-    """What drafting is expected to bring by published costs of hardware like this."""
-    from localspec.engine.llama import RPC, devices  # noqa: PLC0415 - it needs llama.cpp
-
-    accelerators = [each.name for each in devices() if not each.label.startswith(RPC)]
-    return published.expected(machine.processor_name(), accelerators, row)
 
 
 def _listed_lines(row: ListedPair) -> list[str]:
