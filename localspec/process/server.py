@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import convert
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.record.stats import LOOKUP
 from localspec.errors import Cancelled, LocalspecError
 from localspec.process import messages as m
+from localspec.process.late_drafts import LateDrafts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,6 @@ _FIGURES_S = 0.75
 _ANSWERS = 32  # whose rounds can be inspected: some hundred bytes a round
 _STEP_S = 0.05
 _IDLE_S = 2.0  # without a request, after which the session rests
-_JOINING = 0  # the number under which a load of draft models can be cancelled
 _log = logging.getLogger(__name__)
 
 
@@ -88,7 +87,7 @@ class EngineServer:
         self._running = 0  # number of the request that is being answered
         self._watched: set[int] = set()  # `ExplainRound` requests that a running answer has served
         self._resting = Cancel()  # stops what is done between requests
-        self._undrafted = False  # whether an answer went before the session's draft models
+        self._late_drafts = LateDrafts(self._drafts_joined, self._letters.empty, self._any_stopped)
         self._received = 0  # number of the latest request
         self._done = 0  # number of the latest request that is over
         self._closing = threading.Event()
@@ -109,7 +108,7 @@ class EngineServer:
             case m.Stop(request):
                 if request > self._done:
                     self._cancels[request].set()
-                    self._stop_joining()
+                    self._late_drafts.stop()
             case m.Configure(settings, on):
                 self._change(self._teller(envelope), settings, on)
             case m.CountTokens(text):
@@ -124,18 +123,14 @@ class EngineServer:
                 self._letters.put(envelope)
                 self._resting.set()
                 if isinstance(envelope.body, m.Load | m.PerformJob):
-                    self._stop_joining()
-
-    def _stop_joining(self) -> None:
-        """Interrupt a load of draft models: what waits for it was stopped, or needs no drafts."""
-        if (joining := self._cancels.get(_JOINING)) is not None:
-            joining.set()
+                    self._late_drafts.stop()
 
     def shut_down(self) -> None:
         """Stop all work, close the session and end the thread; returns at once."""
         self._closing.set()
         for cancel in list(self._cancels.values()):
             cancel.set()
+        self._late_drafts.stop()
         self._letters.put(None)
         self._resting.set()
 
@@ -172,7 +167,8 @@ class EngineServer:
     def _next(self) -> m.Envelope[m.Request] | None:
         """Wait for the next request; after `_IDLE_S` the session does its idle work once."""
         if self._session is not None and self._session.awaits_drafts:
-            self._load_drafts(self._session)
+            self._resting = Cancel()
+            self._late_drafts.load(self._session, self._resting)
         try:
             return self._letters.get(timeout=_IDLE_S)
         except queue.Empty:
@@ -186,30 +182,8 @@ class EngineServer:
                 _log.info("while resting", exc_info=error)
         return self._letters.get()
 
-    def _load_drafts(self, session: Session) -> None:
-        """Load the draft models that the target did not wait for, unless a request has come.
-
-        One answer goes first; the next has to wait, or draft models would never be loaded while
-        requests follow one another.
-        """
-        cancel = self._resting = Cancel()
-        if self._undrafted:
-            cancel = self._new_cancel(_JOINING)
-            if any(each.is_set() for each in list(self._cancels.values())):
-                cancel.set()  # the request that would wait was stopped already
-        elif not self._letters.empty():
-            return
-        try:
-            self._join_drafts(session, cancel)
-        finally:
-            self._cancels.pop(_JOINING, None)
-
-    def _join_drafts(self, session: Session, cancel: Cancel) -> None:
-        """Load the missing draft models and tell of them; nothing happens if `cancel` is set."""
-        try:
-            session.load_drafts(cancel)
-        except Cancelled:
-            return
+    def _drafts_joined(self) -> None:
+        """Tell of draft models that were loaded after the target."""
 
         def tell(event: m.Event) -> None:
             self._hear(m.Envelope(self._received, 0, event))
@@ -218,21 +192,10 @@ class EngineServer:
             tell(m.SettingsChanged(self._info()))
         self._tell_status(tell)
 
-    def _await_drafts(
-        self, cancel: Cancel, settings: ChatSettings | None = None, *, named: bool = False
-    ) -> None:
-        """Load missing draft models before an answer that names them or has to be repeatable.
-
-        Args:
-            cancel: stops the load.
-            settings: of the answer; None for those of the conversation.
-            named: whether the answer names a draft model.
-        """
-        session = self._session
-        if session is None or not session.awaits_drafts:
-            return
-        if named or (settings or session.settings).repeatable:
-            self._join_drafts(session, cancel)
+    def _any_stopped(self) -> bool:
+        """Whether a request that waits was stopped, or the server."""
+        waiting = list(self._cancels.values())
+        return self._closing.is_set() or any(each.is_set() for each in waiting)
 
     def _do(self, envelope: m.Envelope[m.Request], cancel: Cancel) -> None:
         tell = self._teller(envelope)
@@ -241,11 +204,11 @@ class EngineServer:
                 self._load(envelope.request, tell, load, cancel)
             case m.Ask() | m.GoOn() | m.Regenerate() as asked:
                 earlier = asked.earlier if isinstance(asked, m.Ask) else None
-                self._await_drafts(cancel)
+                self._late_drafts.before_answer(self._session, cancel)
                 self._answer(envelope, partial(_begin, asked=asked, cancel=cancel), earlier)
             case m.Complete(asked):
-                named = any(name != LOOKUP for name in asked.drafters or ())
-                self._await_drafts(cancel, asked.settings, named=named)
+                drafters = asked.drafters or ()
+                self._late_drafts.before_answer(self._session, cancel, asked.settings, drafters)
                 self._turn(tell, lambda one: self._completions_of(one).answer(asked, cancel))
             case m.OfferTools():
                 self._offer(tell, envelope.body)
@@ -328,7 +291,7 @@ class EngineServer:
         session = self._session = self._loader.load(
             checked or request, lambda *at: tell(m.Loading(*at)), cancel
         )
-        self._loaded, self._undrafted = request, False
+        self._loaded, self._late_drafts.answered = request, False
         if kept is not None:
             settings = session.advice.settled(kept.settings)
             _open(session, kept.messages, settings, kept.stored_as)
@@ -391,7 +354,7 @@ class EngineServer:
                     tell(m.TurnReported(event))
 
         error = self._attempt(turn)
-        self._undrafted = True
+        self._late_drafts.answered = True
         self._tell_status(tell)
         tell(m.TurnOver(error, self._joined(known)))
 
