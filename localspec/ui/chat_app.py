@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -23,8 +20,7 @@ from textual.screen import ModalScreen, Screen
 from localspec import formats
 from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.store_thread import StoreThread
-from localspec.errors import LocalspecError, UsageError
-from localspec.pairs.disk.folders import config_folder
+from localspec.errors import UsageError
 from localspec.process import messages
 from localspec.process.engine_client import EngineClient
 from localspec.process.messages import SentError, SessionInfo
@@ -38,6 +34,7 @@ from localspec.ui.conversation.stream import AnswerStream, PromptRead
 from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.input.prompt_area import PromptArea
 from localspec.ui.input.suggestions import CompletionList
+from localspec.ui.late_import import after_import
 from localspec.ui.pairs.pair_events import PairMissing, PairWorkChanged
 from localspec.ui.pairs.pair_loader import PairLoader
 from localspec.ui.panel.dashboard import Dashboard
@@ -45,13 +42,13 @@ from localspec.ui.screens.compare import CompareScreen
 from localspec.ui.screens.help import HelpScreen, PaletteCommands
 from localspec.ui.screens.rounds import RoundScreen
 from localspec.ui.status_lines import KeyLine, StatusLine, TitleLine
+from localspec.ui.tools.chat_tools import ChatTools
 from localspec.ui.transcript.growing import legend
 from localspec.ui.transcript.transcript import Transcript
 
 if TYPE_CHECKING:
     from localspec.ui.pairs.measuring_jobs import MeasuringJobs
     from localspec.ui.pairs.pair_manager import PairManager
-    from localspec.ui.tools.permission_screen import Consent, PermissionScreen
     from localspec.ui.tools.tool_servers import ToolServers
 
 _AGAIN_WITHIN_S = 2.0
@@ -79,15 +76,6 @@ class Appearance:
     settings: Path | None = None
     proposes: bool = False
     idle_s: float = 0.0
-
-
-def _has_servers() -> bool:
-    """Whether the user has a file of MCP servers."""
-    from localspec.tools.server_settings import FILE  # noqa: PLC0415 - after the first frame
-
-    with suppress(LocalspecError):  # there is no home folder
-        return (config_folder() / FILE).is_file()
-    return False
 
 
 def _raised(fault: SentError | None) -> Exception | None:
@@ -137,7 +125,6 @@ class ChatApp(App[None], inherit_bindings=False):
         self.engine = engine
         self._pressed = ("", float("-inf"))  # a key that counts when it comes again, and when
         self._pairs: PairManager | None = None
-        self._tools: ToolServers | None = None
         self._proposes = self._appearance.proposes  # and has not done so yet
         self._bind_keys()
         self._place_widgets()
@@ -173,6 +160,7 @@ class ChatApp(App[None], inherit_bindings=False):
             self.dashboard, self.status,
         )  # fmt: skip
         self._prompt_size = PromptSize(self.turns)
+        self._tools = ChatTools(self.turns, self.soon, lambda: self._sender.answered(go_on=False))
         self._idle_watch = IdleWatch(self._appearance.idle_s, self._unload_idle, self.set_timer)
         self.library = ConversationLibrary(store_thread, record, resume, self.turns)
         self.pair_loader: PairLoader = PairLoader(self.turns, self.library, self.title_line)
@@ -229,24 +217,8 @@ class ChatApp(App[None], inherit_bindings=False):
 
     @property
     def tools(self) -> ToolServers:
-        """The MCP servers, made on first use: few chats have any."""
-        if self._tools is None:
-            from localspec.ui.tools.tool_calls import ToolCalls  # noqa: PLC0415
-            from localspec.ui.tools.tool_servers import servers_of  # noqa: PLC0415
-
-            self._tools = servers_of(self.turns, self.soon)
-            self.turns.runner = ToolCalls(
-                self._tools, self.turns, self._consent, lambda: self._sender.answered(go_on=False)
-            )
-        return self._tools
-
-    async def _consent(self, screen: PermissionScreen) -> Consent:
-        """Ask whether a tool may run; the question goes when the engine is lost meanwhile."""
-        try:
-            return await self.push_screen_wait(screen)
-        finally:
-            while screen in self.screen_stack:  # the help may cover it
-                self.pop_screen()
+        """The MCP servers, made on first use."""
+        return self._tools.servers
 
     @property
     def offers_pair(self) -> bool:
@@ -262,14 +234,12 @@ class ChatApp(App[None], inherit_bindings=False):
         self.engine.shut_down()
         if self._pairs is not None:
             self._pairs.shut_down()
-        if self._tools is not None:
-            self._tools.shut_down()
+        self._tools.shut_down()
 
     def join(self, timeout: float) -> None:
         """Wait up to `timeout` seconds for the engine's end, then for the servers'."""
         self.engine.join(timeout)
-        if self._tools is not None:
-            self._tools.join()
+        self._tools.join()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """The palette offers what can be done now on this screen."""
@@ -348,10 +318,7 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _loaded(self, info: SessionInfo) -> None:
         """Show a loaded pair; after the first one, propose others that suit this machine."""
-        if self._tools is not None:  # before a message that has waited is sent
-            self._tools.loaded()
-        elif _has_servers():
-            self._after_import("localspec.ui.tools.tool_calls", self._begin_tools)
+        self._tools.loaded()  # before a message that has waited is sent
         self.pair_loader.loaded(info)
         if self._proposes:
             self._proposes = False
@@ -359,7 +326,7 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _not_loaded(self, failed: messages.LoadFailed) -> None:
         """Say that a load failed; the pair before may be back, in a new session."""
-        if failed.info is not None and self._tools is not None:
+        if failed.info is not None:
             self._tools.loaded()
         self.pair_loader.failed(failed)
 
@@ -376,7 +343,7 @@ class ChatApp(App[None], inherit_bindings=False):
                 screen.hear(said, speculation=bool(speculation))
             case RoundScreen() as screen, messages.RoundExplained(inside, error):
                 screen.hear(inside, error.message if error is not None else "")
-            case _, messages.ToolsOffered() as offered if self._tools is not None:
+            case _, messages.ToolsOffered() as offered:
                 self._tools.offered(offered)
             case _, messages.TokensCounted(tokens):
                 self._prompt_size.counted(tokens)
@@ -403,20 +370,8 @@ class ChatApp(App[None], inherit_bindings=False):
         self._later(lambda pairs: pairs.offer(event.asked, event.missing))
 
     def _later(self, call: Callable[[PairManager], None]) -> None:
-        """Call `action` with the pairs once a thread has imported what they need."""
-        self._after_import("localspec.ui.pairs.pair_manager", lambda: call(self.pairs))
-
-    def _begin_tools(self) -> None:
-        self.tools.loaded()
-
-    def _after_import(self, module: str, call: Callable[[], None]) -> None:
-        """Call `call` once a thread has imported what it needs."""
-
-        def wait() -> None:
-            import_module(module)
-            self.soon(call)
-
-        threading.Thread(target=wait, name="imports", daemon=True).start()
+        """Call `call` with the pairs once a thread has imported what they need."""
+        after_import("localspec.ui.pairs.pair_manager", self.soon, lambda: call(self.pairs))
 
     def _unload_idle(self) -> None:
         """Give the memory back, unless something goes on or a screen asks the engine."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from textual.worker import Worker
 
@@ -22,8 +21,6 @@ from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.tools.permission_screen import Consent, PermissionScreen
 from localspec.ui.tools.tool_servers import ToolServers
 
-AskConsent: TypeAlias = Callable[[PermissionScreen], Awaitable[Consent]]
-
 
 @dataclass(eq=False, repr=False)
 class ToolCalls:
@@ -32,13 +29,11 @@ class ToolCalls:
     Attributes:
         servers: run the tools.
         turns: goes on with the results.
-        ask: shows the question and waits for the answer.
         ended: called when a turn ends without results.
     """
 
     servers: ToolServers
     turns: TurnController
-    ask: AskConsent
     ended: Callable[[], None]
     _worker: Worker[None] | None = None
 
@@ -138,7 +133,7 @@ class ToolCalls:
         if permissions.allowed(settings, tool):
             return ""
         changes = permissions.changes(settings, tool)
-        consent = await self.ask(PermissionScreen(call, settings.shown, changes))
+        consent = await self._consent(PermissionScreen(call, settings.shown, changes))
         if consent is Consent.STOPPED:
             raise _Stopped
         if consent is Consent.NEVER:
@@ -150,6 +145,15 @@ class ToolCalls:
             with suppress(OSError):  # then it is asked for again
                 permissions.allow(settings, tool)
         return ""
+
+    async def _consent(self, screen: PermissionScreen) -> Consent:
+        """Ask whether a tool may run; the question goes when the engine is lost meanwhile."""
+        app = self.turns.transcript.app
+        try:
+            return await app.push_screen_wait(screen)
+        finally:
+            while screen in app.screen_stack:  # the help may cover it
+                app.pop_screen()
 
 
 class _Stopped(Exception):
