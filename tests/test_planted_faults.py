@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.planted_faults import FAULTS, Fault, copied, found
+from tests.support.planted_faults import FAULTS, Fault, copied, exit_code, found
 
 EVERY = [fault for faults in FAULTS.values() for fault in faults]
 
@@ -34,3 +35,33 @@ def test_each_can_be_planted_and_its_test_runs_by_default() -> None:
 def test_each_is_found(fault: Fault) -> None:
     with copied() as folder:
         assert found(fault, folder)
+
+
+def suite(folder: Path, text: str) -> Path:
+    """A folder whose only test file has this text."""
+    (folder / "tests").mkdir()
+    (folder / "tests" / "test_one.py").write_text(text, "utf-8")
+    return folder
+
+
+@pytest.mark.slow
+def test_two_models_that_differ_are_not_compared_line_by_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In CI pytest explains an assertion in full, however long that takes."""
+    monkeypatch.setenv("CI", "1")
+    differ = (
+        "data = random.Random(1).randbytes(800_000)\ndef test():\n    assert data == data[::-1]\n"
+    )
+    assert exit_code(suite(tmp_path, f"import random\n{differ}"), "test_one.py", limit=200) == 1
+
+
+@pytest.mark.slow
+def test_a_run_that_does_not_end_shows_its_stacks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also where its tests are over: faulthandler's limit is theirs alone."""
+    waits = "import atexit, time\natexit.register(time.sleep, 600)\ndef test():\n    pass\n"
+    with pytest.raises(subprocess.TimeoutExpired):
+        exit_code(suite(tmp_path, waits), "test_one.py", limit=3)
+    assert "most recent call first" in capfd.readouterr().err

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -295,22 +296,34 @@ def copied() -> Iterator[Path]:
         yield folder
 
 
-def tested(folder: Path, *tests: str) -> int:
-    """The exit code of these tests on the copy."""
-    words = ["-m", "pytest", "-q", "-x", "-p", "no:xdist", "-m", "not slow", "--tb=no"]
-    words += ["-o", "faulthandler_timeout=240"]  # one that hangs shows where, before a caller's ends
-    return subprocess.call(
+def exit_code(folder: Path, *tests: str, limit: float = 300.0) -> int:
+    """The exit code of these tests on the copy.
+
+    Raises:
+        subprocess.TimeoutExpired: after `limit` seconds; the run was made to show its stacks.
+    """
+    # Only the exit code counts, so no assertion is explained: where `CI` is set, pytest compares
+    # two models of 800 kB line by line, which takes half an hour. Its own limit would end the run
+    # with the code of a test that failed, and does not hold for what runs after the tests.
+    words = ["-X", "faulthandler", "-m", "pytest", "-q", "-x", "--assert=plain", "--tb=no"]
+    words += ["-p", "no:xdist", "-m", "not slow", "-o", "faulthandler_timeout=0"]
+    with subprocess.Popen(
         [sys.executable, *words, *(f"tests/{name}" for name in tests)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.DEVNULL,
-    )
+    ) as run:
+        try:
+            return run.wait(limit)
+        except subprocess.TimeoutExpired:
+            run.send_signal(signal.SIGABRT)  # for which faulthandler shows the stacks
+            raise
 
 
 def found(fault: Fault, folder: Path) -> bool:
     """Whether the fault's test fails with it; the copy is as before afterwards."""
     fault.plant(folder / "localspec")
-    code = tested(folder, fault.test)
+    code = exit_code(folder, fault.test)
     shutil.copy(ROOT / "localspec" / fault.path, folder / "localspec" / fault.path)
     return code == 1
 
@@ -318,7 +331,7 @@ def found(fault: Fault, folder: Path) -> bool:
 def missed(room: str) -> Iterator[str]:
     """What is wrong in a room: its tests fail without a fault, or one passes with its fault."""
     with copied() as folder:
-        if tested(folder, *dict.fromkeys(fault.test for fault in FAULTS[room])):
+        if exit_code(folder, *dict.fromkeys(fault.test for fault in FAULTS[room])):
             yield f"{room}: the tests fail without a fault"
             return
         for fault in FAULTS[room]:
