@@ -245,14 +245,23 @@ async def test_many_tools_are_searched(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_goes_is_told_and_its_tools_are_withdrawn(tmp_path: Path) -> None:
-    async with with_tools(tmp_path, "Hello.") as (chat, process, _):
+    async with with_tools(tmp_path, "Hello.") as (chat, process, tools):
         process.hear(ServerGone("files", "it wrote \x1b[2J[@click=app.quit]too much[/]"))
         await chat.until(lambda: "too much" in chat.transcript())
         assert "\x1b" not in chat.screen()
         await chat.until(lambda: not chat.session.offered)
         await chat.ask("Hello?")
+        tools.file.put("my files", ServerSettings(command="files"))
+        await chat.send('/mcp off "my files"')
+        await chat.until(lambda: "my files is off" in chat.transcript())
+        assert tools.file.servers()["my files"].disabled
+        await chat.send('/mcp off "my files')
+        await chat.until(lambda: "No closing quotation" in chat.transcript())
+        chat.app.prompt.clear()
+        await chat.send('/mcp remove "my files"')
+        await chat.until(lambda: "the server my files is removed" in chat.transcript())
         await chat.send("/mcp remove files")
-        await chat.until(lambda: "is removed" in chat.transcript())
+        await chat.until(lambda: "the server files is removed" in chat.transcript())
         await chat.send("/mcp")
         await chat.until(lambda: "there is no server" in chat.transcript())
 

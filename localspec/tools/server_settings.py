@@ -87,7 +87,7 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
             if found is None:
                 raise UsageError(
                     f"the server {name} needs the environment variable {match[1]}",
-                    f"Set {match[1]}, then say /mcp on {name}.",
+                    f"Set {match[1]}, then say /mcp on {shlex.quote(name)}.",
                 )
             return found
 

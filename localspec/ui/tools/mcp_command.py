@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 from localspec import formats
 from localspec.errors import UsageError
-from localspec.safe_text import one_line
+from localspec.safe_text import one_line, reason
 from localspec.tools.server_settings import added
 from localspec.ui.tools.tool_servers import KnownServer, ToolServers
 
@@ -18,8 +20,7 @@ def mcp(servers: ToolServers, argument: str) -> None:
         UsageError: there is no such command, or it cannot be done.
     """
     word, _, rest = argument.partition(" ")
-    names = rest.split()
-    match word, names:
+    match word, _names(argument, rest):
         case "" | "list", []:
             _list(servers)
         case "add", [_, *_]:
@@ -37,6 +38,20 @@ def mcp(servers: ToolServers, argument: str) -> None:
             _say(servers, f"{name}: {tool} is {word}")
         case _:
             raise UsageError(f"/mcp cannot do “{one_line(argument, 60)}”", _WAYS)
+
+
+def _names(argument: str, rest: str) -> list[str]:
+    """The words of `rest`; quotes hold together those of a name with spaces.
+
+    Raises:
+        UsageError: a quote has no end.
+    """
+    try:
+        return shlex.split(rest)
+    except ValueError as error:
+        raise UsageError(
+            f"/mcp cannot read “{one_line(argument, 60)}”: {reason(error)}", _WAYS
+        ) from None
 
 
 def _add(servers: ToolServers, words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -174,8 +175,9 @@ class ToolServers:
             case ServerGone(name, why, again) if name in self.known:
                 one = self.known[name]
                 one.tools, one.waiting, one.trouble = (), again, why
-                more = "It is started once more" if again else f"/mcp on {name} starts it again"
-                self._say(f"the server {name} cannot be used: {why}", f"{more}.")
+                how = f"/mcp on {shlex.quote(name)} starts it again."
+                more = "It is started once more." if again else how
+                self._say(f"the server {name} cannot be used: {why}", more)
                 self._offer_again()
                 self._announce()
 
