@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import queue
@@ -16,13 +17,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
+import httpx2
 import psutil
 import pytest
 
 from localspec.cli.answers import allowed_tools
 from localspec.cli.answers.allowed_tools import AllowedTools
+from localspec.errors import UsageError
 from localspec.safe_text import safe
-from localspec.tools import leftovers, permissions
+from localspec.tools import leftovers, permissions, server_connection
 from localspec.tools.permissions import Permissions
 from localspec.tools.server_settings import FILE, ServerSettings, ServersFile
 from localspec.tools.tool_definitions import ToolDefinition
@@ -208,6 +211,44 @@ def free_port() -> int:
 def _listens(port: int) -> bool:
     with socket.socket() as one:
         return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize(
+    ("variable", "url", "asked"),
+    [
+        ("HTTP_PROXY", "http://mcp.example/mcp", "POST http://mcp.example/mcp HTTP/1.1"),
+        ("HTTPS_PROXY", "https://mcp.example/mcp", "CONNECT mcp.example:443 HTTP/1.1"),
+        ("ALL_PROXY", "http://127.0.0.1:{port}/mcp", "POST /mcp HTTP/1.1"),  # the server itself
+    ],
+)
+async def test_a_proxy_of_the_environment_is_used_but_not_for_loopback(
+    monkeypatch: pytest.MonkeyPatch, variable: str, url: str, asked: str
+) -> None:
+    lines: list[str] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines.append((await reader.readline()).decode().strip())
+        writer.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 20\r\n\r\n" + b"x" * 20)
+        await writer.drain()
+        writer.close()
+
+    for name in [each for each in os.environ if each.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(server_connection, "_LARGEST_RESPONSE", 10)
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        monkeypatch.setenv(variable, f"http://127.0.0.1:{port}")
+        settings = ServerSettings(url=url.format(port=port))
+        async with server_connection.http_client(settings) as client:
+            with pytest.raises(httpx2.HTTPError):  # refused, or more bytes than a response may have
+                await client.post(settings.url, json={})
+    assert lines == [asked]
+
+
+def test_a_proxy_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "carrier-pigeon://127.0.0.1:1")
+    with pytest.raises(UsageError, match="a proxy of the environment cannot be used"):
+        server_connection.http_client(ServerSettings(url="https://mcp.example/mcp"))
 
 
 @pytest.mark.slow

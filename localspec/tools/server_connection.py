@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from ipaddress import ip_address
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ import mcp_types
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, UsageError
 from localspec.safe_text import one_line, reason
 from localspec.tools.child_transport import ChildServer
 from localspec.tools.server_settings import ServerSettings
@@ -104,12 +105,7 @@ class ServerConnection:
         settings, gone = self._settings, asyncio.Event()
         async with AsyncExitStack() as stack:
             if settings.url:
-                http = httpx2.AsyncClient(
-                    headers=settings.headers,
-                    timeout=httpx2.Timeout(settings.timeout, read=_STREAM_S),
-                    transport=_BoundedTransport(),
-                )
-                await stack.enter_async_context(http)
+                http = await stack.enter_async_context(http_client(settings))
                 streams = streamable_http_client(settings.url, http_client=http)
             else:
                 self._child = ChildServer(settings, f"{self._mark}.{uuid4().hex}")
@@ -251,15 +247,42 @@ def _version() -> str:
     return version("localspec")
 
 
-class _BoundedTransport(httpx2.AsyncHTTPTransport):
-    """Ends a response that has more bytes than any result may have."""
+def http_client(settings: ServerSettings) -> httpx2.AsyncClient:
+    """The client for a server with a URL.
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request; reading its response may raise `httpx2.ReadError`."""
-        response = await super().handle_async_request(request)
-        if isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _BoundedStream(response.stream)
-        return response
+    It follows the environment's proxies (HTTPS_PROXY, NO_PROXY …), but reaches this machine itself.
+    A response with more bytes than any result may have ends with `httpx2.ReadError`.
+
+    Raises:
+        UsageError: a proxy of the environment cannot be used.
+    """
+    url = httpx2.URL(settings.url)
+    try:
+        return httpx2.AsyncClient(
+            headers=settings.headers,
+            timeout=httpx2.Timeout(settings.timeout, read=_STREAM_S),
+            event_hooks={"response": [_bound]},
+            mounts={f"all://{url.netloc.decode('ascii')}": None} if _is_here(url.host) else None,
+        )
+    except (ValueError, ImportError) as error:  # an unknown kind, or one that needs a package
+        raise UsageError(
+            f"a proxy of the environment cannot be used: {reason(error)}",
+            "Unset it, or name the server's host in NO_PROXY.",
+        ) from None
+
+
+def _is_here(host: str) -> bool:
+    """Whether a host is this machine's loopback."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return host.endswith(".localhost")
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Limit the bytes of a response before it is read."""
+    if isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = _BoundedStream(response.stream)
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
