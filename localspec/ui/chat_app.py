@@ -1,4 +1,4 @@
-"""The chat app: makes its parts, places the widgets, and passes on keys and messages."""
+"""The chat app: makes its parts, places the widgets, and passes on keys and commands."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from localspec import formats
 from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.store_thread import StoreThread
 from localspec.errors import UsageError
-from localspec.process import messages
 from localspec.process.engine_client import EngineClient
-from localspec.process.messages import SentError, SessionInfo
+from localspec.process.messages import SessionInfo
 from localspec.ui.commands import command_table
 from localspec.ui.conversation.conversation_library import ConversationLibrary
 from localspec.ui.conversation.engine_phase import EnginePhase
@@ -32,15 +31,14 @@ from localspec.ui.conversation.prompt_sender import PromptSender
 from localspec.ui.conversation.prompt_size import PromptSize
 from localspec.ui.conversation.stream import AnswerStream, PromptRead
 from localspec.ui.conversation.turn_controller import TurnController
+from localspec.ui.engine_events import EngineEvents
 from localspec.ui.input.prompt_area import PromptArea
 from localspec.ui.input.suggestions import CompletionList
 from localspec.ui.late_import import after_import
 from localspec.ui.pairs.pair_events import PairMissing, PairWorkChanged
 from localspec.ui.pairs.pair_loader import PairLoader
 from localspec.ui.panel.dashboard import Dashboard
-from localspec.ui.screens.compare import CompareScreen
 from localspec.ui.screens.help import HelpScreen, PaletteCommands
-from localspec.ui.screens.rounds import RoundScreen
 from localspec.ui.status_lines import KeyLine, StatusLine, TitleLine
 from localspec.ui.tools.chat_tools import ChatTools
 from localspec.ui.transcript.growing import legend
@@ -76,10 +74,6 @@ class Appearance:
     settings: Path | None = None
     proposes: bool = False
     idle_s: float = 0.0
-
-
-def _raised(fault: SentError | None) -> Exception | None:
-    return None if fault is None else fault.exception()
 
 
 class ChatApp(App[None], inherit_bindings=False):
@@ -125,7 +119,6 @@ class ChatApp(App[None], inherit_bindings=False):
         self.engine = engine
         self._pressed = ("", float("-inf"))  # a key that counts when it comes again, and when
         self._pairs: PairManager | None = None
-        self._proposes = self._appearance.proposes  # and has not done so yet
         self._bind_keys()
         self._place_widgets()
         self._connect(archive, resume)
@@ -164,6 +157,9 @@ class ChatApp(App[None], inherit_bindings=False):
         self._idle_watch = IdleWatch(self._appearance.idle_s, self._unload_idle, self.set_timer)
         self.library = ConversationLibrary(store_thread, record, resume, self.turns)
         self.pair_loader: PairLoader = PairLoader(self.turns, self.library, self.title_line)
+        self._events = EngineEvents(
+            self, self._sender, self._prompt_size, self._tools, self._appearance.proposes
+        )
         for problem in self._appearance.problems:
             self.pair_loader.trouble(UsageError(problem))
 
@@ -189,7 +185,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self.title_line.show(None)
         self.show_phase()
         self.library.start()
-        self.engine.listen(self._hear)
+        self.engine.listen(self._events.hear)
         self._idle_watch.start()
 
     def chosen(self) -> dict[str, str]:
@@ -263,14 +259,6 @@ class ChatApp(App[None], inherit_bindings=False):
 
     # From other threads
 
-    def _hear(self, envelope: messages.Envelope[messages.Event]) -> None:
-        """Receive an event of the engine, in the thread that delivers it."""
-        if isinstance(envelope.body, messages.TurnReported) and envelope.body.speculation is None:
-            self.library.record.hear(envelope.body.event)
-            self.turns.stream.inbox.put(envelope.body.event)
-        else:
-            self.soon(self._from_engine, envelope)
-
     def soon(self, call: Callable[..., None], *arguments: object) -> None:
         """Call a function in the screen's thread; may be called from any thread."""
         try:
@@ -279,103 +267,18 @@ class ChatApp(App[None], inherit_bindings=False):
             # The event loop has just been closed: no screen is left to tell.
             self.engine.stop()
 
-    def _from_engine(self, envelope: messages.Envelope[messages.Event]) -> None:
-        """Take an event of the engine, other than those of a running turn."""
-        before = self.engine.info
-        self.engine.settle(envelope)
-        self.pair_loader.drafts_changed(before)
-        match envelope.body:
-            case messages.Loading(step, share) if self.turns.phase is EnginePhase.LOADING:
-                self.pair_loader.loading()
-                self.status.lasting(step, share, hint="Esc cancels")
-            case messages.Loaded(info):
-                self._loaded(info)
-            case messages.LoadFailed() as failed:
-                self._not_loaded(failed)
-            case (
-                messages.TurnReported()
-                | messages.RoundExplained()
-                | messages.TokensCounted()
-                | messages.ToolsOffered()
-            ) as answered:
-                self._to_asker(answered)
-            case messages.TurnOver(error, said):
-                self.turns.over(_raised(error), said)
-                self.show_phase()  # the figures now cover the whole answer
-                self._sender.answered(go_on=error is None)
-            case messages.ChangeDone(error):
-                self._changed(error)
-            case messages.BenchProgress() | messages.JobDone() as news:
-                self.measuring.hear(news)
-            case messages.EngineStatus() as status if self.engine.alive:
-                self.dashboard.hear(status)
-                self.turns.stream.pace.spare = status.figures.spare
-            case messages.Died(error):
-                self._leave_comparison()
-                self._prompt_size.died()
-                self.pair_loader.died(error.exception())
-                self._sender.give_back()
-
-    def _loaded(self, info: SessionInfo) -> None:
-        """Show a loaded pair; after the first one, propose others that suit this machine."""
-        self._tools.loaded()  # before a message that has waited is sent
-        self.pair_loader.loaded(info)
-        if self._proposes:
-            self._proposes = False
-            self._later(lambda pairs: pairs.propose())
-
-    def _not_loaded(self, failed: messages.LoadFailed) -> None:
-        """Say that a load failed; the pair before may be back, in a new session."""
-        if failed.info is not None:
-            self._tools.loaded()
-        self.pair_loader.failed(failed)
-
-    def _to_asker(
-        self,
-        event: messages.TurnReported
-        | messages.RoundExplained
-        | messages.TokensCounted
-        | messages.ToolsOffered,
-    ) -> None:
-        """Tell the input, the servers, or the dialogue that asked, if it is still there."""
-        match self._asking_screen(), event:
-            case CompareScreen() as screen, messages.TurnReported(said, speculation):
-                screen.hear(said, speculation=bool(speculation))
-            case RoundScreen() as screen, messages.RoundExplained(inside, error):
-                screen.hear(inside, error.message if error is not None else "")
-            case _, messages.ToolsOffered() as offered:
-                self._tools.offered(offered)
-            case _, messages.TokensCounted(tokens):
-                self._prompt_size.counted(tokens)
-
-    def _changed(self, error: SentError | None) -> None:
-        """The engine made or refused a change."""
-        if error is not None:
-            self._leave_comparison()
-        self.turns.changed(_raised(error))
-        self._sender.answered()
-
-    def _leave_comparison(self) -> None:
-        """Close a screen that waits for the lost engine: it would hide the message about that."""
-        while self._asking_screen() is not None:
-            self.pop_screen()
-
-    def _asking_screen(self) -> CompareScreen | RoundScreen | None:
-        """The screen that has asked the engine for something; another screen may cover it."""
-        asks = (each for each in self.screen_stack if isinstance(each, CompareScreen | RoundScreen))
-        return next(asks, None)
-
     @on(PairMissing)
     def _missing(self, event: PairMissing) -> None:
-        self._later(lambda pairs: pairs.offer(event.asked, event.missing))
-
-    def _later(self, call: Callable[[PairManager], None]) -> None:
-        """Call `call` with the pairs once a thread has imported what they need."""
-        after_import("localspec.ui.pairs.pair_manager", self.soon, lambda: call(self.pairs))
+        """Offer to fetch the pair, once a thread has imported what that needs."""
+        after_import(
+            "localspec.ui.pairs.pair_manager",
+            self.soon,
+            lambda: self.pairs.offer(event.asked, event.missing),
+        )
 
     def _unload_idle(self) -> None:
         """Give the memory back, unless something goes on or a screen asks the engine."""
-        if self.turns.phase is EnginePhase.READY and self._asking_screen() is None:
+        if self.turns.phase is EnginePhase.READY and self._events.asking_screen() is None:
             self.pair_loader.unload()
 
     # From the keyboard

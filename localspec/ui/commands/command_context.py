@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from localspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from textual.screen import Screen
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CommandContext(Protocol):
-    """What commands and entered texts work on; `ChatApp` is one.
+    """What commands, entered texts and events of the engine work on; `ChatApp` is one.
 
     Attributes:
         theme: the colours; another name changes them at once.
@@ -65,6 +65,13 @@ class CommandContext(Protocol):
         self, screen: Screen[Any], callback: Callable[[Any], None] | None = None
     ) -> object:
         """Show a screen, and call `callback` with its result."""
+
+    @property
+    def screen_stack(self) -> Sequence[Screen[Any]]:
+        """The screens that are open, the one on top last."""
+
+    def pop_screen(self) -> object:
+        """Close the screen on top."""
 
     def copy(self, text: str, what: str) -> None:
         """Put a text into the clipboard, and say so; `what` names it."""
