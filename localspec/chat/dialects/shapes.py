@@ -169,3 +169,7 @@ class AnswerMarks(Struct, frozen=True):
     several: bool = False
     writes: bool = False
     as_text: bool = False
+
+    def closing(self, mark: str) -> str:
+        """The mark that closes a thought which `mark` has opened; empty if it opens none."""
+        return next((end for begin, end in self.thoughts if mark and begin == mark), "")

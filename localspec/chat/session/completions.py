@@ -93,9 +93,8 @@ class Completions:
 
         Text inside a thought may look like a call, but is not one.
         """
-        pairs = self._session.dialect.marks.thoughts
-        closed = next((end for begin, end in pairs if begin == prefill), "") if prefill else ""
-        return [mark for mark in (closed, after) if mark]
+        closing = self._session.dialect.marks.closing(prefill)
+        return [mark for mark in (closing, after) if mark]
 
     def _check_drafters(self, named: tuple[str, ...]) -> None:
         """Refuse drafters that are not loaded.

@@ -95,8 +95,8 @@ class TurnPrompt:
         grammar, after = _NOT_HELD if settings.grammar else self._holding(settings)
         if not grammar:
             return settings, ()
-        closed = next((end for begin, end in self._thoughts() if prefill and begin == prefill), "")
-        return replace(settings, grammar=grammar), (*([closed] if closed else []), *after)
+        closing = self._template.dialect.marks.closing(prefill)
+        return replace(settings, grammar=grammar), (*([closing] if closing else []), *after)
 
     def _holding(self, settings: ChatSettings) -> _CallsHeld:
         """The grammar of calls, which is made once; none if a schema spoils it."""
@@ -158,9 +158,6 @@ class TurnPrompt:
 
     def _count(self, text: str) -> int:
         return len(self._model.tokenize(text, add_special=False, parse_special=False))
-
-    def _thoughts(self) -> tuple[tuple[str, str], ...]:
-        return self._template.dialect.marks.thoughts
 
     def _text(
         self,
