@@ -208,6 +208,7 @@ def main() -> None:
         gamma="auto",
         threads=args.threads,
         past=False,
+        draft_anyway=True,
     )
     busy = wait_for_calm(quiet, Cancel())
     if busy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 from localspec.chat.session.drafting import Joined
 from localspec.chat.session.pair import LoadedPair
@@ -24,6 +25,8 @@ from localspec.loading.measurements.expected_speed import BEHIND, note
 from localspec.loading.measurements.measured_costs import MeasuredPair, made_by, measured
 from localspec.loading.model_loader import ModelLoader, cannot_go_back
 from localspec.loading.planning import CheckedDraft
+from localspec.pairs.disk import starter
+from localspec.pairs.disk.trained_heads import made_for
 from localspec.pairs.memory.model_facts import facts
 from localspec.pairs.memory.need import ModelSetup
 
@@ -36,8 +39,9 @@ class DraftModels:
     """Loads what drafts for a target, and knows what passes cost.
 
     Heads are loaded first: they must see the target read the prompt. Draft models may follow while
-    the target already answers. One that can save no time is not loaded, or freed after it was
-    measured, unless the request keeps it: with ``draft_anyway`` or a fixed gamma.
+    the target already answers. A draft that can save no time (`draft_worth.too_dear`) is not
+    loaded, or freed after it was measured, unless the request keeps it: with ``draft_anyway`` or a
+    fixed gamma.
 
     Attributes:
         pair: the target with all that has been loaded so far.
@@ -73,9 +77,14 @@ class DraftModels:
         pair = replace(pair, waiting=self._names)
         heads = [each for each in drafts if not each[0].is_model]
         self.costs: MeasuredPair | None = None
-        self.pair = self._joined(pair, loader, heads)
+        self.pair = pair
+        if any(made_for(draft.files.header) for draft, _ in heads):
+            self.costs = self._measured(pair)  # of the target alone, to judge the heads
+            heads = self._worth_loading(heads)
+        self.pair = self._joined(self.pair, loader, heads)
         self.costs = self._measured(self.pair)
-        self._leave_out_too_dear()
+        self.pair, self.costs = self._freed(self.pair, self.costs)
+        self._waiting = self._worth_loading(self._waiting)
         self._take(self.pair)
 
     @property
@@ -102,16 +111,8 @@ class DraftModels:
         loader = replace(self._loader, cancel=cancel, undo=undo)
         self.pair.target.watch(cancel)
         pair = self._joined(self.pair, loader, self._waiting)
-        costs = self._measured(pair)
-        if costs and self._may_leave_out(costs):
-            known = {name: costs.auto.costs.drafts[name] for name in pair.models}
-            steps = {name: its.at(BEHIND).seconds(1) for name, its in known.items()}
-            dear = [n for n, step in steps.items() if costs.auto.too_dear(step, BEHIND)]
-            if dear:
-                files = [pair.drafts[name].model.path.name for name in dear]
-                pair = pair.without(dear, _too_dear(files))
-                costs = self._measured(pair)
-        self.costs, self._waiting = costs, []
+        pair, self.costs = self._freed(pair, self._measured(pair))
+        self._waiting = []
         self._take(pair)
         return self._all
 
@@ -199,17 +200,40 @@ class DraftModels:
         asked = self._loader.options.draft_anyway or self._settings.gamma != "auto"
         return not (asked or costs.doubtful)
 
-    def _leave_out_too_dear(self) -> None:
-        """Leave out draft models that are known to take too long before they are loaded."""
+    def _freed(
+        self, pair: LoadedPair, costs: MeasuredPair | None
+    ) -> tuple[LoadedPair, MeasuredPair | None]:
+        """Free the drafts that were measured to take too long."""
+        if costs is None or not self._may_leave_out(costs):
+            return pair, costs
+        known = self._loader.checked.drafts
+        files = {draft.files.paths[0]: draft.files for draft in known if not draft.in_target}
+        dear = [
+            name
+            for name, context in pair.drafts.items()
+            if context.model.path in files
+            and draft_worth.too_dear(
+                files[context.model.path],
+                costs.auto,
+                costs.auto.costs.drafts[name].at(BEHIND).seconds(1),
+            )
+        ]
+        if not dear:
+            return pair, costs
+        pair = _leaving_out(pair, [pair.drafts[name].model.path for name in dear], dear)
+        return pair, self._measured(pair)
+
+    def _worth_loading(self, drafts: list[_Planned]) -> list[_Planned]:
+        """Leave out drafts that are known to take too long before they are loaded."""
         costs, checked = self.costs, self._loader.checked
-        if costs is None or not self._waiting or not self._may_leave_out(costs):
-            return
+        if costs is None or not drafts or not self._may_leave_out(costs):
+            return drafts
         model = self.pair.target.model
         target = ModelSetup(n_ctx=self.pair.target.n_ctx, gpu_layers=model.gpu_layers)
         sizes, plain_s = facts(checked.target.header), costs.auto.costs.target.at(BEHIND).seconds(1)
         alone = model.remote or not self._loader.repack  # its time is not that of its bytes
         dear = []
-        for draft, setup in self._waiting:
+        for draft, setup in drafts:
             step = draft_worth.least_step(
                 draft.files.paths[0],
                 (draft.facts, setup),
@@ -217,15 +241,24 @@ class DraftModels:
                 plain_s,
                 self.pair.loaded.flash_attn,
             )
-            if costs.auto.too_dear(step, BEHIND):
+            if not draft.in_target and draft_worth.too_dear(draft.files, costs.auto, step):
                 dear.append(draft)
-        self._waiting = [each for each in self._waiting if each[0] not in dear]
         if dear:
-            self.pair = self.pair.without((), _too_dear([it.files.paths[0].name for it in dear]))
+            self.pair = _leaving_out(self.pair, [each.files.paths[0] for each in dear])
+        return [each for each in drafts if each[0] not in dear]
 
 
-def _too_dear(files: Sequence[str]) -> str:
-    return f"{' and '.join(files)}: {draft_worth.TOO_BIG}, and not loaded (--draft-anyway loads it)"
+def _leaving_out(pair: LoadedPair, files: Sequence[Path], names: Sequence[str] = ()) -> LoadedPair:
+    """The pair without drafts that save no time; those with `names` were loaded, and are freed.
+
+    The head that ships for the starter goes without a notice: the user did not ask for it.
+    """
+    named = " and ".join(path.name for path in files)
+    left = pair.without(
+        names, f"{named}: {draft_worth.TOO_BIG}, and not loaded (--draft-anyway loads it)"
+    )
+    shipped = [*files] == [starter.head(pair.target.model.path)]
+    return replace(left, notices=pair.notices) if shipped else left
 
 
 def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:

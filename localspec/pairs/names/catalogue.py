@@ -255,7 +255,8 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         licence=entry.licence if entry else pair.target.licence,
         state="installed" if pair.complete else "incomplete",
         target=pair.target.origin,
-        draft=",".join(each.origin for each in pair.drafts) or "none",
+        draft=",".join(each.origin for each in pair.drafts)
+        or str(starter.head(pair.target.path) or "none"),
         notes=entry.notes if entry else "",
         evidence=entry.evidence if entry else "",
         verified=all(model.sha256 and all(model.sha256) for model in pair.models),

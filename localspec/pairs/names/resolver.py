@@ -122,21 +122,24 @@ def meaning(text: str, *, scan: bool = True) -> Meaning:
 
 
 def _drafts_on_disk(text: str, scan: bool) -> tuple[Path, ...]:
-    """The files that `text` means as a drafter: of a pair, its own drafters if it has any."""
+    """The files that `text` means as a drafter: of a pair, its own drafters if it has any.
+
+    The starter stands for its model, which may draft for larger ones.
+    """
     meant = meaning(text, scan=scan)
     if isinstance(meant, Reference) and not meant.file:
         head = hub_cache.find_head(meant)
         if head is not None:
             return (head,)
     found = _files(meant, text)
-    is_pair = isinstance(meant, InstalledPair | CuratedPair)
-    return (found.drafts if is_pair else ()) or (found.target,)
+    own = found.drafts if isinstance(meant, InstalledPair | CuratedPair) else ()
+    return own if own and found.name != STARTER else (found.target,)
 
 
 def _files(meant: Meaning, text: str, pulled_with: str = "") -> ResolvedPair:
     """The files of what `text` means, with its own drafters."""
     if isinstance(meant, InstalledPair):
-        return _from_record(meant)
+        return of_record(meant)
     if isinstance(meant, CuratedPair):
         here = [hub_cache.find(file.reference) for file in meant.files]
         if all(here):
@@ -157,7 +160,15 @@ def _files(meant: Meaning, text: str, pulled_with: str = "") -> ResolvedPair:
     return _with_known_draft(meant.stem, meant)
 
 
-def _from_record(pair: InstalledPair) -> ResolvedPair:
+def of_record(pair: InstalledPair) -> ResolvedPair:
+    """The files of an installed pair.
+
+    The starter's record names no head: one that was trained here drafts for it, else the one that
+    ships with localspec.
+
+    Raises:
+        ModelFileError: one is missing.
+    """
     target, draft = pair.target, pair.draft
     for model in pair.models:
         if not model.complete:
@@ -166,8 +177,11 @@ def _from_record(pair: InstalledPair) -> ResolvedPair:
                 f"a file of the pair {pair.name} is gone: {model.first_gone}",
                 f"Run `localspec pull {target.origin} --draft {named} --name {pair.name}`.",
             )
-    if draft is None and pair.name == STARTER:  # a head may have been trained for it
-        return _with_known_draft(pair.name, target.path)
+    if draft is None and pair.name == STARTER:
+        found, head = _with_known_draft(pair.name, target.path), starter.head(target.path)
+        if found.drafts or head is None:
+            return found
+        return replace(found, drafts=(head,), draft_reason="it comes with localspec")
     if draft is None:
         return ResolvedPair(pair.name, target.path, (), "the pair was pulled without one")
     return _with_drafts_of(pair, pair.name, target.path, f"part of {pair.name}")

@@ -323,6 +323,10 @@ def _own_drafts(
     """The pair's own drafters, or those found for a target that has none, if they may draft."""
     if not asked.own:
         return (), asked.why_no_model, ()
+    if isinstance(meant, InstalledPair) and meant.name == STARTER and not meant.drafts:
+        known = resolver.of_record(meant)
+        heads = [model_source.local(path) for path in known.drafts]
+        return heads, known.draft_reason if heads else "starter has none", ()
     if isinstance(meant, InstalledPair | CuratedPair):
         found = _drafts_of(meant, retries)
         return found, f"part of {meant.name}" if found else f"{meant.name} has none", ()
