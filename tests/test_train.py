@@ -88,8 +88,9 @@ def listener(
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short answers, since random models never end one, and few prompts of localspec's own."""
+    """Short answers, since random models never end one, few own prompts, and no wait for calm."""
     monkeypatch.setattr(answers, "LONGEST", 160)
+    monkeypatch.setattr(pipeline, "wait_for_calm", lambda *_: 0.0)
     few = replace(found := prompts.gather((), ()), held_out=found.held_out[:2])
     monkeypatch.setattr(head_verdict, "gather", lambda *_: few)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +12,14 @@ import gguf
 import numpy as np
 import pytest
 
+from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
-from localspec.engine.llama import Context, ContextOptions, Model, head_of
+from localspec.engine.length.profile import Timing
+from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
 from localspec.engine.llama.taps import Taps, TextRow, unpacked
 from localspec.errors import LocalspecError, UnsupportedModel, UsageError
+from localspec.loading.load import load_session
 from localspec.loading.measurements import head_promise, ranking
 from localspec.loading.measurements.head_promise import expected
 from localspec.pairs.disk import installed, remove, starter, trained_heads
@@ -24,13 +29,13 @@ from localspec.pairs.gguf.gguf_writer import packed, rewritten, write
 from localspec.pairs.gguf.header import read_model
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import resolver
-from localspec.train import head_verdict, pipeline
+from localspec.train import head_verdict, pipeline, step_costs
 from localspec.train.estimate import TrainingCosts, estimate, tokens_within
 from localspec.train.head.head_files import NORMS, ModelWeights, beginning, read_head, write_head
 from localspec.train.head.shape import HeadShape, candidates, require_trainable, taps_of
 from localspec.train.pipeline import TrainingListener
 from localspec.train.recording import place, record
-from localspec.train.texts import prompts, token_ids
+from localspec.train.texts import answers, prompts, token_ids
 from localspec.train.texts.answers import (
     LONGEST,
     AnsweredText,
@@ -354,9 +359,90 @@ def test_what_it_takes_and_brings_is_told(toy_target: Path) -> None:
     assert "no head can make this target faster here" in estimate(shape, steep, 10, 1).doubt()
     assert "1,000,000 tokens of answers" in told.sentence()
     assert estimate(shape, flat, 2_000_000, 2).seconds == pytest.approx(2 * told.seconds)
+    given = estimate(shape, flat, 1_000_000, 2, given=1_000_000)
+    assert given.seconds == given.learning_s == told.learning_s  # nothing has to be written
     tokens = tokens_within(told.seconds / 3600, shape, flat, 2)
     assert tokens == pytest.approx(1_000_000, rel=0.01)
     assert expected(0) < expected(10**5) < expected(10**6) < expected(10**9) == expected(10**12)
+
+
+@contextmanager
+def loaded(target: Path) -> Iterator[Session]:
+    options = pipeline.target_options(read_model(target), "lookup", 1)
+    session = load_session(options, progress=lambda *_: None, cancel=Cancel())
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize(("share", "of_largest"), [(0.1, True), (0.2, False)])
+def test_a_head_is_as_large_on_a_busy_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, of_largest: bool
+) -> None:
+    """Other programs that began after T(1) was measured make a step look dear, and T(1) as well."""
+    target = write_random_llama(tmp_path / "t.gguf")
+    busy = 8.0
+
+    def disturbed(context: Context, *_: object, **__: object) -> Timing:
+        return Timing({1: busy * (share * 0.01 if isinstance(context, Head) else 0.01)})
+
+    monkeypatch.setattr(step_costs, "measure", disturbed)
+    shapes = list(candidates(read_model(target).header))
+    with loaded(target) as session:
+        shape, found = step_costs.chosen_shape(
+            session,
+            pipeline.target_options(read_model(target), "lookup", 1),
+            read_model(target),
+            shapes,
+            probe=tmp_path / "probe.gguf",
+            most=0.1,
+            cancel=Cancel(),
+        )
+    assert found == pytest.approx(share)
+    assert shape == shapes[0 if of_largest else -1]
+
+
+def run_of(target: Path, listener: TrainingListener, **asked: object) -> pipeline._TrainingRun:
+    request = TrainRequest(pair=str(target), threads=1, **asked)  # type: ignore[arg-type]
+    few = prompts.gather((), ())
+    few = replace(few, learnt=few.learnt[:20], held_out=few.held_out[:2])
+    return pipeline._TrainingRun(request, listener, pipeline.find(str(target), scan=False), few)
+
+
+def test_a_head_that_goes_on_with_a_private_one_says_so_too(tmp_path: Path) -> None:
+    target = write_random_llama(tmp_path / "t.gguf")
+    untrained(tmp_path / "raw.gguf", target, next(candidates(read_model(target).header)))
+    about = {trained_heads.TARGET_HASH: "x", trained_heads.PRIVATE: True}
+    rewritten(tmp_path / "raw.gguf", tmp_path / "own.gguf", about)
+    begun = TrainingChoices(terms=terms(), tokens=5, feed_forward=1, drafted=1, step_s=0.1)
+    for init, told in (("own.gguf", True), ("raw.gguf", False)):
+        made = run_of(target, quiet(), init=tmp_path / init)
+        assert made._about([], begun)[trained_heads.PRIVATE] is told
+
+
+def test_a_missing_folder_for_the_head_is_told_at_once(tmp_path: Path) -> None:
+    target = write_random_llama(tmp_path / "t.gguf")
+    asked = TrainRequest(pair=str(target), out=tmp_path / "none" / "head.gguf")
+    with pytest.raises(UsageError, match=r"there is no folder .*none"):
+        pipeline.train(asked, quiet())
+
+
+@pytest.mark.slow
+def test_answering_tells_the_time_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr(answers, "LONGEST", 80)
+    target, told = write_random_llama(tmp_path / "t.gguf"), list[str]()
+    listener = TrainingListener(lambda _: None, lambda text, _: told.append(text), Cancel())
+    run = run_of(target, listener)
+    run.work.enter(terms(), resume=False, anew=True)
+    begun = TrainingChoices(terms=terms(), tokens=200, feed_forward=1, drafted=1, step_s=0.1)
+    with loaded(target) as session:
+        run._answers(session, begun, [])
+    assert told[-1].startswith("Answering: ")
+    assert told[-1].endswith(" left")
 
 
 def test_the_built_in_prompts_are_many_and_some_are_held_out() -> None:

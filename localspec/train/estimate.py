@@ -110,8 +110,10 @@ def learn_seconds(shape: HeadShape, costs: TrainingCosts) -> float:
     return (costs.read_s + work / (costs.flops * _EFFICIENCY)) / _ANSWER
 
 
-def estimate(shape: HeadShape, costs: TrainingCosts, tokens: int, passes: int) -> Estimate:
-    """Estimate a training on this many tokens."""
+def estimate(
+    shape: HeadShape, costs: TrainingCosts, tokens: int, passes: int, *, given: int = 0
+) -> Estimate:
+    """Estimate a training on this many tokens, of which `given` are written already."""
     acceptance, times = expected(tokens), costs.target.times(_LENGTHS)
     inner = 6 * shape.width + 3 * shape.feed_forward + shape.drafted / 4
     learning = 4 * (_COPIES * shape.learnt + shape.drafted * shape.width)
@@ -119,7 +121,7 @@ def estimate(shape: HeadShape, costs: TrainingCosts, tokens: int, passes: int) -
     saved = 4 * _COPIES * shape.learnt
     return Estimate(
         tokens=tokens,
-        answering_s=tokens * answer_seconds(costs),
+        answering_s=(tokens - given) * answer_seconds(costs),
         learning_s=passes * tokens * learn_seconds(shape, costs),
         disk=int(tokens / _ANSWER * _SAMPLE_BYTES) + 2 * saved + 3 * shape.weights,
         memory=costs.target_bytes + costs.reading_bytes + learning + saved,

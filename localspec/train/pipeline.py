@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -17,10 +18,11 @@ from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import default_threads
 from localspec.engine.llama.taps import Taps
-from localspec.errors import LocalspecError, OutOfMemory
+from localspec.errors import LocalspecError, OutOfMemory, UsageError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.head_promise import SHARE, USUAL_TOKENS
+from localspec.loading.measurements.tuning import wait_for_calm
 from localspec.loading.model_loader import Progress
 from localspec.pairs.disk import folders, trained_heads
 from localspec.pairs.disk.fingerprint import fingerprint
@@ -96,6 +98,7 @@ def train(request: TrainRequest, listener: TrainingListener) -> TrainingResult:
         Cancelled: it was stopped; `--resume` continues.
     """
     target = find(request.pair, scan=request.scan)
+    _require_folder(request.out)
     _require_torch()
     prompts = gather(request.prompts, _history() if request.history else [])
     with alone(), kept_awake() as awake:
@@ -128,6 +131,12 @@ def _require_torch() -> None:
             "`localspec train` needs PyTorch, which is not installed",
             "Install it: uv run --extra train localspec train, or pip install localspec[train].",
         )
+
+
+def _require_folder(out: Path | None) -> None:
+    """Check that there is a folder for the head before hours are spent on it."""
+    if out is not None and not (folder := out.absolute().parent).is_dir():
+        raise UsageError(f"there is no folder {folder}", "Make it, or name another file with -o.")
 
 
 def _history() -> list[list[Message]]:
@@ -167,9 +176,10 @@ class _TrainingRun:
         with closing(
             load_session(options, progress=listener.progress, cancel=listener.cancel)
         ) as session:
-            begun = before or self._begin(session)
+            given = self._given(session)
+            begun = before or self._begin(session, sum(one.written for one in given))
             shape = self._shape(begun)
-            samples, held = self._answers(session, begun)
+            samples, held = self._answers(session, begun, given)
             self._learn(session, begun, shape, samples, held)
         return self._end(samples)
 
@@ -189,29 +199,44 @@ class _TrainingRun:
             init=fingerprint([request.init]) if request.init else "",
         )
 
-    def _begin(self, session: Session) -> TrainingChoices:
-        """Choose the head's sizes, report the estimate, and check that it fits."""
+    def _given(self, session: Session) -> list[AnsweredText]:
+        """The answers of the given files."""
+        model, template = session.pair.target.model, session.template
+        files = self.request.answers
+        return [one for path in files for one in token_ids.given(path, template, model)]
+
+    def _begin(self, session: Session, given: int) -> TrainingChoices:
+        """Choose the head's sizes, report the estimate, and check that it fits.
+
+        Args:
+            session: the loaded target.
+            given: tokens of answers that are written already.
+        """
         request, listener = self.request, self.listener
+        if busy := wait_for_calm(listener.progress, listener.cancel):
+            listener.tell(
+                f"other programs keep {busy:.1f} cores busy: without them the training is faster"
+                " than estimated"
+            )
         listener.progress("Measuring this machine", None)
         options = target_options(self.target, "lookup", request.threads)
         with self._taps(session, outputs=ROWS) as taps:
             found = costs(session, taps, self.threads)
-        most = SHARE * found.target.seconds(1)
         probe, cancel = self.work.probe, listener.cancel
         shapes = self._allowed()
-        shape, step_s = chosen_shape(
-            session, options, self.target, shapes, probe=probe, most=most, cancel=cancel
+        shape, share = chosen_shape(
+            session, options, self.target, shapes, probe=probe, most=SHARE, cancel=cancel
         )
-        found = replace(found, step_s=step_s)
-        tokens = self._tokens(shape, found)
-        told = estimate(shape, found, tokens, request.passes)
+        found = replace(found, step_s=share * found.target.seconds(1))
+        tokens = max(given, self._tokens(shape, found))
+        told = estimate(shape, found, tokens, request.passes, given=given)
         self._require_sense(told)
         begun = TrainingChoices(
             terms=self._terms(),
             tokens=tokens,
             feed_forward=shape.feed_forward,
             drafted=shape.drafted,
-            step_s=step_s,
+            step_s=found.step_s,
         )
         self.work.begin(begun)
         return begun
@@ -275,16 +300,11 @@ class _TrainingRun:
             yield taps
 
     def _answers(
-        self, session: Session, begun: TrainingChoices
+        self, session: Session, begun: TrainingChoices, given: Sequence[AnsweredText]
     ) -> tuple[list[AnsweredText], list[AnsweredText]]:
         """The answers to train on and the held-out ones; missing ones are written now."""
         template, listener = session.template, self.listener
         held, learnt = AnswerFile(self.work.held), AnswerFile(self.work.answers)
-        given = [
-            one
-            for path in self.request.answers
-            for one in token_ids.given(path, template, session.pair.target.model)
-        ]
         asked = token_ids.prompt_ids(template, self.prompts.held_out)
         with self._taps(session, outputs=TEXTS) as taps:
             missing = {each.prompt for each in held.samples}
@@ -292,15 +312,19 @@ class _TrainingRun:
             for sample in write_answers(taps, TEXTS, greedy, listener.cancel):
                 held.add(sample)
             asked = token_ids.prompt_ids(template, self.prompts.learnt)
-            have = sum(one.written for one in given) + learnt.written
+            have = before = sum(one.written for one in given) + learnt.written
+            began = time.monotonic()
             more = token_ids.questions(asked, learnt.samples)
             writing = write_answers(taps, TEXTS, more, listener.cancel)
             while have < begun.tokens and (one := next(writing, None)) is not None:
                 self.listener.between()
                 learnt.add(one)
                 have += one.written
+                each = (time.monotonic() - began) / (have - before)
+                left = formats.duration(max(0.0, each * (begun.tokens - have)))
                 listener.progress(
-                    f"Answering: {have:,} of {begun.tokens:,} tokens", have / begun.tokens
+                    f"Answering: {have:,} of {begun.tokens:,} tokens, {left} left",
+                    min(1.0, have / begun.tokens),
                 )
         if not learnt.samples and not given:
             raise LocalspecError(
@@ -357,8 +381,14 @@ class _TrainingRun:
             trained_heads.TARGET: self.target.paths[0].name,
             trained_heads.TARGET_HASH: self.hash,
             trained_heads.TOKENS: begun.terms.passes * sum(one.written for one in samples),
-            trained_heads.PRIVATE: self.prompts.private,
+            trained_heads.PRIVATE: self.prompts.private or self._private_before(),
         }
+
+    def _private_before(self) -> bool:
+        """Whether the head to start from had learnt from the user's own conversations."""
+        first = self.request.init
+        made = None if first is None else trained_heads.made_for(read_model(first).header)
+        return made is not None and made.private
 
     def _end(self, samples: Sequence[AnsweredText]) -> TrainingResult:
         """Judge the head, move it to its place, and let the target draft with it."""
@@ -372,7 +402,7 @@ class _TrainingRun:
                 "the head is no better than the control:"
                 f" {formats.percent(found.greedy.first)} of first tokens accepted,"
                 f" {formats.percent(found.greedy.control)} by always guessing the commonest token",
-                "Go on with more --tokens and --anew; the head so far is kept with --force.",
+                "Train anew with more --tokens (--anew), or keep this head (--resume --force).",
             )
         out = place(self.target.paths[0], request.out)
         accepted = found.reference.first

@@ -25,7 +25,8 @@ CONTEXT: Final = 1024
 """Context length in tokens for timing a target and judging its head."""
 
 _BUDGET_S: Final = 3.0
-_ONES: Final = (1,) * 12  # single-token passes; the fastest counts
+_ONES: Final = (1,) * 4  # single-token passes of a turn; the fastest of all turns counts
+_TURN_S: Final = 1.0
 _READ: Final = 64  # rows to time reading with
 _TURNS: Final = 3
 
@@ -78,7 +79,7 @@ def chosen_shape(
     most: float,
     cancel: Cancel,
 ) -> tuple[HeadShape, float]:
-    """The largest head whose step takes at most `most` seconds, and the seconds it takes.
+    """The largest head whose step takes at most a share `most` of T(1), and the share it takes.
 
     If even the smallest takes longer, it is chosen.
 
@@ -88,19 +89,19 @@ def chosen_shape(
         target: its files.
         shapes: to choose from, the largest first; at least one.
         probe: a path for the heads that are timed; the file is deleted.
-        most: seconds that a step may take.
+        most: share of T(1) that a step may take.
         cancel: stops it.
     """
     weights = ModelWeights(target.paths)
     for shape in shapes:
         _write_untrained(probe, shape, target, weights)
         try:
-            seconds = _timed(session, replace(options, draft=str(probe)), cancel)
+            share = _timed(session, replace(options, draft=str(probe)), cancel)
         finally:
             probe.unlink(missing_ok=True)
-        if seconds <= most:
+        if share <= most:
             break
-    return shape, seconds
+    return shape, share
 
 
 def _write_untrained(
@@ -114,11 +115,19 @@ def _write_untrained(
 
 
 def _timed(session: Session, options: LoadRequest, cancel: Cancel) -> float:
-    """Seconds per step of a head that is loaded with the target."""
+    """The time of a step of a head over that of a token of the target.
+
+    Both are timed in turns, so that other programs slow both down.
+    """
     beside = load_another_draft(session, options, progress=lambda *_: None, cancel=cancel)
     try:
-        (head,) = beside.pair.drafts.values()
-        return measure(head, _ONES, budget=_BUDGET_S, passes=len(_ONES) + 1, one_row=True).points[1]
+        both = (*beside.pair.drafts.values(), session.pair.target)
+        turns = [
+            [measure(each, _ONES, budget=_TURN_S, one_row=True).points[1] for each in both]
+            for _ in range(_TURNS)
+        ]
+        step, plain = map(min, zip(*turns, strict=True))
+        return step / plain
     finally:
         beside.engine.close()
         beside.pair.close_drafts()
