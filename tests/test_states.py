@@ -131,7 +131,7 @@ def test_a_draft_model_that_was_loaded_late_does_not_read_again(
         assert found.draft_prefill == 0
         second.load_drafts(Cancel())
         found = answered(second, "And then?")
-    assert 0 < found.draft_prefill < found.prefill_cached + found.prefill_decoded - 60
+    assert found.draft_cached > 60
     second.close()
 
 
@@ -153,7 +153,7 @@ def test_the_target_goes_on_without_a_draft_model_of_before(
     second.load_drafts(Cancel())
     found = answered(second, "And then?")
     assert found.prefill_cached > 60
-    assert found.draft_prefill > found.prefill_cached
+    assert found.draft_cached == 0
     second.close()
 
 
