@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,15 +18,16 @@ from localspec.engine.llama.log import start_backend
 from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan
-from localspec.pairs.gguf.header import GGML_TYPES, parse_header, read_header
+from localspec.pairs.gguf.header import read_header
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
 from localspec.pairs.memory.model_facts import ModelFacts, facts
 from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.placement import MemoryPlan, UserLimits, plan
-from tests.support import ggufs, toy
+from tests.support import toy
 from tests.support.any_model import write_any
 from tests.support.gguf_models import write_random_moe
 from tests.support.heads import write_mtp
+from tests.support.moe_shapes import SHAPES
 from tests.support.workers import worker
 
 GB = 1_000_000_000
@@ -123,71 +123,39 @@ def test_a_model_without_experts_is_placed_as_before() -> None:
     assert 0 < found.target.gpu_layers < 24
 
 
-F32, Q8_0, MXFP4 = 0, 8, 39  # ggml's numbers
 MIB = 1 << 20
 
 
-def gpt_oss_20b() -> ModelFacts:
-    """The sizes of gpt-oss-20b as published: attention in Q8_0, experts in MXFP4."""
-    width, heads, experts, words = 2880, 64 * 64, 32, 201_088
-    layer = {
-        "attn_q": ([width, heads], Q8_0),
-        "attn_k": ([width, 512], Q8_0),
-        "attn_v": ([width, 512], Q8_0),
-        "attn_output": ([heads, width], Q8_0),
-        "ffn_gate_inp": ([width, experts], F32),
-        **{f"ffn_{part}_exps": ([width, width, experts], MXFP4) for part in ("gate", "up", "down")},
-    }
-    table = [("token_embd", [width, words], Q8_0), ("output", [width, words], Q8_0)]
-    table += [
-        (f"blk.{at}.{name}", shape, kind)
-        for at in range(24)
-        for name, (shape, kind) in layer.items()
-    ]
-    tensors, offset = [], 0
-    for name, shape, kind in table:
-        tensors.append(ggufs.tensor(f"{name}.weight", shape, kind, offset))
-        _, block, size = GGML_TYPES[kind]
-        offset += math.prod(shape) // block * size
-    metadata = [
-        ("general.architecture", ggufs.STRING, "gpt-oss"),
-        ("gpt-oss.block_count", ggufs.U32, 24),
-        ("gpt-oss.embedding_length", ggufs.U32, width),
-        ("gpt-oss.attention.head_count", ggufs.U32, 64),
-        ("gpt-oss.attention.head_count_kv", ggufs.U32, 8),
-        ("gpt-oss.attention.key_length", ggufs.U32, 64),
-        ("gpt-oss.attention.value_length", ggufs.U32, 64),
-        ("gpt-oss.expert_count", ggufs.U32, experts),
-        ("gpt-oss.expert_used_count", ggufs.U32, 4),
-        ("gpt-oss.expert_feed_forward_length", ggufs.U32, width),
-        ("gpt-oss.context_length", ggufs.U32, 131_072),
-        ("gpt-oss.vocab_size", ggufs.U32, words),
-    ]
-    data = ggufs.header(metadata, tensors)
-    return facts(parse_header(lambda at, n: data[at : at + n], None, "it"))
+@pytest.fixture(scope="module")
+def gpt_oss(tmp_path_factory: pytest.TempPathFactory) -> ModelFacts:
+    """The sizes of gpt-oss-20b as published."""
+    path = tmp_path_factory.mktemp("published") / "gpt-oss-20b.gguf"
+    return facts(read_header(SHAPES["gpt-oss-20b"].write(path)))
 
 
-def test_weights_of_a_published_mixture_lie_where_llama_cpp_put_them() -> None:
+def test_weights_of_a_published_mixture_lie_where_llama_cpp_put_them(gpt_oss: ModelFacts) -> None:
     """With all experts on the processor, on eight cards: 1,242 MiB, by a published log."""
     printed = 109.20 + 6 * 81.90 + 641.43
-    taken = need(gpt_oss_20b(), ModelSetup(n_ctx=4096, gpu_layers=-1, cpu_moe=24))
-    assert taken.device_weights / MIB == pytest.approx(printed, rel=0.01)
-    whole = need(gpt_oss_20b(), ModelSetup(n_ctx=4096, gpu_layers=-1))
-    assert whole.host_weights / MIB == pytest.approx(586.82, rel=0.01)
+    taken = need(gpt_oss, ModelSetup(n_ctx=4096, gpu_layers=-1, cpu_moe=24))
+    assert taken.device_weights / MIB == pytest.approx(printed, rel=0.001)
+    whole = need(gpt_oss, ModelSetup(n_ctx=4096, gpu_layers=-1))
+    assert whole.host_weights / MIB == pytest.approx(586.82, rel=0.001)
 
 
 @pytest.mark.parametrize(("card_gb", "ram_gb"), [(6, 16), (8, 16), (8, 32), (12, 32), (16, 64)])
-def test_a_published_mixture_fits_consumer_machines(card_gb: int, ram_gb: int) -> None:
+def test_a_published_mixture_fits_consumer_machines(
+    gpt_oss: ModelFacts, card_gb: int, ram_gb: int
+) -> None:
     """Never more than there is, and no more experts in main memory than need be."""
-    model, room = gpt_oss_20b(), card_gb * GB - DEVICE_RESERVE
+    room = card_gb * GB - DEVICE_RESERVE
     free = FreeMemory(ram_gb * GB, (Device(card_gb * GB),), total=ram_gb * GB)
-    found = plan(model, None, free, UserLimits())
+    found = plan(gpt_oss, None, free, UserLimits())
     setup = found.target
     assert found.fits
     assert found.target_need.device <= room
     assert setup.gpu_layers == -1
     fewer = replace(setup, cpu_moe=setup.cpu_moe - 1)
-    assert setup.cpu_moe == 0 or need(model, fewer).device > room
+    assert setup.cpu_moe == 0 or need(gpt_oss, fewer).device > room
 
 
 # --- in llama.cpp -----------------------------------------------------------------------------
