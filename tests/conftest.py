@@ -7,7 +7,7 @@ import gc
 import inspect
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -53,10 +53,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = taken
 
 
-def pytest_collection_finish() -> None:
-    """Leave what stays to the end, such as modules and tests, out of searches for garbage."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave modules and tests, which stay to the end, out of searches for garbage.
+
+    While they are collected a sixth of the time would be spent on such searches.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -416,7 +416,7 @@ def contexts(target_model: Model, draft_model: Model) -> Iterator[tuple[Context,
         yield target, draft
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_with_real_models_the_text_is_plain_decodings(
     contexts: tuple[Context, Context], temperature: float

@@ -253,6 +253,7 @@ def test_several_drafts_share_a_target(session: Session, toy_draft: Path) -> Non
     assert report.agreement.same == report.agreement.compared == 6
 
 
+@pytest.mark.slow
 def test_partings_are_counted_with_their_margins(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -592,6 +592,7 @@ def test_show_of_lookup_alone(hub_world: World) -> None:
     assert "vocabulary  matches" in own.out
 
 
+@pytest.mark.slow
 def test_show_tells_how_much_of_a_text_is_spelled_alike(hub_world: World, tmp_path: Path) -> None:
     toy.install(hub_world.data)
     other = gguf_models.write_renumbered(tmp_path / "other.gguf", fewer=1000)

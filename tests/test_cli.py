@@ -151,13 +151,9 @@ def test_ctrl_c_during_an_import_leaves_quietly(interrupting: str, command: str)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ("run", "none.gguf", "-p", "hi"),
-        pytest.param(("show", "none.gguf"), marks=pytest.mark.slow),
-        pytest.param(("tune", "none.gguf"), marks=pytest.mark.slow),
-    ],
+    "arguments", [("run", "none.gguf", "-p", "hi"), ("show", "none.gguf"), ("tune", "none.gguf")]
 )
 def test_nothing_is_imported_where_ctrl_c_raises(arguments: tuple[str, ...]) -> None:
     done = watched("", *arguments)

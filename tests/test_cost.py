@@ -347,6 +347,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert max(widths) < 1.25
 
 
+@pytest.mark.slow
 def test_an_answer_may_differ_from_those_before_as_far_as_stretches_do() -> None:
     """Beside other programs what drafting brings changes: 15 stretches do not tell the next few."""
     luck, held, widths = random.Random(8), 0, []

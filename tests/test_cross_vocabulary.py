@@ -320,7 +320,7 @@ def test_one_can_look_inside_its_rounds(contexts: dict[str, Context], temperatur
     assert seen > 3
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_of_a_long_text_the_end_is_read_first(
     contexts: dict[str, Context], temperature: float

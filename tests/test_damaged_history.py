@@ -401,6 +401,7 @@ def test_conversations_are_private_also_those_of_older_versions(tmp_path: Path) 
     assert chosen.stat().st_mode & 0o777 == 0o755
 
 
+@pytest.mark.slow
 def test_an_import_of_nothing_but_brackets_is_refused_and_takes_little(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     text = '{"format": "localspec conversation", "version": 1, "messages": [' + "[]," * (15 << 20)

@@ -322,6 +322,7 @@ def test_with_a_seed_a_long_prompt_repeats_whatever_was_earned(
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_a_draft_that_is_often_right_comes_to_read_it_all(contexts: dict[str, Context]) -> None:
     context = contexts[DRAFT]
     one = engine(contexts, (DRAFT,))

@@ -362,6 +362,7 @@ def test_the_largest_arrays_stay_within_the_bounds(element: int) -> None:
     assert growth(start + struct.pack("<IIQ", 9, element, count)) < 100_000_000
 
 
+@pytest.mark.slow
 def test_the_most_tensors_and_keys_stay_within_the_bounds() -> None:
     tensors = [ggufs.tensor(f"t{number}", [8], 0, 32 * number) for number in range(32_768)]
     keys = [(f"k{number}", ggufs.STRING, "") for number in range(16_384)]

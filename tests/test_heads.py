@@ -228,6 +228,7 @@ def test_greedy_text_is_that_of_plain_decoding(engine: Engine, gamma: int, count
         assert drafted > 0 or len(tokens) < 2
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("models", EVERY, indirect=True)
 @pytest.mark.parametrize("gamma", usually([5, 2], 5))
 def test_coupled_text_depends_on_the_seed_alone(engine: Engine, gamma: int) -> None:
@@ -350,9 +351,10 @@ def test_twenty_conversations_are_those_of_plain_decoding(
         assert FinishReason.STOP in ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("models", "gamma", "least"),
-    [("eagle3", 4, 0.50), pytest.param("mtp", 1, 0.65, marks=pytest.mark.slow)],
+    [("eagle3", 4, 0.50), ("mtp", 1, 0.65)],
     indirect=["models"],
 )
 def test_trained_heads_are_right_often_enough(engine: Engine, gamma: int, least: float) -> None:
@@ -420,7 +422,7 @@ def test_plain_rounds_and_prompts_cost_a_head_nothing(engine: Engine, passes: li
     assert 0 < len(passes) <= 2 * (len(prompt) // made.n_batch + 5)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("models", BEGINNING, indirect=True)
 def test_a_head_not_asked_for_long_begins_with_the_last_part_of_the_text(
     engine: Engine, passes: list[int]
@@ -574,6 +576,7 @@ def test_a_turn_that_changes_what_was_said_is_answered_like_any_other(engine: En
     assert run(engine, changed, 3)[0] == plain(engine, changed)
 
 
+@pytest.mark.few(1)
 def test_a_head_that_came_late_drafts_from_what_it_is_shown(models: tuple[Model, Model]) -> None:
     with Context(models[0], OPTIONS) as target:
         prompt = ids(Engine(target), PROMPTS[0])
@@ -686,6 +689,7 @@ def test_a_guess_leaves_nothing_behind(blocks: Engine) -> None:
     assert not np.array_equal(made.guess(300, 3)(300, 0), first[0])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["mtp", "hybrid", "chain"])
 def test_mtp_layers_in_a_file_of_their_own_draft_as_those_inside(kind: str, tmp_path: Path) -> None:
     whole = WITHIN[kind](tmp_path / "whole.gguf")
@@ -1018,7 +1022,8 @@ def test_a_head_inside_the_target_changes_no_bit_of_what_it_computes(
             assert np.array_equal(computed(model, tokens, size, flash=flash, heads=1), expected)
 
 
-@pytest.mark.parametrize("size", [20, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [20, 1])
 def test_the_target_with_mtp_computes_what_the_plain_one_does(size: int) -> None:
     """Behind other tokens sums over keys run in another order, of which Q8_0 makes hundredths."""
     files = [toy.TARGET, toy.mtp()]

@@ -391,6 +391,7 @@ def test_rounds_that_could_not_be_written_are_written_with_the_next(
     assert said(desk().load("q")) == ["q", "lost and found"]
 
 
+@pytest.mark.slow
 def test_many_programs_write_at_once(path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tests.test_history import *\n"

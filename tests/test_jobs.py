@@ -152,6 +152,7 @@ def test_what_ends_the_whole_group_leaves_a_report_of_what_is_done() -> None:
     assert "what was done by then is reported" in out
 
 
+@pytest.mark.slow
 def test_a_process_that_was_begun_ahead_is_used_or_ended() -> None:
     def engines() -> set[psutil.Process]:
         found = set()

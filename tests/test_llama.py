@@ -57,6 +57,7 @@ def test_weights_are_not_rearranged_for_amx(
     assert repacking_works() is works
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "name",
     [

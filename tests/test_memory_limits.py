@@ -92,6 +92,7 @@ def test_too_little_for_the_libraries_is_said_before_they_are_loaded(megabytes: 
     run("toy", "-t", "1", limit=megabytes * MB).refused("localspec itself needs", "ulimit -v")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("megabytes", [20, 26])
 def test_too_little_for_python_is_said(megabytes: int) -> None:
     run("toy", "-t", "1", limit=megabytes * MB).refused("memory")
@@ -108,6 +109,7 @@ def test_a_library_that_cannot_be_mapped_means_too_little_memory(
     assert "localspec has a fault" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_threads_that_would_not_start_are_counted() -> None:
     run("toy", "-t", "64", limit=500 * MB).refused("the models need about", "ulimit -v")
 

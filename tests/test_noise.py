@@ -38,6 +38,7 @@ def test_counter_noise_over_seeds() -> None:
     assert chi_square(counts, n * P.probs) < LIMIT[4]
 
 
+@pytest.mark.slow
 def test_neighbouring_positions_and_seeds_are_independent() -> None:
     dist = Dist(np.arange(10), np.full(10, 0.1))
     n = 10_000

@@ -355,6 +355,7 @@ def test_it_answers_with_figures_and_ends_when_it_is_asked_to(toy: Heard) -> Non
     assert (asked.content, answer.content) == ("Tell me a story.", turn.event.text)
 
 
+@pytest.mark.slow
 def test_a_running_answer_is_stopped_and_settings_change_in_its_middle() -> None:
     with heard(ctx_size=ROOMY, grammar=ENDLESS) as toy:
         toy.until(m.Loaded)

@@ -223,10 +223,19 @@ def test_the_command_line_obeys_the_environment(hub_world: World, pair: tuple[Re
     # The storage host gets no token.
     assert {seen.authorization for seen in hub_world.server.bodies()} == {""}
     assert any(seen.authorization == f"Bearer {token}" for seen in hub_world.server.seen)
+    rows = json.loads(hub_world.run("list", "--json").out)
+    assert {row["name"]: row["state"] for row in rows["pairs"]}["big"] == "installed"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("pair")
+def test_what_is_here_is_pulled_offline(hub_world: World) -> None:
+    arguments = ("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF")
+    assert hub_world.run(*arguments).code == 0
+    hub_world.server.seen.clear()
     offline = hub_world.run_outside(*arguments, HF_HUB_OFFLINE="1")
     assert offline.code == 0, offline.err
-    rows = json.loads(hub_world.run_outside("list", "--json").out)
-    assert {row["name"]: row["state"] for row in rows["pairs"]}["big"] == "installed"
+    assert hub_world.server.seen == []
 
 
 # --- stopped and continued --------------------------------------------------------------------

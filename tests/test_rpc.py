@@ -371,6 +371,7 @@ def test_behind_a_network_a_pass_over_eight_tokens_is_known_to_cost_little_more(
     assert took < 8
 
 
+@pytest.mark.slow
 @needs_backend
 @pytest.mark.skipif(sys.platform != "linux", reason="the options have other names")
 def test_a_worker_whose_machine_falls_silent_is_noticed() -> None:
@@ -388,6 +389,7 @@ def test_a_worker_whose_machine_falls_silent_is_noticed() -> None:
         add_workers(())
 
 
+@pytest.mark.slow
 @needs_backend
 @pytest.mark.skipif(sys.platform != "linux", reason="where the timers of connections are told")
 def test_a_worker_lets_go_of_whoever_falls_silent() -> None:
@@ -472,7 +474,7 @@ def test_a_worker_tells_what_it_lends() -> None:
     assert "no accelerator" in done.stdout
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @needs_backend
 @pytest.mark.parametrize(
     ("options", "said"),

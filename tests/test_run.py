@@ -557,6 +557,7 @@ def test_standard_input_that_is_not_utf8() -> None:
     fails(finished(running, b"caf\xe9 au lait"), "not UTF-8", "0xe9", "iconv")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="a stream is either to be read or written")
 def test_standard_input_that_cannot_be_read(tmp_path: Path) -> None:
     with (tmp_path / "x").open("wb") as stdin:
@@ -567,6 +568,7 @@ def test_standard_input_that_cannot_be_read(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_empty_standard_input() -> None:
     fails(finished(process("toy", "-n", "4")), "empty")
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support import ROOMY
+from tests.support.command import run
 from tests.support.endpoint import Serving, chunks, in_parallel, malformed, streaming
 from tests.support.json_validity import valid
 from tests.support.lazily import Lazily
@@ -56,25 +57,8 @@ def error_of(reply: tuple[int, dict[str, str], bytes]) -> dict[str, Any]:
 
 
 def test_openais_client_gets_what_run_says(client: openai.OpenAI, served: Serving) -> None:
-    words = [
-        "run",
-        "toy",
-        "-t",
-        "1",
-        "-c",
-        "1024",
-        "-p",
-        STORY,
-        "--temp",
-        "0",
-        "-n",
-        "32",
-        "--json",
-    ]
-    run = subprocess.run(
-        [sys.executable, "-m", "localspec", *words], capture_output=True, check=True
-    )
-    text = json.loads(run.stdout)["text"]
+    how = ("-t", "1", "-c", "1024", "--temp", "0", "-n", "32", "--json")
+    text = json.loads(run("run", "toy", "-p", STORY, *how).out)["text"]
     raw = client.chat.completions.with_raw_response.create(
         model="toy", messages=MESSAGES, temperature=0, max_tokens=32, extra_body={"gamma": 3}
     )
@@ -473,12 +457,9 @@ def test_nobody_is_led_elsewhere_before_the_rules(served: Serving) -> None:
 
 
 def test_another_address_needs_a_key() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "localspec", "serve", "toy", "--host", "0.0.0.0", "--port", "0"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "--api-key-file" in done.stderr
+    done = run("serve", "toy", "--host", "0.0.0.0", "--port", "0")
+    assert done.code == 2
+    assert "--api-key-file" in done.err
 
 
 @pytest.mark.slow

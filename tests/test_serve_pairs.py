@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -26,6 +25,7 @@ from localspec.serve.counters import EndpointCounters
 from localspec.serve.refusals import Refusal
 from localspec.serve.request_queue import QueuedRequest, RequestQueue
 from tests.support import toy
+from tests.support.command import run
 from tests.support.endpoint import Serving, in_parallel
 from tests.support.endpoint_sweep import ALONE as OTHER
 from tests.support.endpoint_sweep import install_alone
@@ -280,12 +280,9 @@ def test_which_pairs_may_be_loaded() -> None:
 
 
 def test_a_pair_that_is_not_installed_is_told_at_the_start() -> None:
-    words = ["serve", "toy", "--models", "nothing", "--port", "0"]
-    done = subprocess.run(
-        [sys.executable, "-m", "localspec", *words], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert "no pair named nothing is installed" in done.stderr
+    done = run("serve", "toy", "--models", "nothing", "--port", "0")
+    assert done.code == 2
+    assert "no pair named nothing is installed" in done.err
 
 
 def test_requests_name_their_pair_in_all_protocols() -> None:

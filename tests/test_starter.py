@@ -456,6 +456,7 @@ def test_its_first_prompt_shows_drafting_at_work(starter_file: Path) -> None:
 # --- what an empty conversation says ----------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
 async def test_the_welcome_says_what_it_can_and_leaves_room_for_a_proposal(
     size: tuple[int, int],

@@ -100,7 +100,7 @@ def expected(starter_file: Path, prompts: Sequence[str]) -> list[str]:
         return [reference.greedy(prompt) for prompt in prompts]
 
 
-@pytest.fixture(scope="module", params=["drafting", pytest.param("plain", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["plain", pytest.param("drafting", marks=pytest.mark.slow)])
 def session(request: pytest.FixtureRequest, starter_file: Path) -> Iterator[Session]:
     how = {"gamma": 0} if request.param == "plain" else {"gamma": 4, "exact": True}
     wanted = LoadRequest(

@@ -180,7 +180,7 @@ def pipe(path: Path) -> None:
         os.mkfifo(path)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("damage", [no_state, pipe, cut, flipped(60), flipped(500), flipped(-1)])
 def test_what_is_damaged_is_put_aside(
     left: tuple[Path, list[Message], str], damage: Callable[[Path], None], tmp_path: Path

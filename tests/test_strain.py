@@ -66,6 +66,7 @@ def test_too_few_open_files_are_told_in_words() -> None:
     assert "fault" not in done.stderr
 
 
+@pytest.mark.slow
 @POSIX
 def test_input_without_end_is_refused() -> None:
     begun = time.monotonic()

@@ -80,7 +80,7 @@ SHORT = ("-p", "A dog", "-n", "3", "--gamma", "0", "-t", "1", "-c", "128")
 # --- a working folder that was deleted --------------------------------------------------------
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("engine", ["", "inline"])
 def test_a_prompt_is_answered_in_a_folder_that_is_gone(tmp_path: Path, engine: str) -> None:
@@ -248,6 +248,7 @@ def test_a_variable_that_leads_nowhere_is_named(variable: str, value: str) -> No
     assert "secret" not in told
 
 
+@pytest.mark.slow
 def test_a_log_of_keys_that_cannot_be_written_is_named() -> None:
     """Where certificates come from a file, Python opens that log, too."""
     variables = {"SSL_CERT_FILE": str(CERTIFICATE), "SSLKEYLOGFILE": "/dev/null/file"}
@@ -267,6 +268,7 @@ def test_of_several_variables_those_that_are_wrong_are_named(
     assert environment.certificates() == "SSL_CERT_FILE and SSL_CERT_DIR"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("reference", ["a/b", "https://huggingface.co/a/b"])
 def test_an_address_of_the_hub_that_is_none_is_named(reference: str) -> None:
     code, _, told = localspec("pull", reference, HF_ENDPOINT="http://[")
@@ -282,6 +284,7 @@ def test_of_the_hubs_variables_the_wrong_one_is_named(monkeypatch: pytest.Monkey
     assert environment.hub_settings(ValueError("Invalid IPv6 URL")).startswith("one of HF_")
 
 
+@pytest.mark.slow
 def test_a_token_that_is_no_text_is_told_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_bytes(b"hf_\xff")
     code, _, told = localspec(
@@ -297,6 +300,7 @@ def test_a_token_that_is_no_text_is_told_with_its_file(tmp_path: Path) -> None:
 PROGRAM = "import sys; sys.argv[0] = 'localspec'; from localspec.cli import main; main()"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("shell", "word"), [("bash", None), ("bash", "here"), ("zsh", None), ("fish", None)]
 )
@@ -319,8 +323,8 @@ def test_a_variable_of_completion_that_no_shell_has_set_is_named(
 # --- the screen's own variables ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 @posix
-@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("variable", "value"),
     [("TEXTUAL_COLOR_SYSTEM", "plaid"), ("TEXTUAL_DRIVER", "xterm"), ("TEXTUAL_DRIVER", "")],
@@ -340,7 +344,7 @@ def test_a_screen_that_its_variables_spoil_is_told(
 # --- llama.cpp's library ----------------------------------------------------------------------
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("run", "toy", *SHORT), ("doctor",)])
 def test_a_library_that_is_missing_is_told_with_the_variable(command: tuple[str, ...]) -> None:
     code, _, told = localspec(*command, LLAMA_CPP_LIB_PATH="/dev/null/folder")

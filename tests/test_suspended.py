@@ -49,6 +49,7 @@ def test_a_download_goes_on_where_the_machine_slept(tmp_path: Path) -> None:
         assert digest(found.snapshot(repo.name, repo.commit, name)) == repo.sha256(name)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
 def test_detached_and_attached_at_another_size(
     toy_target: Path, toy_draft: Path, tmp_path: Path

@@ -140,6 +140,7 @@ def test_a_screen_that_nobody_could_see_is_not_opened() -> None:
     assert "needs a terminal" in done.stderr
 
 
+@pytest.mark.slow
 def test_closed_streams_are_no_terminal() -> None:
     for closed in ("<&-", ">&-"):
         done = subprocess.run(
@@ -220,6 +221,7 @@ def _stored(database: Path) -> int:
         return count
 
 
+@pytest.mark.slow
 def test_what_cannot_be_resumed_is_explained(terminal: Callable[..., Terminal]) -> None:
     chat = terminal("--resume", "nonsense")
     assert chat.ends() == 1

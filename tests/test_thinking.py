@@ -185,8 +185,12 @@ async def test_one_key_shows_answers_as_they_were_written() -> None:
         await chat.until(lambda: "<|" not in chat.transcript())
 
 
-async def test_the_palette_finds_how_to_ask_for_thoughts() -> None:
+def test_every_command_has_other_words_in_the_palette() -> None:
     assert set(WORDS) == {one.name for one in COMMANDS}
+
+
+@pytest.mark.slow
+async def test_the_palette_finds_how_to_ask_for_thoughts() -> None:
     async with chatting((120, 40)) as chat:
         await chat.press("ctrl+p", *"reasoning")
         await chat.until(lambda: "Think" in chat.screen())

@@ -390,6 +390,7 @@ def show(*arguments: str) -> Any:
     return CliRunner().invoke(cli, ["show", *arguments], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_show_says_how_to_measure_and_then_what_was_measured(toy_target: Path) -> None:
     assert "`localspec tune toy` takes" in show("toy").stdout
     assert json.loads(show("toy", "--json").stdout)["profile"] is None

@@ -443,6 +443,7 @@ async def test_quitting_while_loading_cancels_the_load() -> None:
     assert seen
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("keys", [("ctrl+q",), ("ctrl+c", "ctrl+c")])
 async def test_quitting_while_generating_ends_the_thread(keys: tuple[str, ...]) -> None:
     async with chatting(answers=[LONG], gate=Gate(is_open=False)) as chat:

@@ -118,6 +118,7 @@ async def test_without_a_prompt_or_a_draft_it_is_said() -> None:
         await chat.until(lambda: "nothing to compare: there is no draft" in chat.transcript())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("width", [80, 120])
 async def test_texts_that_part_at_a_near_tie_say_rounding(width: int) -> None:
     answers = ["The sky is blue.", "The sky is grey."]
@@ -219,6 +220,7 @@ def test_a_real_answer_that_is_stopped_leaves_the_session_usable() -> None:
         session.close()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("width", [60, 80])
 async def test_both_headings_are_of_one_height_and_esc_is_named(width: int) -> None:
     async with chatting(size=(width, 24), answers=["One.", "The sky is blue."]) as chat:

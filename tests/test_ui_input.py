@@ -476,7 +476,7 @@ def test_a_mark_that_somebody_typed_stands_for_itself() -> None:
     assert pastes.mark("short", "") == "short"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("text", ["می‌خواهم", "👩‍👩‍👧", "a\u00adb", "no\u00a0break", "漢\u3000字"])
 async def test_what_has_no_glyph_of_its_own_is_typed_as_it_is_pasted(text: str) -> None:
     async with chatting() as chat:
