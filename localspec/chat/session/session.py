@@ -250,10 +250,7 @@ class Session:
         Raises:
             LocalspecError: the template refuses them; none is offered then.
         """
-        self._prompt.tools = ()
-        costs = self._prompt.costs(tools, instead, self.settings)
-        self._prompt.tools = tuple(instead if costs.searched else tools)
-        return costs
+        return self._prompt.offer(tools, instead, self.settings)
 
     def go_on(self, results: Sequence[Message], cancel: Cancel) -> TurnEvents:
         """Answer on after the results of the last answer's calls, which join the conversation.

@@ -69,7 +69,7 @@ class Turns:
     def go_on(self, results: Sequence[Message], cancel: Cancel) -> TurnEvents:
         """As `Session.go_on`."""
         for share in _SHARES:
-            shortened = self._prompt.shortened(results, share)
+            shortened = self._prompt.tools.shortened(results, share)
             try:
                 yield from self._answer([*self.messages, *shortened], cancel)
             except PromptTooLong:
