@@ -126,8 +126,8 @@ def _timed(session: Session, options: LoadRequest, cancel: Cancel) -> float:
             [measure(each, _ONES, budget=_TURN_S, one_row=True).points[1] for each in both]
             for _ in range(_TURNS)
         ]
-        step, plain = map(min, zip(*turns, strict=True))
-        return step / plain
+        least: list[float] = [min(times) for times in zip(*turns, strict=True)]
+        return least[0] / least[1]
     finally:
         beside.engine.close()
         beside.pair.close_drafts()
