@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -289,7 +289,7 @@ def _quarters(split: Mapping[str, int]) -> list[int]:
     return [n and max(1, round(4 * n / whole)) for n in split.values()]
 
 
-def made_by(pair: LoadedPair, models: Iterable[Context] | None = None) -> str:
+def made_by(pair: LoadedPair, models: Sequence[Context] | None = None) -> str:
     """The key of stored caches: the files of the models, adapters, how they run.
 
     Args:
