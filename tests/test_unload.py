@@ -254,12 +254,12 @@ async def talked(folder: Path, *, unload: bool, again: bool) -> tuple[list[str],
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(("again", "least"), [(False, 60), (True, 50)])
 async def test_a_stored_conversation_goes_on_without_being_read_again(
-    tmp_path: Path, *, again: bool
+    tmp_path: Path, least: int, *, again: bool
 ) -> None:
     expected = await talked(tmp_path / "one", unload=False, again=again)
     found = await talked(tmp_path / "two", unload=True, again=again)
     assert found == expected
-    assert found[1] > 60
+    assert found[1] > least  # an answer made again needs the question alone
     assert found[2] < 20
