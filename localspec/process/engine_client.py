@@ -60,6 +60,7 @@ class EngineClient:
         latest: the session that was loaded last, even after it is gone.
         alive: whether the engine runs.
         wanted: the request that was sent last.
+        turn: the number of the reserved or running turn, or else of the last one.
     """
 
     def __init__(self, request: LoadRequest, connect: Connect = connect) -> None:
@@ -72,7 +73,7 @@ class EngineClient:
         self._first = self.wanted = self._loaded = request
         self._first_pair: tuple[str, str | None] | None = None  # its reference, once it is loaded
         self._number = 0
-        self._turn = self._changed = 0  # numbers of requests
+        self.turn = self._changed = 0  # numbers of requests
         self._load = self._send(m.Load(request))
 
     def listen(self, hear: Hear) -> None:
@@ -176,11 +177,11 @@ class EngineClient:
     def reserve(self) -> None:
         """Reserve the next turn's number: `stop` then stops that turn, even before it begins."""
         self._number += 1
-        self._turn = self._number
+        self.turn = self._number
 
     def begin(self, body: m.Request) -> None:
         """Send a request under the reserved number, so that `stop` can stop it."""
-        self._send(body, self._turn)
+        self._send(body, self.turn)
 
     def ask(
         self, text: str, earlier: Sequence[Message] | None = None, conversation: str = ""
@@ -200,11 +201,6 @@ class EngineClient:
         """Let the model call tools (`OfferTools`) from the next turn on."""
         self._send(m.OfferTools(tuple(tools), tuple(instead)))
 
-    @property
-    def turn(self) -> int:
-        """The number of the reserved or running turn, or else of the last one."""
-        return self._turn
-
     def explain_round(self, turn: int, number: int) -> int:
         """Ask what happened inside a round (`ExplainRound`); return the number of the request."""
         return self._send(m.ExplainRound(turn, number))
@@ -219,7 +215,7 @@ class EngineClient:
 
     def stop(self) -> None:
         """Stop the reserved or running turn."""
-        self._send(m.Stop(self._turn))
+        self._send(m.Stop(self.turn))
 
     # Changes
 

@@ -78,7 +78,7 @@ class ConversationTools:
         return ToolCosts(
             total=total,
             whole=whole,
-            each=tuple(self._count(json.dumps(tool, ensure_ascii=False)) for tool in tools),
+            each=tuple(self.count(json.dumps(tool, ensure_ascii=False)) for tool in tools),
             context=self._n_ctx,
             searched=searched,
         )
@@ -88,10 +88,11 @@ class ConversationTools:
         room = self._n_ctx // share // max(1, len(results))
 
         def cut(text: str) -> str:
-            tokens = self._count(text)
+            tokens = self.count(text)
             return text if tokens <= room else without_middle(text, len(text) * room // tokens)
 
         return [replace(one, content=cut(one.content)) for one in results]
 
-    def _count(self, text: str) -> int:
+    def count(self, text: str) -> int:
+        """How many tokens `text` has in a message."""
         return len(self._model.tokenize(text, add_special=False, parse_special=False))

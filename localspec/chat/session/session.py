@@ -348,7 +348,7 @@ class Session:
 
     def count(self, text: str) -> int:
         """How many tokens `text` has in a message. From any thread."""
-        return len(self.pair.target.model.tokenize(text, add_special=False, parse_special=False))
+        return self._prompt.tools.count(text)
 
     def figures(self) -> Figures:
         """The figures of the running or else the last turn. From any thread."""

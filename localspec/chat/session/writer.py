@@ -102,8 +102,8 @@ class Writer:
     def how(
         self,
         settings: ChatSettings,
-        after: Sequence[str] = (),
-        thought: tuple[str, str, tuple[int, ...]] | None = None,
+        after: Sequence[str],
+        thought: tuple[str, str, tuple[int, ...]] | None,
     ) -> GenerateSettings:
         """Settings of one generation.
 
