@@ -20,6 +20,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Situation
 from localspec.engine.llama import Model
 from localspec.engine.record.stats import DRAFT, FinishReason, Prefill, Round
+from localspec.engine.round.prompt_steps import PromptSteps
 from localspec.errors import Cancelled
 
 BOS, EOS, START, END = 256, 257, 258, 259
@@ -173,6 +174,13 @@ def ended(reason: FinishReason = FinishReason.STOP) -> Round:
     return Round((), 0, 0, 0, 0.0, 0.0, 0.0, finish=reason)
 
 
+def paced(token_s: float) -> PromptSteps:
+    """Passes over prompts that have taken so long for each token."""
+    steps = PromptSteps(512)
+    steps.took(512, 0, 512 * token_s)
+    return steps
+
+
 @dataclass
 class ScriptedEngine:
     """Yields the rounds that a test wrote down, one list a turn; remembers what it was asked.
@@ -192,7 +200,7 @@ class ScriptedEngine:
     settings: Any = None
     recorder: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(generation=None))
     prefill_error: Exception | None = None
-    steps: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(token_s=0.0))
+    steps: PromptSteps = field(default_factory=lambda: paced(0.0))
     closed: bool = False
 
     def close(self) -> None:
@@ -203,6 +211,7 @@ class ScriptedEngine:
     ) -> Generator[tuple[int, int], None, Prefill]:
         if self.prefill_error is not None:
             raise self.prefill_error
+        self.steps.begin()
         end = len(prompt) - 1
         known = 0
         while known < min(end, len(self.cached)) and self.cached[known] == prompt[known]:

@@ -13,7 +13,6 @@ import pytest
 
 from localspec import machine
 from localspec.chat.figures.figures import Meter
-from localspec.chat.figures.time_left import TimeLeft
 from localspec.chat.session.drafting import Drafting
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.length.cost import Costs
@@ -205,22 +204,3 @@ def test_the_peak_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
     outer += f"subprocess.run([sys.executable, '-c', {inner!r}], check=True)"
     done = subprocess.run([sys.executable, "-c", outer], capture_output=True, check=True)
     assert 5_000_000 < int(done.stdout) < 100_000_000
-
-
-def test_the_time_left_follows_the_last_seconds() -> None:
-    now = [0.0]
-    left = TimeLeft(clock=lambda: now[0])
-    for second in range(1, 11):  # 100 tokens a second
-        now[0] = float(second)
-        assert left.seconds(100 * second, 3000) == pytest.approx(30 - second)
-    for second in range(1, 9):  # and 20 since the machine is busy
-        now[0] = 10.0 + second
-        found = left.seconds(1000 + 20 * second, 3000)
-    assert found == pytest.approx((2000 - 160) / 20)
-    assert TimeLeft(clock=lambda: 0.0).seconds(5, 10) == 0.0
-    assert left.seconds(1160, 1160) == 0.0
-
-
-def test_before_the_first_pass_the_time_left_is_that_of_passes_measured_before() -> None:
-    assert TimeLeft().seconds(0, 40) is None
-    assert TimeLeft(0.05).seconds(0, 40) == pytest.approx(2.0)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.length.cost import ModelCosts
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.record.stats import DRAFT, FinishReason, GenerationStats, Prefill, Round
 from localspec.engine.round.acceptance import Accept
@@ -336,11 +339,11 @@ def test_cancelling_during_the_prefill() -> None:
     cancel = Cancel()
     steps = engine.prefill([1] * 100, cancel)
     assert next(steps) == (0, 99)  # before the first pass, which may take long
-    assert next(steps) == (32, 99)
+    assert next(steps) == (16, 99)
     cancel.set()
     with pytest.raises(Cancelled):
         next(steps)
-    assert engine.target.tokens == [1] * 32
+    assert engine.target.tokens == [1] * 16
 
 
 def passes_over(monkeypatch: pytest.MonkeyPatch, token_s: float, **how: bool) -> list[int]:
@@ -363,14 +366,50 @@ def passes_over(monkeypatch: pytest.MonkeyPatch, token_s: float, **how: bool) ->
     return [len(each) for each in target.batches]
 
 
+@dataclass
+class Told:
+    """What is known before a pass over a prompt: the clock's seconds, and those told to be left."""
+
+    at: float
+    left: float | None
+
+
+def times_told(
+    monkeypatch: pytest.MonkeyPatch, token_s: Callable[[float, int], float]
+) -> list[Told]:
+    """What is told while a prompt of 2,400 tokens is read.
+
+    Args:
+        monkeypatch: sets the engine's clock.
+        token_s: seconds of a token, by the clock and the tokens before it.
+    """
+    now = [0.0]
+    target = StubContext(random_script(VOCAB, 5), StubModel(VOCAB), n_ctx=4096, n_batch=512)
+    decode = target.decode
+
+    def timed(tokens: Sequence[int], n_logits: int) -> NDArray[np.float32]:
+        middle = len(target.tokens) + len(tokens) // 2
+        now[0] += len(tokens) * token_s(now[0], middle)
+        return decode(tokens, n_logits)
+
+    monkeypatch.setattr("localspec.engine.round.generate.perf_counter", lambda: now[0])
+    target.decode = timed  # type: ignore[method-assign]
+    engine, seen = Engine(target), []  # type: ignore[arg-type]
+    for done, total in engine.prefill([1] * 2401, Cancel()):
+        left = engine.steps.seconds(done, total - done) if engine.steps.trusted else None
+        seen.append(Told(now[0], left))
+    return seen
+
+
 @pytest.mark.parametrize(("token_s", "step"), [(0.02, 32), (0.006, 128), (0.00195, 400)])
 def test_every_pass_over_a_prompt_takes_less_than_a_second(
     monkeypatch: pytest.MonkeyPatch, token_s: float, step: int
 ) -> None:
     first, *later = passes_over(monkeypatch, token_s)
-    assert first == 64  # nothing is known yet
+    assert first == 16  # nothing is known yet
     assert max(later) == step <= 0.8 / token_s < step + 16
-    assert sum(each != step for each in later) <= 2  # the ends of both prompts
+    # The ends of both prompts, and one before it is known that attention takes no time here.
+    assert sum(each != step for each in later) <= 3
 
 
 def test_a_prompt_that_must_be_repeatable_is_read_in_passes_of_one_length(
@@ -378,7 +417,8 @@ def test_a_prompt_that_must_be_repeatable_is_read_in_passes_of_one_length(
 ) -> None:
     whole = [512] * 5 + [440] + [512, 388]
     assert passes_over(monkeypatch, 0.02, follow_clock=False) == whole
-    assert passes_over(monkeypatch, 1e-6)[1:3] == [512, 512]  # a fast machine makes no more passes
+    # A fast machine makes one pass more.
+    assert passes_over(monkeypatch, 1e-6)[:3] == [16, 512, 512]
 
 
 def test_a_machine_that_becomes_busy_gets_shorter_passes() -> None:
@@ -387,8 +427,56 @@ def test_a_machine_that_becomes_busy_gets_shorter_passes() -> None:
         *((64, 0.2, 256), (256, 0.8, 256), (256, 3.2, 64), (64, 0.8, 64), (3, 0.4, 64)),
         *((64, 900.0, 16), (16, 0.05, 256), (256, 0.0, 512)),
     ):
-        steps.took(n, seconds)
-        assert steps.size == then, (n, seconds)
+        steps.took(n, 0, seconds)
+        assert steps.size(0) == then, (n, seconds)
+
+
+@pytest.mark.parametrize(
+    ("token_s", "growth"),
+    [(0.0045, 0.0007), (0.02, 0.0003)],  # seen with 135 million and with 1.5 billion parameters
+)
+def test_the_time_left_is_told_once_it_can_be_trusted(
+    monkeypatch: pytest.MonkeyPatch, token_s: float, growth: float
+) -> None:
+    """And counts attention in, which takes longer with every token before."""
+    seen = times_told(monkeypatch, lambda _, depth: token_s * (1 + growth * depth))
+    assert max(after.at - before.at for before, after in pairwise(seen[1:])) < 1
+    told = [each for each in seen if each.left is not None]
+    assert 2 <= told[0].at < 3
+    for each in told:
+        rest = seen[-1].at - each.at
+        assert each.left == pytest.approx(rest, rel=0.3, abs=1.0)
+
+
+def test_another_program_that_begins_is_not_taken_for_attention(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = times_told(monkeypatch, lambda now, _: 0.01 if now < 10 else 0.03)
+    for each in seen:
+        if each.left is not None and each.at > 15:
+            assert each.left == pytest.approx(seen[-1].at - each.at, rel=0.4, abs=1.0)
+
+
+def test_what_a_prompt_teaches_counts_in_the_next_one() -> None:
+    steps = PromptSteps(512)
+    assert steps.seconds(0, 100) is None
+    for at in range(0, 2000, 50):
+        steps.took(50, at, 50 * 0.01 * (1 + 0.001 * at))
+    steps.begin()
+    assert not steps.trusted
+    assert steps.size(2000) == 16  # 0.03 seconds for a token
+    shallow, deep = (steps.seconds(at, 1000) or 0.0 for at in (2000, 4000))
+    assert shallow == pytest.approx(1000 * 0.01 * (1 + 0.001 * 2500), rel=0.2)
+    assert deep > 1.3 * shallow
+
+
+def test_measured_costs_are_those_of_the_first_pass() -> None:
+    flat = {n: 0.002 * n for n in (1, 2, 4, 8, 16, 32)}
+    deep = {n: 2 * seconds for n, seconds in flat.items()}
+    steps = PromptSteps(512)
+    steps.expect(ModelCosts({0: flat, 1024: deep}))
+    assert (steps.size(0), steps.size(1024)) == (400, 192)
+    assert steps.seconds(0, 100) == pytest.approx(0.2, rel=0.1)
 
 
 def test_switching_speculation_off_and_on_in_the_middle() -> None:

@@ -100,7 +100,7 @@ class PromptProgress(Struct, frozen=True, tag=True):
 
     Attributes:
         cached: tokens before these that the cache held already.
-        seconds_left: for the rest, at the speed so far; None while that is unknown.
+        seconds_left: expected for the rest; None while too little was read to tell.
     """
 
     done: int

@@ -18,6 +18,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen, Screen
 
 from localspec import formats
+from localspec.chat.events import PromptProgress
 from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.store_thread import StoreThread
 from localspec.errors import UsageError
@@ -27,6 +28,7 @@ from localspec.ui.commands import command_table
 from localspec.ui.conversation.conversation_library import ConversationLibrary
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.idle_watch import IdleWatch
+from localspec.ui.conversation.prompt_reading import PromptReading
 from localspec.ui.conversation.prompt_sender import PromptSender
 from localspec.ui.conversation.prompt_size import PromptSize
 from localspec.ui.conversation.stream import AnswerStream, PromptRead
@@ -154,6 +156,7 @@ class ChatApp(App[None], inherit_bindings=False):
         )  # fmt: skip
         self._prompt_size = PromptSize(self.turns)
         self._tools = ChatTools(self.turns, self.soon, lambda: self._sender.answered(go_on=False))
+        self._reading = PromptReading(self._show_progress, self.set_timer)
         self._idle_watch = IdleWatch(self._appearance.idle_s, self._unload_idle, self.set_timer)
         self.library = ConversationLibrary(store_thread, record, resume, self.turns)
         self.pair_loader: PairLoader = PairLoader(self.turns, self.library, self.title_line)
@@ -382,6 +385,7 @@ class ChatApp(App[None], inherit_bindings=False):
     @on(PairWorkChanged)
     def show_phase(self) -> None:
         """Show in the status line what is going on, in place of a short answer."""
+        self._reading.stop()
         self.status.settle()
         self._show_lasting()
 
@@ -400,16 +404,19 @@ class ChatApp(App[None], inherit_bindings=False):
     @on(PromptRead)
     def _prompt_read(self, event: PromptRead) -> None:
         """Show how much of the prompt is read, and how long the rest takes."""
-        progress = event.progress
         if self.turns.phase is EnginePhase.ANSWERING:
-            text = f"reading {formats.count(progress.total)} tokens"
-            share = progress.done / progress.total if progress.total else 1.0
-            hint = EnginePhase.ANSWERING.hint
-            if progress.seconds_left is not None:
-                hint = f"about {formats.duration(progress.seconds_left)} left, {hint}"
-            self.status.lasting(text, share, hint=hint)
-            if progress.done >= progress.total:
+            if event.progress.done < event.progress.total:
+                self._reading.report(event.progress)
+            else:
+                self._reading.stop()
                 self._show_lasting()
+
+    def _show_progress(self, now: PromptProgress) -> None:
+        hint = EnginePhase.ANSWERING.hint
+        if now.seconds_left is not None:
+            hint = f"about {formats.duration(now.seconds_left)} left, {hint}"
+        text = f"reading {formats.count(now.total)} tokens"
+        self.status.lasting(text, now.done / now.total, hint=hint)
 
     # The screen's own shape
 

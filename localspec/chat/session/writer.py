@@ -10,7 +10,6 @@ from time import perf_counter
 from localspec.chat.events import PromptProgress, TurnEvent
 from localspec.chat.figures.figures import Figures, Meter
 from localspec.chat.figures.slowness import SlownessCheck
-from localspec.chat.figures.time_left import TimeLeft
 from localspec.chat.session.answer import AnswerText, TextKind
 from localspec.chat.session.drafting import Drafting
 from localspec.chat.session.pair import LoadedPair
@@ -25,7 +24,6 @@ from localspec.engine.record.stats import FinishReason, GenerationStats, Prefill
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 
-_SHORT = 32  # tokens of the longest pass that is measured
 _WORTH_TELLING_S = 0.5  # of a prompt that is read in one pass
 
 
@@ -55,8 +53,8 @@ class Writer:
         self._drafting = drafting
         self._slow = SlownessCheck(pair.target, costs)
         self._grammars = GrammarReader(pair.target.model)
-        if costs is not None:  # passes over a prompt take at most as long for each token
-            engine.steps.expect(_SHORT, costs.target.at(0).seconds(_SHORT))
+        if costs is not None:
+            engine.steps.expect(costs.target)
         self.counted: tuple[Meter, TextKind]
         self._before: tuple[Meter, TextKind]
         self.forget()
@@ -203,7 +201,7 @@ class Writer:
             self.stored.restore(prompt[:-1])
         if self.past is not None:
             self._engine.past = self.past.recall()
-        restored_s, left = perf_counter() - started, TimeLeft(self._engine.steps.token_s)
+        restored_s, passes = perf_counter() - started, self._engine.steps
         reading = self._engine.prefill(prompt, cancel, self._drafting, follow_clock=follow_clock)
         with closing(reading) as steps:
             while True:
@@ -212,9 +210,10 @@ class Writer:
                 except StopIteration as end:
                     prefill: Prefill = end.value
                     return replace(prefill, seconds=prefill.seconds + restored_s)
-                expected = left.seconds(done, total)
-                if done or expected is None or expected >= _WORTH_TELLING_S:
-                    yield PromptProgress(done, total, len(prompt) - 1 - total, expected)
+                cached = len(prompt) - 1 - total
+                left = passes.seconds(cached + done, total - done)
+                if done or left is None or left >= _WORTH_TELLING_S:
+                    yield PromptProgress(done, total, cached, left if passes.trusted else None)
 
     def _constraint(self, grammar: str, after: Sequence[str]) -> Constraint | None:
         """The grammar's initial state; the first grammar takes longer, as every token is read."""

@@ -144,6 +144,7 @@ class ModelCosts:
     since it is the unit of all others.
 
     Attributes:
+        deep: whether the growth with the context was measured too.
         believed: whether the measurement is credible.
         onset: see `Row`; empty if rows do not matter here.
     """
@@ -173,6 +174,7 @@ class ModelCosts:
         self._spread, self.onset = spread, onset
         self._context = min(measured)  # it has the most points
         self._told = (learned or {}).get(self._context, {})
+        self.deep = len(measured) > 1
         self.believed = all(credible(points, copies=copies) for points in measured.values())
         self._points: Points = measured[self._context]
         self._start()

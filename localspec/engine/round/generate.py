@@ -69,7 +69,7 @@ class Engine:
         lookup: copies from the text so far; None if nothing may be copied.
         past: other texts that lookup may copy from, unless the drafts must follow from the seed.
         rows: the largest number of tokens in a pass over a draft.
-        steps: chooses the passes over prompts.
+        steps: chooses the passes over prompts, and expects what the rest of one takes.
         recorder: observes the rounds.
     """
 
@@ -138,15 +138,16 @@ class Engine:
         self._show(policy, tuple(self.drafters))
         end = len(prompt) - 1
         cached = self.target.keep_prefix(prompt[:end])
+        self.steps.begin()
         if cached < end:
             yield 0, end - cached
         while (at := len(self.target.tokens)) < end:
             cancel.check()
             self.target.mark()
-            step = self.steps.size if follow_clock else self.target.n_batch
+            step = self.steps.size(at) if follow_clock else self.target.n_batch
             part, begun = prompt[at : min(at + step, end)], perf_counter()
             self.target.decode(part, 0)
-            self.steps.took(len(part), perf_counter() - begun)
+            self.steps.took(len(part), at, perf_counter() - begun)
             yield len(self.target.tokens) - cached, end - cached
         self.target.wait()  # or the first round would seem to take the prompt's time
         return Prefill(len(prompt), cached, end - cached, perf_counter() - started)
