@@ -1,22 +1,28 @@
 """A new user's day in a real terminal: does what the screen says agree with itself and the clock?
 
+    uv run python -m benchmarks.first_day [PAIR] --whole DAY.jsonl       # 40 moments of a day
     uv run python -m benchmarks.first_day [PAIR] [--busy] [--size 200x50] [--parts words,tales]
-    uv run python -m benchmarks.first_day [PAIR] --answers          # twelve short, twelve long
+    uv run python -m benchmarks.first_day [PAIR] --answers               # twelve short, twelve long
 
-PAIR (by default the starter) answers questions in the chat, as if a person typed them. At ten
-moments the screen is read off: the line below the answer, the sentence, the panel. Figures and
+PAIR (by default the starter) answers questions in the chat, as if a person typed them. At every
+moment the screen is read off: the line below the answer, the sentence, the panel. Figures and
 sentences are compared with each other (`tests/support/screen_figures.py`) and with a stopwatch:
-speeds by the time that an answer takes on the screen, ratios by the same question answered with
-drafting switched off (F2, F5), the time left by how long the rest of a prompt took. `--busy` keeps
-a core busy with another program all the time. Exit code 1 if something contradicts.
+speeds and waits by the time that an answer takes on the screen, ratios by the same question
+answered with drafting switched off (F2, F5), the time left by how long the rest of a prompt took.
+`--busy` keeps a core busy with another program all the time. Exit code 1 if something contradicts.
 
-One and a half minutes for the starter, three for 1.5 billion parameters on two cores; `--answers`
-takes as long again.
+`--whole` reads 40 moments, of the starter and of PAIR, which may be a larger model: 30 of a quiet
+day, 10 beside a busy program, some of each at 80x24. The file keeps each part of the day that is
+over, with its seconds; a run that was stopped goes on after the last one.
+
+All parts at one size take one and a half minutes with the starter, three with 1.5 billion
+parameters on two cores; `--answers` takes as long again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import subprocess
 import sys
@@ -24,33 +30,39 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise, takewhile
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks import real_prompts
+from localspec import formats
 from tests.support import screen_figures
-from tests.support.screen_figures import FEWEST, Figures
+from tests.support.screen_figures import Figures
 from tests.support.terminal import Terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 F2, F4, F5, CTRL_B, ESC = "\x1bOQ", "\x1bOS", "\x1b[15~", "\x02", "\x1b"
 ROUNDS = 8  # that draft, from which on a ratio may be told
 LONG, SHORT = 160, 40  # tokens of the answers
 EDITS = ("edit", "fix", "convert")  # questions whose answers copy
 LOOKS_S = 0.1  # between two looks: an observer that never rests keeps a core busy
-SPEED_OFF = 0.12  # share by which a speed may differ from the stopwatch's: the screen's frames
+SPEED_OFF = 0.12  # share by which a speed may differ from the stopwatch's
+FRAME_S = 0.6  # by which a time may differ from it besides: two frames of 0.3 seconds
 LEFT_OFF, LEFT_OFF_S = 0.35, 1.0  # the same of a time left; an error of a second is allowed
 MOST_PAUSE_S = 1.2  # between two steps while a prompt is read: one second, and a frame
+HEAD = """| moment | tokens | tokens/s | ratio | sentence | contradictions |
+|---|---|---|---|---|---|"""
 FOOT = re.compile(r"\d tokens? · [\d.,]+ tokens/s|an empty answer")
 STATUS = re.compile(  # or the compact panel above it
     r"\s*(answering|stopping|reading [\d,]+ tokens|ready|one moment|[\d.,–]+ tokens/s )"
 )
-PROGRESS = re.compile(r"reading ([\d,]+) tokens\D+(\d+) %\s+about (?:(\d+) min )?(\d+) s left")
+PROGRESS = re.compile(  # the time left is told after two seconds
+    r"reading ([\d,]+) tokens\D+(\d+) %(?:\s+about (?:(\d+) min )?(\d+) s left)?"
+)
 
 TALES = (
     "Tell me a story about a dog and a boat.",
@@ -84,20 +96,46 @@ WORDS = (
 
 @dataclass
 class Tally:
-    """What was compared with the clock, and what was off or contradicted."""
+    """The rows of the table; what was compared with the clock, and what was off or contradicted."""
 
+    rows: list[str] = field(default_factory=list)
     moments: int = 0
     timed: int = 0
     off: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
+    def row(self, *cells: object) -> None:
+        """Keep and print a row of the table."""
+        self.rows.append(f"| {' | '.join(map(str, cells))} |")
+        print(self.rows[-1], flush=True)
+
+    def add(self, other: Tally) -> None:
+        """Take over what another one found."""
+        self.rows += other.rows
+        self.moments += other.moments
+        self.timed += other.timed
+        self.off += other.off
+        self.wrong += other.wrong
+
 
 @dataclass
 class Timed:
-    """An answer on the screen: its figures, and the stopwatch's tokens per second."""
+    """An answer on the screen.
+
+    Attributes:
+        now: its figures.
+        wait: the stopwatch's seconds from Enter to the first words.
+        seconds: the stopwatch's from there to the end.
+    """
 
     now: Figures
-    speed: float
+    wait: float
+    seconds: float
+
+    @property
+    def speed(self) -> float:
+        """The stopwatch's tokens per second, after the first one."""
+        return (self.now.tokens - 1) / self.seconds if self.seconds > 0 else 0.0
 
 
 class Day:
@@ -114,14 +152,22 @@ class Day:
         self.tally.moments += 1
         self.tally.wrong += [f"{name}: {each}" for each in found]
         ratio = "{}× ({}–{})".format(*now.ratio) if now.ratio else ""
-        print(f"| {name} | {now.tokens} | {now.speed:.1f} | {ratio} | {now.sentence} |"
-              f" {'; '.join(found)} |", flush=True)  # fmt: skip
+        self.tally.row(name, now.tokens, now.speed, ratio, now.sentence, "; ".join(found))
         return now
 
-    def within(self, name: str, said: float, clock: float, share: float) -> None:
-        """Count whether a figure is near the stopwatch's."""
+    def answered(self, name: str, timed: Timed) -> Timed:
+        """Read the screen after an answer, and compare its times with the stopwatch's."""
+        now = self.moment(name, timed.now)
+        if now.tokens > 1 and now.speed:
+            self._within(f"{name}, seconds", (now.tokens - 1) / now.speed, timed.seconds)
+        if now.wait is not None:
+            self._within(f"{name}, wait", now.wait, timed.wait)
+        return timed
+
+    def _within(self, name: str, said: float, clock: float) -> None:
+        """Count whether seconds on the screen are near the stopwatch's."""
         self.tally.timed += 1
-        if abs(said - clock) > share * clock:
+        if abs(said - clock) > SPEED_OFF * clock + FRAME_S:
             self.tally.off.append(f"{name}: {said:.2f} on the screen, {clock:.2f} by the clock")
 
     def ask(self, question: str) -> Timed:
@@ -131,14 +177,16 @@ class Day:
         self._settle()
         self.chat.child.send("\r")
         self._mark = f"▌ {question.splitlines()[0][:30]}"
+        asked = time.monotonic()
         self.chat.until(lambda: self._mark in self.chat.text(), self._mark)
-        return self._answer()
+        return self._answer(asked)
 
     def again(self) -> Timed:
         """Answer the last question once more."""
         self.chat.child.send(F5)
+        asked = time.monotonic()
         self.chat.until(lambda: not FOOT.search(self._written()), "a new answer")
-        return self._answer()
+        return self._answer(asked)
 
     def begin_anew(self) -> None:
         """Leave the conversation."""
@@ -150,15 +198,14 @@ class Day:
         self.chat.child.send(F2)
         self.chat.sees("drafting on" if on else "drafting off")
 
-    def _answer(self) -> Timed:
+    def _answer(self, asked: float) -> Timed:
         self.chat.until(self._written, "the first words")
         begun = time.monotonic()
         patient(self.chat, lambda: FOOT.search(self._written()), "the end of the answer")
         seconds = time.monotonic() - begun
         patient(self.chat, lambda: "ready" in self.chat.text(), "rest")
         self._settle()
-        now = screen_figures.read(self.chat.text())
-        return Timed(now, (now.tokens - 1) / seconds if seconds > 0 else 0.0)
+        return Timed(screen_figures.read(self.chat.text()), begun - asked, seconds)
 
     def _written(self) -> str:
         """What stands between the last question and the status line."""
@@ -179,19 +226,14 @@ def words(day: Day, _lines: int) -> None:
     """The welcome, and two short answers."""
     day.moment("the welcome")
     for question in WORDS[:2]:
-        day.moment("a short answer", day.ask(question).now)
+        day.answered("a short answer", day.ask(question))
 
 
 def tales(day: Day, _lines: int) -> None:
     """Longer answers: a tale and two edits, and each once more without drafting."""
     say(day, f"/set n-predict {LONG}")
     for name, question in (("a tale", TALES[0]), ("a copy", COPIES[0]), ("an edit", COPIES[1])):
-        with_drafts = day.ask(question)
-        now = day.moment(name, with_drafts.now)
-        if now.tokens > FEWEST:
-            day.within(f"{name}, speed", now.speed, with_drafts.speed, SPEED_OFF)
-        if now.ratio is not None:
-            compared(day, name, with_drafts)
+        compared(day, name, day.answered(name, day.ask(question)))
     day.chat.child.send("/stats\r")
     day.chat.sees("tokens in")
     day.moment("/stats")
@@ -199,13 +241,11 @@ def tales(day: Day, _lines: int) -> None:
 
 def compared(day: Day, name: str, drafted: Timed) -> None:
     """Answer once more without drafting: the ratio by the stopwatch against the panel's."""
-    assert drafted.now.ratio is not None
     day.switch(on=False)
-    plain = day.again()
-    day.moment(f"{name}, drafting off", plain.now)
+    plain = day.answered(f"{name}, drafting off", day.again())
     day.switch(on=True)
-    if plain.now.tokens != drafted.now.tokens:
-        return  # the texts part at a near tie: two texts cannot be compared by the clock
+    if drafted.now.ratio is None or plain.now.tokens != drafted.now.tokens:
+        return  # or the texts part at a near tie: two texts cannot be compared by the clock
     _, low, high = drafted.now.ratio
     found = drafted.speed / plain.speed
     day.tally.timed += 1
@@ -231,7 +271,7 @@ def twice(day: Day, _lines: int) -> None:
     if said and int(speeds[1][2] or 0) == 0:
         day.tally.wrong.append("Ctrl+B: a ratio though nothing was guessed")
     day.tally.moments += 1
-    print(f"| Ctrl+B | {speeds} | | | {said[0] if said else 'no ratio'} | |", flush=True)
+    day.tally.row("Ctrl+B", speeds, "", "", said[0] if said else "no ratio", "")
     day.chat.child.send(ESC)
     day.chat.until(lambda: "Esc closes" not in day.chat.text(), "the end")
 
@@ -242,11 +282,11 @@ def reading(day: Day, lines: int) -> None:
     text = "\n".join(times)
     day.chat.child.send(f"\x1b[200~{text}\x1b[201~ Which one is the last?")
     day.chat.until(lambda: "pasted" in day.chat.text(), "the paste")
-    seen: list[tuple[float, int, int]] = []  # when, percent, seconds left
+    seen: list[tuple[float, int, int | None]] = []  # when, percent, seconds left
 
     def progress() -> bool:
         if found := PROGRESS.search(day.chat.text()):
-            left = 60 * int(found[3] or 0) + int(found[4])
+            left = 60 * int(found[3] or 0) + int(found[4]) if found[4] else None
             if not seen or seen[-1][1:] != (int(found[2]), left):
                 seen.append((time.monotonic(), int(found[2]), left))
         return bool(seen) and not PROGRESS.search(day.chat.text())
@@ -260,12 +300,13 @@ def reading(day: Day, lines: int) -> None:
     day.tally.moments += 1
     if longest > MOST_PAUSE_S:
         day.tally.wrong.append(f"reading: nothing moved for {longest:.1f} s")
-    for at, percent, left in seen[1 :: max(1, len(seen) // 4)]:
+    told = [(at, percent, left) for at, percent, left in seen if left is not None]
+    for at, percent, left in told[:: max(1, len(told) // 4)]:
         day.tally.timed += 1
         if abs(left - (ended - at)) > max(LEFT_OFF_S, LEFT_OFF * (ended - at)):
             day.tally.off.append(f"at {percent} %: {left} s left, it took {ended - at:.1f} s")
     steps = f"{len(seen)} steps, the longest {longest:.2f} s"
-    print(f"| reading | {steps} | {ended - asked:.1f} s in all | | | |", flush=True)
+    day.tally.row("reading", steps, f"{ended - asked:.1f} s in all", "", "", "")
     patient(day.chat, lambda: "ready" in day.chat.text(), "the answer")
     day.moment("the answer to it")
 
@@ -273,13 +314,13 @@ def reading(day: Day, lines: int) -> None:
 def answers(day: Day) -> None:
     """Twelve short answers without a ×; of edits twelve that drafted, of 150 tokens, with one."""
     for question in WORDS:
-        now = day.moment("short", day.ask(question).now)
+        now = day.answered("short", day.ask(question)).now
         if "×" in now.text:
             day.tally.wrong.append(f"a × after {now.tokens} tokens")
     say(day, f"/set n-predict {LONG}")
     widths, qualified = [], 0
     for question in edits():
-        now = day.moment("long", day.ask(question).now)
+        now = day.answered("long", day.ask(question)).now
         if now.tokens >= LONG - 10 and (now.rounds or 0) >= ROUNDS:
             qualified += 1
             if now.ratio is not None:
@@ -343,6 +384,49 @@ def day_of(pair: str, size: tuple[int, int], draft: str = "auto") -> Iterator[Da
 
 
 PARTS = {"words": words, "tales": tales, "twice": twice, "reading": reading}
+MOMENTS = {"words": 3, "tales": 7, "twice": 1, "reading": 2}
+
+
+class Part(NamedTuple):
+    """A part of the whole day: what happens, and in what situation."""
+
+    name: str
+    larger: bool = False
+    size: str = "200x50"
+    busy: bool = False
+
+
+WHOLE = (
+    *(Part(name) for name in PARTS),
+    *(Part(name, larger=True) for name in PARTS),
+    *(Part(name, size="80x24") for name in ("words", "twice")),
+    Part("tales", busy=True),
+    Part("words", larger=True, size="80x24", busy=True),
+)
+"""40 moments: 30 of a quiet day, 10 beside a busy program."""
+
+
+def whole(kept: Path, read: Callable[[Part], Tally], parts: Sequence[Part] = WHOLE) -> Tally:
+    """Read every part of the day that the file `kept` does not hold yet.
+
+    Returns:
+        What all of them found.
+    """
+    done = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    for at, part in enumerate(parts):
+        if at >= len(done):
+            print(f"\n{at + 1} of {len(parts)}: {part}\n\n{HEAD}", flush=True)
+            begun = time.monotonic()
+            found = {"part": part, "tally": asdict(read(part))}
+            done.append({**found, "seconds": round(time.monotonic() - begun)})
+            with kept.open("a") as file:
+                file.write(json.dumps(done[-1]) + "\n")
+    tally = Tally()
+    for each in done:
+        tally.add(Tally(**each["tally"]))
+    print("", HEAD, *tally.rows, sep="\n")
+    print(f"\n{formats.duration(sum(each['seconds'] for each in done))} in all")
+    return tally
 
 
 def main() -> int:
@@ -352,19 +436,28 @@ def main() -> int:
     parser.add_argument("--busy", action="store_true")
     parser.add_argument("--parts", default=",".join(PARTS), help="of the day")
     parser.add_argument("--answers", action="store_true")
+    parser.add_argument("--whole", type=Path, help="all 40 moments; what is done is kept there")
     parser.add_argument("--size", default="200x50")
     parser.add_argument("--lines", type=int, default=120, help="of the long prompt")
     asked = parser.parse_args()
-    columns, rows = map(int, asked.size.split("x"))
-    print("| moment | tokens | tokens/s | ratio | sentence | contradictions |")
-    print("|---|---|---|---|---|---|")
-    with busy(wanted=asked.busy), day_of(asked.pair, (columns, rows), asked.draft) as day:
-        if asked.answers:
-            answers(day)
-        else:
-            for part in asked.parts.split(","):
-                PARTS[part](day, asked.lines)
-    tally = day.tally
+
+    def read(pair: str, size: str, names: Sequence[str], *, beside: bool) -> Tally:
+        columns, rows = map(int, size.split("x"))
+        with busy(wanted=beside), day_of(pair, (columns, rows), asked.draft) as day:
+            for name in names:
+                PARTS[name](day, asked.lines) if name else answers(day)
+        return day.tally
+
+    def of_day(part: Part) -> Tally:
+        pair = asked.pair if part.larger else "starter"
+        return read(pair, part.size, [part.name], beside=part.busy)
+
+    if asked.whole:
+        tally = whole(asked.whole, of_day)
+    else:
+        print(HEAD)
+        names = [""] if asked.answers else asked.parts.split(",")
+        tally = read(asked.pair, asked.size, names, beside=asked.busy)
     print(f"\n{tally.moments} moments, {len(tally.wrong)} contradictions;"
           f" {len(tally.off)} of {tally.timed} figures off by the stopwatch")  # fmt: skip
     for line in (*tally.wrong, *tally.off):

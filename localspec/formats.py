@@ -99,8 +99,11 @@ def times(ratio: float) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Milliseconds as ``12.3``, for a column that names the unit; a dash for None."""
-    return UNKNOWN if seconds is None else f"{1e3 * seconds:.3g}"
+    """Milliseconds as ``12.3`` or ``1,230``, where the unit is named; a dash for None."""
+    if seconds is None:
+        return UNKNOWN
+    value = 1e3 * seconds
+    return f"{value:.3g}" if 1e-3 <= value < 999.5 else f"{value:,.0f}"
 
 
 def seconds(value: float | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from itertools import zip_longest
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,9 @@ LONG = Figures(
     context_used=450,
     context_size=4096,
 )
+
+
+needs_terminal = pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 
 
 def screen(now: Figures, *, wide: bool = True, said: str | None = None) -> str:
@@ -127,6 +131,17 @@ def test_a_ratio_of_too_few_drafted_rounds_is_found() -> None:
         assert screen_figures.contradictions(read) == told
 
 
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("seconds", [0.045, 3.2, 200.0])
+def test_the_wait_and_the_context_are_read(seconds: float, *, wide: bool) -> None:
+    now = replace(LONG, time_to_first_token_s=seconds)
+    read = screen_figures.read(screen(now, wide=wide))
+    assert read.wait == pytest.approx(seconds)
+    assert read.context == 450
+    small = screen_figures.read(screen(replace(now, context_used=300), wide=wide))
+    assert screen_figures.contradictions(small) == ["300 tokens of context hold an answer of 400"]
+
+
 def test_a_sentence_on_two_lines_of_the_status_is_read_whole() -> None:
     slow = replace(LONG, slow="after 3,400 tokens of context a token takes 1.6 times as long")
     lines = screen(slow, wide=False).replace("; after", ";\n after")
@@ -135,8 +150,32 @@ def test_a_sentence_on_two_lines_of_the_status_is_read_whole() -> None:
     assert screen_figures.contradictions(read) == []
 
 
+@needs_terminal
+def test_a_whole_day_has_40_moments_and_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    from benchmarks.first_day import MOMENTS, WHOLE, Part, Tally, whole  # noqa: PLC0415
+
+    moments = [(MOMENTS[part.name], part.busy) for part in WHOLE]
+    assert sum(n for n, beside in moments if not beside) == 30
+    assert sum(n for n, beside in moments if beside) == 10
+    asked: list[Part] = []
+
+    def read(part: Part) -> Tally:
+        asked.append(part)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return Tally([f"| {part.name} |"], moments=1, wrong=["it contradicts"] * part.busy)
+
+    kept = tmp_path / "day.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        whole(kept, read)
+    found = whole(kept, read)
+    assert asked == [*WHOLE[:3], *WHOLE[2:]]
+    assert found.rows == [f"| {part.name} |" for part in WHOLE]
+    assert (found.moments, len(found.wrong)) == (len(WHOLE), 2)
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@needs_terminal
 def test_answers_of_the_starter_agree_with_their_figures(starter_file: object) -> None:
     from benchmarks.first_day import COPIES, WORDS, day_of, say  # noqa: PLC0415 - needs a terminal
 

@@ -24,6 +24,8 @@ class Figures:
     Attributes:
         tokens, speed, guessed, kept: of the line below the last answer.
         average, without: tokens per second in the full panel; None if it is not shown.
+        wait: seconds to the first word.
+        context: tokens in the cache.
         ratio: in the full panel: estimate, low and high.
         drafted, accepted: in the full panel.
         rounds: that drafted: each ends with a recovered or a bonus token, unless the answer does.
@@ -37,6 +39,8 @@ class Figures:
     kept: int = 0
     average: float | None = None
     without: float | None = None
+    wait: float | None = None
+    context: int | None = None
     ratio: tuple[float, float, float] | None = None
     drafted: int | None = None
     accepted: int | None = None
@@ -62,6 +66,8 @@ def read(screen: str) -> Figures:
         kept=_whole(kept or "0"),
         average=_first(r"average ([\d.,]+) tokens/s", column),
         without=_first(r"without ([\d.,]+) tokens/s", column),
+        wait=_wait(screen),
+        context=_count(r"(?:Context +([\d,]+) of [\d,]+|([\d,]+)/[\d,]+ context)", screen),
         ratio=(float(ratio[1]), float(ratio[2]), float(ratio[3])) if ratio else None,
         drafted=_count(r"drafted +([\d,]+)", counts),
         accepted=_count(r"accepted +([\d,]+)", counts),
@@ -89,6 +95,8 @@ def _claims(now: Figures) -> Iterator[str]:
         yield f"a × beside {now.tokens} tokens of which {now.guessed} were guessed"
     if now.ratio and now.rounds is not None and now.rounds < _FEWEST_ROUNDS - 1:
         yield f"a × from {now.rounds} drafted rounds"
+    if now.context is not None and now.context < now.tokens:
+        yield f"{now.context} tokens of context hold an answer of {now.tokens}"
     if now.tokens and not now.sentence:
         yield "no sentence says what drafting brought"
 
@@ -165,7 +173,16 @@ def _first(pattern: str, text: str) -> float | None:
 
 def _count(pattern: str, text: str) -> int | None:
     found = re.search(pattern, text)
-    return _whole(found[1]) if found else None
+    return _whole(next(filter(None, found.groups()))) if found else None
+
+
+def _wait(text: str) -> float | None:
+    """A time as `formats.seconds` writes it."""
+    time = r"(?:(\d+) min )?([\d.]+) (m?s)"
+    found = re.search(rf"\bwait {time}", text) or re.search(rf"{time} to the first word", text)
+    if found is None:
+        return None
+    return 60 * int(found[1] or 0) + float(found[2]) / (1000 if found[3] == "ms" else 1)
 
 
 def _number(text: str) -> float:

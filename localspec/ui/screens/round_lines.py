@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from localspec import formats
+from localspec.chat.figures.benefit import compared
 from localspec.engine.record.explanation import RoundExplanation, TokenProbabilities
 from localspec.engine.record.stats import ASSISTANT, CROSS_VOCABULARY, DFLASH, EAGLE3, LOOKUP, MTP
 from localspec.safe_text import unbroken
@@ -335,7 +336,7 @@ def _cost(explained: RoundExplanation, width: int) -> list[Content]:
     ]
     gain = ""
     if explained.guesses and total and baseline:
-        gain = f", {baseline / total:.1f}× as fast as without drafting"
+        gain = f", {compared(baseline / total)}"
     count = f"{tokens} token{'s' if tokens > 1 else ''} in one pass{gain} (this round alone)"
     return [*lines, *_wrapped(width, (count, "bold"))]
 
