@@ -347,6 +347,23 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert max(widths) < 1.25
 
 
+def test_only_the_share_of_the_time_that_went_to_drafts_is_in_doubt() -> None:
+    """Of text in which little is copied most rounds are plain, and these are the unit."""
+    luck, held, widths = random.Random(7), 0, []
+    for _ in range(60):
+        neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
+        for _ in range(15):
+            *plain, drafting = (math.exp(luck.gauss(0, 0.2)) for _ in range(6))
+            copied = timed(4, 1.8 * drafting, step=0.1 * drafting)
+            feed(neighbours, [*(timed(1, each) for each in plain), copied])
+        found = neighbours.speedup()
+        assert found is not None
+        held += found.low <= (74 + 15 * 2) / (74 + 15 * 2.1) <= found.high
+        widths.append(found.high / found.low)
+    assert held >= 54
+    assert sorted(widths)[30] < 1.12  # if all of the time were in doubt: 1.3
+
+
 @pytest.mark.slow
 def test_an_answer_may_differ_from_those_before_as_far_as_stretches_do() -> None:
     """Beside other programs what drafting brings changes: 15 stretches do not tell the next few."""

@@ -141,21 +141,25 @@ class Neighbours:
         The costs say how many plain rounds its rounds were worth. The costs of drafts and their
         passes are corrected by their error in the latest stretches. If that error varies from
         stretch to stretch, the stretches of this answer without a plain round add to the doubt.
+        Plain rounds are the unit, so only the share of the time that went to drafts is in doubt.
         """
         target = self._costs.target
         if self._error == math.inf or not any(m is target and n > 1 for m, n in self._decodes):
             return None
-        spent, compared = self._longer, 0.0
+        spent, compared, drafting = self._longer, 0.0, 0.0
         for (model, n), expected in self._decodes.items():
             plain = model is target and n == 1
             seconds = expected * (1.0 if plain else math.exp(self._off + model.correction(n)))
             spent += seconds
+            drafting += 0.0 if plain else seconds
             compared += seconds if n == 1 or model.votes(n) else 0.0
         if compared < _COMPARED * spent:
             return None
         its = max(1.0, self._count / _STRETCH)
         unseen = max(0.0, its - self._here) / its**2
-        doubt = math.sqrt(self._error**2 + self._unrest * unseen)
+        doubt = math.sqrt(self._error**2 + self._unrest * unseen) * drafting / spent
+        # Single sizes may be wrong that no stretch has compared, however quiet the machine is.
+        doubt = max(doubt, _NORMAL * _USUAL / math.sqrt(len(self._seen)))
         found, wide = self._plain / spent, math.exp(_WIDE * doubt)
         return Speedup(found, found / wide, found * wide)
 
