@@ -134,6 +134,7 @@ def seconds(context: Context) -> float:
     return measure(context, (4,), budget=1.0).points.get(4, math.inf)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("write", [write_random_gemma3, write_random_lfm2, write_random_qwen35])
 def test_it_is_measured_with_a_window_or_a_recurrent_state_too(
     write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -162,7 +162,7 @@ def calls_of(dialect: Dialect, tools: list[Any], *, strict: bool = False) -> Cal
     return call_grammar(marks, tools_of(tools, strict=strict), several=marks.several, thinks=thinks)
 
 
-@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize("marked", usually([False, True], True))
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_template_writes_is_allowed(name: str, marked: bool) -> None:
     dialect, cases = learnt_of(name)

@@ -645,7 +645,7 @@ def blocks(request: pytest.FixtureRequest, target_model: Model, tmp_path: Path) 
         yield Engine(target, head_drafter(made))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_blocks_of_every_kind_leave_the_text_as_it_is(blocks: Engine) -> None:
     prompt = ids(blocks, PROMPTS[0])
     warm = {"sampling": SamplingParams(temperature=0.8, seed=3), "accept": Accept.COUPLED}

@@ -89,6 +89,7 @@ def test_a_change_to_another_pair_parses_each_header_once(
     assert parsed == {toy.TARGET.name: 1, toy.DRAFT.name: 1}
 
 
+@pytest.mark.slow
 def test_a_bench_of_several_drafts_parses_each_header_once(
     parsed: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

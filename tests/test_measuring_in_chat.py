@@ -199,6 +199,7 @@ def test_the_pair_that_was_opened_stays_whatever_was_used_last_since(tmp_path: P
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_whatever_answer_is_shown_the_panel_has_its_own_figures_or_none(tmp_path: Path) -> None:
     async def body() -> None:
         async with chatting() as chat:

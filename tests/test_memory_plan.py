@@ -86,7 +86,7 @@ def test_a_small_model_with_a_large_vocabulary_takes_what_was_planned(tmp_path: 
     assert_close(path, ModelSetup(n_ctx=1024))
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["f16", "q8_0"])
 def test_a_larger_model_takes_what_was_planned(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "large.gguf"

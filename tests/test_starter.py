@@ -119,6 +119,7 @@ def test_without_package_and_pull_both_ways_are_named(places: Path, no_package: 
     assert (row.kind, row.state) == (STARTER, "available")
 
 
+@pytest.mark.slow
 def test_pull_and_rm_know_both_names(  # noqa: PLR0917 - fixtures
     hub_world: World, places: Path, starter_file: Path, no_package: None, quiet: None, copied: None
 ) -> None:

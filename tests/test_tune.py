@@ -189,6 +189,7 @@ def test_a_device_reads_the_cache_once_for_all_rows(target_context: Context) -> 
     assert processor[16] == pytest.approx(8.5 * device[16])
 
 
+@pytest.mark.slow
 def test_how_a_target_goes_back_is_part_of_what_it_costs(
     tmp_path: Path, target_context: Context, draft_context: Context
 ) -> None:
@@ -233,6 +234,7 @@ def test_costs_of_another_way_to_run_are_kept_apart(
     assert measured(how, repeatable=False, measure=False, announce=str) is not None
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("repeatable", [False, True])
 def test_noisy_timings_are_used_and_kept_only_for_the_next_run_to_repeat_this_one(
     target_context: Context,
