@@ -303,7 +303,7 @@ def exit_code(folder: Path, *tests: str, limit: float = 300.0) -> int:
         subprocess.TimeoutExpired: after `limit` seconds; the run was made to show its stacks.
     """
     # Only the exit code counts, so no assertion is explained: where `CI` is set, pytest compares
-    # two models of 800 kB line by line, which takes half an hour. Its own limit would end the run
+    # two models of 800 kB line by line, for more than 15 minutes. Its own limit would end the run
     # with the code of a test that failed, and does not hold for what runs after the tests.
     words = ["-X", "faulthandler", "-m", "pytest", "-q", "-x", "--assert=plain", "--tb=no"]
     words += ["-p", "no:xdist", "-m", "not slow", "-o", "faulthandler_timeout=0"]
