@@ -19,6 +19,7 @@ from benchmarks.real_prompts import COPYING, KINDS
 from benchmarks.real_record import lines
 from benchmarks.several import Always, Answer, Copies, Place, Prices, speed
 from localspec.engine.drafters.lookup import LONGEST, Lookup
+from localspec.engine.drafters.past_texts import Past
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.record.stats import LOOKUP
@@ -40,10 +41,13 @@ def answers(path: Path) -> Iterator[tuple[str, Answer]]:
             yield line["kind"], places(turn["prompt"], turn["answer"])
 
 
-def places(prompt: Sequence[int], answer: Sequence[int]) -> Answer:
-    """One turn, its first token left out: nothing is drafted before it."""
+def places(prompt: Sequence[int], answer: Sequence[int], *others: Past) -> Answer:
+    """One turn, its first token left out: nothing is drafted before it.
+
+    Lookup copies from the turn, and from `others`.
+    """
     lookup = Lookup(4096, lambda _: False)
-    lookup.begin(prompt)
+    lookup.begin(prompt, *others)
     own = [*prompt, *answer]
     found = [Place({})]
     for at in range(len(prompt) + 1, len(own)):

@@ -290,7 +290,7 @@ def test_with_a_seed_a_draft_that_counts_does_not_come_from_elsewhere(
         return [t for done in rounds for t in done.tokens], sum(done.drafted for done in rounds)
 
     alone, drafted = written()
-    engine.past = past_of([*prompt, *alone])
+    engine.past = [past_of([*prompt, *alone])]
     again, more = written()
     assert (more > drafted) == used
     assert again == alone or not seeded

@@ -5,12 +5,13 @@ from __future__ import annotations
 from localspec.chat.events import Noticed, PromptMade, RoundText, TokensScored, TurnEvents
 from localspec.chat.prompt.infill_prompt import InfillPrompt
 from localspec.chat.prompt.prompt_ids import KnownIds
+from localspec.chat.prompt.quoted_texts import QuotedTexts
 from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.session import Session
 from localspec.chat.settings import AnswerRequest, check_bias
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafters.past_texts import NO_PAST
+from localspec.engine.drafters.past_texts import Past
 from localspec.engine.grammars.grammar_reader import require_grammar
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.record.stats import LOOKUP
@@ -34,6 +35,7 @@ class Completions:
         self._session = session
         self._prefixes = CachedPrefixes([pair.target, *pair.drafts.values()], session.folder)
         self._known: list[KnownIds] = []  # the latest last
+        self._quoted = QuotedTexts(pair.target.model)
 
     def answer(self, asked: AnswerRequest, cancel: Cancel) -> TurnEvents:
         """Answer the request `asked`.
@@ -48,7 +50,6 @@ class Completions:
         """
         session, template = self._session, self._session.template
         session.pair.target.model.watch(cancel)
-        session.engine.past = NO_PAST
         known, noticed = KnownIds(template), len(template.notices)
         check_bias(asked.settings, session.pair.target.model.n_vocab)
         self._check_drafters(asked.drafters or ())
@@ -60,13 +61,15 @@ class Completions:
             yield from map(Noticed, template.notices[noticed:])
             known, prompt = self._recalled(text)
             stops = (*stops, *template.stops)
-            prefill = session.dialect.opened(text)
+            prefill, texts = session.dialect.opened(text), list[Past]()
         else:
-            prompt, prefill = self._plain(asked), ""
+            (prompt, texts), prefill = self._plain(asked), ""
         target = session.pair.target
         if asked.count_only or len(prompt) > target.n_ctx:
             yield PromptMade(len(prompt), target.n_ctx, prefill)
             return
+        if asked.messages and asked.settings.grammar:  # it holds calls and other JSON
+            texts = [self._quoted.past(asked.messages)]
         piece = template.piece if asked.messages else target.model.piece
         answer = AnswerText(piece, stops)
         turn = session.complete(
@@ -78,6 +81,7 @@ class Completions:
             prefill=prefill,
             top_logprobs=asked.top_logprobs,
             drafters=asked.drafters,
+            texts=texts,
         )
         self._prefixes.switch(prompt[:-1])
         cached = common_prefix(target.tokens, prompt[:-1])
@@ -136,8 +140,8 @@ class Completions:
             self._known = [*self._known[1 - _CONVERSATIONS :], known]
         return known, prompt
 
-    def _plain(self, asked: AnswerRequest) -> list[int]:
-        """The ids of a prompt that is not made by a template.
+    def _plain(self, asked: AnswerRequest) -> tuple[list[int], list[Past]]:
+        """The ids of a prompt that is not made by a template, and texts to copy from.
 
         Raises:
             UsageError: it is empty, or has ids outside the target's vocabulary; or the target
@@ -147,8 +151,7 @@ class Completions:
         model = target.model
         if asked.infill is not None:
             made = InfillPrompt(model, asked.infill, target.n_ctx, asked.settings.n_predict)
-            self._session.engine.past = made.past
-            return made.ids
+            return made.ids, [made.past]
         if isinstance(prompt, str):
             ids = model.tokenize(prompt, add_special=True, parse_special=True)
         else:
@@ -161,4 +164,4 @@ class Completions:
                 f"the prompt has the token {wrong}, the target has {model.n_vocab:,}",
                 "Give ids of the target's vocabulary.",
             )
-        return ids
+        return ids, []

@@ -29,6 +29,7 @@ from localspec.chat.states.past_conversations import PastStore
 from localspec.chat.states.state_files import Progress, StateFiles
 from localspec.chat.tool_costs import ToolCosts
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.past_texts import Past
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.record.explain_again import explain_again
 from localspec.engine.record.explanation import RoundExplanation
@@ -284,6 +285,7 @@ class Session:
         prefill: str = "",
         top_logprobs: int | None = None,
         drafters: Sequence[str] | None = None,
+        texts: Sequence[Past] = (),
     ) -> TurnEvents:
         """Continue a prompt that is not part of the conversation.
 
@@ -297,13 +299,15 @@ class Session:
             prefill: the mark of a thought that the prompt ends with; empty for none.
             top_logprobs: how many alternatives to report per token; None for no probabilities.
             drafters: the names of those that may draft; None for all.
+            texts: that lookup may copy from, besides the prompt.
 
         Yields and raises as `turn` does.
         """
         allowed = None if drafters is None else frozenset(drafters)
         how = self._writer.how(settings, after, self._prompt.budget(settings, prefill))
         how = replace(how, top_logprobs=top_logprobs, drafters=allowed)
-        return self._guard.turn(self._turns.complete(prompt, settings, how, answer, cancel), cancel)
+        turn = self._turns.complete(prompt, settings, how, answer, cancel, texts=texts)
+        return self._guard.turn(turn, cancel)
 
     @property
     def written(self) -> GenerationRecord | None:

@@ -10,11 +10,13 @@ from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.dialects import Dialect
 from localspec.chat.prompt.conversation_tools import ConversationTools
 from localspec.chat.prompt.prompt_ids import KnownIds, MessageWindow
+from localspec.chat.prompt.quoted_texts import QuotedTexts
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.chat.settings import ChatSettings
 from localspec.chat.tool_costs import ToolCosts
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.past_texts import Past
 from localspec.engine.llama import Context
 
 THOUGHT_ENDS = "\nI have thought long enough and answer now.\n"
@@ -39,6 +41,7 @@ class TurnPrompt:
         self.known_ids = KnownIds(template)
         self.window = MessageWindow(target.n_ctx)
         self.tools = ConversationTools(target)
+        self._quoted = QuotedTexts(target.model)
 
     def dialect(self, settings: ChatSettings) -> Dialect:
         """How the target marks thoughts and calls under these settings.
@@ -65,6 +68,10 @@ class TurnPrompt:
             return self.known_ids.prompt(self._text(some, tools, settings, cancel))
 
         return self.window.fit(messages, encode)
+
+    def quoted(self, messages: Sequence[Message], settings: ChatSettings) -> Sequence[Past]:
+        """The messages as JSON writes them, if the answer may call tools or has a grammar."""
+        return [self._quoted.past(messages)] if self.tools.offered or settings.grammar else []
 
     def calling(self, settings: ChatSettings, prefill: str) -> tuple[ChatSettings, tuple[str, ...]]:
         """The settings of an answer that may call tools, and the texts after which a grammar holds.

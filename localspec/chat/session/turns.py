@@ -15,6 +15,7 @@ from localspec.chat.session.turn_prompt import TurnPrompt
 from localspec.chat.session.writer import Writer
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.past_texts import Past
 from localspec.engine.record.stats import FinishReason
 from localspec.engine.record.trace import TraceWriter
 from localspec.engine.round.generate_settings import GenerateSettings
@@ -100,12 +101,14 @@ class Turns:
         how: GenerateSettings,
         answer: AnswerText,
         cancel: Cancel,
+        *,
+        texts: Sequence[Past],
     ) -> TurnEvents:
         """As `Session.complete`; `how` follows from its other arguments."""
         self._drafting.settings = settings
         stats = self._writer.begin(answer, settings.lenience)
         try:
-            reason = yield from self._writer.write(list(prompt), how, answer, cancel)
+            reason = yield from self._writer.write(list(prompt), how, answer, cancel, texts)
         except Cancelled:
             reason = FinishReason.CANCELLED
         yield TurnEnd(answer.text, reason, stats, answer.stopped_by)
@@ -137,7 +140,8 @@ class Turns:
             calling, after = self._prompt.calling(settings, opened)
             how = self._writer.how(calling, after, self._prompt.budget(settings, opened))
             how = replace(how, trace=self.trace)
-            reason = yield from self._writer.write(prompt, how, answer, cancel)
+            texts = self._prompt.quoted(asked, settings)
+            reason = yield from self._writer.write(prompt, how, answer, cancel, texts)
         except Cancelled:
             reason = FinishReason.CANCELLED
         except GeneratorExit:

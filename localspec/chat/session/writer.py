@@ -17,6 +17,7 @@ from localspec.chat.settings import ChatSettings
 from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.past_texts import Past
 from localspec.engine.grammars.constraint import Anything, Awaited, Budgeted, Constraint
 from localspec.engine.grammars.grammar_reader import GrammarReader
 from localspec.engine.length.cost import Costs
@@ -48,6 +49,7 @@ class Writer:
     ) -> None:
         self.stored: StoredPrefix | None = None
         self.past: PastStore | None = None
+        self._others: Sequence[Past] = ()  # what `past` recalled last
         self.pair = pair
         self._engine = engine
         self._drafting = drafting
@@ -132,9 +134,21 @@ class Writer:
         )
 
     def write(
-        self, prompt: list[int], how: GenerateSettings, answer: AnswerText, cancel: Cancel
+        self,
+        prompt: list[int],
+        how: GenerateSettings,
+        answer: AnswerText,
+        cancel: Cancel,
+        texts: Sequence[Past] = (),
     ) -> Generator[TurnEvent, None, FinishReason]:
         """Generate into `answer`, after `begin`.
+
+        Args:
+            prompt: its ids.
+            how: the settings of this generation.
+            answer: receives the generated tokens.
+            cancel: stops the generation.
+            texts: that lookup may copy from, besides the prompt and other conversations.
 
         Yields:
             `PromptProgress` (any number), then `RoundText` (one per round).
@@ -148,7 +162,7 @@ class Writer:
         loaded = self.pair.loaded
         exact = loaded.exact is not None and not loaded.exact_by_plan
         free = not (how.repeatable or how.trace is not None or exact)
-        meter.prefilled((yield from self._read(prompt, cancel, follow_clock=free)))
+        meter.prefilled((yield from self._read(prompt, cancel, texts, follow_clock=free)))
         rounds = self._engine.generate(prompt, how, self._drafting, cancel)
         try:
             done: Round
@@ -162,6 +176,12 @@ class Writer:
             rounds.close()
             self._remember()
         raise AssertionError("the engine ended without a reason")
+
+    def _recalled(self) -> Sequence[Past]:
+        """The texts of other conversations; inside `aside`, those of the answer before."""
+        if self.past is not None:
+            self._others = (self.past.recall(),)
+        return self._others
 
     def _remember(self) -> None:
         """Store the text so far for other conversations."""
@@ -194,13 +214,17 @@ class Writer:
         )
 
     def _read(
-        self, prompt: Sequence[int], cancel: Cancel, *, follow_clock: bool
+        self,
+        prompt: Sequence[int],
+        cancel: Cancel,
+        texts: Sequence[Past],
+        *,
+        follow_clock: bool,
     ) -> Generator[TurnEvent, None, Prefill]:
         started = perf_counter()
         if self.stored is not None:
             self.stored.restore(prompt[:-1])
-        if self.past is not None:
-            self._engine.past = self.past.recall()
+        self._engine.past = (*texts, *self._recalled())
         restored_s, passes = perf_counter() - started, self._engine.steps
         reading = self._engine.prefill(prompt, cancel, self._drafting, follow_clock=follow_clock)
         with closing(reading) as steps:

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 
 from localspec.engine.drafters.past_texts import NO_PAST, Past
 from localspec.engine.record.stats import LOOKUP
@@ -64,7 +65,7 @@ class Lookup:
         A copy ends with a token for which `is_end` is true.
         """
         self._is_end = is_end
-        self._past = NO_PAST
+        self._others: Sequence[Past] = ()
         self._tokens: list[int] = []
         self._back = 0  # distance back to the last copy's source; 0 before the first copy
         self._mask = (1 << max(8, (n_ctx - 1).bit_length())) - 1
@@ -73,13 +74,14 @@ class Lookup:
         self._latest = array("i", [-1]) * (self._mask + 1)
         self._before = array("i")
 
-    def begin(self, tokens: Sequence[int], past: Past = NO_PAST) -> None:
+    def begin(self, tokens: Sequence[int], *others: Past) -> None:
         """Start a generation that continues `tokens`; drop the index of any other text.
 
         The first `guess` indexes new tokens, so that the first token need not wait for it. If more
-        of the last tokens match in `past` than in the text itself, the copy comes from there.
+        of the last tokens match in one of `others` than in the text itself, the copy comes from
+        there.
         """
-        self._past = past
+        self._others = others
         self._back = 0
         known = self._tokens
         n = min(len(known), len(tokens))
@@ -104,8 +106,9 @@ class Lookup:
         places = self._places(tail, len(tokens) + len(drafted) - self._back)
         # The first place is copied; the others only affect the confidence.
         match, start = places[0] if places else (0, 0)
-        before, there = self._past.find(tail)
-        kept = self._past.copy(there, limit) if before > match else []
+        found = [(*other.find(tail), other) for other in self._others]
+        before, there, other = max(found, key=itemgetter(0), default=(0, 0, NO_PAST))
+        kept = other.copy(there, limit) if before > match else []
         if limit < 1 or not (match or kept):
             return NO_GUESS
         if kept:

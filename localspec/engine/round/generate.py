@@ -15,7 +15,7 @@ from time import perf_counter
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.ahead import Ahead
 from localspec.engine.drafters.lookup import LONGEST, NO_GUESS, Guess, Lookup
-from localspec.engine.drafters.past_texts import NO_PAST
+from localspec.engine.drafters.past_texts import Past
 from localspec.engine.drafters.protocol import Drafter, Proposal
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import PLAIN, Plan, Situation
@@ -85,7 +85,7 @@ class Engine:
         self.rows = min(rows, MAX_BATCH_OUTPUTS, target.n_batch)
         self.drafters = {each.name: each for each in drafters} if able else {}
         self.lookup = lookup if able else None
-        self.past = NO_PAST
+        self.past: Sequence[Past] = ()
         self.steps = PromptSteps(target.n_batch)
         self.recorder = RoundRecorder(target.model, self.drafters)
 
@@ -213,7 +213,7 @@ class Engine:
         for drafter in self.drafters.values():
             drafter.begin(prompt, how.proposer, cancel, anew=not free)
         if self.lookup is not None:
-            self.lookup.begin(prompt, self.past if free else NO_PAST)
+            self.lookup.begin(prompt, *(self.past if free else ()))
         remaining = settings.n_predict if settings.n_predict >= 0 else self.target.n_ctx + 1
         tokens, sampling = list(prompt), replace(settings.sampling, seed=how.noise.seed)
         seeded = replace(settings, sampling=sampling, trace=None)
