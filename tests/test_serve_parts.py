@@ -222,7 +222,7 @@ async def test_a_stream_is_kept_alive_while_a_prompt_is_read(
 
 def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:
     template = SimpleNamespace(tokenize=lambda text, continues: list(text.encode()))
-    pair = SimpleNamespace(target=SimpleNamespace(n_ctx=10), drafts={})
+    pair = SimpleNamespace(target=SimpleNamespace(n_ctx=10, model=None), drafts={})
     completions = Completions(SimpleNamespace(template=template, pair=pair, folder=None))  # type: ignore[arg-type]
     assert completions._recalled("short")[1] == list(b"short")
     for i in range(50):
