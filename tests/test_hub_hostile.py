@@ -176,7 +176,9 @@ def test_a_pull_that_is_killed_again_and_again_goes_on(number: int, tmp_path: Pa
     hostile_hub.attack_pull(number, tmp_path)
 
 
+@pytest.mark.usefixtures("one")
 def test_a_packed_answer_is_not_unpacked(hub_world: World) -> None:
+    hub.look_up(ONE, QUICK)  # imports what it needs, 40 MB for a moment
     bomb = gzip.compress(bytes(20_000_000), 1)
     headers = {"Content-Encoding": "gzip"}
     hub_world.server.fault("/api/", status=200, body=bomb, headers=headers, times=9)
