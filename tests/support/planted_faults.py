@@ -296,7 +296,7 @@ def copied() -> Iterator[Path]:
         yield folder
 
 
-def exit_code(folder: Path, *tests: str, limit: float = 300.0) -> int:
+def exit_code(folder: Path, *tests: str, limit: float = 600.0) -> int:
     """The exit code of these tests on the copy.
 
     Raises:
