@@ -26,7 +26,7 @@ from localspec.chat.session.writer import Writer
 from localspec.chat.settings import ChatSettings
 from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
-from localspec.chat.states.state_files import Progress, StateFiles
+from localspec.chat.states.state_files import StateFiles, StoreProgress
 from localspec.chat.tool_costs import ToolCosts
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.past_texts import Past
@@ -378,7 +378,7 @@ class Session:
         contexts = [self.pair.target, *self.pair.drafts.values()]
         self._writer.stored = StoredPrefix(contexts, StateFiles(folder, made_by))
 
-    def enter(self, conversation: str, progress: Progress = lambda _share: None) -> None:
+    def enter(self, conversation: str, progress: StoreProgress = lambda _share: None) -> None:
         """Switch to the stored conversation of this id; an empty id means that it is not stored.
 
         The caches of the conversation before are stored, of which `progress` receives the share
@@ -466,7 +466,7 @@ class Session:
             if free and self._resting is not None:
                 self._resting(cancel)
 
-    def close(self, progress: Progress = lambda _share: None) -> None:
+    def close(self, progress: StoreProgress = lambda _share: None) -> None:
         """Stop a running turn, wait for its end, store its caches and free the models.
 
         A second call does nothing. `progress` receives the share of the caches that is stored.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from localspec import machine, private
 from localspec.chat.prompt.prompt_ids import KnownIds
-from localspec.chat.states.state_files import Progress, StateFiles, StateHeader
+from localspec.chat.states.state_files import StateFiles, StateHeader, StoreProgress
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
 
@@ -149,7 +149,7 @@ class StoredPrefix:
         self._held = False  # whether the caches belong to the conversation
 
     def enter(
-        self, conversation: str, known: KnownIds, progress: Progress = lambda _share: None
+        self, conversation: str, known: KnownIds, progress: StoreProgress = lambda _share: None
     ) -> None:
         """Switch to another conversation.
 
@@ -203,7 +203,7 @@ class StoredPrefix:
             for context, tokens, state in stored:
                 context.restore(tokens, state)
 
-    def _save(self, known: bytes, progress: Progress) -> None:
+    def _save(self, known: bytes, progress: StoreProgress) -> None:
         """Write all caches; without those of later models if these leave too little room."""
         ways = [((*self._contexts, *self._later), self._joined), (self._contexts, "")]
         for contexts, joined in ways if self._later else ways[1:]:

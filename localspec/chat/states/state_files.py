@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STATES = "states"
 """The name of a folder next to the stored conversations."""
 
-Progress: TypeAlias = Callable[[float], None]
+StoreProgress: TypeAlias = Callable[[float], None]
 """Receives the share that is done, from 0 to 1."""
 
 _MAGIC = b"localspec state 1\n"
@@ -80,7 +80,7 @@ class StateFiles:
         states: Sequence[NDArray[np.uint8]],
         *,
         joined: str = "",
-        progress: Progress = lambda _share: None,
+        progress: StoreProgress = lambda _share: None,
     ) -> bool:
         """Write the caches of a conversation; the least recently used files make room.
 
@@ -190,7 +190,7 @@ class StateFiles:
         keep_latest(self._folder, most - size)
 
 
-def _pieces(states: Sequence[NDArray[np.uint8]], progress: Progress) -> Iterator[memoryview]:
+def _pieces(states: Sequence[NDArray[np.uint8]], progress: StoreProgress) -> Iterator[memoryview]:
     """The bytes of all states in pieces; `progress` receives the share before each."""
     done, total = 0, sum(map(len, states))
     for state in states:
