@@ -559,6 +559,7 @@ async def test_slash_commands() -> None:
             ("/temp", "temperature: 0.25"),
             ("/temp hot", "cannot be “hot”"),
             ("/temp -1", "✗"),
+            ("/gamma", "many as pay here"),
             ("/gamma 5", "gamma 5"),
             ("/gamma auto", "gamma auto"),
             ("/gamma 99", "At most 63"),

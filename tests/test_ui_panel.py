@@ -243,6 +243,7 @@ def test_the_sentence_stands_below_the_speed_and_the_policy_is_called_now() -> N
 
 def test_what_is_not_known_yet_is_left_out_of_the_two_lines() -> None:
     assert [line.plain for line in compact_lines(PanelState(), 90)][1:] == [""]
+    assert "nothing guessed" in compact_lines(PanelState(), 90)[0].plain
     known = PanelState(figures=Figures(context_size=8192), memory=ScriptedSession().memory())
     assert compact_lines(known, 90)[1].plain == "0/8,192 context  273 MB memory"
 

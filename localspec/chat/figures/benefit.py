@@ -120,4 +120,6 @@ def kept(
 
 def guessed(drafted: int, accepted: int) -> str:
     """How many tokens were drafted, and how many of them were accepted, in everyday words."""
+    if not drafted:
+        return "nothing guessed"
     return f"guessed {formats.count(drafted)}, kept {formats.count(accepted)}"

@@ -140,12 +140,15 @@ def preset(app: CommandContext, argument: str) -> None:
 def gamma(app: CommandContext, argument: str) -> None:
     """Show or set how many tokens are drafted."""
     settings = loaded(app).settings
-    said = f"gamma: {settings.gamma}"
-    if argument:
-        settings = replace(settings, gamma=parameters.gamma(argument))
-        app.engine.configure(settings)
-        said = f"gamma {settings.gamma} from the next round on"
-    app.transcript.say(said)
+    if not argument:
+        app.transcript.say(
+            f"gamma: {settings.gamma}",
+            "/gamma N drafts N tokens in each round, 0 none, auto as many as pay here.",
+        )
+        return
+    settings = replace(settings, gamma=parameters.gamma(argument))
+    app.engine.configure(settings)
+    app.transcript.say(f"gamma {settings.gamma} from the next round on")
 
 
 def temperature(app: CommandContext, argument: str) -> None:
