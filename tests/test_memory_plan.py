@@ -414,7 +414,10 @@ def test_the_verdict_is_the_plans(
     assert again == ("fits" if verdict == "fits" else "too large")
 
 
-def test_lists_count_with_no_more_context_than_was_trained_for() -> None:
+def test_lists_count_with_no_more_context_than_was_trained_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("localspec.machine.available", lambda: 4 * GB)
     data = ggufs.model(n_bytes=64_000)
     header = gguf.parse_header(lambda at, size: data[at : at + size], None, "it")
     sizes = facts(header)

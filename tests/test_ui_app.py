@@ -167,7 +167,7 @@ async def test_a_frame_between_a_new_size_and_its_news_shows_what_was_there(
 async def test_a_message_is_told_to_its_end_beside_the_full_panel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("localspec.ui.status_lines._FLASH_S", 0.5)
+    monkeypatch.setattr("localspec.ui.status_lines._FLASH_S", 2.0)
 
     async with chatting(size=(80, 24)) as chat:
         line = chat.app.query_one("#status")

@@ -208,7 +208,9 @@ async def end_of_rounds(chat: Chat, screen: RoundScreen) -> None:
     screen.player.show(now)
 
 
-async def test_keys_step_turn_pause_and_close() -> None:
+async def test_keys_step_turn_pause_and_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.ui.screens.rounds._STEP_S", 600.0)  # keys alone step
+
     async with chatting(size=(80, 24)) as chat:
         chat.session.explained = explained()
         await chat.ask("Hello?")
