@@ -54,7 +54,7 @@ _OF_PATHS = (
     *("LOCALSPEC_DATA", "LOCALSPEC_CACHE", "LOCALSPEC_CONFIG", "LLAMA_CPP_LIB_PATH"),
     *("HF_HOME", "HF_HUB_CACHE", "HF_TOKEN_PATH", "OLLAMA_MODELS", "LLAMA_CACHE"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE", "OPENSSL_CONF"),
-    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "LD_LIBRARY_PATH", "PYTHONPYCACHEPREFIX"),
+    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "LD_LIBRARY_PATH"),
 )
 _OF_ADDRESSES = (
     *("HF_ENDPOINT", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY"),
@@ -70,10 +70,12 @@ _OF_WORDS = (
     *("GGML_NO_BACKTRACE", "GGML_SCHED_DEBUG", "LLAMA_LOG_VERBOSITY", "NPY_DISABLE_CPU_FEATURES"),
     *("PYTHONUTF8", "PYTHONSAFEPATH", "PYTHONOPTIMIZE", "PYTHONUNBUFFERED", "PYTHONNOUSERSITE"),
 )
-# With other values Python itself ends before a line of localspec runs.
+# With other values Python itself ends before a line of localspec runs, or writes compiled modules
+# next to the sources, where a wheel would take them in.
 _OF_PYTHON = {
     "PYTHONUTF8": ("0", "1"),
     "PYTHONOPTIMIZE": ("1", "2"),
+    "PYTHONPYCACHEPREFIX": ("/no/such/folder", os.devnull, "/proc", "gone/deep", "\x1b[2J"),
     "PYTHONIOENCODING": ("ascii", "latin-1", "cp1252", "ascii:strict"),
 }
 _KEPT = ("LOCALSPEC_CACHE", "PYTHONPYCACHEPREFIX")
