@@ -118,8 +118,7 @@ def _brought(row: KindRow) -> str:
 def _off(best: ArmReport) -> str:
     """The advice to draft nothing, if that only made some kind slower; empty if not.
 
-    Kinds in which nothing was drafted say nothing of drafting, and so nothing counts that they are
-    part of.
+    Kinds without drafts are ignored, and so is a total that includes one.
     """
     drafted = [row.speedup for row in best.kinds if row.drafting and row.speedup]
     if len(drafted) == len(best.kinds) and best.overall.speedup:

@@ -46,7 +46,7 @@ async def streamed(
 ) -> AsyncIterator[bytes]:
     """The stream's bytes; while there is nothing to tell, an event says so now and then.
 
-    There may be nothing to tell although events come, such as those of a prompt that is read.
+    Some events have nothing for the client, such as progress in reading a prompt.
 
     Args:
         job: its events are written.

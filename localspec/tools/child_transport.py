@@ -55,7 +55,7 @@ class ChildServer:
 
     @property
     def last_words(self) -> str:
-        """Why it ended, as far as that is known: what it did, or what it wrote last."""
+        """Why the process ended, if known: how it exited, or the last line that it wrote."""
         words = self._words.decode("utf-8", "replace").strip().splitlines()
         return self._fault or (one_line(words[-1], 200) if words else "")
 

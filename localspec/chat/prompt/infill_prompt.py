@@ -81,7 +81,7 @@ def _required(marks: InfillMarks) -> tuple[int, int, int]:
 def _extra(
     marks: InfillMarks, asked: Infill, others: Sequence[tuple[str, list[int]]], ids: Tokenise
 ) -> list[int]:
-    """The ids of other files, and of what names the text itself."""
+    """Ids of the other files, and of the heading that names this one."""
     if not asked.in_repository:
         return []
     begin = [] if marks.repository is None else [marks.repository, *ids(_REPOSITORY)]

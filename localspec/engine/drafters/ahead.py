@@ -196,8 +196,8 @@ class Ahead:
     def found(self, tokens: Sequence[int]) -> list[Logits]:
         """Logits after the newest of `tokens`, and after each guess that follows it.
 
-        Empty if the text went another way: the cache then holds what is right of it, without the
-        newest token.
+        Empty if the text took another branch; the cache then keeps the tokens that match, without
+        the newest.
 
         Raises:
             LocalspecError: a decode along the text failed.

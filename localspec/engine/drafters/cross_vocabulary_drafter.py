@@ -38,7 +38,7 @@ class TextView:
         return self.sure
 
     def pick(self) -> tuple[int, None]:
-        """The token."""
+        """The guessed token; it has no q."""
         return self.token, None
 
     def chance(self, p: Dist) -> float:

@@ -19,8 +19,8 @@ class View(Protocol):
     def must_verify(self) -> bool:
         """Whether the picked token must be submitted, whichever it is.
 
-        If the rule weighs a token's q, leaving out a token because of what it is would bias the
-        output. All tokens before it must then be submitted, too.
+        If the rule uses q, dropping a token because of its value would bias the output. Such a
+        token must be submitted, with all tokens before it.
         """
 
     def confidence(self) -> float:

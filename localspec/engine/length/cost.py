@@ -327,8 +327,9 @@ class Costs:
     def times(self, n: int, context: int, last: int) -> list[float]:
         """Seconds of the target's decodes of 0 to `n` tokens, after one of `last` tokens.
 
-        They include the extra time of beginning a row, but not that of a row's second decode: to
-        avoid that by another size would begin yet another row (up to a tenth slower in a replay).
+        They include the extra time of the first decode at another size, but not that of the second:
+        changing the size again to avoid it costs that time once more (up to a tenth slower in a
+        replay).
         """
         times, first = self.target.at(context).times(n), sum(self.target.onset[:1])
         return [t + first * (i != last) for i, t in enumerate(times)] if first else times

@@ -52,7 +52,7 @@ class Context:
         tapped: for each layer, how many readers use its states.
         threads: the CPU threads that it decodes with.
         options: how it was made.
-        holds: whether it has a cache of its own for what it decodes.
+        holds: whether it has its own KV cache.
     """
 
     holds = True

@@ -90,9 +90,9 @@ def _drafted_again(
 def _show(
     engine: Engine, drafter: Drafter, tokens: Sequence[int], begun: int, cancel: Cancel
 ) -> None:
-    """Show a head the states that it had seen by then, part by part, and let it read them.
+    """Replay the target's states to a head part by part, and draft after each part.
 
-    A head that begins reads only the last part, so it has to draft after each one.
+    A head that begins anew reads only the latest states, so it would miss the parts before.
     """
     engine.target.clear()
     drafter.begin(tokens, argmax_proposer, cancel)

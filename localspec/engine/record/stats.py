@@ -120,8 +120,8 @@ class Round:
         copy_confidences, copy_chances: like `confidences` and `chances`, for the tokens that lookup
             would have copied: they are judged in every round in which it found some.
         tail_confidences, tail_chances: the same for the tokens that it added after a model's draft.
-        path: the part of `draft_prefill` that were lookup's tokens: the model read them before it
-            drafted, which saved the passes of those that it drafted too.
+        path: tokens of `draft_prefill` that lookup had proposed. Where the model drafted them too,
+            their passes were already done.
         path_confidences, path_chances: lookup's confidences, and whether the model drafted the same
             token and went on, whether it had read them or not.
         ahead: decodes of the draft that began while the target decoded, for the next round.

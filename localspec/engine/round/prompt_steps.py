@@ -94,7 +94,7 @@ class PromptSteps:
         return self._read_s >= _TRUSTED_S
 
     def _grown(self, token_s: float, deeper: int) -> float:
-        """Seconds of a token with so many more tokens of context."""
+        """Seconds of a token after `deeper` more tokens of context."""
         return token_s * (1 + self._growth * max(0, deeper))
 
 

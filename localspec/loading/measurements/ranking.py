@@ -113,7 +113,7 @@ class MachineSpeed:
     advice: tuple[str, str] | None = None
 
     def own(self, name: str) -> PairCosts | None:
-        """The measured costs of the pair `name`, on a card if it ran on one."""
+        """The measured costs of the pair `name`; those from a card are preferred."""
         return self.pairs.get(f"{name}{_CARD}") or self.pairs.get(name)
 
     def largest(self, *, on_device: bool) -> tuple[str, PairCosts] | None:

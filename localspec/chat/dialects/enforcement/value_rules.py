@@ -412,7 +412,7 @@ class NestedRules(ValueRules):
         return " ".join(one if needed else f"({one})?" for one, needed in tags)
 
     def object(self, parts: Sequence[tuple[str, str, bool]], *, rest: str = "") -> str:
-        """Tags, and the mark of the closing tag."""
+        """The members as tags, then the mark of the closing tag."""
         return f"{self.members(parts, rest=rest)} {lark.mark(self._mark)}".strip()
 
     def anything(self) -> str:

@@ -106,7 +106,7 @@ class SharedHead(Head):
         output: bool,
         layer: int | None = None,  # noqa: ARG002 - one pass runs all layers
     ) -> tuple[Rows, Rows]:
-        """Run one pass over the last row; the target has read those before it.
+        """Run one pass over the last row; the target has already read the earlier rows.
 
         Args, results and errors are those of `Head.read`.
         """
