@@ -219,6 +219,7 @@ def _listens(port: int) -> bool:
         ("HTTP_PROXY", "http://mcp.example/mcp", "POST http://mcp.example/mcp HTTP/1.1"),
         ("HTTPS_PROXY", "https://mcp.example/mcp", "CONNECT mcp.example:443 HTTP/1.1"),
         ("ALL_PROXY", "http://127.0.0.1:{port}/mcp", "POST /mcp HTTP/1.1"),  # the server itself
+        ("ALL_PROXY", "http://0.0.0.0:{port}/mcp", "POST /mcp HTTP/1.1"),
     ],
 )
 async def test_a_proxy_of_the_environment_is_used_but_not_for_loopback(
@@ -245,8 +246,9 @@ async def test_a_proxy_of_the_environment_is_used_but_not_for_loopback(
     assert lines == [asked]
 
 
-def test_a_proxy_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "carrier-pigeon://127.0.0.1:1")
+@pytest.mark.parametrize("proxy", ["carrier-pigeon://127.0.0.1:1", "http://127.0.0.1:x"])
+def test_a_proxy_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
     with pytest.raises(UsageError, match="a proxy of the environment cannot be used"):
         server_connection.http_client(ServerSettings(url="https://mcp.example/mcp"))
 

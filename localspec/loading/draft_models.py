@@ -81,9 +81,8 @@ class DraftModels:
         if any(made_for(draft.files.header) for draft, _ in heads):
             self.costs = self._measured(pair)  # of the target alone, to judge the heads
             heads = self._worth_loading(heads)
-        self.pair = self._joined(self.pair, loader, heads)
-        self.costs = self._measured(self.pair)
-        self.pair, self.costs = self._freed(self.pair, self.costs)
+        loaded = self._joined(self.pair, loader, heads)
+        self.pair, self.costs = self._freed(loaded, self._measured(loaded))
         self._waiting = self._worth_loading(self._waiting)
         self._take(self.pair)
 
@@ -203,7 +202,10 @@ class DraftModels:
     def _freed(
         self, pair: LoadedPair, costs: MeasuredPair | None
     ) -> tuple[LoadedPair, MeasuredPair | None]:
-        """Free the drafts that were measured to take too long."""
+        """Free drafts that were just loaded and measured to take too long.
+
+        Those of `self.pair` stay: a session that is in use, and its stored caches, refer to them.
+        """
         if costs is None or not self._may_leave_out(costs):
             return pair, costs
         known = self._loader.checked.drafts
@@ -211,7 +213,8 @@ class DraftModels:
         dear = [
             name
             for name, context in pair.drafts.items()
-            if context.model.path in files
+            if name not in self.pair.drafts
+            and context.model.path in files
             and draft_worth.too_dear(
                 files[context.model.path],
                 costs.auto,

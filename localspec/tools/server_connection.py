@@ -264,7 +264,7 @@ def http_client(settings: ServerSettings) -> httpx2.AsyncClient:
             event_hooks={"response": [_bound]},
             mounts={f"all://{url.netloc.decode('ascii')}": None} if _is_here(url.host) else None,
         )
-    except (ValueError, ImportError) as error:  # an unknown kind, or one that needs a package
+    except (ValueError, httpx2.InvalidURL, ImportError) as error:  # or a kind that lacks a package
         raise UsageError(
             f"a proxy of the environment cannot be used: {reason(error)}",
             "Unset it, or name the server's host in NO_PROXY.",
@@ -272,11 +272,13 @@ def http_client(settings: ServerSettings) -> httpx2.AsyncClient:
 
 
 def _is_here(host: str) -> bool:
-    """Whether a host is this machine's loopback."""
+    """Whether a host is this machine: loopback, or the address that stands for all its own."""
+    name = host.rstrip(".").lower()
     try:
-        return host == "localhost" or ip_address(host).is_loopback
+        address = ip_address(name)
     except ValueError:
-        return host.endswith(".localhost")
+        return name == "localhost" or name.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
 
 
 async def _bound(response: httpx2.Response) -> None:
