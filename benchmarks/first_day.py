@@ -12,7 +12,7 @@ answered with drafting switched off (F2, F5), the time left by how long the rest
 `--busy` keeps a core busy with another program all the time. Exit code 1 if something contradicts.
 
 `--whole` reads 40 moments, of the starter and of PAIR, which may be a larger model: 30 of a quiet
-day, 10 beside a busy program, some of each at 80x24. The file keeps each part of the day that is
+day, 10 while a program is busy, some of each at 80x24. The file keeps each part of the day that is
 over, with its seconds; a run that was stopped goes on after the last one.
 
 All parts at one size take one and a half minutes with the starter, three with 1.5 billion
@@ -403,7 +403,7 @@ WHOLE = (
     Part("tales", busy=True),
     Part("words", larger=True, size="80x24", busy=True),
 )
-"""40 moments: 30 of a quiet day, 10 beside a busy program."""
+"""40 moments: 30 of a quiet day, 10 while another program keeps the machine busy."""
 
 
 def whole(kept: Path, read: Callable[[Part], Tally], parts: Sequence[Part] = WHOLE) -> Tally:

@@ -108,16 +108,22 @@ def late(folder: Path) -> Session:
     return session
 
 
+def told_a_story(folder: Path) -> Session:
+    """A session with its late draft, and a first answer in its conversation."""
+    session = late(folder)
+    session.load_drafts(Cancel())
+    session.enter("c1")
+    answered(session, STORY)
+    return session
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("joins_first", [True, False])
 def test_a_draft_model_that_was_loaded_late_does_not_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, joins_first: bool
 ) -> None:
     monkeypatch.setattr(draft_models, "_AT_ONCE", 0)
-    first = late(tmp_path)
-    first.load_drafts(Cancel())
-    first.enter("c1")
-    answered(first, STORY)
+    first = told_a_story(tmp_path)
     said = list(first.messages)
     first.close()
     second = late(tmp_path)
@@ -140,10 +146,7 @@ def test_the_target_goes_on_without_a_draft_model_of_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(draft_models, "_AT_ONCE", 0)
-    first = late(tmp_path)
-    first.load_drafts(Cancel())
-    first.enter("c1")
-    answered(first, STORY)
+    first = told_a_story(tmp_path)
     said = list(first.messages)
     monkeypatch.setattr(state_files, "_LARGEST", first.pair.target.state().nbytes)
     first.close()  # there is room for the target's cache alone

@@ -318,7 +318,7 @@ def _named_drafts(
 
 
 def _may_have_shipped_head(pair: InstalledPair) -> bool:
-    """Whether this is the starter, with its file and without drafters of its own."""
+    """Whether this is the starter, complete, and recorded without drafters."""
     return pair.name == STARTER and pair.complete and not pair.drafts
 
 
