@@ -6,7 +6,8 @@ import asyncio
 import queue
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,14 +75,18 @@ async def test_an_engine_that_does_not_end_is_given_up(monkeypatch: pytest.Monke
         await chat.until(lambda: "timed out" in chat.transcript(), "the error")
 
 
-async def test_models_are_unloaded_and_a_message_loads_them_again() -> None:
+@asynccontextmanager
+async def unloaded(
+    archive: Path | None = None,
+) -> AsyncIterator[tuple[Chat, list[ScriptedSession]]]:
+    """A chat that was unloaded after an answer, and the sessions that it loads."""
     loads: list[ScriptedSession] = []
 
     def load(*_: Any) -> ScriptedSession:
         loads.append(ScriptedSession())
         return loads[-1]
 
-    app = ChatApp(inline(load))
+    app = ChatApp(inline(load), archive=archive)
     async with app.run_test(size=(100, 30)) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
         await chat.until(chat.ready, "loading")
@@ -89,6 +94,12 @@ async def test_models_are_unloaded_and_a_message_loads_them_again() -> None:
         await chat.until(lambda: len(answers(chat)) == 1 and chat.ready())
         await chat.send("/unload")
         await chat.until(lambda: app.turns.phase is EnginePhase.ASLEEP, "the unloading")
+        yield chat, loads
+
+
+async def test_models_are_unloaded_and_a_message_loads_them_again() -> None:
+    async with unloaded() as (chat, loads):
+        app = chat.app
         assert loads[0].closed
         assert "the memory is given back" in chat.status()
         assert app.dashboard.state.memory is None
@@ -113,20 +124,8 @@ async def test_models_are_unloaded_and_a_message_loads_them_again() -> None:
 
 
 async def test_the_models_come_back_in_the_stored_conversation(tmp_path: Path) -> None:
-    loads: list[ScriptedSession] = []
-
-    def load(*_: Any) -> ScriptedSession:
-        loads.append(ScriptedSession())
-        return loads[-1]
-
-    app = ChatApp(inline(load), archive=tmp_path / "conversations.db")
-    async with app.run_test(size=(100, 30)) as pilot:
-        chat = Chat(app, pilot, ScriptedSession())
-        await chat.until(chat.ready, "loading")
-        await chat.send("Hello!")
-        await chat.until(lambda: len(answers(chat)) == 1 and chat.ready())
-        await chat.send("/unload")
-        await chat.until(lambda: app.turns.phase is EnginePhase.ASLEEP, "the unloading")
+    async with unloaded(tmp_path / "conversations.db") as (chat, loads):
+        app = chat.app
         await chat.press("f5")  # unlike a question it names no conversation
         await chat.until(lambda: "‹ 2/2 ›" in chat.transcript() and chat.ready(), "the answer")
         assert loads[1].entered == [app.library.record.stored_as] == loads[0].entered
