@@ -103,7 +103,10 @@ class EngineError(LocalspecError):
 
 
 class EngineDied(EngineError):
-    """The process that runs the models ended by itself."""
+    """The process that runs the models ended by itself.
+
+    A command that waits for it ends with this error; the chat and `serve` start another process.
+    """
 
 
 class ConversationError(LocalspecError):

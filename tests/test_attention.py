@@ -60,7 +60,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, on: float, off: float) -> list[tup
         return Timing(dict.fromkeys(sizes, disturbed * seconds))
 
     monkeypatch.setattr(attention, "measure", measure)
-    monkeypatch.setattr(attention, "busy_cores", lambda _seconds: 0.0)
+    monkeypatch.setattr(attention, "too_busy", lambda _threads: False)
     return asked
 
 
@@ -139,7 +139,7 @@ def seconds(context: Context) -> float:
 def test_it_is_measured_with_a_window_or_a_recurrent_state_too(
     write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "busy_cores", lambda _seconds: 0.0)
+    monkeypatch.setattr(attention, "too_busy", lambda _threads: False)
     with Model.load(write(tmp_path / "model.gguf")) as model:
         assert choice(model, ProfileStore(tmp_path), THOROUGH) is not None
 
@@ -157,14 +157,14 @@ def test_beside_other_programs_nothing_is_measured_unless_somebody_waits(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = scripted(monkeypatch, on=1.0, off=0.5)
-    monkeypatch.setattr(attention, "busy_cores", lambda _seconds: 99.0)
+    monkeypatch.setattr(attention, "too_busy", lambda _threads: True)
     assert choice(model, ProfileStore(tmp_path)) is None
     assert not asked
     found = choice(model, ProfileStore(tmp_path), THOROUGH)
     assert found is not None
     assert choice(model, ProfileStore(tmp_path)) == found  # what is known is known
     scripted(monkeypatch, on=0.5, off=1.0)
-    monkeypatch.setattr(attention, "busy_cores", lambda _seconds: 99.0)
+    monkeypatch.setattr(attention, "too_busy", lambda _threads: True)
     assert choice(model, ProfileStore(tmp_path), THOROUGH) == found  # and not made worse
 
 
@@ -184,7 +184,7 @@ def test_with_a_seed_the_next_run_has_the_same_attention(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(monkeypatch, on=1.0, off=0.5)
-    monkeypatch.setattr(attention, "busy_cores", lambda _seconds: 99.0)
+    monkeypatch.setattr(attention, "too_busy", lambda _threads: True)
     found = choice(model, ProfileStore(tmp_path), repeatable=True)
     assert found is not None
     scripted(monkeypatch, on=0.5, off=1.0)  # and calm

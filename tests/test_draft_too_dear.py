@@ -83,7 +83,7 @@ def test_what_turns_out_to_be_too_dear_is_freed(
 ) -> None:
     """Nothing is known of this file, and its bytes alone prove nothing: it has to be measured."""
     slow = {n: n * 2e-3 for n in (1, 2, 4, 16)}
-    monkeypatch.setattr(measured_costs, "busy_cores", lambda _: 0.0)
+    monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
     monkeypatch.setattr(
         measured_costs, "profile", lambda _, known: Profile(known, {0: slow}, spread=0.0)
     )

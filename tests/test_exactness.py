@@ -104,18 +104,17 @@ def test_a_device_that_gives_other_bits_every_time_ends_nothing(
     assert exactness.stored({"use": "exact"}, store) is None
 
 
-@pytest.mark.parametrize(("busy", "kept"), [(1.5, False), (0.0, True)])
+@pytest.mark.parametrize(("busy", "kept"), [(True, False), (False, True)])
 def test_what_a_busy_machine_had_no_time_for_is_not_kept(
     target_context: Context,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    busy: float,
     *,
+    busy: bool,
     kept: bool,
 ) -> None:
     monkeypatch.setattr(exactness, "_SECONDS", -1.0)  # no size beyond the first is tried in time
-    monkeypatch.setattr(exactness, "busy_cores", lambda _seconds: busy)
-    monkeypatch.setattr(exactness, "bearable", lambda _threads: 0.5)
+    monkeypatch.setattr(exactness, "too_busy", lambda _threads: busy)
     store = ProfileStore(tmp_path)
     found = exactness.longest(target_context, {"use": "exact"}, store=store, announce=str)
     assert found == 1
@@ -246,6 +245,7 @@ def test_tune_says_what_it_costs_and_what_is_free_is_used(
     for room in (tuning, attention, profile):
         monkeypatch.setattr(room, "measure", lambda *_, **__: quiet)
     monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 0.0)
+    monkeypatch.setattr(tuning, "too_busy", lambda _threads: False)
     tuned = CliRunner().invoke(cli, ["tune", "toy", "--no-scan"], catch_exceptions=False).stdout
     assert "--exact: passes of up to 16 tokens give equal bits, at no cost" in tuned
     assert "--exact     passes of up to 16 tokens give equal bits, at no cost" in _shown()

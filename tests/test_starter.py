@@ -62,7 +62,7 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """No other program computes, and Q8_0 is the faster form."""
-    monkeypatch.setattr(starter_form, "busy_cores", lambda _seconds: 0.0)
+    monkeypatch.setattr(starter_form, "too_busy", lambda _threads: False)
     monkeypatch.setattr(starter_form, "times", lambda *_files: (0.002, 0.001))
 
 
@@ -226,14 +226,14 @@ def test_a_copy_that_is_slower_is_deleted(
 def test_beside_other_programs_the_copy_answers_until_it_can_be_timed(
     starter_file: Path, places: Path, copied: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starter_form, "busy_cores", lambda _seconds: 64.0)
+    monkeypatch.setattr(starter_form, "too_busy", lambda _threads: True)
     monkeypatch.setattr(starter_form, "times", lambda *_files: pytest.fail("it was timed"))
     assert "converted to Q8_0" in starter_form.settle(starter_file)
     assert copy_is_used()
     assert not starter_form.is_settled()
     made = starter.converted().stat().st_mtime_ns
     assert starter_form.settle(starter_file) == ""
-    monkeypatch.setattr(starter_form, "busy_cores", lambda _seconds: 0.0)
+    monkeypatch.setattr(starter_form, "too_busy", lambda _threads: False)
     monkeypatch.setattr(starter_form, "times", lambda *_files: (0.002, 0.001))
     starter_form.settle(starter_file)
     assert starter_form.is_settled()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from localspec.engine.llama import LOOK_S, Context, busy_cores
+from localspec.engine.llama import LOOK_S, Context, busy_cores, thread_controller, too_busy
 from localspec.engine.llama.thread_controller import ThreadController, busy_seconds
 
 
@@ -107,6 +107,12 @@ def test_what_another_process_takes_is_seen() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_fewer_threads_are_timed_next_to_more_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_controller, "default_threads", lambda: 4)
+    monkeypatch.setattr(thread_controller, "busy_cores", lambda _seconds: 1.2)
+    assert [too_busy(threads) for threads in (2, 3, 4, 8)] == [False, False, True, True]
 
 
 def test_a_context_follows_unless_its_threads_are_held(

@@ -52,7 +52,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for room in (profile, tuning):
         monkeypatch.setattr(room, "measure", scripted)
     for room in (measured_costs, tuning):
-        monkeypatch.setattr(room, "busy_cores", lambda _seconds: 0.0)
+        monkeypatch.setattr(room, "too_busy", lambda _threads: False)
+    monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 0.0)
     return tmp_path / "costs"
 
 
@@ -377,13 +378,13 @@ def test_what_is_found_beside_other_programs_chooses_no_threads(
     monkeypatch.setattr(tuning, "measure", sooner)
     monkeypatch.setattr(tuning, "default_threads", lambda: 2)
     monkeypatch.setattr(measured_costs, "default_threads", lambda: 2)
-    for busy in (itertools.repeat(1.5), itertools.cycle([0.0, 1.5])):  # always; only afterwards
-        monkeypatch.setattr(tuning, "busy_cores", lambda _, busy=busy: next(busy))
+    for busy in (itertools.repeat(True), itertools.cycle([False, True])):  # always; only afterwards
+        monkeypatch.setattr(tuning, "too_busy", lambda _, busy=busy: next(busy))
         monkeypatch.setattr(tuning, "wait_for_calm", lambda *_: None)
         found = json.loads(tune("toy", "--json", "-c", "256", "--draft", "lookup").stdout)["target"]
         assert (found["threads"], found["by_threads"]) == (2, {})
         assert chosen_threads(target_context, None, draft=False, store=profile_store()) == 2
-    monkeypatch.setattr(tuning, "busy_cores", lambda _: 0.0)
+    monkeypatch.setattr(tuning, "too_busy", lambda _threads: False)
     calm = json.loads(tune("toy", "--json", "-c", "256", "--draft", "lookup").stdout)["target"]
     assert calm["threads"] == 1
 
@@ -499,7 +500,7 @@ def test_a_worse_measurement_does_not_replace_a_better_one(
     assert stored() == {4e-3}
     measured_with(0.2, 2e-3)  # steady enough: the machine may have changed
     assert stored() == {2e-3}
-    monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 99.0)
+    monkeypatch.setattr(tuning, "too_busy", lambda _threads: True)
     monkeypatch.setattr(tuning, "wait_for_calm", lambda *_: None)
     said = measured_with(0.1, 9e-3)
     assert stored() == {2e-3}
@@ -566,12 +567,12 @@ def test_what_is_measured_beside_other_programs_is_not_kept(
 ) -> None:
     held: list[bool] = []
     monkeypatch.setattr(Threads, "hold", lambda _self, hold: held.append(hold))
-    monkeypatch.setattr(measured_costs, "busy_cores", lambda _seconds: 99.0)
+    monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: True)
     pair = loaded(target_context, draft_context)
     assert measured(pair, repeatable=False, measure=True, announce=str) is not None
     assert held == [False, False]  # fewer threads meanwhile
     assert not list(cache.glob("*"))
-    monkeypatch.setattr(measured_costs, "busy_cores", lambda _seconds: 0.1)
+    monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
     assert measured(pair, repeatable=False, measure=True, announce=str) is not None
     assert held[2:] == [True, True]
     assert len(list(cache.glob("*"))) == 2
@@ -586,7 +587,7 @@ def test_what_is_measured_later_takes_the_place_of_what_lists_expect(
         return Timing({n: took * TARGET_POINTS.get(n, 5e-3) for n in dict.fromkeys(sizes)})
 
     monkeypatch.setattr(profile, "measure", scripted)
-    monkeypatch.setattr(measured_costs, "busy_cores", lambda _seconds: 99.0)
+    monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: True)
     options = LoadRequest(pair="toy", ctx_size=256, threads=1)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     with closing(session):
@@ -596,7 +597,7 @@ def test_what_is_measured_later_takes_the_place_of_what_lists_expect(
         took = 1.0
         session.rest(Cancel())
         assert plain_s() == disturbed  # it is as busy as before
-        monkeypatch.setattr(measured_costs, "busy_cores", lambda _seconds: 0.0)
+        monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
         session.rest(Cancel())
         assert plain_s() == pytest.approx(disturbed / 4)
         assert "rough" not in listed()
@@ -618,7 +619,7 @@ def plain_s() -> float:
 def test_what_was_disturbed_is_measured_again_in_an_idle_moment(
     target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measured_costs, "busy_cores", lambda _seconds: 99.0)
+    monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: True)
     found = measured(
         loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
     )
@@ -627,7 +628,7 @@ def test_what_was_disturbed_is_measured_again_in_an_idle_moment(
     before = target_context.decode([1, 2, 3], 1).copy()
     assert not found.again(Cancel())
     assert not list(cache.glob("*"))  # it is as busy as before
-    monkeypatch.setattr(measured_costs, "busy_cores", lambda _seconds: 0.0)
+    monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
     cancel = Cancel()
 
     def interrupted(context: Context, _known: Any) -> Any:

@@ -21,15 +21,13 @@ import psutil
 from localspec import formats, private
 from localspec.engine.length.profile import measure
 from localspec.engine.llama import (
-    LOOK_S,
     Context,
     ContextOptions,
     Model,
-    bearable,
     build,
-    busy_cores,
     default_threads,
     machine,
+    too_busy,
     write_q8_0,
 )
 from localspec.errors import LocalspecError
@@ -64,7 +62,7 @@ def settle(source: Path) -> str:
         made = not copy_bytes
         if made:
             copy_bytes = _convert(source, starter.converted())
-        if busy_cores(LOOK_S) > bearable(default_threads()):
+        if too_busy(default_threads()):
             starter.remember(StarterForm("", "", copy_bytes))
             return f"starter converted to Q8_0 ({_taking(copy_bytes)})" if made else ""
         baseline = times(source, starter.converted())

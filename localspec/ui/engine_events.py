@@ -74,10 +74,17 @@ class EngineEvents:
                 self.app.dashboard.hear(status)
                 self.app.turns.stream.pace.spare = status.figures.spare
             case messages.Died(error):
-                self._leave_comparison()
-                self.size.died()
-                self.app.pair_loader.died(error.exception())
-                self.sender.give_back()
+                self._died(error.exception())
+
+    def _died(self, error: Exception) -> None:
+        """The engine's process ended by itself: say why, keep the conversation, lose no input.
+
+        What was said of the running answer stays. Enter loads the pair again.
+        """
+        self._leave_comparison()
+        self.size.died()
+        self.app.pair_loader.died(error)
+        self.sender.give_back()
 
     def _loaded(self, info: SessionInfo) -> None:
         """Show a loaded pair; after the first one, propose others that suit this machine."""

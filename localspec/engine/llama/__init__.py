@@ -19,7 +19,7 @@ from localspec.engine.llama.platform.hardware import (
 )
 from localspec.engine.llama.platform.rpc import add_workers
 from localspec.engine.llama.requantise import write_q8_0
-from localspec.engine.llama.thread_controller import BUSY, LOOK_S, bearable, busy_cores
+from localspec.engine.llama.thread_controller import BUSY, LOOK_S, busy_cores, too_busy
 
 __all__ = [
     "BUSY",
@@ -34,7 +34,6 @@ __all__ = [
     "SharedHead",
     "add_workers",
     "backends",
-    "bearable",
     "build",
     "busy_cores",
     "compiler",
@@ -44,6 +43,7 @@ __all__ = [
     "machine",
     "repacking_works",
     "shown_name",
+    "too_busy",
     "variant",
     "write_q8_0",
 ]

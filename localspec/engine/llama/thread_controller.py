@@ -41,12 +41,12 @@ def busy_cores(seconds: float) -> float:
     return controller.others
 
 
-def bearable(threads: int) -> float:
-    """The most cores that other programs may keep busy while `threads` threads are timed.
+def too_busy(threads: int) -> bool:
+    """Whether other programs disturb the timing of `threads` threads; measures for `LOOK_S`.
 
     Only the cores of `default_threads` count: a program on the same core disturbs a thread.
     """
-    return BUSY + max(0, default_threads() - threads)
+    return busy_cores(LOOK_S) > BUSY + max(0, default_threads() - threads)
 
 
 class ThreadController:

@@ -19,15 +19,13 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Points
 from localspec.engine.length.profile import Profile, ProfileStore, fill, measure, of_file
 from localspec.engine.llama import (
-    LOOK_S,
     Context,
     ContextOptions,
     Model,
-    bearable,
     build,
-    busy_cores,
     default_threads,
     machine,
+    too_busy,
 )
 from localspec.pairs.memory.need import ModelSetup
 
@@ -140,10 +138,10 @@ def choose(
         Cancelled: `cancel` was set.
         OutOfMemory: the small contexts for measuring do not fit.
     """
-    before = stored(known, store)
-    if before is not None and (seconds < THOROUGH or _busy(known)):
+    before, threads = stored(known, store), known["threads"] or default_threads()
+    if before is not None and (seconds < THOROUGH or too_busy(threads)):
         return before
-    if seconds < THOROUGH and not repeatable and _busy(known):
+    if seconds < THOROUGH and not repeatable and too_busy(threads):
         return None
     announce()
     ways = {way: replace(how, flash_attention=on) for way, on in _WAYS.items()}
@@ -151,10 +149,6 @@ def choose(
     for way, (depth, points) in found.items():
         store.save(Profile({**known, "attention": way}, {depth: points}))
     return stored(known, store) if found else before
-
-
-def _busy(known: Mapping[str, Any]) -> bool:
-    return busy_cores(LOOK_S) > bearable(known["threads"] or default_threads())
 
 
 def in_turns(

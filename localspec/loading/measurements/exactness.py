@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from localspec.chat.session.pair import LoadedAdapter
 from localspec.engine.length.profile import Profile, ProfileStore, fill, of_file, scratch
-from localspec.engine.llama import LOOK_S, Context, bearable, busy_cores, default_threads
+from localspec.engine.llama import Context, default_threads, too_busy
 from localspec.errors import UsageError
 from localspec.limits import MAX_BATCH_OUTPUTS
 from localspec.loading.load_request import LoadRequest
@@ -108,7 +108,7 @@ def longest(
         times, in_time = _alike(target)
     finally:
         target.truncate(0)
-    if in_time or busy_cores(LOOK_S) <= bearable(target.threads.widest):
+    if in_time or not too_busy(target.threads.widest):
         store.save(Profile(known, {depth: times}))  # a calm machine may have time for longer passes
     return max(times)
 

@@ -19,15 +19,7 @@ from localspec.engine.length.profile import (
     identity,
     profile,
 )
-from localspec.engine.llama import (
-    LOOK_S,
-    Context,
-    Head,
-    bearable,
-    busy_cores,
-    default_threads,
-    devices,
-)
+from localspec.engine.llama import Context, Head, default_threads, devices, too_busy
 from localspec.pairs.disk import folders
 
 ANY_THREADS = 0
@@ -83,7 +75,7 @@ class MeasuredPair:
         """
         missing = len(self.unkept)
         for context, known in list(self.unkept.items()):
-            if isinstance(context, Head) or busy_cores(LOOK_S) > bearable(context.threads.widest):
+            if isinstance(context, Head) or too_busy(context.threads.widest):
                 continue  # a head reads the cache of its target
             held, state = tuple(context.tokens), context.state()
             context.watch(cancel)
@@ -200,7 +192,7 @@ def _measured(
     """
     # While other programs run, decodes with all threads take many times as long and show nothing.
     threads = max(context.threads.widest for context in missing)
-    busy = not repeatable and busy_cores(LOOK_S) > bearable(threads)
+    busy = not repeatable and too_busy(threads)
     found = {}
     for context, known in list(missing.items()):
         context.threads.hold(not busy)

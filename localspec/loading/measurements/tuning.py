@@ -22,15 +22,13 @@ from localspec.engine.length.profile import (
     measure_by_context,
 )
 from localspec.engine.llama import (
-    BUSY,
-    LOOK_S,
     Context,
     ContextOptions,
-    bearable,
     build,
     busy_cores,
     default_threads,
     machine,
+    too_busy,
 )
 from localspec.errors import LocalspecError
 from localspec.loading.load import check, load_session
@@ -121,7 +119,7 @@ def _exactness(
         cache_v=setup.cache_v,
     )
     known, store = exactness.key(model.path, setup, options), profile_store()
-    if busy_cores(LOOK_S) <= bearable(threads):
+    if not too_busy(threads):
         trial = replace(
             usual,
             flash_attention=True,
@@ -181,7 +179,7 @@ def _tuned(
         raise LocalspecError("the context is too small to measure in", "Raise --ctx-size.")
     known = partial(identity_of, context, pair.loaded, draft=draft)
     new = Profile(known(), found, spread=timing.spread, onset=timing.onset)
-    busy = busy_cores(LOOK_S) > bearable(context.threads.widest)
+    busy = too_busy(context.threads.widest)
     noisy = busy or not timing.steady
     kept = None
     if noisy:  # keep the present thread count
@@ -241,14 +239,14 @@ def _by_threads(context: Context, for_batches: int | None) -> dict[int, tuple[fl
     usual = default_threads()
     counts = sorted({n for n in (1, 2, 4, usual // 2, usual - 1, usual, most) if 1 <= n <= most})
     found: dict[int, tuple[float, float]] = {}
-    if busy_cores(LOOK_S) > BUSY:
+    if too_busy(usual):
         return found
     for threads in counts:
         context.threads.use(threads, for_batches)
         points = measure(context, THREAD_SIZES, budget=THREAD_BUDGET).points
         if points:
             found[threads] = points[1], points.get(4, 4 * points[1])
-    return found if busy_cores(LOOK_S) <= BUSY else {}
+    return {} if too_busy(usual) else found
 
 
 def _best_threads(tried: Mapping[int, tuple[float, float]], *, draft: bool) -> int:
