@@ -77,11 +77,16 @@ class Ahead:
         self._halt, self._cancel = Cancel(), Cancel()
         self._way: _Way | None = None
         self._proposer: Proposer = argmax_proposer
+        self._paused = False  # until the next `begin`
 
     def begin(self, proposer: Proposer, cancel: Cancel) -> None:
         """Start a generation: `proposer` picks its tokens, and `cancel` stops it."""
         self.rest()
-        self._proposer, self._cancel = proposer, cancel
+        self._proposer, self._cancel, self._paused = proposer, cancel, False
+
+    def pause(self) -> None:
+        """Read nothing until the next `begin`, so that the proposer sees only proposals."""
+        self._paused = True
 
     def going_on(
         self,
@@ -101,7 +106,7 @@ class Ahead:
             room: the largest number of tokens in the next draft.
         """
         context, model = self._context, self._context.model
-        if not draft or max(draft) >= model.n_vocab or model.is_end(draft[-1]):
+        if self._paused or not draft or max(draft) >= model.n_vocab or model.is_end(draft[-1]):
             return nullcontext()
         room = min(room, context.n_ctx - held - len(draft), self.policy.reach(len(draft)))
         if room < 1 or not self.policy.wants(len(draft)):

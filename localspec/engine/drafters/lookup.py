@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 
@@ -40,10 +40,12 @@ class Guess:
     Attributes:
         tokens: the ids.
         confidences: of each token, given those before it: 0 to 1, not yet calibrated.
+        search_s: seconds that the engine spent on the search; 0 where it was not timed.
     """
 
     tokens: tuple[int, ...] = ()
     confidences: Sequence[float] = ()
+    search_s: float = field(default=0.0, compare=False)
 
     def first(self, length: int) -> Guess:
         """The first `length` tokens."""

@@ -31,16 +31,13 @@ class RoundRecorder:
     Attributes:
         generation: the record of the running or else the last generation; None before the first.
         watch: called once with the explanation of the next round that has a draft, then reset.
-        passes: records the draft's passes in this round to explain it; None without `watch`.
-        copying_s: seconds that lookup took in this round; the engine adds to it.
     """
 
     def __init__(self, model: Pieces, drafters: Mapping[str, Drafter]) -> None:
         """Observe rounds of the target `model` with `drafters`."""
         self.generation: GenerationRecord | None = None
         self.watch: Callable[[RoundExplanation], None] | None = None
-        self.passes: PassRecorder | None = None
-        self.copying_s = 0.0
+        self._passes: PassRecorder | None = None  # of this round, if it is to be explained
         self._model, self._drafters = model, drafters
 
     def begin(
@@ -62,14 +59,16 @@ class RoundRecorder:
         """Start a round."""
         self._started = perf_counter()
         self._position, self._drawn = len(self._record.tokens), self._how.noise.drawn
-        self.copying_s, self.passes = 0.0, None
+        self._passes = None
 
     def planned(self, guess: Guess, plan: Plan) -> None:
         """Record lookup's guess and the policy's plan."""
         self._guess, self._plan = guess, plan
         if self.watch is not None and plan.limit:
-            self.passes = PassRecorder(self._how.proposer)
-            self._begin_with(self.passes)
+            self._passes = PassRecorder(self._how.proposer)
+            for drafter in self._begin_with(self._passes):
+                if (ahead := drafter.capabilities.ahead) is not None:
+                    ahead.pause()
 
     def proposed(self, proposal: Proposal) -> None:
         """Record the draft."""
@@ -91,8 +90,8 @@ class RoundRecorder:
         self._logprobs: tuple[TokenLogprob, ...] = ()
         if self._top_logprobs is not None:
             self._logprobs = logprobs(self._logits, emitted, self._top_logprobs)
-        if self.passes is not None:
-            self.passes.logits = self._logits.copy()
+        if self._passes is not None:
+            self._passes.logits = self._logits.copy()
         self._committed = perf_counter()
 
     def rolled_back(self) -> None:
@@ -120,7 +119,7 @@ class RoundRecorder:
             draft_passes=proposal.decodes,
             drafter=proposal.drafter,
             copied=len(proposal.tail.tokens),
-            copying_s=self.copying_s,
+            copying_s=self._guess.search_s + proposal.beyond.search_s,
             path=proposal.path,
             ahead=0 if self._ahead is None else self._ahead.passes,
             kept=proposal.kept,
@@ -136,8 +135,8 @@ class RoundRecorder:
         self._record.rounds.append(
             RoundRecord(self._position, *made, proposal.begun, proposal.block)
         )
-        if self.passes is not None:
-            self._explain(self.passes)
+        if self._passes is not None:
+            self._explain(self._passes)
         del self._logits, self._rows, self._proposal  # large: rows as wide as the vocabulary
         return figures
 
@@ -150,11 +149,12 @@ class RoundRecorder:
             explainer = Explainer(self._how, self._record, passes, self._model)
             watch(explainer.explain(len(self._record.rounds), draft, self._rows, again=False))
 
-    def _begin_with(self, proposer: Proposer) -> None:
-        """Have all drafters that can be recorded use `proposer`."""
-        for drafter in self._drafters.values():
-            if can_record(drafter, self._how.proposer):
-                drafter.begin(self._record.tokens, proposer, self._cancel)
+    def _begin_with(self, proposer: Proposer) -> list[Drafter]:
+        """Have all drafters that can be recorded use `proposer`; return these."""
+        able = [each for each in self._drafters.values() if can_record(each, self._how.proposer)]
+        for drafter in able:
+            drafter.begin(self._record.tokens, proposer, self._cancel)
+        return able
 
 
 def _chances(proposal: Proposal, rows: Sequence[Dist], verdict: Verdict) -> tuple[float, ...]:

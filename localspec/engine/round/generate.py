@@ -279,15 +279,10 @@ class Engine:
         """Let a draft model go on during the target's pass, where that pays.
 
         How far it comes depends on the clock, and so does its next draft. So it waits if the drafts
-        must follow from the seed, and while a round's passes are recorded.
+        must follow from the seed.
         """
         ahead = self._ahead_of(proposal.drafter)
-        if (
-            ahead is None
-            or self.recorder.passes is not None
-            or not generation.free
-            or not proposal.views  # it could not read the text
-        ):
+        if ahead is None or not generation.free or not proposal.views:  # none: it could not read
             return nullcontext()
         draft = proposal.draft.tokens
         room = min(generation.remaining, self.target.free) - len(draft) - 2
@@ -305,8 +300,7 @@ class Engine:
         started = perf_counter()
         limit = min(self._room(generation), LONGEST) - len(drafted)
         guess = self.lookup.guess(generation.tokens, drafted, limit)
-        self.recorder.copying_s += perf_counter() - started
-        return guess
+        return replace(guess, search_s=perf_counter() - started)
 
     def _decide(self, generation: _Generation, policy: GammaPolicy) -> tuple[Guess, Plan]:
         """Lookup's guess, and the round's plan, which is `PLAIN` if no drafter may be asked."""
