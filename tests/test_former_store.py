@@ -19,7 +19,8 @@ from localspec.chat.history import import_export
 from localspec.chat.history.store import Store
 from localspec.loading.load_request import LoadRequest
 from localspec.process.engine_client import EngineClient
-from localspec.process.server import EngineServer, loader
+from localspec.process.loader import loader
+from localspec.process.server import EngineServer
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.conversation.engine_phase import EnginePhase
 from tests.support.old_store import COUNT, questions

@@ -18,7 +18,8 @@ from localspec.loading.load_request import LoadRequest
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.names import resolver
 from localspec.process import messages as m
-from localspec.process import server
+from localspec.process.loader import loader
+from localspec.process.server import EngineServer
 from tests.support import toy
 
 
@@ -64,15 +65,15 @@ def test_a_load_parses_each_header_once(
 
 
 @pytest.fixture
-def engine() -> Iterator[server.EngineServer]:
-    found = server.EngineServer(server.loader)
+def engine() -> Iterator[EngineServer]:
+    found = EngineServer(loader)
     yield found
     found.shut_down()
     assert found.join(20)
 
 
 def test_a_change_to_another_pair_parses_each_header_once(
-    engine: server.EngineServer, parsed: Counter[str]
+    engine: EngineServer, parsed: Counter[str]
 ) -> None:
     """The check comes while the pair before is still loaded; the load goes on with its result."""
     said: queue.Queue[m.Envelope[m.Event]] = queue.Queue()

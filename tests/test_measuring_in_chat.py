@@ -22,8 +22,9 @@ from localspec.loading.measurements import tuning
 from localspec.pairs.disk.installed import remember_last
 from localspec.pairs.hub import pair_pull
 from localspec.process.engine_client import EngineClient
+from localspec.process.loader import loader
 from localspec.process.messages import BenchProgress
-from localspec.process.server import EngineServer, loader
+from localspec.process.server import EngineServer
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.pairs.measuring_jobs import MeasuringJobs

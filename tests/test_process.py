@@ -31,7 +31,8 @@ from localspec.errors import Cancelled, EngineDied, EngineError, OutOfMemory, Us
 from localspec.loading.load_request import LoadRequest
 from localspec.process import messages as m
 from localspec.process.engine_client import EngineClient
-from localspec.process.server import EngineServer, Loader
+from localspec.process.loader import Loader
+from localspec.process.server import EngineServer
 from localspec.process.transport import EngineProcess
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import parameters

@@ -29,7 +29,8 @@ from localspec.pairs.hub.pair_pull import PullRequest
 from localspec.pairs.names import catalogue
 from localspec.pairs.names.catalogue import CuratedPair
 from localspec.process.engine_client import EngineClient
-from localspec.process.server import EngineServer, Loader
+from localspec.process.loader import Loader
+from localspec.process.server import EngineServer
 from localspec.ui.chat_app import Appearance, ChatApp
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.pairs import pair_messages

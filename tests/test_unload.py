@@ -18,7 +18,8 @@ import pytest
 from localspec.loading.load_request import LoadRequest
 from localspec.process import messages as m
 from localspec.process.engine_client import EngineClient
-from localspec.process.server import EngineServer, Loader
+from localspec.process.loader import Loader
+from localspec.process.server import EngineServer
 from localspec.process.transport import EngineProcess
 from localspec.ui.chat_app import Appearance, ChatApp
 from localspec.ui.conversation.engine_phase import EnginePhase

@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from localspec.process.loader import loader
 from localspec.process.messages import Channel, Envelope, Request
-from localspec.process.server import EngineServer, loader
+from localspec.process.server import EngineServer
 from localspec.signals import ENDING
 
 # For a running decode or load to stop, and for each step of storing caches; then the process ends

@@ -38,7 +38,8 @@ def connect() -> Transport:
     """Start an engine: a process, or with ``LOCALSPEC_ENGINE=inline`` a thread of this one."""
     if os.environ.get("LOCALSPEC_ENGINE") != "inline":
         return EngineProcess()
-    from localspec.process.server import EngineServer, loader  # noqa: PLC0415 - needs numpy
+    from localspec.process.loader import loader  # noqa: PLC0415
+    from localspec.process.server import EngineServer  # noqa: PLC0415 - needs numpy
 
     return EngineServer(loader)
 

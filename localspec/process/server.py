@@ -8,7 +8,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from msgspec import convert
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, LocalspecError
 from localspec.process import messages as m
+from localspec.process.inspected_rounds import InspectedRounds
 from localspec.process.late_drafts import LateDrafts
 
 if TYPE_CHECKING:
@@ -27,44 +27,15 @@ if TYPE_CHECKING:
     from localspec.chat.session.completions import Completions
     from localspec.chat.session.session import Session
     from localspec.chat.settings import ChatSettings
-    from localspec.engine.record.explanation import RoundExplanation
-    from localspec.engine.record.round_record import GenerationRecord
     from localspec.loading.load_request import LoadRequest
-    from localspec.loading.model_loader import Progress
     from localspec.loading.planning import CheckedRequest
+    from localspec.process.loader import Loader
     from localspec.process.messages import SendEvent
 
 _FIGURES_S = 0.75
-_ANSWERS = 32  # whose rounds can be inspected: some hundred bytes a round
 _STEP_S = 0.05
 _IDLE_S = 2.0  # without a request, after which the session rests
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Loader:
-    """The functions that load sessions and do jobs; all raise `LocalspecError`.
-
-    Attributes:
-        load: makes a session of a request or a checked one; raises `Cancelled` when cancelled.
-        check: checks a request as far as possible while other models are still loaded.
-        perform: does an encoded job, returns its encoded result; raises `Cancelled` when cancelled.
-            Its last argument waits for the results of tools that the job has called.
-    """
-
-    load: Callable[[LoadRequest | CheckedRequest, Progress, Cancel], Session]
-    check: Callable[[LoadRequest], CheckedRequest]
-    perform: Callable[[bytes, SendEvent, Cancel, Callable[[], tuple[Message, ...]]], bytes]
-
-
-def loader(*, echo: int | None = None) -> Loader:
-    """Make the real one; imports llama.cpp, whose log also goes to the file descriptor `echo`."""
-    from localspec.engine.llama.log import start_backend  # noqa: PLC0415
-    from localspec.loading.load import check, open_session  # noqa: PLC0415
-    from localspec.process.jobs import perform  # noqa: PLC0415
-
-    start_backend().echo = echo
-    return Loader(open_session, check, perform)
 
 
 class EngineServer:
@@ -83,9 +54,7 @@ class EngineServer:
         self._letters: queue.SimpleQueue[m.Envelope[m.Request] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[Message, ...]] = queue.SimpleQueue()
         self._cancels: defaultdict[int, Cancel] = defaultdict(Cancel)
-        self._answers: dict[int, GenerationRecord] = {}  # of this session, by request, oldest first
-        self._running = 0  # number of the request that is being answered
-        self._watched: set[int] = set()  # `ExplainRound` requests that a running answer has served
+        self._rounds = InspectedRounds()
         self._resting = Cancel()  # stops what is done between requests
         self._late_drafts = LateDrafts(self._drafts_joined, self._letters.empty, self._any_stopped)
         self._received = 0  # number of the latest request
@@ -116,7 +85,9 @@ class EngineServer:
             case m.ReturnResults(results):
                 self._results.put(results)
             case m.ExplainRound(turn, 0):
-                self._watch(envelope, turn)
+                with self._in_use:
+                    asked = envelope.request, turn
+                    self._rounds.watch(*asked, self._session, self._teller(envelope))
                 self._letters.put(envelope)
                 self._resting.set()
             case _:
@@ -217,7 +188,7 @@ class EngineServer:
             case m.OpenConversation(messages, settings, conversation):
                 self._report(tell, lambda one: _open(one, messages, settings, conversation))
             case m.ExplainRound(turn, number):
-                self._look(envelope.request, tell, turn, number, cancel)
+                self._explain(envelope.request, tell, turn, number, cancel)
             case m.PerformJob(job):
                 self._perform(tell, job, cancel)
             case m.CompareAnswers(text, before):
@@ -303,7 +274,7 @@ class EngineServer:
         with self._in_use:
             session, self._session = self._session, None
             self._completions = None
-            self._answers.clear()
+            self._rounds.clear()
         if session is not None:
             session.close(self._stored)
 
@@ -365,45 +336,17 @@ class EngineServer:
         earlier: tuple[Message, ...] | None = None,
     ) -> None:
         """Write an answer whose rounds can be inspected, now and later."""
-        self._running = envelope.request
-        try:
+        with self._rounds.answering(envelope.request):
             self._turn(self._teller(envelope), begin, earlier)
-        finally:
-            self._running = 0
-        written = self._session.written if self._session is not None else None
-        if written is not None:
-            self._answers[envelope.request] = written
-            for old in list(self._answers)[:-_ANSWERS]:
-                del self._answers[old]
+        self._rounds.keep(envelope.request, self._session)
 
-    def _watch(self, envelope: m.Envelope[m.Request], turn: int) -> None:
-        """Send the next round of the running answer, if the request is about that answer."""
-
-        def told(explained: RoundExplanation) -> None:
-            self._watched.add(envelope.request)
-            self._teller(envelope)(m.RoundExplained(explained))
-
-        with self._in_use:
-            if self._session is not None and turn == self._running:
-                self._session.watch(told)
-
-    def _look(self, request: int, tell: SendEvent, turn: int, number: int, cancel: Cancel) -> None:
-        """Send a round of a finished answer, unless `_watch` has sent it while it was written."""
-        if request in self._watched:
-            self._watched.remove(request)
+    def _explain(
+        self, request: int, tell: SendEvent, turn: int, number: int, cancel: Cancel
+    ) -> None:
+        """Send a round of a finished answer, unless it was sent while it was made."""
+        if self._rounds.settled(request):
             return
-
-        def explain(session: Session) -> None:
-            session.watch(None)  # no further round was made
-            written = self._answers.get(turn)
-            if written is None:
-                raise LocalspecError(
-                    "how this answer was drafted is not known any more",
-                    "Answer again (F5) and look then.",
-                )
-            tell(m.RoundExplained(session.explain_round(written, number, cancel)))
-
-        error = self._attempt(explain)
+        error = self._attempt(lambda one: self._rounds.explain(turn, number, one, tell, cancel))
         if error is not None or cancel.is_set():
             tell(m.RoundExplained(None, error))
 

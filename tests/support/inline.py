@@ -7,7 +7,8 @@ from typing import Any
 
 from localspec.loading.load_request import LoadRequest
 from localspec.process.engine_client import EngineClient
-from localspec.process.server import EngineServer, Loader
+from localspec.process.loader import Loader
+from localspec.process.server import EngineServer
 
 
 def inline(
