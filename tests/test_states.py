@@ -7,8 +7,9 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from localspec.chat.states.state_files import StateFiles, forget
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context
 from localspec.engine.record.stats import GenerationStats
+from localspec.errors import Cancelled
 from localspec.loading import draft_models
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
@@ -46,8 +48,8 @@ def loaded(folder: Path, target: str = "target", draft: str = "draft-Q8_0.gguf")
     return session
 
 
-def answered(session: Session, text: str) -> GenerationStats:
-    *_, end = session.turn(text, Cancel())
+def answered(session: Session, text: str, cancel: Cancel | None = None) -> GenerationStats:
+    *_, end = session.turn(text, cancel or Cancel())
     stats: GenerationStats = end.stats  # type: ignore[union-attr]
     return stats
 
@@ -138,6 +140,56 @@ def test_a_draft_model_that_was_loaded_late_does_not_read_again(
         second.load_drafts(Cancel())
         found = answered(second, "And then?")
     assert found.draft_cached > 60
+    second.close()
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Cancel:
+    """It is set once the first piece of a file's states was read."""
+    cancel, whole = Cancel(), state_files._pieces
+
+    def pieces(*asked: Any) -> Iterator[memoryview]:
+        for piece in whole(*asked):
+            yield piece
+            cancel.set()
+
+    monkeypatch.setattr(state_files, "_PIECE", 150)
+    monkeypatch.setattr(state_files, "_pieces", pieces)
+    return cancel
+
+
+def test_a_stop_ends_the_reading_of_states(tmp_path: Path, stopped: Cancel) -> None:
+    store = StateFiles(tmp_path, "one")
+    store.save("c1", b"", TOKENS, BYTES)
+    header = store.find("c1")
+    assert header is not None
+    stopped.clear()
+    with pytest.raises(Cancelled):
+        store.states("c1", header, stopped)
+    assert store.states("c1", header, Cancel())
+
+
+@pytest.mark.slow
+def test_a_stop_while_caches_are_read_costs_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: Cancel
+) -> None:
+    monkeypatch.setattr(draft_models, "_AT_ONCE", 0)
+    first = told_a_story(tmp_path)
+    said = list(first.messages)
+    first.close()
+    second = late(tmp_path)
+    second.enter("c1")
+    second.open(said)
+    stopped.clear()
+    assert answered(second, "And then?", stopped).prefill_cached == 0
+    second.open(said)
+    assert answered(second, "And then?").prefill_cached > 60
+    stopped.clear()
+    second.load_drafts(stopped)
+    assert stopped.is_set()
+    assert not second.awaits_drafts
+    assert [len(each.tokens) for each in second.pair.drafts.values()] == [0]
+    assert answered(second, "And then?").draft_cached > 60
     second.close()
 
 
@@ -277,7 +329,7 @@ def test_what_is_stored_in_pieces_is_told_and_whole(
     assert shares[3] == 0.5
     header = store.find("c1")
     assert header is not None
-    found = store.states("c1", header)
+    found = store.states("c1", header, Cancel())
     assert all(np.array_equal(*both) for both in zip(found, BYTES, strict=True))
 
 
@@ -291,7 +343,8 @@ def test_a_deleted_conversation_has_no_state(tmp_path: Path) -> None:
     (first, second) = store.find("c1"), store.find("c2")
     assert first == second
     assert first is not None
-    assert [one.tolist() for one in store.states("c1", first)] == [one.tolist() for one in BYTES]
+    found = store.states("c1", first, Cancel())
+    assert [one.tolist() for one in found] == [one.tolist() for one in BYTES]
     db = Store(tmp_path / "conversations.db")
     db.delete("c1")
     db.delete("../*")

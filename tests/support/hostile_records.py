@@ -18,6 +18,7 @@ import numpy as np
 from localspec.chat.states.past_conversations import PastStore
 from localspec.chat.states.state_files import StateFiles
 from localspec.cli.settings_file import FILE
+from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Profile, ProfileStore
 from localspec.loading.measurements import ranking
 from localspec.pairs.disk import folders, installed
@@ -91,7 +92,7 @@ def _read_state(folder: Path) -> None:
         return
     if header.tokens != [[1, 2, 3]] or header.known != b"known":
         raise ValueError("another header is believed")
-    for state in states.states("a", header):
+    for state in states.states("a", header, Cancel()):
         if bytes(state) != bytes(range(9)):
             raise ValueError("another state is believed")
 

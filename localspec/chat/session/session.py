@@ -454,7 +454,7 @@ class Session:
                 self._joining = None
                 self.engine.join(drafters)
                 self._drafting.join(auto, able=self.engine.drafts)
-                self._writer.join(self.pair, auto.costs if auto else None, made_by)
+                self._writer.join(self.pair, auto.costs if auto else None, made_by, cancel)
 
     def rest(self, cancel: Cancel) -> None:
         """Use idle time for the measurements that loading had no time for.

@@ -61,19 +61,20 @@ class Writer:
         self._before: tuple[Meter, TextKind]
         self.forget()
 
-    def join(self, pair: LoadedPair, costs: Costs | None, made_by: str) -> None:
+    def join(self, pair: LoadedPair, costs: Costs | None, made_by: str, cancel: Cancel) -> None:
         """Take a pair whose draft models were loaded just now; between answers.
 
         Args:
             pair: with these models.
             costs: measured costs of passes; None if not measured.
             made_by: as in `Joined`.
+            cancel: interrupts the reading of their stored caches.
         """
         before = self.pair.drafts.values()
         later = [each for each in pair.drafts.values() if each not in before]
         self.pair, self._slow = pair, SlownessCheck(pair.target, costs)
         if self.stored is not None:
-            self.stored.join(later, made_by)
+            self.stored.join(later, made_by, cancel)
 
     def begin(self, answer: AnswerText, lenience: float | None) -> GenerationStats:
         """Start to count a new answer under a rule of this lenience; returns its sums."""
@@ -223,7 +224,7 @@ class Writer:
     ) -> Generator[TurnEvent, None, Prefill]:
         started = perf_counter()
         if self.stored is not None:
-            self.stored.restore(prompt[:-1])
+            self.stored.restore(prompt[:-1], cancel)
         self._engine.past = (*texts, *self._recalled())
         restored_s, passes = perf_counter() - started, self._engine.steps
         reading = self._engine.prefill(prompt, cancel, self._drafting, follow_clock=follow_clock)

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from localspec import machine, private
 from localspec.chat.prompt.prompt_ids import KnownIds
 from localspec.chat.states.state_files import StateFiles, StateHeader, StoreProgress
+from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
+from localspec.errors import Cancelled
 
 _WORTH = 16  # tokens; reading fewer again is faster than copying them
 _LEAST = 64  # tokens; fewer are not worth a file
@@ -146,6 +148,7 @@ class StoredPrefix:
         self._conversation = ""
         self._found: StateHeader | None = None
         self._restored: StateHeader | None = None
+        self._lacking: StateHeader | None = None  # has caches of `_later` to restore
         self._held = False  # whether the caches belong to the conversation
 
     def enter(
@@ -162,21 +165,32 @@ class StoredPrefix:
             return
         if self._held and self._conversation and len(self._contexts[0].tokens) >= _LEAST:
             self._save(known.packed(), progress)
-        self._conversation, self._held, self._restored = conversation, False, None
+        self._conversation, self._held = conversation, False
+        self._restored = self._lacking = None
         self._found = self._states.find(conversation) if conversation else None
         if self._found is not None:
             known.unpack(self._found.known)
 
-    def restore(self, prompt: Sequence[int]) -> None:
-        """Prepare the caches for a prompt of the conversation."""
-        found, self._found, self._held = self._found, None, True
+    def restore(self, prompt: Sequence[int], cancel: Cancel) -> None:
+        """Prepare the caches for a prompt of the conversation.
+
+        Raises:
+            Cancelled: `cancel` was set; the next call tries again.
+        """
+        self._restore_later(cancel)
+        if self._found is not None:
+            self._restore_found(self._found, prompt, cancel)
+        self._found, self._held = None, True
+
+    def _restore_found(self, found: StateHeader, prompt: Sequence[int], cancel: Cancel) -> None:
+        """Restore all caches that are loaded, if the target's brings more of `prompt`."""
         target = self._contexts[0]
-        if found is None or len(found.tokens) < len(self._contexts):
+        if len(found.tokens) < len(self._contexts):
             return
         further = _reach(target, found.tokens[0], prompt)
         if further < common_prefix(target.tokens, prompt) + _WORTH:
             return
-        states = self._states.states(self._conversation, found)
+        states = self._states.states(self._conversation, found, cancel)
         same = found.joined == self._joined
         contexts = (*self._contexts, *(self._later if same else ()))
         for context, tokens, state in zip(contexts, found.tokens, states, strict=False):
@@ -186,22 +200,34 @@ class StoredPrefix:
         else:
             self._states.put_aside(self._conversation)
 
-    def join(self, later: Sequence[Context], made_by: str) -> None:
+    def join(self, later: Sequence[Context], made_by: str, cancel: Cancel) -> None:
         """Include the caches of draft models that were loaded after the target.
 
-        If the target's cache was restored without them, they are restored now.
+        If the target's cache was restored without them, they are restored now, or with the next
+        prompt if `cancel` is set.
 
         Args:
             later: the contexts of these models, just loaded.
             made_by: describes the models and how they run.
+            cancel: interrupts the reading of their caches.
         """
         self._later, self._joined = tuple(later), made_by if later else ""
-        found, first = self._restored, len(self._contexts)
+        found = self._restored
         if later and found is not None and found.joined == made_by:
-            states = self._states.states(self._conversation, found)
-            stored = zip(self._later, found.tokens[first:], states[first:], strict=False)
-            for context, tokens, state in stored:
-                context.restore(tokens, state)
+            self._lacking = found
+        with suppress(Cancelled):
+            self._restore_later(cancel)
+
+    def _restore_later(self, cancel: Cancel) -> None:
+        """Restore the caches of models that joined after the target's cache was restored."""
+        found, first = self._lacking, len(self._contexts)
+        if found is None:
+            return
+        states = self._states.states(self._conversation, found, cancel)
+        self._lacking = None
+        stored = zip(self._later, found.tokens[first:], states[first:], strict=False)
+        for context, tokens, state in stored:
+            context.restore(tokens, state)
 
     def _save(self, known: bytes, progress: StoreProgress) -> None:
         """Write all caches; without those of later models if these leave too little room."""

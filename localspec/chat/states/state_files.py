@@ -12,6 +12,7 @@ import shutil
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 
@@ -23,6 +24,8 @@ from localspec import private
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from localspec.engine.cancel import Cancel
 
 STATES = "states"
 """The name of a folder next to the stored conversations."""
@@ -126,21 +129,26 @@ class StateFiles:
             self.put_aside(name)
             return None
 
-    def states(self, name: str, header: StateHeader) -> list[NDArray[np.uint8]]:
-        """Read the states that `find` announced; an empty list if they are damaged."""
+    def states(self, name: str, header: StateHeader, cancel: Cancel) -> list[NDArray[np.uint8]]:
+        """Read the states that `find` announced; an empty list if they are damaged.
+
+        Raises:
+            Cancelled: `cancel` was set.
+        """
         import numpy as np  # noqa: PLC0415 - deleting needs no numpy
 
+        digest = hashlib.sha256()
         try:
             with self._opened(name) as file:
                 if self._header(file) != header:
                     return []
-                found = [np.fromfile(file, np.uint8, size) for size in header.sizes]
+                found = [np.empty(size, np.uint8) for size in header.sizes]
+                for piece in _pieces(found, lambda _share: cancel.check()):
+                    file.readinto(piece)
+                    digest.update(piece)
             os.utime(self._path(name))
         except (OSError, ValueError, MemoryError):
             return []
-        digest = hashlib.sha256()
-        for state in found:
-            digest.update(state.data)
         return found if digest.digest() == header.digest else []
 
     def put_aside(self, name: str) -> None:
@@ -161,7 +169,7 @@ class StateFiles:
             raise ValueError("another length than it says")
         return header
 
-    def _opened(self, name: str) -> BinaryIO:
+    def _opened(self, name: str) -> BufferedReader:
         """Open a file for reading.
 
         Raises:
