@@ -26,7 +26,7 @@ from localspec.errors import Cancelled, ModelLoadError
 from localspec.loading import draft_models
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measurements import measured_costs
+from localspec.loading.measurements import draft_worth, measured_costs
 from localspec.loading.model_loader import ModelLoader
 from localspec.process import messages as m
 from tests.support import costs, toy
@@ -222,6 +222,27 @@ def test_a_draft_model_joins_an_answering_session(waiting: Session) -> None:
     assert DRAFT not in drafters()
     waiting.load_drafts(Cancel())
     assert DRAFT in drafters()
+
+
+def test_a_head_in_use_is_not_freed_when_a_draft_model_joins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Even if later costs make it dear: the session and its stored caches refer to it."""
+    slow = {n: n * 1e-3 for n in (1, 2, 4, 16)}
+    monkeypatch.setattr(draft_models, "_AT_ONCE", 0)
+    monkeypatch.setattr(measured_costs, "busy_cores", lambda _: 0.0)
+    monkeypatch.setattr(
+        measured_costs, "profile", lambda _, known: Profile(known, {0: slow}, spread=0.0)
+    )
+    with closing(loaded(draft=f"{toy.EAGLE3},{toy.DRAFT},lookup")) as session:
+        (head,) = session.pair.drafts.values()
+        monkeypatch.setattr(draft_worth, "too_dear", lambda *_: True)
+        session.load_drafts(Cancel())
+        assert [*session.pair.drafts.values()] == [head]
+        assert session.draft_state.startswith(f"{toy.DRAFT.name}: too big to save time here")
+        session.settings = replace(session.settings, gamma=2)
+        turn = session.turn("Tell me a story about a dog.", Cancel())
+        assert "eagle3" in {each.round.drafter for each in turn if isinstance(each, RoundText)}
 
 
 class Unhurried(ScriptedSession):

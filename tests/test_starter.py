@@ -161,6 +161,20 @@ def test_another_file_in_its_place_is_not_taken(
     assert installed.find(STARTER) is None
 
 
+def test_a_record_whose_file_is_gone_is_pulled_again(
+    hub_world: World, places: Path, no_package: None
+) -> None:
+    hub_world.server.add("user/repo", {"model.gguf": toy.TARGET})
+    assert hub_world.run("pull", "user/repo", "--name", "mine").code == 0
+    record = installed.find("mine")
+    assert record is not None
+    installed.save(replace(record, name=STARTER))
+    record.target.path.unlink()
+    done = hub_world.run("pull", STARTER)
+    assert (done.code, "installed as starter" in done.out) == (0, True), done.err
+    assert resolver.resolve(STARTER).target.is_file()
+
+
 def test_a_pair_of_the_users_own_keeps_the_name(places: Path, no_package: None) -> None:
     own = InstalledPair(STARTER, InstalledModel((str(toy.TARGET),)), None)
     installed.save(own)
