@@ -1,4 +1,4 @@
-"""What localspec adds to a token of plain decoding, against a bare loop of ``llama_decode``.
+"""What localspec adds to a token without drafting, against a bare loop of ``llama_decode``.
 
 The bare loop does what llama-bench's ``tg`` does: one token per ``llama_decode``, then
 ``llama_synchronize``; nothing reads the logits. Both arms take turns in one process and over one
@@ -166,7 +166,7 @@ class Arms:
     def _timed(self, events: Iterable[Round | TurnEvent]) -> Took:
         """What rounds without a draft take, all but the first."""
         clock = own = 0.0
-        plain, self.tokens = 0, []
+        decoded, self.tokens = 0, []
         before: tuple[float, float] | None = None
         for event in events:
             if not isinstance(event, Round | RoundText):
@@ -175,10 +175,10 @@ class Arms:
             now = perf_counter(), self.clock.outside()
             if before is not None and not done.drafted:
                 clock, own = clock + now[0] - before[0], own + now[1] - before[1]
-                plain += 1
+                decoded += 1
             self.tokens += done.tokens
             before = now
-        return Took(1e3 * clock / max(1, plain), 1e3 * own / max(1, plain))
+        return Took(1e3 * clock / max(1, decoded), 1e3 * own / max(1, decoded))
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:

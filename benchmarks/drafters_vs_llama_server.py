@@ -48,8 +48,9 @@ from tests.support.endpoint import Serving, streaming
 
 Server = Callable[[], AbstractContextManager[int]]
 """Opens a server for a question; its port."""
-AUTO, PLAIN, AGAIN = "localspec", "localspec plain", "localspec plain again"
-OWN = (AUTO, PLAIN, AGAIN)
+# As the files of raw results name them.
+AUTO, BASELINE, AGAIN = "localspec", "localspec plain", "localspec plain again"
+OWN = (AUTO, BASELINE, AGAIN)
 CONTEXT = "2048"
 MOST_PROMPT = 1500  # tokens
 SEED = 11  # of the questions, and of the answers above temperature 0
@@ -267,25 +268,25 @@ def low(found: Sequence[float]) -> str:
 def table(runs: Sequence[Asked]) -> str:
     """A row for every kind, and the kinds together."""
     lines = [
-        "| text | tokens/s | over plain | plain over plain | first token later |"
+        "| text | tokens/s | over no draft | no draft over itself | first token later |"
         " llama-server's best | over it |",
         "|" + 7 * "---|",
     ]
     pooled: dict[str, list[float]] = {"copied": [], "other": []}
     for kind in (kind for kind in KINDS if any(run.kind == kind for run in runs)):
         of = [run for run in runs if run.kind == kind]
-        later = [run.first[AUTO] / run.first[PLAIN] for run in of]
+        later = [run.first[AUTO] / run.first[BASELINE] for run in of]
         scored = [run for run in of if run.at >= choosing(kind)]
         its = best(runs, kind) if any(len(run.speeds) > len(OWN) for run in of) else ""
         theirs = ratios(scored, its) if its else []
         pooled["copied" if kind in COPYING else "other"] += theirs
-        cells = [f"{rate(runs, kind, AUTO):.1f}", interval(ratios(of, PLAIN))]
-        cells += [interval(ratios(of, PLAIN, AGAIN)), interval(later), its, interval(theirs)]
+        cells = [f"{rate(runs, kind, AUTO):.1f}", interval(ratios(of, BASELINE))]
+        cells += [interval(ratios(of, BASELINE, AGAIN)), interval(later), its, interval(theirs)]
         lines.append(f"| {kind} | {' | '.join(cells)} |")
     for name, found in pooled.items():
         lines.append(f"| {name} | | | | | | {interval(found, geometric=True)} |")
     for name, tokens in (("80 tokens and more", _LONG), ("10 to 40 tokens", _SHORT)):
-        both = [low(ratios(runs, PLAIN, arm, tokens)) for arm in (AUTO, AGAIN)]
+        both = [low(ratios(runs, BASELINE, arm, tokens)) for arm in (AUTO, AGAIN)]
         lines.append(f"| {name}, lowest tenth | | {both[0]} | {both[1]} | | | |")
     return "\n".join(lines)
 

@@ -242,12 +242,12 @@ def tales(day: Day, _lines: int) -> None:
 def compared(day: Day, name: str, drafted: Timed) -> None:
     """Answer once more without drafting: the ratio by the stopwatch against the panel's."""
     day.switch(on=False)
-    plain = day.answered(f"{name}, drafting off", day.again())
+    baseline = day.answered(f"{name}, drafting off", day.again())
     day.switch(on=True)
-    if drafted.now.ratio is None or plain.now.tokens != drafted.now.tokens:
+    if drafted.now.ratio is None or baseline.now.tokens != drafted.now.tokens:
         return  # or the texts part at a near tie: two texts cannot be compared by the clock
     _, low, high = drafted.now.ratio
-    found = drafted.speed / plain.speed
+    found = drafted.speed / baseline.speed
     day.tally.timed += 1
     if not low - 0.05 <= found <= high + 0.05:  # the panel rounds to a tenth
         day.tally.off.append(f"{name}: {low} to {high}× on the screen, {found:.2f} by the clock")

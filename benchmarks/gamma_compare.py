@@ -1,11 +1,11 @@
-"""Automatic gamma against every fixed one and plain decoding, on a real pair or with prompt lookup.
+"""Automatic gamma against every fixed one and the baseline, on a real pair or with prompt lookup.
 
 Four kinds of text at temperature 0 and 0.8. All settings go side by side in one process, each with
 contexts of its own over the same weights: round by round the one that has written least goes on,
 and only its own rounds are timed. So a machine that is slower for some seconds is so for all of
 them. First every setting runs `--choose` times: that chooses the best fixed gamma of each kind of
 text and the best single one of the mix. Then `--repeats` other runs, with other questions and
-seeds, score: automatic, plain decoding and the chosen ones. A figure is the median of the paired
+seeds, score: automatic, the baseline and the chosen ones. A figure is the median of the paired
 ratios, over all texts their geometric mean, with its 95 % interval (bootstrap).
 
 What is chosen on few runs is not always the best: on recorded rounds the chosen length has on
@@ -93,7 +93,7 @@ KINDS = {
 }
 """Questions by kind of text; every repeat asks another one."""
 AUTO = "auto"
-PLAIN = "0"
+BASELINE = "0"
 TEMPERATURES = (0.0, 0.8)
 CELLS = [(kind, temperature) for kind in KINDS for temperature in TEMPERATURES]
 
@@ -109,7 +109,7 @@ class Runs:
     scoring: Speeds = field(default_factory=dict)
     decided: dict[Cell, str] = field(default_factory=dict)
     own: list[float] = field(default_factory=list)
-    """Automatic over what its own plain rounds took, one entry a run that had enough of them."""
+    """Automatic over what its own baseline rounds took, one entry a run that had enough of them."""
 
     def best(self, cell: Cell, fixed: Sequence[str]) -> str:
         """The best fixed gamma of one kind of text, by the runs that choose."""
@@ -311,7 +311,7 @@ def compare(
         scores = repeat >= arguments.choose
         speeds = runs.scoring if scores else runs.choosing
         for kind, temperature in CELLS:
-            names = {AUTO, PLAIN, runs.best((kind, temperature), fixed), runs.best_single(fixed)}
+            names = {AUTO, BASELINE, runs.best((kind, temperature), fixed), runs.best_single(fixed)}
             going = [lane for lane in lanes if not scores or lane.name in names]
             luck.shuffle(going)
             question = KINDS[kind][repeat % len(KINDS[kind])]
@@ -347,16 +347,16 @@ def speeds_of(path: Path, phase: str) -> Speeds:
 
 
 def own_ratio(lane: Lane) -> list[float]:
-    """Speed over that of the run's own plain rounds, if half of the rounds are such.
+    """Speed over that of the run's own baseline rounds, if half of the rounds are such.
 
     Where a draft is of no use, this tells what was spent on finding that out more sharply than two
     runs can.
     """
     rounds = lane.stats.rounds[1:]  # lookup drafts without a pass
-    plain = [each.total_s for each in rounds if not (each.draft_passes or each.drafted)]
-    if 2 * len(plain) < len(lane.stats.rounds):
+    baseline = [each.total_s for each in rounds if not (each.draft_passes or each.drafted)]
+    if 2 * len(baseline) < len(lane.stats.rounds):
         return []
-    return [statistics.mean(plain) * lane.speed]
+    return [statistics.mean(baseline) * lane.speed]
 
 
 def table(runs: Runs, fixed: Sequence[str], arguments: argparse.Namespace) -> str:
@@ -365,24 +365,24 @@ def table(runs: Runs, fixed: Sequence[str], arguments: argparse.Namespace) -> st
         f"Target {arguments.target.name}, {drafts}, {arguments.tokens} tokens,"
         f" {arguments.choose} runs to choose, {arguments.repeats} to score.",
         "",
-        "| text | temperature | plain, tokens/s | best fixed | auto / best fixed | auto / plain"
-        " | decided |",
+        "| text | temperature | no draft, tokens/s | best fixed | auto / best fixed |"
+        " auto / no draft | decided |",
         "|---|---|---|---|---|---|---|",
     ]
     for cell in CELLS:
-        plain = runs.scoring.get((*cell, PLAIN), [])
-        if plain:
+        baseline = runs.scoring.get((*cell, BASELINE), [])
+        if baseline:
             best = runs.best(cell, fixed)
             lines.append(
-                f"| {cell[0]} | {cell[1]} | {statistics.median(plain):.1f} | {best} "
-                f"| {interval(runs.ratios(cell, best))} | {interval(runs.ratios(cell, PLAIN))} "
+                f"| {cell[0]} | {cell[1]} | {statistics.median(baseline):.1f} | {best} "
+                f"| {interval(runs.ratios(cell, best))} | {interval(runs.ratios(cell, BASELINE))} "
                 f"| {runs.decided[cell]} |"
             )
     for temperature in TEMPERATURES:
         cells = [cell for cell in CELLS if cell[1] == temperature]
         to_best = [ratio for cell in cells for ratio in runs.ratios(cell, runs.best(cell, fixed))]
-        to_plain = [ratio for cell in cells for ratio in runs.ratios(cell, PLAIN)]
-        both = [interval(each, geometric=True) for each in (to_best, to_plain)]
+        to_baseline = [ratio for cell in cells for ratio in runs.ratios(cell, BASELINE)]
+        both = [interval(each, geometric=True) for each in (to_best, to_baseline)]
         lines.append(f"| all | {temperature} | | | {both[0]} | {both[1]} | |")
     return "\n".join([*lines, "", *mix(runs, fixed)])
 
@@ -401,7 +401,7 @@ def mix(runs: Runs, fixed: Sequence[str]) -> list[str]:
     if runs.own:
         said += [
             "",
-            f"Automatic over its own plain rounds, {len(runs.own)} runs in which most rounds"
+            f"Automatic over its own baseline rounds, {len(runs.own)} runs in which most rounds"
             f" drafted nothing: {interval(runs.own)}, least {min(runs.own):.3f}.",
         ]
     return said

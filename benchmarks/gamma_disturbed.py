@@ -97,11 +97,11 @@ class Watched:
 
     def __init__(self, policy: AutoGamma) -> None:
         self.policy = policy
-        self._plain_s = self._seconds = 0.0
+        self._baseline_s = self._seconds = 0.0
 
     def begin(self, *, follow_clock: bool) -> None:
         """Another answer, of which nothing was claimed yet."""
-        self._plain_s = self._seconds = 0.0
+        self._baseline_s = self._seconds = 0.0
         self.policy.begin(follow_clock=follow_clock)
 
     def plan(self, situation: Situation) -> Plan:
@@ -112,8 +112,8 @@ class Watched:
         """As it learns."""
         self.policy.observe(done)
         if not hasattr(self.policy, "speedup"):
-            plain = done.undrafted_s if done.drafted == 0 else self._now() * done.emitted
-            self._plain_s += plain
+            baseline = done.undrafted_s if done.drafted == 0 else self._now() * done.emitted
+            self._baseline_s += baseline
             self._seconds += done.total_s
 
     def _now(self) -> float:
@@ -122,7 +122,7 @@ class Watched:
     def claim(self) -> tuple[float, float, float] | None:
         """Of this answer: estimate, low, high."""
         if not hasattr(self.policy, "speedup"):
-            found = self._plain_s / self._seconds
+            found = self._baseline_s / self._seconds
             return found, found, found
         said: Any = self.policy.speedup()
         return said and (said.estimate, said.low, said.high)

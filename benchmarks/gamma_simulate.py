@@ -81,7 +81,7 @@ def switched(pool: Text, pair: tuple[float, float], tokens: int) -> Text:
 
 def report(title: str, texts: Mapping[object, Text], oracle: Oracle, step: float) -> None:
     print(f"\n{title}:\n")
-    print("| curve | the rule | plain | best fixed of each text | best threshold of each text |")
+    print("| curve | the rule | no draft | best fixed of each text | best threshold of each text |")
     print("|---|---|---|---|---|")
     for name, points in CURVES.items():
         world = World.of(points, step)
@@ -107,7 +107,7 @@ def choice(steps: Mapping[str, float]) -> None:
     """The choice between lookup, a draft model and a head, over recorded answers."""
     cells = list(product((several.COPYING, several.OTHERS), (0.0, 0.8)))
     names = ("copying, 0", "copying, 0.8", "others, 0", "others, 0.8")
-    print("\nLookup, a draft and a head; the oracle is told what confidence tells (x plain):\n")
+    print("\nLookup, a draft and a head; the oracle is told what confidence tells (x no draft):\n")
     print(f"| curve | {' | '.join(names)} |")
     print("|---|---|---|---|---|")
     for name, points in CURVES.items():

@@ -130,7 +130,7 @@ def lookup(curves: Sequence[PublishedCurve]) -> str:
 
 
 def gain(times: Points, found: Sequence[tuple[str, Answer]], kinds: Sequence[str]) -> float:
-    """Tokens in the time of a plain round, over all tokens of these kinds."""
+    """Tokens in the time of a baseline round, over all tokens of these kinds."""
     prices = Prices.of(times, {})
     texts = [text for kind, text in found if kind in kinds]
     rounds = sum(len(text) / speed(AutoGamma(prices.costs()), [text], prices) for text in texts)

@@ -2,9 +2,10 @@
 
 Passes over several tokens round otherwise than passes over one. For every question the answer is
 written without drafting, then with every copy that lookup finds (passes of up to 8 tokens). Where
-the two part, the target's logits there are measured, and the drafted answer goes on along the plain
-one, so that every token counts. Along the same answers the logits of passes over 2 to 16 tokens are
-compared with those of single ones. Nothing depends on speed, so other programs may run.
+the two part, the target's logits there are measured, and the drafted answer goes on along the one
+without drafting, so that every token counts. Along the same answers the logits of passes over 2 to
+16 tokens are compared with those of single ones. Nothing depends on speed, so other programs may
+run.
 
 Called once for every model and way to run it; --type has llama.cpp's quantiser make that type of
 MODEL first. Every answer is kept in --folder: called again, it goes on where it was stopped, and
@@ -133,26 +134,26 @@ def one(session: Session, question: Question, tokens: int, run: Run, at: int) ->
     started, engine = time.monotonic(), session.engine
     template = session.template
     ids = template.tokenize(template.render([Message(Role.USER, question.turns[0])]))
-    plain = written(engine, ids, tokens, 0)
+    baseline = written(engine, ids, tokens, 0)
     begun, partings, drafts = len(ids), [], []
-    end = len(plain.tokens)
+    end = len(baseline.tokens)
     while begun < end:
-        drafted = written(engine, plain.tokens[:begun], end - begun + 1, GAMMA)
-        found = find_parting(engine, plain, drafted, Cancel())
+        drafted = written(engine, baseline.tokens[:begun], end - begun + 1, GAMMA)
+        found = find_parting(engine, baseline, drafted, Cancel())
         parted = end if found is None else len(ids) + found.at
         drafts += [each for each in drafted.rounds if each.drafted and each.position <= parted]
         begun = parted + 1
         if found is not None:
             partings.append([found.at, found.margin])
     if at % EVERY == 0:
-        for size, sums in differences(engine, plain).items():
+        for size, sums in differences(engine, baseline).items():
             before = run["logits"].get(str(size), [0, 0.0, 0.0])
             more = before[0] + sums[0], before[1] + sums[1], max(before[2], sums[2])
             run["logits"][str(size)] = list(more)
     return {
         "kind": question.kind,
         "prompt": len(ids),
-        "tokens": plain.written,
+        "tokens": baseline.written,
         "drafted": sum(len(each.drafted) for each in drafts),
         "accepted": sum(each.verdict.accepted for each in drafts),
         "in_drafts": sum(each.figures.emitted for each in drafts),
@@ -176,14 +177,14 @@ def written(engine: Engine, ids: Sequence[int], tokens: int, gamma: int) -> Gene
     return record
 
 
-def differences(engine: Engine, plain: GenerationRecord) -> dict[int, tuple[int, float, float]]:
+def differences(engine: Engine, baseline: GenerationRecord) -> dict[int, tuple[int, float, float]]:
     """How many logits, their squared differences from single passes, and the largest, by size."""
-    target, depth = engine.target, len(plain.tokens) - LONGEST
-    if depth < plain.begun:
+    target, depth = engine.target, len(baseline.tokens) - LONGEST
+    if depth < baseline.begun:
         return {}
-    for _ in engine.prefill(plain.tokens[: depth + 1], Cancel(), follow_clock=False):
+    for _ in engine.prefill(baseline.tokens[: depth + 1], Cancel(), follow_clock=False):
         pass
-    rest, found = plain.tokens[depth:], {}
+    rest, found = baseline.tokens[depth:], {}
     singles = np.stack([target.decode([token], 1)[0].copy() for token in rest])
     for size in SIZES:
         target.truncate(depth)

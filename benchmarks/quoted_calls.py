@@ -3,7 +3,7 @@
 The loop of `benchmarks/agent_loop.py` with scripted answers in place of a model's: every call does
 what the task asks for, written as Qwen2.5-Coder writes calls. The real lookup and the real policy
 replay the answers at temperature 0, first with the prompt alone to copy from, then also with its
-messages as JSON writes them (`QuotedTexts`). Printed for each curve are tokens per plain round:
+messages as JSON writes them (`QuotedTexts`). Printed for each curve are tokens per baseline round:
 over the turns of which at least 60 % of the tokens stand in runs of 16 and more that the context
 holds, as it is or as JSON writes it, and over the others, with a bound that knows where every copy
 ends. Of the model only the vocabulary and the template are read; it takes half a minute:
@@ -109,7 +109,7 @@ def turns(model: VocabularyOnly) -> Iterator[Turn]:
 
 
 def row(found: Sequence[Turn], points: Points) -> str:
-    """Tokens per plain round of the copying turns, then of the others; see `HEAD`."""
+    """Tokens per baseline round of the copying turns, then of the others; see `HEAD`."""
     prices = Prices.of(points, {})
     alone, quoting = AutoGamma(prices.costs()), AutoGamma(prices.costs())
     spent = [

@@ -1,4 +1,4 @@
-"""Whether claimed speed-ups hold on recorded answers, where plain and copied rounds alternate.
+"""Whether claimed speed-ups hold on recorded answers, where baseline rounds and copies alternate.
 
 Conversations of recorded answers (`benchmarks/real_record.py`) are replayed with the real lookup
 and the real policy on a clock. An answer counts if it has 80 tokens or more and drafted in eight

@@ -3,9 +3,9 @@
 Lookup is replayed over the curves of `models/curves.toml`, those of `benchmarks/data/stepped.toml`
 and those measured on two cores (`benchmarks/real_lookup.py`); then, where a draft model was
 recorded (`benchmarks/real_draft.py`), with the draft, at a step of a tenth of T(1). Every answer
-starts anew. Printed for each curve, of both: tokens per plain round in the worst kind of text; the
-least share of the best fixed choice of drafter and length in any kind, which is chosen and scored
-on the same answers; tokens per plain round over all. The policy follows
+starts anew. Printed for each curve, of both: tokens per baseline round in the worst kind of text;
+the least share of the best fixed choice of drafter and length in any kind, which is chosen and
+scored on the same answers; tokens per baseline round over all. The policy follows
 a clock that nothing disturbs. No model is loaded; it takes half an hour:
 
     uv run python -m benchmarks.real_curves
@@ -72,7 +72,7 @@ def with_draft() -> dict[str, list[Answer]]:
 
 
 def rates(texts: Kinds, prices: Prices, make: Make) -> dict[str, float]:
-    """Tokens per plain round by kind."""
+    """Tokens per baseline round by kind."""
     return {
         kind: sum(map(len, its)) / sum(rounds_of(make(prices), text, prices) for text in its)
         for kind, its in texts.items()
@@ -81,7 +81,7 @@ def rates(texts: Kinds, prices: Prices, make: Make) -> dict[str, float]:
 
 
 def rounds_of(policy: GammaPolicy, text: Answer, prices: Prices) -> float:
-    """What an answer takes, in plain rounds."""
+    """What an answer takes, in baseline rounds."""
     policy.begin(follow_clock=True)
     clock = Clock(lambda _: 1.0)
     spent = sum(done.total_s for done in rounds(policy, text, prices, clock))
@@ -101,7 +101,7 @@ def fixed(names: Sequence[str]) -> Iterator[Make]:
 
 
 def shares(texts: Kinds, prices: Prices) -> tuple[dict[str, float], dict[str, float]]:
-    """Tokens per plain round by kind, and the share of the best fixed choice of each."""
+    """Tokens per baseline round by kind, and the share of the best fixed choice of each."""
     own = rates(texts, prices, auto)
     others = [rates(texts, prices, make) for make in fixed((LOOKUP, *prices.drafts))]
     best = {kind: max(each[kind] for each in others) for kind in own}

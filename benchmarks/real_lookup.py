@@ -1,7 +1,7 @@
 """Prompt lookup on recorded answers of real models: what the automatic choice makes of it.
 
 Replays every recorded turn (`benchmarks/real_record.py`, temperature 0) with the real `Lookup` and
-the real policy over cost curves of real kernels, and prints tokens per plain round by kind: the
+the real policy over cost curves of real kernels, and prints tokens per baseline round by kind: the
 policy, the best fixed length of each kind, an oracle that knows what lookup's confidences are worth
 in this very answer, and one that knows where every copy ends. No model is loaded; some minutes:
 

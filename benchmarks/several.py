@@ -21,7 +21,7 @@ from statistics import fmean
 from localspec.engine.drafters.steps import Excerpt
 from localspec.engine.length.cost import Costs, Curve, Points
 from localspec.engine.length.gamma import LONGEST, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import PLAIN, Plan, Situation
+from localspec.engine.length.stopping import BASELINE, Plan, Situation
 from localspec.engine.record.stats import LOOKUP, Round
 
 RECORDED = Path(__file__).parents[1] / "tests/data/drafters_rounds.json"
@@ -181,7 +181,7 @@ def rounds(
         states = {name: FIRST.state(at, max(1, at - there)) for name, there in read.items()}
         lags = {name: state.pending_tokens for name, state in states.items()}
         copies = answer[at].copies.confidences[:room]
-        plan = policy.plan(Situation(room, 0, room + 1, lags, copies)) if at else PLAIN
+        plan = policy.plan(Situation(room, 0, room + 1, lags, copies)) if at else BASELINE
         done = _round(plan, answer[at : at + MOST], lags, target, drafts)
         policy.observe(done if clock is None else clock.shown(done))
         if done.draft_passes:
@@ -264,7 +264,7 @@ class Always(FixedGamma):
     """One drafter in every round, with a fixed length; after a model's, up to 8 copied tokens."""
 
     def __init__(self, name: str, length: int) -> None:
-        """Ask this one; a length of 0 decodes plainly."""
+        """Ask this one; a length of 0 decodes without drafting."""
         super().__init__(length)
         self._name = name
 
@@ -272,7 +272,7 @@ class Always(FixedGamma):
         """As far as there is room, or something to copy."""
         room = len(situation.copies) if self._name == LOOKUP else situation.room
         length = min(self.gamma, room)
-        return Chosen(length, self._name, tail=8) if length else PLAIN
+        return Chosen(length, self._name, tail=8) if length else BASELINE
 
 
 # ---------------------------------------------------------------- the oracle
@@ -368,7 +368,7 @@ class Oracle:
     def _best(self, at: int, lags: Mapping[str, int], room: int) -> tuple[Plan, float]:
         """The best choice there, and how long it takes to the end."""
         tail, best = self._ended(at, 0, 1.0, room)
-        plan: Plan = Plan(tail, LOOKUP) if tail else PLAIN
+        plan: Plan = Plan(tail, LOOKUP) if tail else BASELINE
         for name, chances in self._chances.items():
             model = self._drafts[name]
             usual = model.seconds(min(lags[name], 2))

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from localspec.engine.length.cost import Curve, Points, Row
 from localspec.engine.length.gamma import LONGEST, GammaPolicy
-from localspec.engine.length.stopping import PLAIN, Plan, Situation
+from localspec.engine.length.stopping import BASELINE, Plan, Situation
 from localspec.engine.record.stats import DRAFT, Round
 
 RECORDED = Path(__file__).parents[1] / "tests/data/gamma_rounds.json"
@@ -218,7 +218,7 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
     while at < len(text):
         room = len(text) - at - 1
         lag = max(1, at - read)
-        plan = policy.plan(Situation(room, 0, room + 1, {DRAFT: lag})) if at else PLAIN
+        plan = policy.plan(Situation(room, 0, room + 1, {DRAFT: lag})) if at else BASELINE
         asked = _draft(
             plan,
             text[at : at + min(plan.limit, room)],

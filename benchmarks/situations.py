@@ -3,7 +3,7 @@
 Four situations: nothing else runs; another process keeps one core busy; it does so in bursts of 0.5
 to 3 s; every other 20 s this process is stopped half of the time (SIGSTOP and SIGCONT, 10 ms each).
 In each 40 answers of 128 tokens, at temperature 0 and 0.8 in turn, to questions of which half hold
-a text to copy from, by the starter with prompt lookup or by another pair. Plain decoding and
+a text to copy from, by the starter with prompt lookup or by another pair. The baseline and
 automatic gamma write the same text side by side, a round at a time: their ratio is the reference of
 what automatic gamma claims of the answer. In every third answer fixed lengths go along, and choose
 the best fixed length, which the others score.
@@ -31,7 +31,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from benchmarks.gamma_compare import AUTO, PLAIN, TEMPERATURES, Lane, interval, measured, race
+from benchmarks.gamma_compare import AUTO, BASELINE, TEMPERATURES, Lane, interval, measured, race
 from benchmarks.real_prompts import questions
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
@@ -111,7 +111,7 @@ def opened(stack: ExitStack, pair: str | None) -> Lanes:
     flash = None if loaded.loaded.flash_attn == "auto" else loaded.loaded.flash_attn == "on"
     options = ContextOptions(n_ctx=2048, flash_attention=flash)
     found: Lanes = {}
-    for name in (PLAIN, AUTO, *FIXED):
+    for name in (BASELINE, AUTO, *FIXED):
         both = [
             stack.enter_context(Context(each.model, options))
             for each in (loaded.target, loaded.draft)
@@ -139,9 +139,9 @@ def disturbed(script: str) -> Iterator[None]:
 
 
 def asked(lanes: Lanes, auto: AutoGamma, at: int, fixed: str, tokens: int) -> Answer:
-    """One answer by plain decoding, automatic gamma and some fixed lengths, side by side."""
-    names = [PLAIN, AUTO, *(FIXED if at % 3 == 0 else (fixed,))]
-    policies: dict[str, GammaPolicy] = {name: FixedGamma(int(name)) for name in (PLAIN, *FIXED)}
+    """One answer by the baseline, automatic gamma and some fixed lengths, side by side."""
+    names = [BASELINE, AUTO, *(FIXED if at % 3 == 0 else (fixed,))]
+    policies: dict[str, GammaPolicy] = {name: FixedGamma(int(name)) for name in (BASELINE, *FIXED)}
     going = [
         Lane(name, target, drafts, policies.get(name, auto), lookup=not drafts, same_text=True)
         for name in dict.fromkeys(names)
@@ -169,23 +169,23 @@ def asked(lanes: Lanes, auto: AutoGamma, at: int, fixed: str, tokens: int) -> An
 
 
 def best(answers: list[Answer]) -> str:
-    """The best fixed length of those that went along in every third answer, plain among them."""
+    """The best fixed length of those that went along in every third answer, baseline among them."""
     seen = [each["speeds"] for i, each in enumerate(answers) if i % 3 == 0]
     if not seen:
-        return PLAIN
-    return max((PLAIN, *FIXED), key=lambda n: geometric_mean([speeds[n] for speeds in seen]))
+        return BASELINE
+    return max((BASELINE, *FIXED), key=lambda n: geometric_mean([speeds[n] for speeds in seen]))
 
 
 def table(done: dict[str, list[Answer]]) -> str:
     lines = [
         "| situation | answers | claim / reference | held | claimed by token 64 | high / low, 90 %"
-        " | auto / plain | best fixed | auto / best fixed |",
+        " | auto / no draft | best fixed | auto / best fixed |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, answers in done.items():
         if not answers:
             continue
-        claims = [(each["claim"], ratio(each, PLAIN)) for each in answers if each["claim"]]
+        claims = [(each["claim"], ratio(each, BASELINE)) for each in answers if each["claim"]]
         off = [said[0] / truth for said, truth in claims]
         held = sum(said[1] <= truth <= said[2] for said, truth in claims)
         widths = sorted(said[2] / said[1] for said, _ in claims)
@@ -195,7 +195,7 @@ def table(done: dict[str, list[Answer]]) -> str:
         cells = (
             *(name, len(answers), interval(off, geometric=True), f"{held} of {len(claims)}"),
             *(sum(each["early"] for each in answers), wide),
-            interval([ratio(each, PLAIN) for each in answers], geometric=True),
+            interval([ratio(each, BASELINE) for each in answers], geometric=True),
             *(fixed, interval([ratio(each, fixed) for each in scored], geometric=True)),
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")

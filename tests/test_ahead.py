@@ -110,10 +110,10 @@ def rested(engine: Engine, text: Sequence[int]) -> None:
 def test_the_text_is_the_same(
     sampling: SamplingParams, noise: float, gamma: int, waits: bool
 ) -> None:
-    plain, _ = run(pair(noise, forced=False), 0, sampling=sampling)
+    baseline, _ = run(pair(noise, forced=False), 0, sampling=sampling)
     engine = pair(noise, waits=waits)
     tokens, rounds = run(engine, gamma, sampling=sampling)
-    assert tokens == plain
+    assert tokens == baseline
     assert any(done.ahead for done in rounds)
     rested(engine, [*PROMPT, *tokens])
     if waits and noise < 1:
@@ -147,9 +147,9 @@ def test_what_was_wrong_is_not_kept() -> None:
 
 def test_lookup_beside_it_changes_nothing() -> None:
     prompt = PROMPT * 6
-    plain, _ = run(pair(forced=False), 0, prompt=prompt)
+    baseline, _ = run(pair(forced=False), 0, prompt=prompt)
     tokens, rounds = run(pair(0.3, lookup=True), 3, prompt=prompt)
-    assert tokens == plain
+    assert tokens == baseline
     assert any(done.kept for done in rounds)
 
 
@@ -191,9 +191,9 @@ def test_a_plan_finds_its_first_pass_made() -> None:
 
 
 @pytest.mark.parametrize("between", [1, 2, 3, 4])
-def test_plain_rounds_in_between_keep_what_is_still_right(between: int) -> None:
+def test_baseline_rounds_in_between_keep_what_is_still_right(between: int) -> None:
     """As where automatic gamma compares, or somebody switches drafts off for a while."""
-    plain, _ = run(pair(forced=False), 0)
+    baseline, _ = run(pair(forced=False), 0)
     engine, policy, tokens, kept = pair(0.0), FixedGamma(3), list[int](), 0
     list(engine.prefill(PROMPT, Cancel()))
     settings = GenerateSettings(sampling=GREEDY, n_predict=60)
@@ -202,8 +202,8 @@ def test_plain_rounds_in_between_keep_what_is_still_right(between: int) -> None:
         if i % 6 == between:
             kept += done.kept
         policy.gamma = 3 if (i + 1) % 6 >= between else 0
-    assert tokens == plain
-    # Every plain token takes one of three rows along.
+    assert tokens == baseline
+    # Every token of a baseline round takes one of three rows along.
     assert (kept > 0) == (between <= 2)
 
 
@@ -256,11 +256,11 @@ def test_the_context_fills(n_ctx: int) -> None:
 
 
 def test_nothing_is_read_behind_an_end() -> None:
-    plain, _ = run(pair(0.0, forced=False), 0)
-    for end in set(plain[5:12]):
+    baseline, _ = run(pair(0.0, forced=False), 0)
+    for end in set(baseline[5:12]):
         engine = pair(0.0, ends=frozenset({end}))
         tokens, rounds = run(engine, 3)
-        assert tokens == plain[: plain.index(end)]
+        assert tokens == baseline[: baseline.index(end)]
         assert rounds[-1].finish is FinishReason.STOP
         assert all(end not in batch[:-1] for batch in drafts(engine).batches)
         rested(engine, [*PROMPT, *tokens, end])
@@ -291,17 +291,17 @@ def in_thread() -> bool:
 
 def test_cancelling_ends_what_goes_on() -> None:
     """In the target's pass as well as in the draft's thread."""
-    plain, _ = run(pair(forced=False), 0)
+    baseline, _ = run(pair(forced=False), 0)
     for at in range(2, 8):
         engine, cancel = pair(0.0, waits=False), Cancel()
         calls = iter(range(100))
         engine.target.on_decode = lambda: cancel.set() if next(calls) == at else None  # type: ignore[attr-defined]  # noqa: B023
         tokens, rounds = run(engine, 3, cancel=cancel)
         assert rounds[-1].finish is FinishReason.CANCELLED
-        assert tokens == plain[: len(tokens)]
-        rested(engine, [*PROMPT, *plain])
+        assert tokens == baseline[: len(tokens)]
+        rested(engine, [*PROMPT, *baseline])
         engine.target.on_decode = lambda: None  # type: ignore[attr-defined]
-        assert run(engine, 3)[0] == plain
+        assert run(engine, 3)[0] == baseline
 
 
 def test_a_pass_that_goes_on_when_somebody_cancels_is_given_up() -> None:
@@ -353,7 +353,7 @@ def test_an_error_in_the_thread_is_one_where_its_pass_was_wanted() -> None:
 
 
 def test_an_error_along_a_way_that_the_text_did_not_take_is_nobodys() -> None:
-    engine, plain, failed = pair(50.0), run(pair(50.0, forced=False), 0)[0], list[int]()
+    engine, baseline, failed = pair(50.0), run(pair(50.0, forced=False), 0)[0], list[int]()
 
     def fail() -> None:
         if in_thread():
@@ -362,13 +362,13 @@ def test_an_error_along_a_way_that_the_text_did_not_take_is_nobodys() -> None:
 
     drafts(engine).on_decode = fail
     tokens, _ = run(engine, 3)
-    assert tokens == plain
+    assert tokens == baseline
     assert len(failed) > 3
     rested(engine, [*PROMPT, *tokens])
 
 
 def test_a_tail_that_a_grammar_refuses_ends_what_goes_on_and_nothing_else() -> None:
-    engine, plain = pair(0.0), run(pair(0.0, forced=False), 0)[0]
+    engine, baseline = pair(0.0), run(pair(0.0, forced=False), 0)[0]
     drafter = cast("ModelDrafter", engine.drafters[DRAFT])
     begin, refused = drafter.begin, list[int]()
 
@@ -383,7 +383,7 @@ def test_a_tail_that_a_grammar_refuses_ends_what_goes_on_and_nothing_else() -> N
 
     drafter.begin = refusing  # type: ignore[method-assign]
     tokens, _ = run(engine, 3)
-    assert tokens == plain
+    assert tokens == baseline
     assert len(refused) > 3
     rested(engine, [*PROMPT, *tokens])
 
@@ -418,7 +418,7 @@ def contexts(target_model: Model, draft_model: Model) -> Iterator[tuple[Context,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_with_real_models_the_text_is_plain_decodings(
+def test_with_real_models_the_text_is_that_of_the_baseline(
     contexts: tuple[Context, Context], temperature: float
 ) -> None:
     target, draft = contexts

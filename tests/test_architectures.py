@@ -54,14 +54,14 @@ def test_an_architecture_with_wider_rows_is_refused(tmp_path: Path) -> None:
 
 def drafted_losslessly(target: Path, draft: str) -> None:
     """Check that a greedy answer is the same with drafting, but for a near tie, and was drafted."""
-    plain, gaps, drafted = answered(target, draft, 0)
+    baseline, gaps, drafted = answered(target, draft, 0)
     drafting, _, drafted = answered(target, draft, 3)
     assert drafted > len(drafting) / 2
-    assert len(plain) > 8
-    alike = [one == other for one, other in zip(plain, drafting, strict=False)]
+    assert len(baseline) > 8
+    alike = [one == other for one, other in zip(baseline, drafting, strict=False)]
     parts = None if all(alike) else alike.index(False)
     if parts is None:
-        assert plain == drafting
+        assert baseline == drafting
     else:
         assert gaps[parts] < TIE
 
@@ -69,7 +69,7 @@ def drafted_losslessly(target: Path, draft: str) -> None:
 def answered(target: Path, draft: str, gamma: int) -> tuple[list[int], list[float], int]:
     """An answer, by how much each token's logit is the best, and how many tokens were drafted.
 
-    The logits are those of plain passes, and of the answer without drafting alone.
+    The logits are those of passes over one token, and of the answer without drafting alone.
     """
     request = LoadRequest(
         pair=str(target),

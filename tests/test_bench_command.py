@@ -266,12 +266,14 @@ def test_quick_runs_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert done.exit_code == 0
         document = json.loads(path.read_text())
         on = next(arm for arm in document["arms"] if arm["name"] == "on")
-        plain = document["arms"][0]["overall"]["tokens_per_second"]
-        runs = sorted([*runs, (plain, on["overall"]["speedup"])], key=lambda run: run[0])
+        baseline = document["arms"][0]["overall"]["tokens_per_second"]
+        runs = sorted([*runs, (baseline, on["overall"]["speedup"])], key=lambda run: run[0])
         for three in zip(runs, runs[1:], runs[2:], strict=False):
             if three[-1][0] <= 1.5 * three[0][0]:
                 alike = [speedup for _, speedup in three]
     if not alike:
-        pytest.skip(f"the machine was never the same: {[plain for plain, _ in runs]} tokens/s")
+        pytest.skip(
+            f"the machine was never the same: {[baseline for baseline, _ in runs]} tokens/s"
+        )
     pairs = combinations(alike, 2)
     assert any(a["low"] <= b["high"] and b["low"] <= a["high"] for a, b in pairs), alike

@@ -220,7 +220,7 @@ def test_a_deadline_ends_the_run_with_whole_questions(session: Session) -> None:
     assert 0 < len(outcome.runs) < 12
 
 
-def test_without_a_draft_plain_decoding_is_measured() -> None:
+def test_without_a_draft_the_baseline_is_measured() -> None:
     options = replace(OPTIONS, draft="none")
     alone = load_session(options, progress=ignore, cancel=Cancel())
     try:

@@ -36,11 +36,11 @@ def done(drafted: int, accepted: int, seconds: float = 0.1) -> Round:
 
 
 def answer(
-    rounds: int, drafted: int, accepted: int, seconds: float, plain_s: float = 0.1
+    rounds: int, drafted: int, accepted: int, seconds: float, baseline_s: float = 0.1
 ) -> GenerationStats:
     stats = GenerationStats()
     for _ in range(rounds):
-        stats.add(done(0, 0, plain_s))
+        stats.add(done(0, 0, baseline_s))
         stats.add(done(drafted, accepted, seconds))
     return stats
 
@@ -131,19 +131,19 @@ def test_no_ratio_for_fewer_than_fifty_tokens() -> None:
 
 
 def test_two_answers_are_compared_by_their_speeds() -> None:
-    plain = answer(30, 0, 0, 0.1)
-    assert of_two(plain, answer(12, 3, 3, 0.2)) == "1.7× faster than without drafting, this once"
-    assert of_two(plain, answer(12, 3, 0, 0.2)).startswith("guessed") is False
-    assert "slower" in of_two(plain, answer(30, 3, 0, 0.2))
+    baseline = answer(30, 0, 0, 0.1)
+    assert of_two(baseline, answer(12, 3, 3, 0.2)) == "1.7× faster than without drafting, this once"
+    assert of_two(baseline, answer(12, 3, 0, 0.2)).startswith("guessed") is False
+    assert "slower" in of_two(baseline, answer(30, 3, 0, 0.2))
 
 
 def test_two_answers_are_not_compared_where_that_says_nothing() -> None:
-    plain = answer(30, 0, 0, 0.1)
-    assert of_two(plain, answer(30, 0, 0, 0.1)) == "nothing was drafted"
-    assert "too few" in of_two(plain, answer(7, 3, 3, 0.2))
+    baseline = answer(30, 0, 0, 0.1)
+    assert of_two(baseline, answer(30, 0, 0, 0.1)) == "nothing was drafted"
+    assert "too few" in of_two(baseline, answer(7, 3, 3, 0.2))
     assert "too few" in of_two(answer(20, 0, 0, 0.1), answer(12, 3, 3, 0.2))
     fast = answer(12, 3, 3, 0.2)
-    assert of_two(plain, fast, BUSY) == f"can't tell what drafting brings: {BUSY}"
-    assert of_two(plain, answer(30, 0, 0, 0.1), BUSY) == "nothing was drafted"
-    busier = answer(12, 3, 3, 0.3, plain_s=0.13)
-    assert "busier during one" in of_two(plain, busier)
+    assert of_two(baseline, fast, BUSY) == f"can't tell what drafting brings: {BUSY}"
+    assert of_two(baseline, answer(30, 0, 0, 0.1), BUSY) == "nothing was drafted"
+    busier = answer(12, 3, 3, 0.3, baseline_s=0.13)
+    assert "busier during one" in of_two(baseline, busier)

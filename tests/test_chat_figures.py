@@ -80,7 +80,7 @@ def test_of_another_conversation_s_decisions_nothing_is_told() -> None:
 
 @pytest.mark.parametrize("gamma", [3, "auto"])
 def test_the_speed_up_is_measured_over_answers_whatever_decides_the_length(gamma: Gamma) -> None:
-    """On a machine twice as slow as when it was measured; each answer begins with a plain round."""
+    """The machine is twice as slow as measured; each answer begins with a baseline round."""
     auto = AutoGamma(Costs({0: {1: 0.1, 4: 0.14}}, {DRAFT: {0: {1: 0.01}}}))
     drafting = Drafting(ChatSettings(gamma=gamma), auto, able=True)
     for _ in range(3):

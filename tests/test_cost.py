@@ -176,7 +176,7 @@ def test_a_round_costs_its_catching_up_its_steps_and_its_pass() -> None:
 
     def rounds(lag: int, passes: int, drafted: int) -> float:
         done = replace(round_of(drafted, 0, passes=passes), draft_prefill=lag)
-        return costs.plain_rounds(done)
+        return costs.baseline_rounds(done)
 
     assert rounds(1, 3, 3) == pytest.approx(0.3 + JAGGED[4])
     assert rounds(16, 3, 2) == pytest.approx(0.6 + JAGGED[3])
@@ -188,10 +188,10 @@ def test_a_draft_costs_what_it_costs_behind_what_it_read() -> None:
     deep = {0: {1: 0.2, 40: 0.4}, 1000: {1: 0.6, 40: 0.8}}
     costs = Costs({0: {1: 1.0, 3: 1.2}}, {DRAFT: deep})
     done = replace(round_of(2, 1, seconds=1.2), context=1000, left_out=960)
-    assert costs.plain_rounds(done) == pytest.approx(1.2 + 2 * 0.216, rel=0.01)
-    neighbours, plain = Neighbours(costs), replace(round_of(0, 0, seconds=1.0), context=1000)
+    assert costs.baseline_rounds(done) == pytest.approx(1.2 + 2 * 0.216, rel=0.01)
+    neighbours, baseline = Neighbours(costs), replace(round_of(0, 0, seconds=1.0), context=1000)
     drafted = replace(done, draft_s=2 * 0.216, total_s=1.2 + 2 * 0.216)
-    feed(neighbours, 6 * [plain, *5 * [drafted]])
+    feed(neighbours, 6 * [baseline, *5 * [drafted]])
     assert costs.drafts[DRAFT].votes(1) == 6
     assert costs.drafts[DRAFT].correction(1) == pytest.approx(0.0, abs=0.01)
 
@@ -221,11 +221,11 @@ def test_rounds_correct_the_costs_whatever_the_machine_s_speed_is() -> None:
     assert costs.drafts[DRAFT].at(0).seconds(1) / times[1] == pytest.approx(0.1)
 
 
-def test_one_disturbed_plain_round_changes_nothing() -> None:
+def test_one_disturbed_baseline_round_changes_nothing() -> None:
     costs = Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}})
     neighbours = Neighbours(costs)
-    for plain in (1.0, 1.0, 1.0, 9.0, 1.0, 0.2):
-        feed(neighbours, [timed(1, plain), *[timed(4, 1.8, step=0.1)] * 5])
+    for baseline in (1.0, 1.0, 1.0, 9.0, 1.0, 0.2):
+        feed(neighbours, [timed(1, baseline), *[timed(4, 1.8, step=0.1)] * 5])
     assert costs.target.at(0).seconds(4) == pytest.approx(1.8)
     found = neighbours.speedup()
     assert found is not None
@@ -233,7 +233,7 @@ def test_one_disturbed_plain_round_changes_nothing() -> None:
 
 
 def found_by_hand() -> float:
-    """Of six stretches of a plain round and five of two tokens, the very first round left out."""
+    """Six stretches of a baseline round and five of two tokens, without the first round."""
     return (5 + 30 * 2) / (5 * 1.0 + 30 * (1.8 + 3 * 0.1))
 
 
@@ -243,7 +243,7 @@ def test_nothing_is_claimed_before_it_was_measured() -> None:
     for _ in range(2):
         feed(neighbours, stretch)
         assert neighbours.speedup() is None
-    feed(neighbours, [timed(4, 1.8, step=0.1)] * 24)  # no plain round among them
+    feed(neighbours, [timed(4, 1.8, step=0.1)] * 24)  # no baseline round among them
     assert neighbours.speedup() is None
     feed(neighbours, stretch)
     assert neighbours.speedup() is not None
@@ -253,7 +253,7 @@ def test_nothing_is_claimed_before_it_was_measured() -> None:
     assert neighbours.speedup() is None
 
 
-def test_of_a_length_that_stood_beside_no_plain_round_nothing_is_claimed() -> None:
+def test_of_a_length_that_stood_beside_no_baseline_round_nothing_is_claimed() -> None:
     """A table that is right for drafts of three says nothing of those of eleven."""
     neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8, 12: 3.0}}, {DRAFT: {0: {1: 0.1}}}))
     for _ in range(4):
@@ -268,7 +268,7 @@ def test_of_a_length_that_stood_beside_no_plain_round_nothing_is_claimed() -> No
     assert neighbours.speedup() is not None
 
 
-def test_what_drafts_are_off_by_makes_no_plain_round_dearer() -> None:
+def test_what_drafts_are_off_by_makes_no_baseline_round_dearer() -> None:
     """Passes beside a draft that goes on vote on no cost: what they take longer stays apart."""
     neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
     dear = replace(timed(4, 3.9, step=0.1), ahead=1)  # twice of what the table says, steps included
@@ -295,7 +295,7 @@ def test_every_round_counts_at_its_own_context() -> None:
     assert found.estimate == pytest.approx(tokens / seconds)
 
 
-def test_the_token_that_ends_a_text_counts_as_one_that_plain_decoding_writes() -> None:
+def test_the_token_that_ends_a_text_counts_as_one_that_the_baseline_writes() -> None:
     stretch = [timed(1, 1.0), *[timed(4, 1.8, step=0.1)] * 5]
     found = []
     for last in (replace(timed(4, 1.8, step=0.1), finish=FinishReason.STOP), None):
@@ -310,8 +310,8 @@ def test_the_token_that_ends_a_text_counts_as_one_that_plain_decoding_writes() -
 
 def test_what_planning_takes_in_rounds_without_a_draft_is_in_the_claim() -> None:
     neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
-    plain = replace(timed(1, 1.0), draft_s=0.05, total_s=1.05)
-    feed(neighbours, 5 * [plain, *[timed(4, 1.8, step=0.1)] * 5])
+    baseline = replace(timed(1, 1.0), draft_s=0.05, total_s=1.05)
+    feed(neighbours, 5 * [baseline, *[timed(4, 1.8, step=0.1)] * 5])
     found = neighbours.speedup()
     assert found is not None
     assert found.estimate == pytest.approx((4 + 25 * 2) / (4 * 1.05 + 25 * 2.1))
@@ -348,14 +348,14 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 
 
 def test_only_the_share_of_the_time_that_went_to_drafts_is_in_doubt() -> None:
-    """Of text in which little is copied most rounds are plain, and these are the unit."""
+    """Where little is copied, most rounds are baseline rounds, which are the unit."""
     luck, held, widths = random.Random(7), 0, []
     for _ in range(60):
         neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
         for _ in range(15):
-            *plain, drafting = (math.exp(luck.gauss(0, 0.2)) for _ in range(6))
+            *baseline, drafting = (math.exp(luck.gauss(0, 0.2)) for _ in range(6))
             copied = timed(4, 1.8 * drafting, step=0.1 * drafting)
-            feed(neighbours, [*(timed(1, each) for each in plain), copied])
+            feed(neighbours, [*(timed(1, each) for each in baseline), copied])
         found = neighbours.speedup()
         assert found is not None
         held += found.low <= (74 + 15 * 2) / (74 + 15 * 2.1) <= found.high
@@ -396,7 +396,7 @@ def test_steps_that_now_and_then_take_ten_times_as_long_are_counted_whole() -> N
     luck, held, offs = random.Random(3), 0, []
     for _ in range(100):
         neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
-        tokens = seconds = plain_s = plain = 0.0
+        tokens = seconds = baseline_s = rounds_without = 0.0
         for _ in range(15):
             rounds = [timed(1, luck.gauss(1, 0.05))]
             for _ in range(5):
@@ -405,8 +405,8 @@ def test_steps_that_now_and_then_take_ten_times_as_long_are_counted_whole() -> N
             feed(neighbours, rounds)
             tokens += sum(done.emitted for done in rounds)
             seconds += sum(done.total_s for done in rounds)
-            plain, plain_s = plain + 1, plain_s + rounds[0].total_s
-        found, truth = neighbours.speedup(), tokens / seconds * plain_s / plain
+            rounds_without, baseline_s = rounds_without + 1, baseline_s + rounds[0].total_s
+        found, truth = neighbours.speedup(), tokens / seconds * baseline_s / rounds_without
         assert found is not None
         held += found.low <= truth <= found.high
         offs.append(math.log(found.estimate / truth))
@@ -472,7 +472,7 @@ def test_what_drafts_copies_a_state_first_and_that_is_timed() -> None:
 def test_what_a_rejection_leaves_is_read_again_where_nothing_can_be_taken_back() -> None:
     def rounds(max_rollback: int | None, accepted: int) -> float:
         costs = Costs({0: {1: 1.0, 4: 2.0}}, {}, max_rollback)
-        return costs.plain_rounds(round_of(3, accepted, passes=0))
+        return costs.baseline_rounds(round_of(3, accepted, passes=0))
 
     assert rounds(0, 1) == pytest.approx(2.0 + 4 / 3)
     assert rounds(0, 3) == pytest.approx(2.0)  # nothing was rejected
@@ -516,7 +516,7 @@ def test_a_round_in_which_the_program_was_stopped_is_no_timing(stopped: int) -> 
 
 @pytest.mark.parametrize("seconds", [1.0, 1000.0])
 def test_how_many_stretches_there_were_says_no_clock(seconds: float) -> None:
-    """With a seed, plain rounds are put between others by that number."""
+    """With a seed, that number decides when baseline rounds are inserted."""
     neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
     stretch = [timed(1, 1.0), *[timed(4, 1.8, step=0.1)] * 5]
     feed(neighbours, [timed(1, seconds), *stretch[1:], *stretch, *[timed(1, 1.0)] * 6])

@@ -257,10 +257,10 @@ def test_the_text_is_the_same_with_another_vocabulary(
             how = FixedGamma(gamma)
             return run(of, text, how, temperature=temperature, accept=accept, n=n, ends=ends)
 
-        plain = answered(Engine(contexts["target"]), 0)
+        baseline = answered(Engine(contexts["target"]), 0)
         for name, of in engines.items():
             rounds = answered(of, 3)
-            assert tokens(rounds) == tokens(plain), (name, text)
+            assert tokens(rounds) == tokens(baseline), (name, text)
             brought[name] += accepted(rounds)
     assert brought["draft"] > 2 * number
     assert brought["renumbered"] == pytest.approx(brought["draft"], rel=0.1)
@@ -330,8 +330,8 @@ def test_of_a_long_text_the_end_is_read_first(
     text = "The little boat went out to sea, and the wind was kind to it. " * 9
     how = {"temperature": temperature, "accept": Accept.COUPLED, "n": 60}
     rounds = run(of, text, FixedGamma(3), **how)  # type: ignore[arg-type]
-    plain = run(Engine(contexts["target"]), text, FixedGamma(0), **how)  # type: ignore[arg-type]
-    assert tokens(rounds) == tokens(plain)
+    baseline = run(Engine(contexts["target"]), text, FixedGamma(0), **how)  # type: ignore[arg-type]
+    assert tokens(rounds) == tokens(baseline)
     rounds += run(of, text, FixedGamma(3), **how)  # type: ignore[arg-type]
     first, *later = [done.draft_prefill for done in rounds if done.draft_passes]
     assert EXCERPT_TOKENS < first < 70

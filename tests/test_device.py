@@ -278,20 +278,20 @@ def agree(model: Model, one: Answer, other: Answer) -> bool:
 
 
 @pytest.fixture(scope="module")
-def plain() -> Answer:
+def baseline() -> Answer:
     """The answer without drafts, on the device."""
     return answer(asked(gamma=0))
 
 
-def test_the_text_is_the_processor_s(target_model: Model, plain: Answer) -> None:
-    assert agree(target_model, plain, answer(asked(gamma=0, device=())))
+def test_the_text_is_the_processor_s(target_model: Model, baseline: Answer) -> None:
+    assert agree(target_model, baseline, answer(asked(gamma=0, device=())))
 
 
 @pytest.mark.parametrize(
     "name", ["draft on the processor", "both on the device", "draft on the device", "split target"]
 )
 def test_a_draft_leaves_the_text_what_it_is(
-    target_model: Model, plain: Answer, name: str, toy_draft: Path
+    target_model: Model, baseline: Answer, name: str, toy_draft: Path
 ) -> None:
     here: dict[str, object] = {
         "draft on the processor": {"draft_device": ()},
@@ -299,26 +299,26 @@ def test_a_draft_leaves_the_text_what_it_is(
         "split target": {"n_gpu_layers": 2},
     }.get(name, {})
     found = answer(asked(draft=str(toy_draft), **here))
-    assert agree(target_model, found, plain)
+    assert agree(target_model, found, baseline)
     assert found.accepted > 0
     assert found.late < 0.02
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_so_does_one_with_other_tokens(
-    target_model: Model, plain: Answer, tmp_path: Path, there: bool
+    target_model: Model, baseline: Answer, tmp_path: Path, there: bool
 ) -> None:
     if crashing():
         pytest.skip("llvmpipe crashes")
     draft = str(write_renumbered(tmp_path / "draft.gguf"))
     found = answer(asked(draft=draft, **({} if there else {"draft_device": ()})))
-    assert agree(target_model, found, plain)
+    assert agree(target_model, found, baseline)
     assert found.accepted > 0
     assert found.late < 0.02
 
 
-def test_so_does_lookup(target_model: Model, plain: Answer) -> None:
-    assert agree(target_model, answer(asked(draft="lookup")), plain)
+def test_so_does_lookup(target_model: Model, baseline: Answer) -> None:
+    assert agree(target_model, answer(asked(draft="lookup")), baseline)
 
 
 def test_so_does_the_head_inside_the_target(target_model: Model, toy_target: Path) -> None:
@@ -339,12 +339,12 @@ def head(request: pytest.FixtureRequest, toy_target: Path, tmp_path: Path) -> Pa
 
 @pytest.mark.parametrize("there", [True, False])
 def test_so_does_a_head_of_its_own(
-    target_model: Model, plain: Answer, head: Path, there: bool
+    target_model: Model, baseline: Answer, head: Path, there: bool
 ) -> None:
     if crashing():
         pytest.skip("llvmpipe crashes")
     found = answer(asked(draft=str(head), **({} if there else {"draft_device": ()})))
-    assert agree(target_model, found, plain)
+    assert agree(target_model, found, baseline)
     assert found.drafted > 20
     assert found.accepted > 0 or "dflash" in head.name
     assert found.late < 0.02

@@ -135,12 +135,12 @@ def test_the_text_is_the_same_with_every_set_of_drafters(
     policies: dict[tuple[str, ...], GammaPolicy] = {names: auto(names) for names in SETS}
     accept = Accept.COUPLED if temperature else Accept.BLOCK
     for text in questions(number):
-        plain = run(
+        baseline = run(
             Engine(contexts["target"]), text, FixedGamma(0), temperature=temperature, accept=accept
         )
         for names, policy in (*policies.items(), ((DRAFT, LOOKUP), Reads(3))):
             rounds = run(engines[names], text, policy, temperature=temperature, accept=accept)
-            assert tokens(rounds) == tokens(plain), (names, text)
+            assert tokens(rounds) == tokens(baseline), (names, text)
             for done in rounds:
                 read += done.path
                 for name, n, _ in done.shares:
@@ -201,10 +201,10 @@ USUAL = {1: 1.0, 2: 1.2, 3: 1.3, 4: 1.5, 5: 1.6, 8: 2.0, 16: 3.2, 32: 5.0, 64: 9
 LONG = 60 * "The little boat went out to sea, and the wind was kind to it all day long. "
 
 
-def over_plain(
+def over_baseline(
     contexts: dict[str, Context], name: str, temperature: float, **how: int
 ) -> tuple[float, int]:
-    """Speed behind 900 tokens over plain decoding's, by the table alone, and what was read."""
+    """Speed-up after 900 tokens by the table alone, and how many tokens the draft read."""
     costs = Costs({0: USUAL}, {name: {0: {n: 0.1 * s for n, s in USUAL.items()}}})
     one = engine(contexts, (name,))
     drafter = one.drafters[name]
@@ -220,7 +220,7 @@ def over_plain(
         settings = GenerateSettings(sampling=sampling, n_predict=100)
         rounds = list(one.generate(ids, settings, policy, Cancel()))
         assert rounds[0].draft_passes == 0  # the first token waits for no draft
-        taken = sum(costs.plain_rounds(done) for done in rounds)
+        taken = sum(costs.baseline_rounds(done) for done in rounds)
         faster.append(sum(done.emitted for done in rounds) / taken)
         read = max(read, sum(done.draft_prefill for done in rounds))
     return fmean(faster), read
@@ -233,11 +233,11 @@ def test_a_long_prompt_and_a_draft_that_is_never_right_cost_a_short_answer_littl
     contexts: dict[str, Context], monkeypatch: pytest.MonkeyPatch, name: str, temperature: float
 ) -> None:
     monkeypatch.setattr("localspec.engine.length.neighbours.Neighbours.add", lambda *_: None)
-    faster, read = over_plain(contexts, name, temperature)
+    faster, read = over_baseline(contexts, name, temperature)
     assert faster >= 0.97
     assert 0 < read < 250
     if name == RANDOM:  # the control: one that reads it all
-        faster, read = over_plain(contexts, name, temperature, last=4096)
+        faster, read = over_baseline(contexts, name, temperature, last=4096)
         assert faster < 0.93
         assert read >= 900
 

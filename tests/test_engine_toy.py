@@ -84,10 +84,10 @@ def run(
 @pytest.mark.slow
 def test_greedy_tokens_are_the_same_for_every_gamma(engine: Engine) -> None:
     sampling = SamplingParams(temperature=0)
-    plain, _ = run(engine, 0, sampling)
+    baseline, _ = run(engine, 0, sampling)
     for gamma in (1, 2, 3, 4, 6, 8):
         tokens, rounds = run(engine, gamma, sampling)
-        assert tokens == plain
+        assert tokens == baseline
         assert sum(done.accepted for done in rounds) > 0
 
 

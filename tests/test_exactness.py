@@ -129,9 +129,9 @@ def run(*arguments: str) -> Any:
 
 
 def test_drafts_keep_to_the_sizes_that_are_alike(cache: Path) -> None:
-    plain, drafted = (run("toy", "--exact", "--gamma", gamma) for gamma in ("0", "40"))
-    assert drafted["tokens"] == plain["tokens"]
-    assert drafted["settings"]["exact"] == plain["settings"]["exact"] == 16
+    baseline, drafted = (run("toy", "--exact", "--gamma", gamma) for gamma in ("0", "40"))
+    assert drafted["tokens"] == baseline["tokens"]
+    assert drafted["settings"]["exact"] == baseline["settings"]["exact"] == 16
     assert max(done["drafted"] for done in drafted["rounds"]) == 15
     (trial,) = (path for path in cache.rglob("*.json") if '"exact"' in path.read_text())
     trial.write_text(trial.read_text().replace('"16"', '"3"').replace('"15"', '"2"'))
@@ -174,7 +174,7 @@ def test_it_is_free_where_neither_single_tokens_nor_copies_are_slower(
     cost = keep({"use": "exact"}, longest, {n: slower * s for n, s in USUAL.items()})
     assert cost is not None
     assert cost.free is free
-    assert cost.plain == pytest.approx(max(0.0, 1 - 1 / slower))
+    assert cost.baseline == pytest.approx(max(0.0, 1 - 1 / slower))
     assert (cost.copying > 0.3) is (longest == 2)  # a single token is drafted at a time
     said = exact_words(longest, cost, "tune")
     assert ("at no cost" in said) is free
@@ -185,7 +185,7 @@ def test_short_passes_are_not_free_where_longer_ones_cost_nothing_more() -> None
     flat = dict.fromkeys((1, 2, 4, 8), 0.01)
     cost = keep({"use": "exact"}, 8, flat, usual=flat)
     assert cost is not None
-    assert (cost.plain, cost.free) == (0, False)
+    assert (cost.baseline, cost.free) == (0, False)
     assert cost.copying == pytest.approx(1 - (1 - 0.9**8) / (1 - 0.9**64), abs=0.02)
 
 
@@ -250,13 +250,13 @@ def test_tune_says_what_it_costs_and_what_is_free_is_used(
     assert "--exact: passes of up to 16 tokens give equal bits, at no cost" in tuned
     assert "--exact     passes of up to 16 tokens give equal bits, at no cost" in _shown()
     asked = ["run", "toy", "-n", "24", "--temp", "0", "--json", "-p", "Once upon a time"]
-    plain, drafted = (
+    baseline, drafted = (
         json.loads(CliRunner().invoke(cli, [*asked, "--gamma", gamma]).stdout)
         for gamma in ("0", "40")
     )
-    for found in (plain, drafted):
+    for found in (baseline, drafted):
         assert (found["settings"]["exact"], found["settings"]["exact_by_plan"]) == (16, True)
-    assert drafted["tokens"] == plain["tokens"]
+    assert drafted["tokens"] == baseline["tokens"]
     assert max(done["drafted"] for done in drafted["rounds"]) <= 15
     own = json.loads(CliRunner().invoke(cli, [*asked, "--threads", "1"]).stdout)
     assert own["settings"]["exact"] is None

@@ -246,10 +246,10 @@ def test_a_round_without_a_draft_has_a_last_token_alone() -> None:
     assert found.guesses == ()
     assert found.last is not None
     assert (found.earlier, found.later) == (0, 2)
-    assert found.plain_s > 0
+    assert found.baseline_s > 0
 
 
-def test_what_a_draft_took_that_proposed_nothing_is_no_part_of_plain_decoding() -> None:
+def test_what_a_draft_took_that_proposed_nothing_is_no_part_of_the_baseline() -> None:
     engine = stubs()
     traced(engine, PROMPT, 30, accept=Accept.TOKEN, sampling=SamplingParams(seed=1))
     assert engine.recorder.generation is not None
@@ -258,7 +258,7 @@ def test_what_a_draft_took_that_proposed_nothing_is_no_part_of_plain_decoding() 
     )
     asked = replace(engine.recorder.generation.rounds[0], figures=figures)
     assert not asked.drafted
-    assert replace(engine.recorder.generation, rounds=[asked] * 3).plain_s() == 1.0
+    assert replace(engine.recorder.generation, rounds=[asked] * 3).baseline_s() == 1.0
 
 
 def test_a_drafter_that_has_changed_is_told() -> None:

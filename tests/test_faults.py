@@ -26,7 +26,7 @@ from localspec.errors import Cancelled, LocalspecError
 from .support.gguf_models import GENERATORS
 from .support.pairwise import usually
 from .test_rollback import GAMMA, GREEDY, PROMPT, SNAPSHOTS, Spoilt, generate, options, tokens_of
-from .test_rollback import plain as plain_tokens
+from .test_rollback import baseline as baseline_tokens
 
 WRITTEN = 40
 FAILED, ABORTED = -3, 2
@@ -97,7 +97,7 @@ def model(
 
 @pytest.fixture(scope="module")
 def want(model: Model) -> list[int]:
-    return plain_tokens(model, 2 * WRITTEN)
+    return baseline_tokens(model, 2 * WRITTEN)
 
 
 @pytest.mark.parametrize("call", usually([5, 13], 5))

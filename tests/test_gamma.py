@@ -21,7 +21,7 @@ from localspec.engine.length.calibration import Calibration
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.stopping import (
-    PLAIN,
+    BASELINE,
     Plan,
     Situation,
     StoppingPlan,
@@ -278,7 +278,7 @@ def test_it_does_not_draft_where_that_costs_and_says_so() -> None:
     policy.begin(follow_clock=False)
     for _ in range(50):
         plan = policy.plan(Situation(room=60))
-        assert plan is PLAIN
+        assert plan is BASELINE
         policy.observe(round_of(0, 0))
     assert policy.length == 0
     assert gamma_words(policy.note()) == "not drafting: this draft costs more than it saves here"
@@ -353,7 +353,7 @@ def test_what_copying_brings_counts_the_rounds_between_two_copies() -> None:
     assert prices.rate == pytest.approx(1.0, rel=0.01)
 
 
-def test_plain_decoding_is_interrupted_by_probes_that_become_rarer_and_end() -> None:
+def test_the_baseline_is_interrupted_by_probes_that_become_rarer_and_end() -> None:
     policy = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1)
     policy.begin(follow_clock=False)
     probes = []
@@ -409,7 +409,7 @@ def test_a_machine_that_throttles_is_no_reason_to_draft_otherwise(slower: float)
             done = round_of(n, n - 1 if n else 0, chance=0.8)
             policy.observe(replace(done, draft_s=draft_s, total_s=draft_s + verify_s))
             lengths.append(n)
-        return [n for n in lengths if n]  # but for those that are plain to compare
+        return [n for n in lengths if n]  # but for baseline rounds, to compare
 
     before = rounds(60, 1.0)[-10:]
     assert rounds(20, slower)[-10:] == before
@@ -449,9 +449,9 @@ def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
         policy.begin(follow_clock=False)
         return policy.plan(Situation(room=60, remaining=remaining, pending_tokens={DRAFT: lag}))
 
-    assert first(lag=2000, remaining=8) is PLAIN
-    assert first(lag=2, remaining=8) is not PLAIN
-    assert first(lag=100, remaining=4000) is not PLAIN
+    assert first(lag=2000, remaining=8) is BASELINE
+    assert first(lag=2, remaining=8) is not BASELINE
+    assert first(lag=100, remaining=4000) is not BASELINE
 
 
 def test_no_more_is_drafted_than_there_is_room_for() -> None:
@@ -478,7 +478,7 @@ def test_the_better_of_two_drafters_is_chosen() -> None:
 
 def test_without_a_draft_there_is_nothing_to_decide() -> None:
     policy = AutoGamma(Costs({0: FLAT}, {}))
-    assert policy.plan(Situation(room=9, pending_tokens={})) is PLAIN
+    assert policy.plan(Situation(room=9, pending_tokens={})) is BASELINE
     assert "no draft" in gamma_words(policy.note())
 
 
@@ -521,7 +521,7 @@ def test_snapshots_bound_the_draft() -> None:
 @pytest.mark.parametrize("copy_s", [0.0, 0.3, 1.0, 3.0])
 @pytest.mark.parametrize("acceptance", usually([0.3, 0.5, 0.7, 0.8, 0.9], 0.3, 0.8))
 @pytest.mark.parametrize("follow_clock", [True, False])
-def test_with_a_state_to_copy_it_is_never_much_slower_than_plain_decoding(
+def test_with_a_state_to_copy_it_is_never_much_slower_than_the_baseline(
     acceptance: float, copy_s: float, follow_clock: bool
 ) -> None:
     """A target that goes back by a copy, on a clock that counts copies and reading again."""
@@ -575,7 +575,7 @@ def test_seeded_runs_repeat_whatever_the_clock_says(accept: Accept) -> None:
     assert [r.drafted for r in first] == [r.drafted for r in again]
     assert [r.tokens for r in generate(policy, accept)] == [r.tokens for r in first]
     assert policy.costs.target.learned()  # which all the same has no part in it
-    assert any(r.gamma == 0 for r in first[1:-3])  # one was plain, to compare
+    assert any(r.gamma == 0 for r in first[1:-3])  # one drafted nothing, to compare
     assert sum(r.drafted for r in first) > 0
 
 
@@ -583,9 +583,9 @@ def test_coupled_text_is_the_same_under_any_policy() -> None:
     def text(policy: AutoGamma | FixedGamma) -> list[int]:
         return [t for r in generate(policy, Accept.COUPLED) for t in r.tokens]  # type: ignore[arg-type]
 
-    plain = text(FixedGamma(0))
-    assert text(auto()) == plain
-    assert text(auto({1: 1.0, 2: 1.6, 3: 1.5, 17: 6.0})) == plain
+    baseline = text(FixedGamma(0))
+    assert text(auto()) == baseline
+    assert text(auto({1: 1.0, 2: 1.6, 3: 1.5, 17: 6.0})) == baseline
 
 
 def test_rounds_follow_the_clock_where_the_text_does_not_depend_on_it() -> None:

@@ -110,10 +110,10 @@ def test_what_a_device_has_still_to_read_of_the_prompt_is_no_part_of_the_first_r
 @pytest.mark.parametrize("gamma", [1, 2, 3, 4, 6, 8, 31])
 @pytest.mark.parametrize("noise", [0.0, 0.8, 50.0])
 def test_greedy_tokens_do_not_depend_on_gamma_or_draft(gamma: int, noise: float) -> None:
-    plain, _ = run(pair(noise=noise), 0)
+    baseline, _ = run(pair(noise=noise), 0)
     tokens, rounds = run(pair(noise=noise), gamma)
-    assert tokens == plain
-    assert len(plain) == 60
+    assert tokens == baseline
+    assert len(baseline) == 60
     assert all(done.drafted <= gamma for done in rounds)
     accepted = sum(done.accepted for done in rounds) / sum(done.drafted for done in rounds)
     assert accepted == 1 if noise == 0 else 0 < accepted < 1 if noise < 1 else accepted < 0.3
@@ -150,7 +150,7 @@ def test_a_draft_whose_logits_are_no_distribution_proposes_nothing(
     bad: float, where: slice, temperature: float, accept: Accept
 ) -> None:
     sampling = SamplingParams(temperature=temperature, seed=5)
-    plain, _ = run(pair(noise=0), 0, sampling=sampling, accept=accept)
+    baseline, _ = run(pair(noise=0), 0, sampling=sampling, accept=accept)
     engine = pair(noise=0)
     draft = cast("ModelDrafter", engine.drafters[DRAFT]).context
     at_once, decodes = draft.decode, itertools.count()
@@ -163,9 +163,9 @@ def test_a_draft_whose_logits_are_no_distribution_proposes_nothing(
 
     draft.decode = decode  # type: ignore[method-assign]
     tokens, rounds = run(engine, 4, sampling=sampling, accept=accept)
-    assert len(tokens) == len(plain) == 60
+    assert len(tokens) == len(baseline) == 60
     if temperature == 0 or accept is Accept.COUPLED:
-        assert tokens == plain
+        assert tokens == baseline
     lost = bad != -np.inf or where == slice(None)
     assert any(done.drafted < done.gamma == 4 for done in rounds[1:-2]) is lost
     assert sum(done.accepted for done in rounds) > 10
@@ -182,7 +182,7 @@ def test_full_acceptance_leaves_the_draft_one_token_behind() -> None:
     _, rounds = run(engine, 3, n_predict=9)
     drafter = engine.drafters[DRAFT]
     assert isinstance(drafter, ModelDrafter)
-    # 1 plain, then 4 and 4: the second drafting round first reads the two tokens that it lacks.
+    # No draft, then 4 and 4: the second draft first reads the two tokens that it lacks.
     assert [done.emitted for done in rounds] == [1, 4, 4]
     assert (
         [batch for batch in drafter.context.batches if len(batch) > 1][1:]
@@ -193,9 +193,9 @@ def test_full_acceptance_leaves_the_draft_one_token_behind() -> None:
 
 
 def test_an_end_inside_an_accepted_run_ends_the_text() -> None:
-    plain, _ = run(pair(noise=0.0), 0)
-    end = plain[7]
-    want = plain[: plain.index(end)]
+    baseline, _ = run(pair(noise=0.0), 0)
+    end = baseline[7]
+    want = baseline[: baseline.index(end)]
     for gamma in (0, 1, 3, 5):
         engine = pair(noise=0.0, ends=frozenset({end}))
         tokens, rounds = run(engine, gamma)
@@ -210,19 +210,19 @@ def test_an_end_inside_an_accepted_run_ends_the_text() -> None:
 
 @pytest.mark.parametrize("n_predict", [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
 def test_n_predict_is_met_inside_a_round(n_predict: int) -> None:
-    plain, _ = run(pair(noise=0.0), 0)
+    baseline, _ = run(pair(noise=0.0), 0)
     tokens, rounds = run(pair(noise=0.0), 4, n_predict=n_predict)
-    assert tokens == plain[:n_predict]
+    assert tokens == baseline[:n_predict]
     assert rounds[-1].finish is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize("n_ctx", [4, 5, 8, 11, 16, 17, 18])
 def test_the_context_fills_inside_a_round(n_ctx: int) -> None:
-    plain, plain_rounds = run(pair(n_ctx=n_ctx), 0, n_predict=-1)
+    baseline, baseline_rounds = run(pair(n_ctx=n_ctx), 0, n_predict=-1)
     tokens, rounds = run(pair(n_ctx=n_ctx), 4, n_predict=-1)
-    assert tokens == plain
+    assert tokens == baseline
     assert len(tokens) == n_ctx - len(PROMPT) + 1
-    assert plain_rounds[-1].finish is FinishReason.CONTEXT
+    assert baseline_rounds[-1].finish is FinishReason.CONTEXT
     assert rounds[-1].finish is FinishReason.CONTEXT
 
 
@@ -301,27 +301,27 @@ def test_a_consumer_may_stop_between_rounds() -> None:
     rounds.close()
     held = [*PROMPT, *got]
     assert engine.target.tokens == held[:-1]
-    plain, _ = run(pair(), 0)
-    assert run(engine, 4)[0] == plain
+    baseline, _ = run(pair(), 0)
+    assert run(engine, 4)[0] == baseline
 
 
 def test_cancelling_inside_a_decode_emits_nothing_more_and_keeps_the_caches_right() -> None:
     engine = pair()
-    plain, _ = run(pair(), 0)
+    baseline, _ = run(pair(), 0)
     cancel = Cancel()
     calls = iter(range(100))
     engine.target.on_decode = lambda: cancel.set() if next(calls) == 4 else None  # type: ignore[attr-defined]
     tokens, rounds = run(engine, 4, cancel=cancel)
     assert rounds[-1].finish is FinishReason.CANCELLED
     assert rounds[-1].tokens == ()
-    assert tokens == plain[: len(tokens)]
+    assert tokens == baseline[: len(tokens)]
     engine.target.on_decode = lambda: None  # type: ignore[attr-defined]
-    assert run(engine, 4)[0] == plain
+    assert run(engine, 4)[0] == baseline
 
 
 def test_cancelling_inside_the_draft_does_the_same() -> None:
     engine = pair()
-    plain, _ = run(pair(), 0)
+    baseline, _ = run(pair(), 0)
     drafter = engine.drafters[DRAFT]
     assert isinstance(drafter, ModelDrafter)
     cancel = Cancel()
@@ -331,7 +331,7 @@ def test_cancelling_inside_the_draft_does_the_same() -> None:
     _, rounds = run(engine, 4, cancel=cancel)
     assert rounds[-1].finish is FinishReason.CANCELLED
     context.on_decode = lambda: None  # type: ignore[attr-defined]
-    assert run(engine, 4)[0] == plain
+    assert run(engine, 4)[0] == baseline
 
 
 def test_cancelling_during_the_prefill() -> None:
@@ -481,7 +481,7 @@ def test_measured_costs_are_those_of_the_first_pass() -> None:
 
 def test_switching_speculation_off_and_on_in_the_middle() -> None:
     engine = pair(noise=0.3)
-    plain, _ = run(pair(), 0)
+    baseline, _ = run(pair(), 0)
     cancel = Cancel()
     policy = FixedGamma(3)
     list(engine.prefill(PROMPT, cancel))
@@ -491,7 +491,7 @@ def test_switching_speculation_off_and_on_in_the_middle() -> None:
         tokens.extend(done.tokens)
         policy.gamma = 0 if 3 <= i < 9 else 3
         assert done.drafted == 0 if 4 <= i < 10 else True
-    assert tokens == plain
+    assert tokens == baseline
 
 
 def test_a_second_turn_reads_only_what_is_new() -> None:
@@ -515,10 +515,10 @@ def test_a_target_that_cannot_roll_back_is_never_speculated_on() -> None:
     target.can_truncate = False
     alone = Engine(target, *engine.drafters.values())
     assert not alone.drafts
-    plain, rounds = run(alone, 4)
+    tokens, rounds = run(alone, 4)
     assert all(done.drafted == 0 for done in rounds)
     # Nor may anything be taken back when the text ends.
-    target.model = StubModel(VOCAB, frozenset({plain[7]}))  # type: ignore[misc, assignment]
+    target.model = StubModel(VOCAB, frozenset({tokens[7]}))  # type: ignore[misc, assignment]
     target.tokens.clear()
     assert run(alone, 4)[1][-1].finish is FinishReason.STOP
 

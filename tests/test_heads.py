@@ -35,7 +35,7 @@ from localspec.engine.drafters.protocol import Proposal
 from localspec.engine.drafters.steps import EXCERPT_TOKENS, GAP
 from localspec.engine.length.gamma import FixedGamma, GammaPolicy
 from localspec.engine.length.profile import DRAFT_SIZES, identity, measure
-from localspec.engine.length.stopping import PLAIN, Plan, Situation
+from localspec.engine.length.stopping import BASELINE, Plan, Situation
 from localspec.engine.llama import BlockHead, Context, ContextOptions, Head, Model, head_of
 from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.heads import head
@@ -208,7 +208,7 @@ def ids(engine: Engine, text: str) -> list[int]:
 _SAID: dict[object, list[int]] = {}
 
 
-def plain(engine: Engine, prompt: Sequence[int], **how: Any) -> list[int]:
+def baseline(engine: Engine, prompt: Sequence[int], **how: Any) -> list[int]:
     """What the target alone says, in a cache of its own; the same again for the same target."""
     model = engine.target.model
     known = (model, *prompt, *sorted((name, repr(value)) for name, value in how.items()))
@@ -220,11 +220,11 @@ def plain(engine: Engine, prompt: Sequence[int], **how: Any) -> list[int]:
 
 @pytest.mark.parametrize("models", EVERY, indirect=True)
 @pytest.mark.parametrize(("gamma", "count"), usually([(5, 1), (5, 3), (1, 3)], (5, 1)))
-def test_greedy_text_is_that_of_plain_decoding(engine: Engine, gamma: int, count: int) -> None:
+def test_greedy_text_is_that_of_the_baseline(engine: Engine, gamma: int, count: int) -> None:
     for text in PROMPTS[:count]:
         prompt = ids(engine, text)
         tokens, drafted = run(engine, prompt, gamma, n_predict=20)
-        assert tokens == plain(engine, prompt, n_predict=20)
+        assert tokens == baseline(engine, prompt, n_predict=20)
         assert drafted > 0 or len(tokens) < 2
 
 
@@ -234,7 +234,7 @@ def test_greedy_text_is_that_of_plain_decoding(engine: Engine, gamma: int, count
 def test_coupled_text_depends_on_the_seed_alone(engine: Engine, gamma: int) -> None:
     prompt = ids(engine, PROMPTS[0])
     how = {"sampling": SamplingParams(temperature=0.8, seed=3), "accept": Accept.COUPLED}
-    expected = plain(engine, prompt, **how)
+    expected = baseline(engine, prompt, **how)
     assert run(engine, prompt, gamma, **how)[0] == expected
 
 
@@ -273,7 +273,7 @@ def test_a_rejection_at_every_position_leaves_no_trace(
 ) -> None:
     with Context(models[0], OPTIONS) as target, head_of(models[1], target, OPTIONS) as made:
         prompt = ids(Engine(target), PROMPTS[0])
-        truth = plain(Engine(target), prompt, n_predict=20)
+        truth = baseline(Engine(target), prompt, n_predict=20)
         engine = Engine(target, wrong(made, [*prompt, *truth], itertools.repeat(at), monkeypatch))
         assert run(engine, prompt, 4, n_predict=20)[0] == truth
 
@@ -292,7 +292,7 @@ class Seldom(FixedGamma):
         return () if self._round in self._off else drafters
 
     def plan(self, situation: Situation) -> Plan:
-        return super().plan(situation) if self._at in (0, self._round + 1) else PLAIN
+        return super().plan(situation) if self._at in (0, self._round + 1) else BASELINE
 
     def observe(self, done: Round) -> None:
         self._round += 1
@@ -301,7 +301,7 @@ class Seldom(FixedGamma):
 def check_all_ways(
     engine: Engine, alone: Engine, prompt: list[int], monkeypatch: pytest.MonkeyPatch, **how: Any
 ) -> tuple[set[int], set[FinishReason | None]]:
-    """Compare a conversation with plain decoding's, whatever happens in it.
+    """Compare a conversation with the baseline's, whatever happens in it.
 
     Returns:
         At which places drafted tokens were rejected, and how the answers ended.
@@ -332,7 +332,7 @@ def check_all_ways(
     indirect=True,
 )
 @pytest.mark.parametrize("accept", [Accept.MATCH, Accept.COUPLED])
-def test_twenty_conversations_are_those_of_plain_decoding(
+def test_twenty_conversations_are_those_of_the_baseline(
     engine: Engine, accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit by bit under `OPTIONS`: Q8_0 weights, a processor, one thread, flash attention."""
@@ -369,7 +369,7 @@ def test_trained_heads_are_right_often_enough(engine: Engine, gamma: int, least:
 
 
 def test_a_head_goes_on_as_if_it_had_seen_everything_at_once(engine: Engine) -> None:
-    """Rounds with rejections, a cancelled turn, more turns, plain rounds, a return."""
+    """Rounds with rejections, a cancelled turn, more turns, baseline rounds, a return."""
     first = ids(engine, PROMPTS[0])
     said, _ = run(engine, first, 3, stop_after=4)
     second = [*first, *said, *ids(engine, "\nThen")[1:]]
@@ -406,7 +406,7 @@ def passes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.few(1)
-def test_plain_rounds_and_prompts_cost_a_head_nothing(engine: Engine, passes: list[int]) -> None:
+def test_baseline_rounds_and_prompts_cost_a_head_nothing(engine: Engine, passes: list[int]) -> None:
     """Whether it is asked seldom or drafting is off; then llama.cpp gives out no states, either."""
     prompt = ids(engine, PROMPTS[2]) * 4
     run(engine, prompt, 0, n_predict=24)
@@ -431,7 +431,7 @@ def test_a_head_not_asked_for_long_begins_with_the_last_part_of_the_text(
     made.states = TargetStates(12, made.states._rows.shape[1])
     prompt = ids(engine, PROMPTS[2]) * 4
     tokens, drafted = run(engine, prompt, 0, policy=Seldom(20))
-    assert tokens == plain(engine, prompt)
+    assert tokens == baseline(engine, prompt)
     assert drafted == 3
     assert made.first > len(prompt)
     assert len(made.tokens) <= 12
@@ -453,7 +453,7 @@ def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(
         EXCERPT_TOKENS + 1,
     )  # the newest token, of a block
     tokens, drafted = run(engine, prompt, 0, policy=Seldom(3))
-    assert tokens == plain(engine, prompt)
+    assert tokens == baseline(engine, prompt)
     assert drafted == 3
     begun = its.head.first
     assert begun == len(prompt) + 2 - EXCERPT_TOKENS
@@ -469,7 +469,7 @@ def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(
 @pytest.mark.few(1)
 def test_a_head_switched_off_and_on_in_an_answer_says_the_same(engine: Engine) -> None:
     prompt = ids(engine, PROMPTS[0])
-    expected = plain(engine, prompt)
+    expected = baseline(engine, prompt)
     for at, off in ((12, range(3, 8)), (5, range(3, 5)), (7, range(3, 5))):
         tokens, drafted = run(engine, prompt, 0, policy=Seldom(at, off=off))
         assert tokens == expected
@@ -484,7 +484,7 @@ def test_a_head_is_shown_what_its_own_engine_decodes_alone(models: tuple[Model, 
         engines = [Engine(target, head_drafter(each)) for each in made]
         prompt = ids(engines[0], PROMPTS[0])
         said = [run(each, prompt, 3)[0] for each in engines]
-        assert said[0] == said[1] == plain(engines[0], prompt)
+        assert said[0] == said[1] == baseline(engines[0], prompt)
         assert target.readers == (made[1],)
         made[1].close()
         assert target.readers == ()
@@ -499,7 +499,7 @@ def test_a_head_is_shown_what_its_own_engine_decodes_alone(models: tuple[Model, 
 def test_a_head_inside_a_target_with_a_state_goes_back_with_it(
     models: tuple[Model, Model], snapshots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By copies of the state, and by as many snapshots; its own cache is a plain one."""
+    """By copies of the state, and by as many snapshots; the head's own cache is truncated."""
     head_checks.require_mtp(gguf.read_header(models[0].path), "it")
     how = replace(OPTIONS, snapshots=snapshots)
     with (
@@ -525,7 +525,7 @@ def test_a_text_without_its_first_turns_is_answered_like_any_other(engine: Engin
     said, _ = run(engine, [*first, *ids(engine, PROMPTS[2])[1:]], 3)
     left = [*ids(engine, PROMPTS[2]), *said, *ids(engine, "\nThen")[1:]]
     tokens, drafted = run(engine, left, 3)
-    assert tokens == plain(engine, left)
+    assert tokens == baseline(engine, left)
     assert drafted > 0
 
 
@@ -564,7 +564,7 @@ def test_a_head_goes_over_to_another_text_and_back(engine: Engine) -> None:
     for text in (*texts, *texts):
         prefixes.switch(text)
         tokens, drafted = run(engine, text, 3)
-        assert tokens == plain(engine, text)
+        assert tokens == baseline(engine, text)
         assert drafted > 0
 
 
@@ -573,14 +573,14 @@ def test_a_turn_that_changes_what_was_said_is_answered_like_any_other(engine: En
     first = ids(engine, PROMPTS[0])
     said, _ = run(engine, first, 3)
     changed = [*first, *said[:-3], *ids(engine, " a little bird")[1:]]
-    assert run(engine, changed, 3)[0] == plain(engine, changed)
+    assert run(engine, changed, 3)[0] == baseline(engine, changed)
 
 
 @pytest.mark.few(1)
 def test_a_head_that_came_late_drafts_from_what_it_is_shown(models: tuple[Model, Model]) -> None:
     with Context(models[0], OPTIONS) as target:
         prompt = ids(Engine(target), PROMPTS[0])
-        truth = plain(Engine(target), prompt)
+        truth = baseline(Engine(target), prompt)
         run(Engine(target), prompt, 0, n_predict=4)
         with head_of(models[1], target, OPTIONS) as made:
             tokens, drafted = run(Engine(target, head_drafter(made)), prompt, 3)
@@ -651,7 +651,7 @@ def test_blocks_of_every_kind_leave_the_text_as_it_is(blocks: Engine) -> None:
     warm = {"sampling": SamplingParams(temperature=0.8, seed=3), "accept": Accept.COUPLED}
     for how in ({}, warm):
         tokens, drafted = run(blocks, prompt, 5, **how)
-        assert tokens == plain(blocks, prompt, **how)
+        assert tokens == baseline(blocks, prompt, **how)
         assert drafted > 20
 
 
@@ -707,7 +707,7 @@ def test_mtp_layers_in_a_file_of_their_own_draft_as_those_inside(kind: str, tmp_
             engine = Engine(context, head_drafter(made))
             prompt = ids(engine, PROMPTS[2])
             done = rounds(engine, prompt, 3)
-            assert [t for each in done for t in each.tokens] == plain(engine, prompt)
+            assert [t for each in done for t in each.tokens] == baseline(engine, prompt)
             found.append([(each.tokens, each.drafted) for each in done])
     assert found[0] == found[1]
 
@@ -752,7 +752,7 @@ def test_each_of_several_layers_drafts_a_token(chain: Engine) -> None:
     prompt = ids(chain, PROMPTS[2])
     warm = {"sampling": SamplingParams(temperature=0.8, seed=3), "accept": Accept.COUPLED}
     for how in ({}, warm):
-        expected = plain(chain, prompt, **how)
+        expected = baseline(chain, prompt, **how)
         for gamma in (1, 2, 7):
             tokens, drafted = run(chain, prompt, gamma, **how)
             assert tokens == expected
@@ -965,7 +965,7 @@ def test_a_reduced_vocabulary_drafts_its_own_tokens_alone(
     ):
         engine = Engine(target, head_drafter(made))
         prompt = ids(engine, PROMPTS[0])
-        assert run(engine, prompt, 3)[0] == plain(engine, prompt)
+        assert run(engine, prompt, 3)[0] == baseline(engine, prompt)
         row, _ = made.read([5], np.zeros((1, made.width), np.float32), output=True)
         assert set(np.flatnonzero(np.isfinite(row))) == set(known)
 

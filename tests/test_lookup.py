@@ -252,10 +252,10 @@ def auto(*, step: float | None = None) -> AutoGamma:
 
 
 def test_a_target_alone_copies_what_repeats() -> None:
-    plain = run(engine(copies=False), FixedGamma(0))
+    baseline = run(engine(copies=False), FixedGamma(0))
     rounds = run(engine(), auto())
-    assert text(rounds) == text(plain)
-    assert len(rounds) < len(plain) / 2
+    assert text(rounds) == text(baseline)
+    assert len(rounds) < len(baseline) / 2
     assert {done.drafter for done in rounds} == {"", LOOKUP}
     assert max(done.drafted for done in rounds) > 24
     stats = GenerationStats()
@@ -281,7 +281,7 @@ def test_a_fixed_length_copies_without_a_model_and_leaves_it_to_one() -> None:
     assert {done.drafter for done in beside} == {"", DRAFT}
 
 
-def test_lookup_is_judged_in_plain_rounds_too() -> None:
+def test_lookup_is_judged_in_baseline_rounds_too() -> None:
     rounds = run(engine(), FixedGamma(0, learns=True))
     judged = [done for done in rounds if done.copy_chances]
     assert len(judged) > 20
@@ -290,7 +290,7 @@ def test_lookup_is_judged_in_plain_rounds_too() -> None:
         assert done.copy_chances[0] in (0.0, 1.0)  # greedy
 
 
-def test_plain_decoding_looks_for_nothing_until_drafting_is_switched_on(
+def test_the_baseline_looks_for_nothing_until_drafting_is_switched_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     of, policy, asked = engine(), FixedGamma(0), []
@@ -319,14 +319,14 @@ def test_of_a_copy_what_comes_after_the_first_wrong_token_is_not_judged() -> Non
 def test_lookup_goes_on_where_a_model_stops() -> None:
     """A dear draft that is asked all the same; the text soon repeats."""
     of = engine(model=0.0)
-    plain = text(run(engine(copies=False), FixedGamma(0)))
+    baseline = text(run(engine(copies=False), FixedGamma(0)))
 
     class Both(AutoGamma):
         def _best(self, *args: object) -> object:  # type: ignore[override]
             return super()._best(*args)[0], -1e9  # type: ignore[arg-type]
 
     rounds = run(of, Both(Costs(FLAT, {DRAFT: {0: {1: 0.05}}})))
-    assert text(rounds) == plain
+    assert text(rounds) == baseline
     both = [done for done in rounds if 0 < done.copied < done.drafted]
     assert both
     for done in both:
@@ -347,10 +347,10 @@ def test_the_text_does_not_depend_on_who_drafts(
     temperature: float, accept: Accept, model: float | None
 ) -> None:
     how = {"temperature": temperature, "accept": accept}
-    plain = text(run(engine(copies=False), FixedGamma(0), **how))  # type: ignore[arg-type]
+    baseline = text(run(engine(copies=False), FixedGamma(0), **how))  # type: ignore[arg-type]
     for policy in (auto(step=None if model is None else 0.05), FixedGamma(3)):
         rounds = run(engine(model=model), policy, **how)  # type: ignore[arg-type]
-        assert text(rounds) == plain
+        assert text(rounds) == baseline
         assert any(done.drafted for done in rounds) or temperature
 
 

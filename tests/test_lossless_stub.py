@@ -23,7 +23,7 @@ from .support.stub_context import StubContext, StubModel, near, random_script
 
 VOCAB = 5
 PROMPT = [0, 1]
-LENGTH = 4  # the first token is plain, the second round may draft two
+LENGTH = 4  # the first round drafts nothing, the second may draft two
 SEEDS = 600
 Z = 4.75  # of the normal approximation: a false alarm once in 1e6 comparisons
 SAMPLING = {"temperature": 1.1, "top_k": 4, "top_p": 0.97, "repeat_penalty": 1.2}

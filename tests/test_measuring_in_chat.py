@@ -217,10 +217,10 @@ def test_whatever_answer_is_shown_the_panel_has_its_own_figures_or_none(tmp_path
             await chat.send("/gamma 0")
             await chat.press("f5")
             await chat.until(lambda: "2/2" in chat.transcript() and chat.ready(), "another")
-            plain = shown()
+            baseline = shown()
             assert drafted[1] > 0
-            assert plain[:3] == (12, 0, 0)
-            for key, place, figures in (("f9", "1/2", drafted), ("f10", "2/2", plain)):
+            assert baseline[:3] == (12, 0, 0)
+            for key, place, figures in (("f9", "1/2", drafted), ("f10", "2/2", baseline)):
                 await chat.press(key)
                 await chat.until(lambda it=place: it in chat.transcript() and chat.ready(), key)
                 await chat.until(lambda it=figures: shown() == pytest.approx(it, rel=0.01), key)

@@ -75,39 +75,41 @@ def scores(session: Session, record: GenerationRecord) -> np.ndarray:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.2])
 def test_the_margin_is_that_of_what_the_rule_compares(session: Session, temperature: float) -> None:
-    plain = answered(session, temperature=temperature)
-    expected = scores(session, plain)
+    baseline = answered(session, temperature=temperature)
+    expected = scores(session, baseline)
     order = np.argsort(expected)[::-1].tolist()
-    assert order[0] == plain.tokens[plain.begun + AT]
+    assert order[0] == baseline.tokens[baseline.begun + AT]
     for rank in (1, 5):
-        found = find_parting(session.engine, plain, said_instead(plain, order[rank]), Cancel())
+        found = find_parting(
+            session.engine, baseline, said_instead(baseline, order[rank]), Cancel()
+        )
         assert found is not None
         assert found.at == AT
         assert found.margin == pytest.approx(expected[order[0]] - expected[order[rank]], abs=1e-3)
 
 
 def test_an_end_is_a_token_like_any_other(session: Session) -> None:
-    plain = answered(session, temperature=0.0)
-    expected = scores(session, plain)
+    baseline = answered(session, temperature=0.0)
+    expected = scores(session, baseline)
     ends = max(expected[token] for token in session.pair.target.model.end_tokens)
-    last = plain.rounds[-1]
+    last = baseline.rounds[-1]
     stopped = replace(last, figures=replace(last.figures, finish=FinishReason.STOP))
-    ended = replace(plain, tokens=plain.tokens[: plain.begun + AT], rounds=[stopped])
-    found = find_parting(session.engine, plain, ended, Cancel())
+    ended = replace(baseline, tokens=baseline.tokens[: baseline.begun + AT], rounds=[stopped])
+    found = find_parting(session.engine, baseline, ended, Cancel())
     assert found is not None
     assert found.at == AT
     assert found.margin == pytest.approx(expected.max() - ends, abs=1e-3)
     cut = replace(ended, rounds=[])  # stopped by the user, or by a length
-    assert find_parting(session.engine, plain, cut, Cancel()) is None
-    assert find_parting(session.engine, plain, plain, Cancel()) is None
+    assert find_parting(session.engine, baseline, cut, Cancel()) is None
+    assert find_parting(session.engine, baseline, baseline, Cancel()) is None
 
 
 def test_no_margin_is_told_where_the_draws_were_not_the_same(session: Session) -> None:
-    plain = answered(session, temperature=1.2)
+    baseline = answered(session, temperature=1.2)
     n_vocab = session.pair.target.model.n_vocab
-    token = (plain.tokens[plain.begun + AT] + 1) % n_vocab
-    settings = replace(plain.settings, accept=Accept.BLOCK)
-    apart = replace(plain, settings=settings), said_instead(plain, token)
+    token = (baseline.tokens[baseline.begun + AT] + 1) % n_vocab
+    settings = replace(baseline.settings, accept=Accept.BLOCK)
+    apart = replace(baseline, settings=settings), said_instead(baseline, token)
     assert find_parting(session.engine, *apart, Cancel()) == Parting(AT, None)
     narrow = answered(session, temperature=1.2, top_k=1)  # every other token is left out
     other = said_instead(narrow, (narrow.tokens[narrow.begun + AT] + 1) % n_vocab)

@@ -1,4 +1,4 @@
-"""Claims on recorded answers of real models hold, where plain and copied rounds alternate."""
+"""Claims on recorded answers of real models hold, where baseline rounds and copies alternate."""
 
 from __future__ import annotations
 

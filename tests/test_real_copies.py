@@ -38,7 +38,7 @@ def answers() -> Sequence[tuple[str, Answer]]:
 
 
 def speeds(policy: Callable[[Prices], GammaPolicy], curve: str) -> tuple[dict[str, float], float]:
-    """Tokens per plain round by kind, and the least of any answer of 80 tokens and more."""
+    """Tokens per baseline round by kind, and the least of any answer of 80 tokens and more."""
     prices, least = Prices.of(CURVES[curve], {}), math.inf
     tokens, rounds = defaultdict[str, int](int), defaultdict[str, float](float)
     for kind, text in answers():
@@ -62,7 +62,7 @@ def test_every_kind_of_text_was_recorded() -> None:
 def test_copies_slow_no_kind_of_text_and_no_answer_down(
     curve: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No kind is slower than plain decoding; no answer of 80 tokens and more by a twentieth."""
+    """No kind is slower than the baseline; no answer of 80 tokens and more by a twentieth."""
     by_kind, least = speeds(auto, curve)
     assert min(by_kind.values()) >= 1.0
     assert least >= 0.95

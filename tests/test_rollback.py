@@ -1,7 +1,7 @@
 """Every architecture, as target and as draft: what was rejected leaves nothing behind.
 
 Tiny random models on the CPU with one thread and flash attention, where a batch gives the same bits
-as its tokens one by one: tokens can be compared with plain decoding's, and logits bit for bit.
+as its tokens one by one: tokens can be compared with the baseline's, and logits bit for bit.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def tokens_of(rounds: Sequence[Round]) -> list[int]:
     return [token for done in rounds for token in done.tokens]
 
 
-def plain(model: Model, n: int = TOKENS) -> list[int]:
+def baseline(model: Model, n: int = TOKENS) -> list[int]:
     with Context(model, options()) as context:
         found = tokens_of(generate(Engine(context), PROMPT, 0, n))
     assert len(found) == n, "the random model ended its text: choose another seed"
@@ -164,10 +164,10 @@ def plain(model: Model, n: int = TOKENS) -> list[int]:
 @pytest.mark.parametrize(
     ("gamma", "snapshots"), [(GAMMA, 0), (GAMMA, SNAPSHOTS), (SNAPSHOTS + 3, SNAPSHOTS)]
 )
-def test_a_target_that_rejects_at_every_position_says_what_plain_decoding_says(
+def test_a_target_that_rejects_at_every_position_says_what_the_baseline_says(
     model: Model, gamma: int, snapshots: int
 ) -> None:
-    want = plain(model)
+    want = baseline(model)
     with Context(model, options(snapshots=snapshots)) as context:
         engine = Engine(context, Scripted([*PROMPT, *want], gamma))
         rounds = generate(engine, PROMPT, gamma, TOKENS)
@@ -180,8 +180,8 @@ def test_a_target_that_rejects_at_every_position_says_what_plain_decoding_says(
 @pytest.mark.few(7)
 @pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
 def test_a_drafter_sees_every_decode_of_the_target(model: Model, snapshots: int) -> None:
-    """Prompts in batches, plain rounds, drafted ones, rejected tokens, what is read again."""
-    want = plain(model, 60)
+    """Prompts in batches, baseline rounds, drafted ones, rejected tokens, what is read again."""
+    want = baseline(model, 60)
     how = replace(options(snapshots=snapshots), n_batch=16)
     with Context(model, how) as context:
         drafter = Watching([*PROMPT, *want], GAMMA)
@@ -202,7 +202,7 @@ def test_a_drafter_sees_every_decode_of_the_target(model: Model, snapshots: int)
 def test_a_draft_that_is_rejected_at_every_position_goes_on_as_if_it_had_not_been(
     model: Model,
 ) -> None:
-    want = plain(model)
+    want = baseline(model)
     with Context(model, options()) as target, Context(model, options()) as draft:
         drafter = Spoilt(draft, model.n_vocab)
         rounds = generate(Engine(target, drafter), PROMPT, GAMMA, TOKENS)
@@ -258,7 +258,7 @@ def test_with_f32_weights_a_rollback_is_close_to_a_fresh_prefill(tmp_path: Path,
 def test_a_second_turn_agrees_with_a_fresh_prefill(
     model: Model, record_property: Callable[[str, object], None]
 ) -> None:
-    want = plain(model, 60)
+    want = baseline(model, 60)
     with Context(model, options()) as used, Context(model, options()) as fresh:
         engine = Engine(used, Scripted([*PROMPT, *want], GAMMA))
         generate(engine, PROMPT, GAMMA, 60)
@@ -301,7 +301,7 @@ def test_a_turn_that_changes_what_was_said_is_read_as_if_it_were_the_first(model
 
 @pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
 def test_a_decode_that_was_stopped_leaves_no_half_state(model: Model, snapshots: int) -> None:
-    want = plain(model, 40)
+    want = baseline(model, 40)
     with Context(model, options(snapshots=snapshots)) as context:
         cancel = Cancel()
         context.decode(PROMPT[:20], 0)
@@ -382,7 +382,7 @@ def test_nothing_is_drafted_where_the_copy_of_the_state_costs_more_than_the_draf
         began = now
         settings = GenerateSettings(sampling=GREEDY, n_predict=TOKENS)
         rounds = list(engine.generate(PROMPT, settings, policy, cancel))
-    speed = TOKENS / (now - began)  # plain decoding has 1
+    speed = TOKENS / (now - began)  # the baseline has 1
     assert len(tokens_of(rounds)) == TOKENS
     assert (speed > 2) if pays else (0.97 < speed <= 1)
     assert any(done.drafted for done in rounds) == pays
@@ -399,7 +399,7 @@ def test_taking_back_is_timed_apart_from_the_rest_of_the_round(
         return decode(context, tokens, n_logits)
 
     with Model.load(GENERATORS["mamba"](folder / "timed.gguf")) as model:
-        want = plain(model, 60)
+        want = baseline(model, 60)
         with Context(model, options()) as context:
             monkeypatch.setattr(Context, "decode", decoded)
             monkeypatch.setattr("localspec.engine.record.recorder.perf_counter", lambda: now)

@@ -123,17 +123,17 @@ def fails(done: Done, *words: str, code: int = 1) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gammas", [(4,), pytest.param((1, 2, 3, 6, 8), marks=pytest.mark.slow)])
-def test_greedy_tokens_are_those_of_plain_decoding_for_every_gamma(
+def test_greedy_tokens_are_those_of_the_baseline_for_every_gamma(
     story: Callable[..., dict[str, Any]], gammas: tuple[int, ...]
 ) -> None:
     greedy = ("--temp", "0", "--n-predict", "100")
-    plain = story(*greedy, "--gamma", "0")
-    assert plain["drafted_tokens"] == 0
-    assert plain["acceptance_rate"] is None
+    baseline = story(*greedy, "--gamma", "0")
+    assert baseline["drafted_tokens"] == 0
+    assert baseline["acceptance_rate"] is None
     for gamma in gammas:
         document = story(*greedy, "--gamma", str(gamma))
-        assert document["tokens"] == plain["tokens"]
-        assert document["text"] == plain["text"]
+        assert document["tokens"] == baseline["tokens"]
+        assert document["text"] == baseline["text"]
         assert document["drafted_tokens"] > 0
         assert document["accepted_tokens"] > 0
 
@@ -254,7 +254,7 @@ def test_nothing_is_predicted_when_nothing_is_wanted(run: Run) -> None:
     assert (document["text"], document["finish_reason"]) == ("", "length")
 
 
-def test_plain_decoding_without_a_draft(run: Run) -> None:
+def test_the_baseline_without_a_draft(run: Run) -> None:
     document = run("toy", "--draft", "none", "-p", STORY, "-n", "5", "--json").document
     assert document["drafted_tokens"] == 0
     assert "none was wanted" in document["settings"]["draft_note"]

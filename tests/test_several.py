@@ -47,7 +47,7 @@ def auto(prices: Prices) -> AutoGamma:
 def test_a_round_accepts_what_was_right_and_takes_what_the_curves_say() -> None:
     prices = Prices({1: 1.0, 2: 1.1, 3: 1.2, 4: 1.3}, {DRAFT: {1: 0.2, 2: 0.2}})
     answer = [Place({DRAFT: WRONG if at == 5 else RIGHT}) for at in range(10)]
-    # Plain, two drafted and a bonus, one of two and the target's own, two and a bonus, plain.
+    # No draft, two drafted and a bonus, one of two and a recovered one, two and a bonus, no draft.
     assert speed(Always(DRAFT, 2), [answer], prices) == pytest.approx(
         10 / (1 + 3 * (1.2 + 0.4) + 1)
     )
@@ -57,10 +57,10 @@ def test_copies_go_on_behind_a_model_and_alone() -> None:
     prices = Prices(dict.fromkeys((1, 2, 16), 1.0), {DRAFT: {1: 0.5, 2: 0.5}})
     right = Place({DRAFT: RIGHT})
     copied = Place({DRAFT: RIGHT}, Copies((0.9,) * 8, (0.9,) * 4, right=3))
-    # Plain, then one drafted, three of eight copied and the target's own: five tokens in 1.5.
+    # No draft, then one drafted, three of eight copied and a recovered one: five tokens in 1.5.
     answer = [right, right, copied, *[right] * 3]
     assert speed(Always(DRAFT, 1), [answer], prices) == 6 / 2.5
-    # Plain twice, since nothing is found at the second place; three of eight copied.
+    # No draft twice, since nothing is found at the second place; three of eight copied.
     assert speed(Always(LOOKUP, 8), [answer], prices) == 6 / 3.0
 
 
@@ -164,7 +164,7 @@ def seconds(policy: GammaPolicy, answers: list[Answer], prices: Prices) -> float
 def test_a_lookup_that_was_right_in_the_answers_before_may_be_wrong_in_this_one(
     curve: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """64 tokens behind answers that were copied are written at 0.96 of plain decoding's speed."""
+    """After copied answers, 64 tokens are written at 0.96 of the baseline's speed."""
     prices = Prices.of(CURVES[curve], {DRAFT: 0.15})
     before = several.recorded(COPYING, 0.0)
     texts = [steady(positions(), acceptance, 64, seed=1) for acceptance in (0.6, 0.8)]
@@ -250,14 +250,14 @@ class Believing(FixedGamma):
 def test_a_lookup_that_is_sure_and_always_wrong_costs_next_to_nothing(
     curve: str, steps: Mapping[str, float]
 ) -> None:
-    """Over 256 tokens 0.98 of the draft alone, and beside a good one of plain decoding too."""
+    """256 tokens at 0.98 of the draft alone; with a good draft, at 0.98 of the baseline too."""
     prices = Prices.of(CURVES[curve], steps)
     for acceptance, count in ((0.4, 12), (0.6, 6), (0.8, 3), (0.95, 3)):  # more where it is close
         texts = [steady(positions(), acceptance, 256, seed=seed) for seed in range(count)]
         answers = [always_wrong(text, seed) for seed, text in enumerate(texts)]
         without = [silent(answer) for answer in answers]
-        plain, taken = (seconds(each, answers, prices) for each in (FixedGamma(0), auto(prices)))
+        baseline, taken = (seconds(each, answers, prices) for each in (FixedGamma(0), auto(prices)))
         alone = seconds(auto(prices), without, prices)
         assert alone / taken >= 0.98, acceptance
-        assert plain / taken >= (0.98 if acceptance >= 0.6 else 0.97), acceptance
-        assert min(plain, alone) / seconds(Believing(1), answers, prices) < 0.9
+        assert baseline / taken >= (0.98 if acceptance >= 0.6 else 0.97), acceptance
+        assert min(baseline, alone) / seconds(Believing(1), answers, prices) < 0.9

@@ -69,7 +69,7 @@ def constant(acceptance: float, length: int, *, seed: int = 7) -> Text:
     return [Position(luck.choice(recorded()).confidence, acceptance) for _ in range(length)]
 
 
-def test_plain_decoding_takes_a_pass_a_token() -> None:
+def test_the_baseline_takes_a_pass_a_token() -> None:
     done = replay(FixedGamma(0), constant(0.5, 100), World.of(CURVES["RTX 3090, 8B Q4_0"], STEP))
     assert (done.tokens, done.rounds, done.drafted) == (100, 100, 0)
     assert done.seconds == pytest.approx(100)
@@ -78,7 +78,7 @@ def test_plain_decoding_takes_a_pass_a_token() -> None:
 def test_a_draft_that_is_always_right_costs_what_it_costs() -> None:
     points = {1: 1.0, 4: 1.5, 8: 2.0}
     done = replay(FixedGamma(3), constant(1.0, 41), World.of(points, STEP))
-    # One plain round, then ten of three drafted tokens and a bonus.
+    # One baseline round, then ten of three drafted tokens and a bonus.
     assert (done.rounds, done.accepted) == (11, 30)
     first, lag_of_two = 0.3, 2 * STEP + STEP * (1.5 - 1.0) / 3 - STEP + 0.1
     assert done.seconds == pytest.approx(1 + 10 * 1.5 + first + 9 * (lag_of_two + 0.1), rel=0.03)
@@ -97,7 +97,7 @@ def test_beside_the_target_a_draft_that_is_always_right_costs_nothing() -> None:
     points = {1: 1.0, 4: 1.5, 8: 2.0}
     world = replace(World.of(points, STEP), beside=Sharing())
     done = replay(FixedGamma(3), constant(1.0, 41), world)
-    # One plain round, then ten of 1.5 each: the first draft alone was waited for.
+    # One baseline round, then ten of 1.5 each: the first draft alone was waited for.
     assert (done.rounds, done.accepted, done.beside) == (11, 30, 10)
     assert done.seconds == pytest.approx(1 + 10 * 1.5 + 0.3, rel=0.01)
 
@@ -178,10 +178,10 @@ def test_the_rule_reaches_the_oracle_on_steady_acceptance(curve: str, acceptance
 
 @pytest.mark.parametrize(("tokens", "most"), [(2400, 0.01), (100, 0.04)])
 @pytest.mark.parametrize("curve", MACHINES)
-def test_comparing_with_plain_decoding_costs_a_percent_and_four_before_it_is_known(
+def test_comparing_with_the_baseline_costs_a_percent_and_four_before_it_is_known(
     curve: str, tokens: int, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a rule is measured by that decodes plainly for once, now and then, on a steady clock."""
+    """On a steady clock, against a rule that never inserts baseline rounds."""
     text = steady(recorded(), 0.8, 2400, seed=3)
 
     def seconds() -> float:
@@ -205,7 +205,7 @@ def test_the_rule_on_texts_cut_from_recorded_rounds(
 ) -> None:
     """Acceptance that goes up and down with the confidence, as it was recorded.
 
-    The rule alone: what comparing with plain decoding costs has a bound of its own.
+    The rule alone: comparing with the baseline has a bound of its own.
 
     The oracle is told every position's acceptance as far as confidence tells it, before anything
     is drafted; the rule sees a confidence only after it has paid for the pass.
@@ -246,9 +246,9 @@ def test_a_hopeless_draft_costs_less_than_two_percent(curve: str) -> None:
             Position(luck.choice(recorded()).confidence, 0.2 * luck.random() ** 4)
             for _ in range(256)
         ]
-        plain = replay(FixedGamma(0), text, world).speed
+        baseline = replay(FixedGamma(0), text, world).speed
         for policy in (auto(CURVES[curve]), Clocked(auto(CURVES[curve]))):
-            assert replay(policy, text, world).speed >= 0.98 * plain
+            assert replay(policy, text, world).speed >= 0.98 * baseline
 
 
 @pytest.mark.parametrize("step", [STEP, 0.3])
@@ -268,7 +268,7 @@ def test_short_answers_do_not_pay_for_a_hopeless_draft_again_and_again(
         [Position(luck.choice(recorded()).confidence, 0.2 * luck.random() ** 4) for _ in range(20)]
         for _ in range(30)
     ]
-    assert speed(hopeless) >= 0.975  # of plain decoding
+    assert speed(hopeless) >= 0.975  # of the baseline
     if step == STEP:
         easy = steady(recorded(), 0.9, 8 * 40)
         assert speed([easy[at : at + 40] for at in range(0, len(easy), 40)]) > 1.2
@@ -336,7 +336,7 @@ def on_a_card(onset: tuple[float, ...], *, known: bool) -> tuple[float, float]:
 def test_a_card_is_slower_where_a_row_of_passes_begins(
     onset: tuple[float, ...], least: float
 ) -> None:
-    """Both beside plain rounds between drafts, which are dearer there than plain decoding is.
+    """Baseline rounds between drafts take longer there than decoding without drafting alone.
 
     A fixed length never begins a second row: what the choice costs is not all won back.
     """

@@ -100,9 +100,11 @@ def expected(starter_file: Path, prompts: Sequence[str]) -> list[str]:
         return [reference.greedy(prompt) for prompt in prompts]
 
 
-@pytest.fixture(scope="module", params=["plain", pytest.param("drafting", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=["baseline", pytest.param("drafting", marks=pytest.mark.slow)]
+)
 def session(request: pytest.FixtureRequest, starter_file: Path) -> Iterator[Session]:
-    how = {"gamma": 0} if request.param == "plain" else {"gamma": 4, "exact": True}
+    how = {"gamma": 0} if request.param == "baseline" else {"gamma": 4, "exact": True}
     wanted = LoadRequest(
         pair="starter", threads=1, ctx_size=1024, temp=0.0, n_predict=TOKENS, flash_attn="on", **how
     )

@@ -158,7 +158,7 @@ def test_torch_and_llama_cpp_draft_the_same(
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_training_ends_and_its_head_drafts_what_plain_decoding_says(
+def test_a_training_ends_and_its_head_drafts_what_the_baseline_says(
     name: str, home: Path, asked: Path
 ) -> None:
     target = TARGETS[name](home / "target.gguf")

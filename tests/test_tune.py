@@ -297,7 +297,7 @@ def start(target: Context, draft: Context) -> MeasuredPair:
 
 
 def teach(one: MeasuredPair, drafted: int, seconds: float) -> None:
-    """Three stretches, with a plain round each, in which drafting takes so long."""
+    """Three stretches of a baseline round and five drafting rounds of `seconds`."""
     for _ in range(3):
         one.auto.observe(timed(0, 20e-3))  # the machine is half as fast as when measured
         for _ in range(5):
@@ -591,15 +591,15 @@ def test_what_is_measured_later_takes_the_place_of_what_lists_expect(
     options = LoadRequest(pair="toy", ctx_size=256, threads=1)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     with closing(session):
-        disturbed = plain_s()
+        disturbed = baseline_s()
         assert disturbed >= 4 * TARGET_POINTS[1]
         assert "a rough estimate: the machine was busy" in listed()
         took = 1.0
         session.rest(Cancel())
-        assert plain_s() == disturbed  # it is as busy as before
+        assert baseline_s() == disturbed  # it is as busy as before
         monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
         session.rest(Cancel())
-        assert plain_s() == pytest.approx(disturbed / 4)
+        assert baseline_s() == pytest.approx(disturbed / 4)
         assert "rough" not in listed()
 
 
@@ -609,7 +609,7 @@ def listed() -> str:
     return str(done.stdout)
 
 
-def plain_s() -> float:
+def baseline_s() -> float:
     """Seconds a token that lists reckon with for the toy."""
     known = ranking.recall()
     assert known is not None

@@ -811,8 +811,8 @@ async def test_why_drafting_does_not_help_is_said_where_no_column_says_it() -> N
     session = ScriptedSession(answers=["An answer of some words."])
     note, slow = GammaNote(GammaReason.TOO_DEAR), "other programs keep 1.4 of 2 threads busy"
     figures = session.figures
-    plain = partial(replace, gamma=0, gamma_note=note, slow=slow, drafted=0, accepted=0)
-    session.figures = lambda: plain(figures())  # type: ignore[method-assign]
+    without = partial(replace, gamma=0, gamma_note=note, slow=slow, drafted=0, accepted=0)
+    session.figures = lambda: without(figures())  # type: ignore[method-assign]
     async with chatting((80, 24), session=session) as chat:
         assert "not drafting" not in chat.screen()
         await chat.ask("q")

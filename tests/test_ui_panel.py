@@ -56,7 +56,7 @@ def shown(figures: Figures) -> tuple[str, str]:
     return text(full_lines(state, 36, 40)), text(compact_lines(state, 90))
 
 
-def test_the_speed_up_is_against_plain_decoding_here() -> None:
+def test_the_speed_up_is_against_the_baseline_here() -> None:
     full, compact = shown(DRAFTED)
     assert "without 40.0 tokens/s" in full
     assert "1.5×, 1.4–1.6" in full
@@ -64,8 +64,8 @@ def test_the_speed_up_is_against_plain_decoding_here() -> None:
     noted = replace(DRAFTED, gamma_note=NOTE)
     assert "drafting 3: prose, 60 % accepted" in " ".join(shown(noted)[0].split())
     assert "".join(shown(noted)).count("×") == "".join(shown(DRAFTED)).count("×")  # once measured
-    plain = replace(DRAFTED, drafted=0, speedup=None)
-    assert "×" not in "".join(shown(plain))
+    baseline = replace(DRAFTED, drafted=0, speedup=None)
+    assert "×" not in "".join(shown(baseline))
     assert "off 4" not in "".join(shown(replace(DRAFTED, speedup=None)))
 
 
@@ -185,11 +185,11 @@ def test_the_least_important_is_left_out_first() -> None:
     assert "Drafting" in forms[-12]
 
 
-def test_a_plain_answer_has_drafted_for_no_time() -> None:
+def test_an_answer_without_drafts_has_drafted_for_no_time() -> None:
     figures = replace(DRAFTED, drafted=0, accepted=0, draft_s=0.1, verify_s=0.9)
-    plain, read = (text(full_lines(PanelState(figures=one), 36, 60))
+    without, read = (text(full_lines(PanelState(figures=one), 36, 60))
                    for one in (figures, replace(figures, draft_read=20)))  # fmt: skip
-    assert "drafting 0 %" in plain
+    assert "drafting 0 %" in without
     assert "drafting 10 %" in read  # it looked, and was not sure enough to guess
 
 
@@ -212,9 +212,9 @@ def test_a_low_column_still_tells_all_of_the_memory() -> None:
         assert any(line.plain.startswith(part) or f" {part}" in line.plain for line in lines), part
 
 
-def test_a_plain_answer_claims_no_speed_up() -> None:
-    plain = [*rounds_of(b"hello, world"), ended()]
-    session, _ = fake_session(plain, plain, settings=ChatSettings(gamma=0, lenience=0.5))
+def test_an_answer_without_drafts_claims_no_speed_up() -> None:
+    answer = [*rounds_of(b"hello, world"), ended()]
+    session, _ = fake_session(answer, answer, settings=ChatSettings(gamma=0, lenience=0.5))
     list(session.turn("hi", Cancel()))
     assert session.figures().speedup is None
     assert session.figures().baseline_speed is None  # the average is what it is

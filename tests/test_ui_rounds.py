@@ -58,7 +58,7 @@ def explained(accepted: int = 1, *, drafter: str = "draft", **more: Any) -> Roun
     about = {
         "number": 5, "rounds": 9, "earlier": 3, "later": 7, "before": "And so\n", "rule": "token",
         "greedy": False, "guesses": guesses, "accepted": accepted, "token": " cat",
-        "last": opinion(0.5, (" cat", 0.5)), "made": MADE, "plain_s": 0.007,
+        "last": opinion(0.5, (" cat", 0.5)), "made": MADE, "baseline_s": 0.007,
     }  # fmt: skip
     return RoundExplanation(**(about | more))
 
@@ -153,12 +153,12 @@ def test_tokens_of_nothing_but_blanks_and_breaks_can_be_seen() -> None:
     assert "\x1b" not in visible("\x1b[2J")
 
 
-def test_the_cost_is_told_beside_that_of_plain_decoding() -> None:
+def test_the_cost_is_shown_next_to_that_without_drafting() -> None:
     text = "\n".join(line.plain for line in detail(explained(2), RoundPicture(PictureKind.END), 76))
     assert "9 ms" in text
     assert "21 ms" in text  # three passes of 7
     assert "2.3× faster than without drafting" in text
-    alone = replace(explained(0, guesses=()), plain_s=1.2345)
+    alone = replace(explained(0, guesses=()), baseline_s=1.2345)
     text = "\n".join(line.plain for line in detail(alone, RoundPicture(PictureKind.END), 76))
     assert "1 token in one pass (this round alone)" in text
     assert "1,234 ms  1 pass of 1,234" in text

@@ -52,7 +52,7 @@ class Scripted:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_an_empty_draft_is_plain_decoding(rule: Rule) -> None:
+def test_an_empty_draft_is_the_baseline(rule: Rule) -> None:
     noise = Scripted()
     assert rule(Draft((), ()), [dist(0.2, 0.8)], noise, 9) == Verdict(0, 1)
     assert noise.picked[0][1] == 9
@@ -131,7 +131,7 @@ def test_equal_distributions_are_always_accepted(rule: Rule) -> None:
         assert rule(Draft(tokens, tuple(rows[:3])), rows, noise, 0).accepted == 3
 
 
-def test_the_coupled_rule_says_what_plain_decoding_says() -> None:
+def test_the_coupled_rule_says_what_the_baseline_says() -> None:
     rng = np.random.default_rng(1)
     for seed in range(200):
         p = [dist(*rng.dirichlet(np.ones(6))) for _ in range(5)]
@@ -238,8 +238,8 @@ def test_lenience_at_temperature_0_takes_what_is_near_the_best() -> None:
     assert lossy_greedy_rule(Draft((1, 1)), near, StreamNoise(0), 0) == Verdict(1, 0)
 
 
-def test_lenience_1_at_temperature_0_is_plain_greedy() -> None:
-    """Of two best tokens only the one that plain decoding takes is accepted."""
+def test_lenience_1_at_temperature_0_is_greedy_without_a_draft() -> None:
+    """Of two best tokens only the one that the baseline takes is accepted."""
     how = verification(Accept.MATCH, SamplingParams(temperature=0), lenience=1.0)
     p = [how.sampler.row(np.array([1, 1, 0], np.float32), [])] * 2
     assert how.rule(Draft((1,)), p, how.noise, 0) == Verdict(0, 0)

@@ -233,7 +233,8 @@ class DraftModels:
             return drafts
         model = self.pair.target.model
         target = ModelSetup(n_ctx=self.pair.target.n_ctx, gpu_layers=model.gpu_layers)
-        sizes, plain_s = facts(checked.target.header), costs.auto.costs.target.at(BEHIND).seconds(1)
+        sizes = facts(checked.target.header)
+        baseline_s = costs.auto.costs.target.at(BEHIND).seconds(1)
         alone = model.remote or not self._loader.repack  # its time is not that of its bytes
         dear = []
         for draft, setup in drafts:
@@ -241,7 +242,7 @@ class DraftModels:
                 draft.files.paths[0],
                 (draft.facts, setup),
                 None if alone else (sizes, target),
-                plain_s,
+                baseline_s,
                 self.pair.loaded.flash_attn,
             )
             if not draft.in_target and draft_worth.too_dear(draft.files, costs.auto, step):

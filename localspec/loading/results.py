@@ -57,17 +57,17 @@ class ExactnessCost:
     """What ``--exact`` costs.
 
     Attributes:
-        plain: the share of the speed without drafting that it takes.
+        baseline: the share of the speed without drafting that it takes.
         copying: the same where a text is copied by lookup.
     """
 
-    plain: float
+    baseline: float
     copying: float
 
     @property
     def free(self) -> bool:
         """Whether it takes too little to matter."""
-        return max(self.plain, self.copying) <= _FREE
+        return max(self.baseline, self.copying) <= _FREE
 
 
 def exact_words(longest: int | None, cost: ExactnessCost | None, tune: str) -> str:
@@ -90,9 +90,10 @@ def exact_words(longest: int | None, cost: ExactnessCost | None, tune: str) -> s
         return f"{found}; {tune} says what that costs"
     if cost.free:
         return f"{found}, at no cost: it is used unless other settings are asked for"
-    plain, copying = percent(cost.plain), percent(cost.copying)
+    baseline, copying = percent(cost.baseline), percent(cost.copying)
     return (
-        f"{found}; it costs {plain} of the speed without drafting, {copying} where text is copied"
+        f"{found}; it costs {baseline} of the speed without drafting,"
+        f" {copying} where text is copied"
     )
 
 

@@ -96,7 +96,7 @@ FAULTS: Final = {
             "    n = len(draft.tokens)\n    return Verdict(n, noise.pick(p[n], position + n))",
             "        if token != drafted:\n            return Verdict(i, token)\n"
             "    n = len(draft.tokens)\n    return Verdict(n, noise.pick(p[n], position + n - 1))",
-            "test_verify.py::test_an_empty_draft_is_plain_decoding",
+            "test_verify.py::test_an_empty_draft_is_the_baseline",
         ),
         Fault(
             "Penalties count the tokens before the last ones.",

@@ -106,15 +106,15 @@ class Copying(NamedTuple):
         chance that all drafted and k copied tokens are accepted.
         """
         times, going = self.times, self.going
-        plain, gain, spent = times[drafted + 1], 0.0, 0.0
+        baseline, gain, spent = times[drafted + 1], 0.0, 0.0
         best, highest, stays = Copy(), 0.0, chain
-        most = bisect_right(times, plain + self.stake, drafted + 1) - drafted - 2
+        most = bisect_right(times, baseline + self.stake, drafted + 1) - drafted - 2
         copied = confidences[:most]
         for m, survives in enumerate(self.survival.chances(copied), 1):
             before, stays = stays, chain * survives
             gain += stays
             spent += (before - stays) * self.rereads * times[drafted + m]
-            seconds = spent + times[drafted + m + 1] - plain
+            seconds = spent + times[drafted + m + 1] - baseline
             value = gain - going * seconds
             if value > highest:
                 highest, best = value, Copy(m, gain - self.rate * seconds)

@@ -138,10 +138,10 @@ class Row(NamedTuple):
 class ModelCosts:
     """One model's curve at every context, measured and then corrected by rounds.
 
-    Rounds vote on each size: a vote is the logarithm by which their time, relative to plain rounds
-    next to them, differs from the measurement. The median of the latest votes and the measurement
-    corrects a size; sizes without votes get the median correction. T(1) of a target has no votes,
-    since it is the unit of all others.
+    Rounds vote on each size: a vote is the logarithm by which their time, relative to baseline
+    rounds next to them, differs from the measurement. The median of the latest votes and the
+    measurement corrects a size; sizes without votes get the median correction. T(1) of a target has
+    no votes, since it is the unit of all others.
 
     Attributes:
         deep: whether the growth with the context was measured too.
@@ -334,8 +334,8 @@ class Costs:
         times, first = self.target.at(context).times(n), sum(self.target.onset[:1])
         return [t + first * (i != last) for i, t in enumerate(times)] if first else times
 
-    def plain_rounds(self, done: Round, *, longer: float = 0.0) -> float:
-        """The cost of a round, in plain rounds.
+    def baseline_rounds(self, done: Round, *, longer: float = 0.0) -> float:
+        """The cost of a round, in baseline rounds.
 
         Args:
             done: the round.

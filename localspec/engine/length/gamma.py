@@ -17,7 +17,7 @@ from localspec.engine.length.copying import Copying, Survival, reading
 from localspec.engine.length.cost import FEW, USUAL, Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import (
-    PLAIN,
+    BASELINE,
     Plan,
     Situation,
     StoppingPlan,
@@ -91,23 +91,24 @@ _FADE = 1 - 1 / 40
 _LATELY = 1 / 12
 _WILLING = 0.25
 
-# While drafting pays, a share of the time goes to plain rounds, to measure the gain; a larger share
-# while the gain is not known well. (0.01 instead of 0.005 told no more in
+# While drafting pays, a share of the time goes to baseline rounds, to measure the gain; a larger
+# share while the gain is not known well. (0.01 instead of 0.005 told no more in
 # benchmarks/gamma_disturbed.py, and cost 0.3 % of the speed.)
 _SHARE = 0.005
 _SHARE_UNSURE = 0.04
 
-# While plain decoding is best and nothing is copied, the draft is probed after a pause of rounds,
+# While the baseline is best and nothing is copied, the draft is probed after a pause of rounds,
 # which grows by `_PAUSE` with every probe. A probe has to read all tokens written meanwhile, so
-# pauses alone do not bound the cost of probes. An account of plain rounds does; an accepted token
-# fills it up. The values were chosen in the simulator: a useless draft costs less than 2 % of an
-# answer of 256 tokens, and less than 2.5 % of 30 answers of 20 tokens (tests/test_simulate.py).
+# pauses alone do not bound the cost of probes. An account of baseline rounds does; an accepted
+# token fills it up. The values were chosen in the simulator: a useless draft costs less than 2 % of
+# an answer of 256 tokens, and less than 2.5 % of 30 answers of 20 tokens (tests/test_simulate.py).
 _PAUSE = 3
 _CREDIT = 2.0  # at the start, and at most
 # An account of at most `_STAKE` tokens bounds what copies may cost. A copied token that was right
 # but not submitted adds `_SEEN_RIGHT` to it, and submitted copies add their net gain. So a text
 # that stops repeating costs little, and a lookup that is always wrong costs nothing. Without the
-# account the slowest recorded answer ran at 0.80 of plain decoding (docs/measurements/lookup.md).
+# account the slowest recorded answer had 0.80 of the baseline's speed, see
+# docs/measurements/lookup.md.
 _SEEN_RIGHT, _STAKE = 0.2, 8.0
 # Added to the credit in each round, and before an answer for each token of the one before it. With
 # 0.01 a useless draft costs 0.5 % more.
@@ -141,9 +142,9 @@ class _Track:
 
 @dataclass(slots=True)
 class _Rate:
-    """Tokens of recent rounds, and their cost in plain rounds.
+    """Tokens of recent rounds, and their cost in baseline rounds.
 
-    Plain rounds are the unit because the machine's speed changes, and so does the context.
+    Baseline rounds are the unit because the machine's speed changes, and so does the context.
     """
 
     tokens: float = 0.0
@@ -156,12 +157,12 @@ class _Rate:
 
     @property
     def gain(self) -> float:
-        """Tokens per time of a plain round; 0 before any."""
+        """Tokens per time of a baseline round; 0 before any."""
         return self.tokens / self.spent if self.spent else 0.0
 
 
 class AutoGamma:
-    """Chooses a drafter and a draft length by the stopping rule; plain decoding is a choice too.
+    """Chooses a drafter and a draft length by the stopping rule; the baseline is a choice too.
 
     Attributes:
         costs: the costs of decodes; rounds correct them.
@@ -185,9 +186,9 @@ class AutoGamma:
         # or not. The text after a copy is slower, so a copied token saves the time of the former.
         self._usual, self._found = _Rate(), _Rate()
         self._decided = False  # anything to report
-        # Plain rounds to insert while drafting pays: one soon if the table is not credible.
+        # Baseline rounds to insert while drafting pays: one soon if the table is not credible.
         self._spare = float(not self._table.believed)
-        self._credit = _CREDIT  # plain rounds that useless drafts may still cost
+        self._credit = _CREDIT  # baseline rounds that useless drafts may still cost
         # Shares of the last rounds: with any draft, and those that lookup proposed.
         self._drafting, self._copying = float(bool(self.costs.drafts)), 0.0
 
@@ -229,25 +230,25 @@ class AutoGamma:
         return gamma_for(MOST, times, step, rereads=self._table.rereads)[1]
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
-        """All of them: even if plain decoding is best, they are probed now and then."""
+        """All of them: even if the baseline is best, they are probed now and then."""
         return drafters
 
     def plan(self, situation: Situation) -> Plan:
-        """The round's best drafter, or none: plain decoding."""
+        """The round's best drafter, or none: the baseline."""
         room = self._table.longest(situation.room)
         waits = self._waits()
         if room < 1 or (waits and not situation.copies):
-            return PLAIN
+            return BASELINE
         prices = self._prices(situation, room)
         copy = prices.best(situation.copies)
         plan, cost = self._best(situation, prices)
         if copy.worth > 0 and (plan is None or copy.worth >= plan.promise() - cost):
-            return PLAIN if self._compares() else Plan(copy.length, LOOKUP)
+            return BASELINE if self._compares() else Plan(copy.length, LOOKUP)
         if plan is None:
-            return PLAIN
+            return BASELINE
         if plan.pays(cost):
-            return PLAIN if self._compares() else plan
-        return plan if not waits and self._probe(plan, situation, prices) else PLAIN
+            return BASELINE if self._compares() else plan
+        return plan if not waits and self._probe(plan, situation, prices) else BASELINE
 
     def observe(self, done: Round) -> None:
         """Learn about the drafter, the costs and the rate."""
@@ -256,7 +257,7 @@ class AutoGamma:
             return
         if done.draft_prefill > _HORIZON:  # reading a prompt is not a cost of every round
             done = replace(done, draft_prefill=_USUAL_PENDING)
-        rounds = self._table.plain_rounds(done, longer=self.neighbours.longer)
+        rounds = self._table.baseline_rounds(done, longer=self.neighbours.longer)
         self._decided = True
         if not done.copied:
             self._usual.add(done.emitted, rounds)
@@ -275,7 +276,7 @@ class AutoGamma:
             track.agreement.learn(done.path_confidences, done.path_chances)
 
     def _account(self, done: Round, rounds: float) -> None:
-        """Update the accounts that bound probes, after a round that cost `rounds` plain ones."""
+        """Update the accounts that bound probes, after a round worth `rounds` baseline rounds."""
         known = self.neighbours
         repeatable = self._table is not self.costs
         unsure = known.stretches < FEW if repeatable else known.unsure
@@ -311,7 +312,7 @@ class AutoGamma:
 
     @property
     def length(self) -> int:
-        """Tokens drafted per round lately; 0 while plain decoding is best."""
+        """Tokens drafted per round lately; 0 while the baseline is best."""
         note = self.note()
         return note.length or int(note.reason is GammaReason.UNKNOWN)
 
@@ -348,8 +349,8 @@ class AutoGamma:
         return self._table.drafts[name].at(context)
 
     def _compares(self) -> bool:
-        """Whether to insert a plain round, to measure what drafting gains."""
-        if self._spare < 1.0 or not self.neighbours.wants_plain:
+        """Whether to insert a baseline round, to measure what drafting gains."""
+        if self._spare < 1.0 or not self.neighbours.wants_baseline:
             return False
         self._spare = 0.0
         return True
@@ -413,7 +414,7 @@ class AutoGamma:
         return waits
 
     def _probe(self, plan: StoppingPlan, situation: Situation, prices: Copying) -> bool:
-        """Whether to probe a draft although plain decoding is best."""
+        """Whether to probe a draft although the baseline is best."""
         self._wait, times = _PAUSE, prices.times[: plan.limit + 2]
         pending = situation.pending_tokens[plan.drafter]
         curve = self._curve(plan.drafter, situation)

@@ -25,7 +25,7 @@ _USUAL = 0.06  # scatter of stretches (of the logarithm) on a quiet machine; the
 # and the standard error of the median over that of the mean.
 _NORMAL = 1.25
 _WIDE = 2.2  # standard errors to both sides: 95 % at this small number of stretches
-_COMPARED = 0.5  # least share of an answer's time in sizes that were compared with plain rounds
+_COMPARED = 0.5  # least share of an answer's time in sizes that were compared with baseline rounds
 _DOUBT = 0.04  # standard error at which the gain is known: high over low is 1.2 then
 
 # A round that took this many seconds, and this many times the usual, was interrupted, not slow. A
@@ -76,20 +76,20 @@ class Neighbours:
         self.row, self.longer = Row(), 0.0
         self.stretches *= not anew
         # Sums over the answer's rounds except the first, which never drafts: measured seconds of
-        # their decodes, and of the plain rounds that would have emitted the same tokens.
+        # their decodes, and of the baseline rounds that would have emitted the same tokens.
         self._decodes: defaultdict[_Decode, float] = defaultdict(float)
-        self._plain, self._longer = 0.0, 0.0
+        self._baseline, self._longer = 0.0, 0.0
         self._count, self._here = -1, 0  # these rounds, and their stretches that count
 
     @property
-    def wants_plain(self) -> bool:
-        """Whether a plain round is due: the first half of the present stretch has drafted."""
+    def wants_baseline(self) -> bool:
+        """Whether a baseline round is due: the first half of the present stretch has drafted."""
         drafted = sum(each.done.drafted > 0 for each in self._rounds)
         return len(self._rounds) == drafted == _STRETCH // 2
 
     @property
     def unsure(self) -> bool:
-        """Whether the gain over plain decoding is not known well."""
+        """Whether the gain over the baseline is not known well."""
         return self._error > _DOUBT
 
     def add(self, done: Round) -> None:
@@ -102,9 +102,9 @@ class Neighbours:
         if self._count:
             self.longer = longer
             self._longer += longer + self._planning(done)
-            # Plain decoding also spends a pass on the token that ends the text.
+            # The baseline also spends a pass on the token that ends the text.
             tokens = done.emitted + (done.finish is FinishReason.STOP)
-            self._plain += tokens * self._costs.target.expected(1, done.context)
+            self._baseline += tokens * self._costs.target.expected(1, done.context)
             for model, n, context, count in self._costs.decodes(done):
                 self._decodes[model, n] += count * model.expected(n, context)
         if done.undrafted_s <= 0:  # it was not timed
@@ -116,13 +116,13 @@ class Neighbours:
         if len(self._rounds) < _STRETCH:
             return
         rounds, self._rounds = self._rounds, []
-        plain = [each for each in rounds if not each.done.drafted]
-        self.stretches += 0 < len(plain) < _STRETCH
+        baseline = [each for each in rounds if not each.done.drafted]
+        self.stretches += 0 < len(baseline) < _STRETCH
         drafting = [each for each in rounds if each.done.draft_passes or each.done.drafted]
         times = [each.done.total_s + each.done.between_s for each in rounds]
         halted = max(times) > _HALT_S + _HALT * median(times)
-        if plain and drafting and not halted:
-            self._observe(plain, drafting)
+        if baseline and drafting and not halted:
+            self._observe(baseline, drafting)
 
     def _planning(self, done: Round) -> float:
         """Seconds of lookup and planning in a round without a draft model's passes.
@@ -136,22 +136,22 @@ class Neighbours:
         return share * self._costs.target.expected(done.drafted + 1, done.context)
 
     def speedup(self) -> Speedup | None:
-        """The speed-up of this answer over plain decoding; None while it is not known.
+        """The speed-up of this answer over the baseline; None while it is not known.
 
-        The costs say how many plain rounds its rounds were worth. The costs of drafts and their
+        The costs say how many baseline rounds its rounds were worth. The costs of drafts and their
         passes are corrected by their error in the latest stretches. If that error varies from
-        stretch to stretch, the stretches of this answer without a plain round add to the doubt.
-        Plain rounds are the unit, so only the share of the time that went to drafts is in doubt.
+        stretch to stretch, the stretches of this answer without a baseline round add to the doubt.
+        Baseline rounds are the unit, so only the share of the time that went to drafts is in doubt.
         """
         target = self._costs.target
         if self._error == math.inf or not any(m is target and n > 1 for m, n in self._decodes):
             return None
         spent, compared, drafting = self._longer, 0.0, 0.0
         for (model, n), expected in self._decodes.items():
-            plain = model is target and n == 1
-            seconds = expected * (1.0 if plain else math.exp(self._off + model.correction(n)))
+            baseline = model is target and n == 1
+            seconds = expected * (1.0 if baseline else math.exp(self._off + model.correction(n)))
             spent += seconds
-            drafting += 0.0 if plain else seconds
+            drafting += 0.0 if baseline else seconds
             compared += seconds if n == 1 or model.votes(n) else 0.0
         if compared < _COMPARED * spent:
             return None
@@ -160,17 +160,17 @@ class Neighbours:
         doubt = math.sqrt(self._error**2 + self._unrest * unseen) * drafting / spent
         # Single sizes may be wrong that no stretch has compared, however quiet the machine is.
         doubt = max(doubt, _NORMAL * _USUAL / math.sqrt(len(self._seen)))
-        found, wide = self._plain / spent, math.exp(_WIDE * doubt)
+        found, wide = self._baseline / spent, math.exp(_WIDE * doubt)
         return Speedup(found, found / wide, found * wide)
 
-    def _observe(self, plain: Sequence[_Timed], drafting: Sequence[_Timed]) -> None:
+    def _observe(self, baseline: Sequence[_Timed], drafting: Sequence[_Timed]) -> None:
         """Let a stretch vote once on each size.
 
         Sums count here, not medians: while other programs run, short passes mostly take their usual
         time and now and then ten times as long, which is part of their cost.
         """
         target = self._costs.target
-        level = math.log(sum(p.seconds for p in plain) / sum(p.expected for p in plain))
+        level = math.log(sum(p.seconds for p in baseline) / sum(p.expected for p in baseline))
         took, expected = self._sums(drafting)
         # Passes of draft and target that overlap slow each other down, so they do not vote.
         alone = self._sums([each for each in drafting if not (each.done.ahead or each.done.kept)])

@@ -86,7 +86,7 @@ class Plan:
         return 0
 
 
-PLAIN = Plan(0)
+BASELINE = Plan(0)
 
 
 class StoppingPlan(Plan):
@@ -235,7 +235,7 @@ def gamma_for(
     first: float = 0.0,
     rereads: float = 0.0,
 ) -> tuple[int, float]:
-    """The best draft length at a constant acceptance, and its speed-up over plain decoding.
+    """The best draft length at a constant acceptance, and its speed-up over the baseline.
 
     Args:
         acceptance: of every drafted token, given that those before it were accepted.

@@ -157,7 +157,7 @@ class Explainer:
             token=self._word(made.verdict.token),
             last=self._last(made.verdict, found),
             made=made.figures,
-            plain_s=record.plain_s(),
+            baseline_s=record.baseline_s(),
             again=again,
             same=found.verdict == made.verdict,
         )

@@ -78,7 +78,7 @@ class RoundExplanation(Struct, frozen=True):
         token: the last emitted token: recovered, or bonus if all drafted tokens stay.
         last: the target's probabilities there; after a rejection, those of the residual.
         made: the round's figures.
-        plain_s: median seconds of the answer's rounds without a draft.
+        baseline_s: median seconds of the answer's rounds without a draft.
         again: whether the round was decoded again for this.
         same: whether the rule then gave the same verdict.
     """
@@ -95,6 +95,6 @@ class RoundExplanation(Struct, frozen=True):
     token: str
     last: TokenProbabilities | None
     made: Round
-    plain_s: float
+    baseline_s: float
     again: bool = False
     same: bool = True

@@ -64,8 +64,8 @@ class GenerationRecord:
         """The number of the last round with a draft, or else of the last round."""
         return self.drafted(range(len(self.rounds), 0, -1)) or len(self.rounds)
 
-    def plain_s(self) -> float:
+    def baseline_s(self) -> float:
         """Median seconds of the rounds without a draft; 0 if all had one."""
         # A drafter may have been asked and proposed nothing; its time does not count.
-        plain = [one.figures.undrafted_s for one in self.rounds if not one.drafted]
-        return statistics.median(plain[1:] or plain or [0.0])  # the first one warms up
+        baseline = [one.figures.undrafted_s for one in self.rounds if not one.drafted]
+        return statistics.median(baseline[1:] or baseline or [0.0])  # the first one warms up

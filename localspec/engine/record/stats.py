@@ -46,7 +46,7 @@ class GammaReason(StrEnum):
     FIXED = "fixed"  # the user chose the length
     NOT_MEASURED = "not measured"  # automatic, but without a cost table, so the length is fixed
     UNDECIDED = "undecided"  # automatic, before the first round
-    TOO_DEAR = "too dear"  # plain decoding is faster
+    TOO_DEAR = "too dear"  # the baseline is faster
     TOO_LITTLE_REPEATS = "nothing repeats"  # lookup finds too little, and no model drafts
     UNKNOWN = "unknown"  # drafting, but nothing was judged so far
     PAYS = "pays"
@@ -73,7 +73,7 @@ class GammaNote:
 
 @dataclass(frozen=True, slots=True)
 class Speedup:
-    """The measured speed-up over plain decoding, with its 95 % confidence interval."""
+    """The measured speed-up over the baseline, with its 95 % confidence interval."""
 
     estimate: float
     low: float
@@ -320,7 +320,7 @@ class GenerationStats:
     def tokens_per_second(self) -> float | None:
         """Generated tokens after the first round's, over the time after it; None when unknown.
 
-        The first round is a plain one (see `generate`), so this is "after the first token".
+        The first round is a baseline round (see `generate`), so this is "after the first token".
         """
         later = self.generated_tokens - self.tokens_in_first_round
         return later / self.after_first_s if later > 0 and self.after_first_s > 0 else None

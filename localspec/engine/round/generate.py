@@ -18,7 +18,7 @@ from localspec.engine.drafters.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.drafters.protocol import Drafter, Proposal
 from localspec.engine.length.gamma import GammaPolicy
-from localspec.engine.length.stopping import PLAIN, Plan, Situation
+from localspec.engine.length.stopping import BASELINE, Plan, Situation
 from localspec.engine.llama import Context
 from localspec.engine.llama.context import common_prefix
 from localspec.engine.record.recorder import RoundRecorder
@@ -303,13 +303,13 @@ class Engine:
         return replace(guess, search_s=perf_counter() - started)
 
     def _decide(self, generation: _Generation, policy: GammaPolicy) -> tuple[Guess, Plan]:
-        """Lookup's guess, and the round's plan, which is `PLAIN` if no drafter may be asked."""
+        """Lookup's guess, and the round's plan, which is `BASELINE` if no drafter may be asked."""
         asked = {name: it for name, it in self.drafters.items() if generation.asks(name)}
         self._show(policy, tuple(asked))
         first, generation.first = generation.first, False
         copies = self.lookup is not None and generation.asks(LOOKUP)
         if first or not policy.asks((*asked, LOOKUP) if copies else tuple(asked)):
-            return NO_GUESS, PLAIN
+            return NO_GUESS, BASELINE
         guess = self._guess(generation) if copies else NO_GUESS
         return guess, policy.plan(self._situation(generation, asked, guess))
 

@@ -59,7 +59,7 @@ class Draft:
 
 
 EMPTY = Draft(())
-"""Nothing is proposed: the round decodes plainly."""
+"""Nothing is proposed: the round decodes without drafting."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ Sized = tuple[ModelFacts, ModelSetup]
 
 
 def least_step(
-    path: Path, draft: Sized, target: Sized | None, plain_s: float, flash_attn: str
+    path: Path, draft: Sized, target: Sized | None, baseline_s: float, flash_attn: str
 ) -> float:
     """Seconds that a step takes at least: as measured before, else by the weights that it reads.
 
@@ -39,7 +39,7 @@ def least_step(
         path: the draft model's file.
         draft: its sizes and setup.
         target: the same of the target; None where its bytes do not explain its time.
-        plain_s: seconds of the target's decode of one token.
+        baseline_s: seconds of the target's decode of one token.
         flash_attn: as in `LoadRecord`.
 
     Returns:
@@ -56,7 +56,7 @@ def least_step(
     layers = {setup.gpu_layers, target[1].gpu_layers}
     if layers not in ({0}, {-1}):
         return 0.0
-    return _LEAST * plain_s * sizes.read_bytes / max(1, target[0].read_bytes)
+    return _LEAST * baseline_s * sizes.read_bytes / max(1, target[0].read_bytes)
 
 
 def too_dear(draft: ModelSource | ModelFiles, auto: AutoGamma, step_s: float) -> bool:
@@ -92,7 +92,7 @@ def too_big(target: ModelSource, draft: ModelSource, plan: MemoryPlan) -> bool:
     if own is None or not own.steady:
         return False
     auto = AutoGamma(Costs(own.best, {}, own.identity.get("takes_back")))
-    plain_s = auto.costs.target.at(BEHIND).seconds(1)
+    baseline_s = auto.costs.target.at(BEHIND).seconds(1)
     both = None if plan.from_disk else (facts(target.header), plan.target)
     sized = (draft_facts(draft.header), plan.draft)
-    return too_dear(draft, auto, least_step(draft.paths[0], sized, both, plain_s, flash_attn))
+    return too_dear(draft, auto, least_step(draft.paths[0], sized, both, baseline_s, flash_attn))

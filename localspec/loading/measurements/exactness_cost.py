@@ -66,9 +66,9 @@ def stored(known: Mapping[str, Any], store: ProfileStore) -> ExactnessCost | Non
     if longest < 2 or len(tables) < len(both) or any(1 not in points for points in tables):
         return None
     usual, exact = tables
-    plain = 1 - usual[1] / exact[1]
+    baseline = 1 - usual[1] / exact[1]
     copying = 1 - _copying(exact, min(longest, _COPY)) / _copying(usual, _COPY)
-    return ExactnessCost(max(0.0, plain), max(0.0, copying))
+    return ExactnessCost(max(0.0, baseline), max(0.0, copying))
 
 
 def _copying(points: Points, longest: int) -> float:

@@ -200,7 +200,7 @@ def data(
         "plain_tokens_per_second": known.tokens_per_second,
         "attention": known.attention and asdict(known.attention),
         "exact": exact,
-        "exact_cost": cost and asdict(cost),
+        "exact_cost": cost and {"plain": cost.baseline, "copying": cost.copying},
         "expected": expected_speeds,
     }
 

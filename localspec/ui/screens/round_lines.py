@@ -313,7 +313,7 @@ def _end(explained: RoundExplanation, width: int) -> list[Content]:
 
 def _cost(explained: RoundExplanation, width: int) -> list[Content]:
     made, tokens = explained.made, explained.accepted + 1
-    total, baseline = made.total_s, explained.plain_s * tokens
+    total, baseline = made.total_s, explained.baseline_s * tokens
     most = max(total, baseline) or 1.0
     room = max(4, min(30, width - 56))
     ms = formats.milliseconds
@@ -322,7 +322,7 @@ def _cost(explained: RoundExplanation, width: int) -> list[Content]:
         (
             "no draft",
             baseline,
-            f"{tokens} pass{'es' if tokens > 1 else ''} of {ms(explained.plain_s)}",
+            f"{tokens} pass{'es' if tokens > 1 else ''} of {ms(explained.baseline_s)}",
         ),
     ]
     lines = [
