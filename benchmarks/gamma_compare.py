@@ -298,7 +298,7 @@ def costs_of(context: Context, *, draft: bool) -> ModelCosts:
     """As before the first prompt of a pair that was never loaded."""
     budget = DRAFT_BUDGET if draft else TARGET_BUDGET
     points, timing = measure_by_context(context, draft=draft, budget=budget)
-    return ModelCosts(points, onset=timing.onset)
+    return ModelCosts(points, warmup=timing.warmup)
 
 
 def compare(

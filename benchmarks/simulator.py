@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from localspec.engine.length.cost import Curve, Points, Row
+from localspec.engine.length.cost import Curve, Points, SameSizeRun
 from localspec.engine.length.gamma import LONGEST, GammaPolicy
 from localspec.engine.length.stopping import BASELINE, Plan, Situation
 from localspec.engine.record.stats import DRAFT, Round
@@ -81,7 +81,7 @@ class World:
         must_verify: whether the rule weighs q, so that what was drafted must be submitted.
         weather: what disturbs the clock; None for a policy that does not follow one.
         beside: what it costs to run both at the same time; None where they take turns.
-        onset: seconds that the first passes of one size in a row take longer.
+        warmup: extra seconds of the first passes of one size in a row.
     """
 
     target: Curve
@@ -90,7 +90,7 @@ class World:
     must_verify: bool = False
     weather: Weather | None = None
     beside: Sharing | None = None
-    onset: tuple[float, ...] = ()
+    warmup: tuple[float, ...] = ()
 
     @staticmethod
     def of(
@@ -214,7 +214,7 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
     ahead = Ahead(world)
     paces: list[Pace] = []
     rounds = drafted = accepted = 0
-    row = Row()
+    run = SameSizeRun()
     while at < len(text):
         room = len(text) - at - 1
         lag = max(1, at - read)
@@ -230,8 +230,8 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
             stay += 1
         paid = max(0, asked.passes - ahead.ready)
         draft_s = max(0.0, _draft_seconds(world, lag, paid) + (ahead.debt if paid else 0.0))
-        row = row.then(asked.tokens + 1)
-        verify_s = world.target.seconds(row.size) + row.longer(world.onset)
+        run = run.then(asked.tokens + 1)
+        verify_s = world.target.seconds(run.size) + run.extra_s(world.warmup)
         hit = at + stay + 1 < len(text) and lucky[at + stay] < text[at + stay].chance
         verify_s = ahead.verify(verify_s, asked, stay, hit=hit)
         judged = text[at : at + min(stay + 1, asked.passes)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.engine.length.cost import Costs, Curve, ModelCosts, Row, credible
+from localspec.engine.length.cost import Costs, Curve, ModelCosts, SameSizeRun, credible
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.profile import (
@@ -580,20 +580,20 @@ def test_what_a_worker_is_asked_once_is_no_part_of_what_a_size_costs() -> None:
     assert timing.points == pytest.approx({1: 0.015, 2: 0.025, 4: 0.045, 8: 0.085})
 
 
-def card(clock: Clock, token: float, onset: Sequence[float], halt: float = 0.0) -> StubContext:
+def card(clock: Clock, token: float, warmup: Sequence[float], halt: float = 0.0) -> StubContext:
     """A context that runs a size, records it, and then plays the record, as CUDA does.
 
     The first decode ever of a size takes long. The fifth of all is halted for `halt` seconds.
     """
     context = scratch(clock, token)
-    row, known, count = Row(), set[int](), 0
+    run, known, count = SameSizeRun(), set[int](), 0
     before = context.decode
 
     def decode(tokens, n_logits):
-        nonlocal row, count
-        row, count = row.then(len(tokens)), count + 1
-        clock.now += row.longer(onset) + 0.4 * (row.size not in known) + halt * (count == 5)
-        known.add(row.size)
+        nonlocal run, count
+        run, count = run.then(len(tokens)), count + 1
+        clock.now += run.extra_s(warmup) + 0.4 * (run.size not in known) + halt * (count == 5)
+        known.add(run.size)
         return before(tokens, n_logits)
 
     context.decode = decode  # type: ignore[method-assign]
@@ -608,7 +608,7 @@ def test_on_a_card_a_size_is_timed_once_it_has_settled(halt: float) -> None:
     context, sizes = card(clock, 0.01, (0.003, 0.008), halt), (1, 2, 1, 4, 8, 2, 4)
     timing = measure(context, sizes, budget=9, clock=clock)  # type: ignore[arg-type]
     assert timing.points == pytest.approx({1: 0.015, 2: 0.025, 4: 0.045, 8: 0.085})
-    assert timing.onset == pytest.approx((0.003, 0.008))
+    assert timing.warmup == pytest.approx((0.003, 0.008))
     assert timing.steady
 
 
@@ -616,7 +616,7 @@ def test_what_settling_takes_is_known_of_slow_cards_too() -> None:
     clock = Clock()
     context = card(clock, 0.1, (0.1, 0.3))
     timing = measure(context, TARGET_SIZES, budget=4, clock=clock)  # type: ignore[arg-type]
-    assert timing.onset == pytest.approx((0.1, 0.3))
+    assert timing.warmup == pytest.approx((0.1, 0.3))
 
 
 def test_a_draft_on_a_card_is_timed_among_other_sizes() -> None:
@@ -625,19 +625,19 @@ def test_a_draft_on_a_card_is_timed_among_other_sizes() -> None:
     context = card(clock, 0.01, (0.003, 0.008))
     timing = measure(context, (1, 2, 1, 2, 1), budget=9, one_row=True, clock=clock)  # type: ignore[arg-type]
     assert timing.points == pytest.approx({1: 0.018, 2: 0.028})
-    assert timing.onset == ()
+    assert timing.warmup == ()
 
 
-def test_where_a_row_begins_a_round_costs_more() -> None:
-    costs = Costs(ModelCosts({0: {1: 1.0, 4: 1.6}}, onset=(0.2, 0.5)), {})
+def test_a_round_of_a_new_size_costs_more() -> None:
+    costs = Costs(ModelCosts({0: {1: 1.0, 4: 1.6}}, warmup=(0.2, 0.5)), {})
     assert costs.times(4, 0, last=4)[1:] == pytest.approx([1.2, 1.4, 1.6, 1.6])
     assert costs.times(4, 0, last=1)[1:] == pytest.approx([1.0, 1.4, 1.6, 1.8])
-    row, longer = Row(), []
+    run, extra = SameSizeRun(), []
     for size in (1, 4, 4, 4, 1):
-        row = row.then(size)
-        longer.append(row.longer(costs.target.onset))
-    assert longer == [0.2, 0.2, 0.5, 0.0, 0.2]
-    assert costs.as_measured().target.onset == (0.2, 0.5)
+        run = run.then(size)
+        extra.append(run.extra_s(costs.target.warmup))
+    assert extra == [0.2, 0.2, 0.5, 0.0, 0.2]
+    assert costs.as_measured().target.warmup == (0.2, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -307,8 +307,8 @@ def test_a_draft_that_was_measured_while_something_else_ran_is_found_out(
     assert replay(Clocked(policy), text, world).speed > 0.95 * right
 
 
-def on_a_card(onset: tuple[float, ...], *, known: bool) -> tuple[float, float]:
-    """Automatic over the best fixed length, and its claim over the truth, where rows begin dearer.
+def on_a_card(warmup: tuple[float, ...], *, known: bool) -> tuple[float, float]:
+    """Automatic over the best fixed length, and its claim over the truth, with a warm-up.
 
     T(n) as measured on an H100 with 8 GB of Q8_0, a draft of a tenth (docs/measurements/README.md).
     """
@@ -319,8 +319,8 @@ def on_a_card(onset: tuple[float, ...], *, known: bool) -> tuple[float, float]:
     text, speeds, claims = steady(recorded(), 0.7, 1500, seed=3), [], []
     for seed in range(3):
         weather = Calm(random.Random(seed), 0.03)
-        world = World(Curve(points), Curve(draft), seed=seed, weather=weather, onset=onset)
-        costs = ModelCosts({0: points}, onset=onset if known else ())
+        world = World(Curve(points), Curve(draft), seed=seed, weather=weather, warmup=warmup)
+        costs = ModelCosts({0: points}, warmup=warmup if known else ())
         policy = AutoGamma(Costs(costs, {DRAFT: {0: draft}}))
         speed = replay(policy, text, world).speed
         best = max(replay(FixedGamma(n), text, world).speed for n in (0, 1, 2, 3, 4))
@@ -332,19 +332,19 @@ def on_a_card(onset: tuple[float, ...], *, known: bool) -> tuple[float, float]:
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize(("onset", "least"), [((), 0.97), ((0.63,), 0.97), ((0.63, 1.8), 0.94)])
-def test_a_card_is_slower_where_a_row_of_passes_begins(
-    onset: tuple[float, ...], least: float
+@pytest.mark.parametrize(("warmup", "least"), [((), 0.97), ((0.63,), 0.97), ((0.63, 1.8), 0.94)])
+def test_a_card_is_slower_when_the_size_of_passes_changes(
+    warmup: tuple[float, ...], least: float
 ) -> None:
     """Baseline rounds between drafts take longer there than decoding without drafting alone.
 
-    A fixed length never begins a second row: what the choice costs is not all won back.
+    A fixed length never changes the size: what the choice costs is not all won back.
     """
-    share, claim = on_a_card(onset, known=True)
+    share, claim = on_a_card(warmup, known=True)
     assert share > least
     assert 0.96 < claim < 1.04
-    if onset:  # what was claimed before that was known
-        assert on_a_card(onset, known=False)[1] > 1.05
+    if warmup:  # what was claimed before that was known
+        assert on_a_card(warmup, known=False)[1] > 1.05
 
 
 DISTURBED = "RTX 3090, 8B Q4_0"

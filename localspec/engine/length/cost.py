@@ -115,24 +115,24 @@ def _growth(measured: ByContext, estimate: Points) -> Curve:
     return Curve({n: alone * share for n, share in estimate.items()} or {1: 0.0})
 
 
-class Row(NamedTuple):
-    """Consecutive decodes of one size, the first of which may take longer.
+class SameSizeRun(NamedTuple):
+    """Consecutive decodes of one batch size, the first of which may take longer.
 
     On cards and workers llama.cpp keeps only the graph of the last decode. CUDA runs the first
-    decode of a row normally, records the second, and replays the record from the third on. The
-    extra seconds of the first, the second ... decode of a row are its `onset`.
+    decode of a size normally, records the second, and replays the record from the third on. The
+    extra seconds of the first, the second ... decode of a run are the `warmup`.
     """
 
     size: int = 0
     length: int = 0
 
-    def then(self, size: int) -> Row:
-        """The row after one more decode, of `size` tokens."""
-        return Row(size, self.length + 1 if size == self.size else 1)
+    def then(self, size: int) -> SameSizeRun:
+        """The run after one more decode, of `size` tokens."""
+        return SameSizeRun(size, self.length + 1 if size == self.size else 1)
 
-    def longer(self, onset: Sequence[float]) -> float:
-        """The extra seconds of the row's last decode."""
-        return onset[self.length - 1] if 0 < self.length <= len(onset) else 0.0
+    def extra_s(self, warmup: Sequence[float]) -> float:
+        """The extra seconds of the run's last decode."""
+        return warmup[self.length - 1] if 0 < self.length <= len(warmup) else 0.0
 
 
 class ModelCosts:
@@ -146,7 +146,7 @@ class ModelCosts:
     Attributes:
         deep: whether the growth with the context was measured too.
         believed: whether the measurement is credible.
-        onset: see `Row`; empty if rows do not matter here.
+        warmup: see `SameSizeRun`; empty if a new size costs nothing extra.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class ModelCosts:
         estimate: Points | None = None,
         copies: bool = False,
         spread: float | None = None,
-        onset: Sequence[float] = (),
+        warmup: Sequence[float] = (),
     ) -> None:
         """Start from a measurement and what rounds have taught since.
 
@@ -168,10 +168,10 @@ class ModelCosts:
                 measured.
             copies: see `credible`.
             spread: relative spread of the timings; None if unknown.
-            onset: see `Row`.
+            warmup: see `SameSizeRun`.
         """
         self._measured, self._estimate, self._copies = measured, estimate or {}, copies
-        self._spread, self.onset = spread, onset
+        self._spread, self.warmup = spread, warmup
         self._context = min(measured)  # it has the most points
         self._told = (learned or {}).get(self._context, {})
         self.deep = len(measured) > 1
@@ -258,7 +258,7 @@ class ModelCosts:
     def as_measured(self) -> ModelCosts:
         """New curves from the measurement alone."""
         return ModelCosts(
-            self._measured, estimate=self._estimate, copies=self._copies, onset=self.onset
+            self._measured, estimate=self._estimate, copies=self._copies, warmup=self.warmup
         )
 
     def learned(self) -> dict[int, dict[int, float]]:
@@ -331,17 +331,17 @@ class Costs:
         changing the size again to avoid it costs that time once more (up to a tenth slower in a
         replay).
         """
-        times, first = self.target.at(context).times(n), sum(self.target.onset[:1])
+        times, first = self.target.at(context).times(n), sum(self.target.warmup[:1])
         return [t + first * (i != last) for i, t in enumerate(times)] if first else times
 
-    def baseline_rounds(self, done: Round, *, longer: float = 0.0) -> float:
+    def baseline_rounds(self, done: Round, *, warmup_s: float = 0.0) -> float:
         """The cost of a round, in baseline rounds.
 
         Args:
             done: the round.
-            longer: extra seconds of the target's decode for beginning a row.
+            warmup_s: extra seconds of the target's decode because its size is new.
         """
-        seconds = longer
+        seconds = warmup_s
         for model, n, context, count in self.decodes(done):
             seconds += count * model.at(context).seconds(n)
         return seconds / self.target.at(done.context).seconds(1)

@@ -257,7 +257,7 @@ class AutoGamma:
             return
         if done.draft_prefill > _HORIZON:  # reading a prompt is not a cost of every round
             done = replace(done, draft_prefill=_USUAL_PENDING)
-        rounds = self._table.baseline_rounds(done, longer=self.neighbours.longer)
+        rounds = self._table.baseline_rounds(done, warmup_s=self.neighbours.warmup_s)
         self._decided = True
         if not done.copied:
             self._usual.add(done.emitted, rounds)
@@ -338,7 +338,7 @@ class AutoGamma:
         """The round's costs, and the worth of copied tokens."""
         target = self._table.target.at(situation.context)
         rate = max(1.0, self._usual.gain) / target.seconds(1)
-        times = self._table.times(room + 1, situation.context, self.neighbours.row.size)
+        times = self._table.times(room + 1, situation.context, self.neighbours.run.size)
         going = max(rate, self._found.gain / target.seconds(1))
         stake = self._stake / rate
         return Copying(self._copies, times, rate, going, stake, self._table.rereads)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from localspec.engine.length.cost import FEW, VOTES, Costs, ModelCosts, Row
+from localspec.engine.length.cost import FEW, VOTES, Costs, ModelCosts, SameSizeRun
 from localspec.engine.record.stats import FinishReason, Round, Speedup
 
 # Half and twice of each number here: docs/measurements/README.md.
@@ -50,8 +50,9 @@ class Neighbours:
 
     Attributes:
         stretches: how many stretches had rounds of both kinds, whatever they took.
-        row: the target's latest decodes of one size; empty at the start of an answer.
-        longer: extra seconds of the last round because it began a new row. The first round of an
+        run: the target's latest decodes, as far as they had one size; empty at the start of an
+            answer.
+        warmup_s: extra seconds of the last round because its size was new. The first round of an
             answer, which never drafts, counts none: there they belong to the prompt.
     """
 
@@ -73,12 +74,12 @@ class Neighbours:
             anew: restart the count of stretches, so that the answer can be repeated.
         """
         self._rounds: list[_Timed] = []
-        self.row, self.longer = Row(), 0.0
+        self.run, self.warmup_s = SameSizeRun(), 0.0
         self.stretches *= not anew
         # Sums over the answer's rounds except the first, which never drafts: measured seconds of
         # their decodes, and of the baseline rounds that would have emitted the same tokens.
         self._decodes: defaultdict[_Decode, float] = defaultdict(float)
-        self._baseline, self._longer = 0.0, 0.0
+        self._baseline, self._extra = 0.0, 0.0
         self._count, self._here = -1, 0  # these rounds, and their stretches that count
 
     @property
@@ -94,14 +95,14 @@ class Neighbours:
 
     def add(self, done: Round) -> None:
         """Add a round, whichever policy planned it."""
-        self.row = self.row.then(done.drafted + 1)
-        longer = self.row.longer(self._costs.target.onset)
+        self.run = self.run.then(done.drafted + 1)
+        warmup_s = self.run.extra_s(self._costs.target.warmup)
         if self._costs.rereads and done.accepted < done.drafted:
-            self.row = Row()  # it has decoded the accepted tokens again
+            self.run = SameSizeRun()  # it has decoded the accepted tokens again
         self._count += 1
         if self._count:
-            self.longer = longer
-            self._longer += longer + self._planning(done)
+            self.warmup_s = warmup_s
+            self._extra += warmup_s + self._planning(done)
             # The baseline also spends a pass on the token that ends the text.
             tokens = done.emitted + (done.finish is FinishReason.STOP)
             self._baseline += tokens * self._costs.target.expected(1, done.context)
@@ -111,7 +112,7 @@ class Neighbours:
             return
         # Without drafting and, if the target decodes accepted tokens again, without the rollback.
         seconds = done.undrafted_s + done.between_s - self._costs.rereads * done.rollback_s
-        expected = self._costs.target.expected(done.drafted + 1, done.context) + longer
+        expected = self._costs.target.expected(done.drafted + 1, done.context) + warmup_s
         self._rounds.append(_Timed(done, max(1e-9, seconds), expected))
         if len(self._rounds) < _STRETCH:
             return
@@ -146,7 +147,7 @@ class Neighbours:
         target = self._costs.target
         if self._error == math.inf or not any(m is target and n > 1 for m, n in self._decodes):
             return None
-        spent, compared, drafting = self._longer, 0.0, 0.0
+        spent, compared, drafting = self._extra, 0.0, 0.0
         for (model, n), expected in self._decodes.items():
             baseline = model is target and n == 1
             seconds = expected * (1.0 if baseline else math.exp(self._off + model.correction(n)))

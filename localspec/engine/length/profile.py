@@ -35,7 +35,7 @@ TARGET_SIZES = (
 )
 DRAFT_SIZES = (1, 2, 1, 2, 16, 1, 4, 16, 1, 4, 64, 8, 1, 64, 8)
 PASSES = 30
-_ROW = 3  # CUDA records the second decode of a size and replays it from the third on
+_RUN = 3  # CUDA records the second decode of a size and replays it from the third on
 TARGET_BUDGET = 2.0  # seconds; a first prompt waits 5 in all, with the choice of attention
 REMOTE_BUDGET = 10.0  # a pass over a network may take half a second
 DRAFT_BUDGET = 0.6
@@ -62,7 +62,7 @@ _Size = Annotated[int, Meta(ge=1, le=1 << 30)]
 _Depth = Annotated[int, Meta(ge=0, le=1 << 30)]
 _Seconds = Annotated[float, Meta(gt=0, lt=1e5)]
 _Table = Mapping[_Depth, Annotated[Mapping[_Size, _Seconds], Meta(min_length=1)]]
-_Onset = tuple[Annotated[float, Meta(ge=0, lt=1e5)], ...]
+_Warmup = tuple[Annotated[float, Meta(ge=0, lt=1e5)], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +73,21 @@ class Timing:
         points: size to seconds, for the sizes that there was time for.
         spread: the largest time of a size over its least, minus 1: the median over the sizes that
             were timed more than once.
-        onset: extra seconds of the first decodes of a row (see `Row`); empty if rows do not matter.
+        warmup: extra seconds of the first decodes of a size (see `SameSizeRun`); empty if there are
+            none.
     """
 
     points: dict[int, float]
     spread: float = 0.0
-    onset: tuple[float, ...] = ()
+    warmup: tuple[float, ...] = ()
 
     @staticmethod
-    def of(found: Mapping[int, Sequence[float]], longer: Sequence[Sequence[float]]) -> Timing:
-        """Summarise the timings of each size, and the extra seconds at the starts of rows."""
+    def of(found: Mapping[int, Sequence[float]], extra: Sequence[Sequence[float]]) -> Timing:
+        """Summarise the timings of each size, and the extra seconds of its first decodes."""
         spreads = sorted(max(each) / min(each) - 1 for each in found.values() if len(each) > 1)
         points = {n: min(each) for n, each in sorted(found.items())}
-        onset = tuple(max(0.0, median(each)) for each in zip(*longer, strict=True))
-        return Timing(points, spreads[len(spreads) // 2] if spreads else 0.0, onset)
+        warmup = tuple(max(0.0, median(each)) for each in zip(*extra, strict=True))
+        return Timing(points, spreads[len(spreads) // 2] if spreads else 0.0, warmup)
 
     @property
     def steady(self) -> bool:
@@ -123,8 +124,8 @@ def measure(
     kept = len(context.tokens)
     fitting = [n for n in sizes if n <= min(context.free, context.n_batch)]
     found: defaultdict[int, list[float]] = defaultdict(list)
-    longer: list[list[float]] = []
-    row = _ROW if context.settles and not one_row else 1
+    extra: list[list[float]] = []
+    repeats = _RUN if context.settles and not one_row else 1
     begun, last = clock(), 1
     context.mark()
     try:
@@ -133,17 +134,17 @@ def measure(
             if clock() - begun > budget and len(found) >= min(_LEAST, len(set(fitting))):
                 break
             new = n not in found and not context.familiar(n, 1 if one_row else n)
-            times = [_seconds(context, n, one_row, clock) for _ in range(max(row, 1 + new))]
+            times = [_seconds(context, n, one_row, clock) for _ in range(max(repeats, 1 + new))]
             if max(times) > _PAUSE_S + _PAUSE * min(t * max(1, n / m) for m, t in known):
                 begun += sum(times)
                 continue
             known.append((n, times[-1]))
             found[n].append(times[-1])
-            longer += [[each - times[-1] for each in times[:-1]]] * (n != last and not new)
+            extra += [[each - times[-1] for each in times[:-1]]] * (n != last and not new)
             last = n
     finally:
         context.truncate(kept)
-    return Timing.of(found, longer)
+    return Timing.of(found, extra)
 
 
 def acquaint(context: Context, longest: int, *, clock: Callable[[], float] = perf_counter) -> None:
@@ -290,7 +291,7 @@ class Profile:
         learned: at the shortest context, the sizes that rounds have corrected; empty until then.
         threads: the fastest number of CPU threads; None if it was not searched for.
         spread: see `Timing`; None if it was not stored.
-        onset: see `Timing`.
+        onset: `Timing.warmup`, under the name that stored files have.
         format: of the stored file.
     """
 
@@ -299,7 +300,7 @@ class Profile:
     learned: _Table = field(default_factory=dict)
     threads: Annotated[int, Meta(ge=1, le=512)] | None = None  # ggml's own limit
     spread: Annotated[float, Meta(ge=0)] | None = None
-    onset: Annotated[_Onset, Meta(max_length=_ROW - 1)] = ()
+    onset: Annotated[_Warmup, Meta(max_length=_RUN - 1)] = ()
     format: Literal[3] = 3
 
     @property
@@ -351,7 +352,7 @@ def profile(context: Context, known: Mapping[str, Any]) -> Profile:
     if context.model.remote:
         budget = REMOTE_BUDGET
     points, timing = measure_by_context(context, draft=draft, budget=budget)
-    return Profile(known, points, spread=timing.spread, onset=timing.onset)
+    return Profile(known, points, spread=timing.spread, onset=timing.warmup)
 
 
 class ProfileStore:

@@ -227,7 +227,7 @@ def _costs(context: Context, found: Profile) -> ModelCosts:
         estimate=growth(context, on_device=on_device),
         copies=context.max_rollback is not None,
         spread=found.spread,
-        onset=found.onset,
+        warmup=found.onset,
     )
 
 

@@ -178,7 +178,7 @@ def _tuned(
     if not points:
         raise LocalspecError("the context is too small to measure in", "Raise --ctx-size.")
     known = partial(identity_of, context, pair.loaded, draft=draft)
-    new = Profile(known(), found, spread=timing.spread, onset=timing.onset)
+    new = Profile(known(), found, spread=timing.spread, onset=timing.warmup)
     busy = too_busy(context.threads.widest)
     noisy = busy or not timing.steady
     kept = None
