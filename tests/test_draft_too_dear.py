@@ -230,7 +230,7 @@ def test_a_head_in_use_is_not_freed_when_a_draft_model_joins(
     """Even if later costs make it dear: the session and its stored caches refer to it."""
     slow = {n: n * 1e-3 for n in (1, 2, 4, 16)}
     monkeypatch.setattr(draft_models, "_AT_ONCE", 0)
-    monkeypatch.setattr(measured_costs, "busy_cores", lambda _: 0.0)
+    monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
     monkeypatch.setattr(
         measured_costs, "profile", lambda _, known: Profile(known, {0: slow}, spread=0.0)
     )
