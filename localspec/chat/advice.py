@@ -41,7 +41,6 @@ class SamplingAdvice:
     """The sampling settings that are advised for a model.
 
     Attributes:
-        model: the model's name.
         file: the values in its file, by the fields of `SamplingParams`.
         catalogue: the values in the catalogue, likewise.
         ignored: what the file or the catalogue advises that cannot be followed, in words.

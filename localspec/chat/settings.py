@@ -23,7 +23,6 @@ class ChatSettings:
 
     Attributes:
         system_prompt: precedes all messages; empty for none.
-        sampling: the sampler chain.
         chosen: the fields of `sampling` that the user chose; the others follow the model's advice
             (`chat/advice.py`).
         accept: the acceptance rule; None chooses one (see `default_accept`).
@@ -31,7 +30,6 @@ class ChatSettings:
             lossless.
         grammar: constrains answers: GBNF, or llguidance's Lark (`engine.grammars.lark`); empty for
             none.
-        gamma: draft length, or ``"auto"``.
         n_predict: tokens to generate at most; -1 for no limit but the context.
         reasoning: whether the model thinks before it answers; ``auto`` leaves it to its template.
         reasoning_effort: one of the efforts that the template knows; empty leaves it to the
@@ -77,8 +75,7 @@ class Infill(Struct, frozen=True):
     """A gap in a text, to be filled in.
 
     Attributes:
-        prefix, suffix: the text before it and after it.
-        begun: how what fills it begins.
+        begun: the first characters of what fills it.
         others: names and texts of other files, the most important last.
         in_repository: the text and the others are files of a repository.
     """
@@ -94,7 +91,6 @@ class AnswerRequest(Struct, frozen=True):
     """A request for one answer, by a client that keeps the conversation: plain, sendable values.
 
     Attributes:
-        settings: of the answer.
         messages: the conversation, including the system prompt; empty to use `prompt`.
         variables: further variables of the chat template, such as ``tools``.
         prompt: text, or ids, to be continued without a template.

@@ -62,10 +62,8 @@ class SettingsFile:
     """A settings file that has been read.
 
     Attributes:
-        path: where it is.
         values: by table; options outside of any table under ``""``.
         problems: the faults found so far, a line each.
-        lines: of the file.
     """
 
     path: Path

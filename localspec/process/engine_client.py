@@ -59,7 +59,6 @@ class EngineClient:
     Attributes:
         info: the session, None while none is loaded.
         latest: the session that was loaded last, even after it is gone.
-        alive: whether the engine runs.
         wanted: the request that was sent last.
         turn: the number of the reserved or running turn, or else of the last one.
     """

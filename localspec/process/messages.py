@@ -42,7 +42,6 @@ class Envelope(Struct, Generic[Body], frozen=True, array_like=True):
 
     Attributes:
         request: number of the request, or of the one that an event answers; 0 for none.
-        conversation: number of the conversation.
     """
 
     request: int
@@ -113,13 +112,9 @@ class SessionInfo(Struct, frozen=True):
     Attributes:
         pair_reference: what names the pair on a command line: PAIR, and the draft if one was named.
         draft_name: None without a draft.
-        lookup: whether repeated text is copied.
         speculation_note: why nothing can be drafted; empty if something can.
         draft_state: why a draft model does not draft, or not yet; empty if all do.
         notices: what the user should know about the pair and its settings.
-        dialect: how the model marks thoughts and calls.
-        speculation: whether drafting is on.
-        advice: sampling settings that are advised for the target.
         about: the target's family and size, in words.
         exact: what is known of ``--exact`` for the target, in words.
     """
@@ -333,7 +328,6 @@ class TurnOver(Struct, frozen=True, tag=True):
     """The engine is free again: the turn ended, failed or was stopped.
 
     Attributes:
-        error: None unless the turn failed.
         said: the messages that joined the conversation.
     """
 
@@ -380,7 +374,6 @@ class JobDone(Struct, frozen=True, tag=True):
 
     Attributes:
         result: encoded; None if the job failed or was stopped.
-        error: None unless the job failed.
     """
 
     result: bytes | None

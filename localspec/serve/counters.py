@@ -31,7 +31,6 @@ class EndpointCounters:
 
     Attributes:
         running, waiting: jobs.
-        figures, memory: the engine's latest.
         asleep: whether the memory was given back.
     """
 

@@ -65,7 +65,6 @@ class RequestQueue:
             never.
 
     Attributes:
-        engine: the client's end of the engine.
         ready: done once the models are loaded; fails if the first load does.
         asleep: whether the engine was ended because there was nothing to do.
         known: the pairs that were loaded so far, by name, the first one first.

@@ -40,7 +40,6 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
         env: environment variables of the command, in addition to a few of the user's own.
         cwd: the working folder of the command; empty for the present one.
         headers: sent with every request to the URL.
-        disabled: the server is not started.
         disabled_tools: the names of those that are not offered to the model.
         timeout: seconds that connecting, and each call, may take.
         mode: ``legacy`` for servers that fail at requests newer than 2026-07-28.

@@ -25,7 +25,6 @@ class ToolDefinition(Struct, frozen=True):
     """A tool.
 
     Attributes:
-        server: the name of its server.
         name: as the server calls it.
         parameters: the JSON schema of its arguments.
         output: the JSON schema of its structured results; None for none.

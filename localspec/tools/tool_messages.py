@@ -27,7 +27,6 @@ class CallTool(Struct, frozen=True, tag=True):
     """Run a tool; `CallDone` answers.
 
     Attributes:
-        number: names the call.
         arguments: a JSON object.
     """
 
@@ -76,7 +75,6 @@ class CallDone(Struct, frozen=True, tag=True):
 
     Attributes:
         text: the result or the error, made safe.
-        failed: it is an error.
     """
 
     number: int

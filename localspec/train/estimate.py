@@ -50,7 +50,6 @@ class Estimate:
 
     Attributes:
         tokens: of answers.
-        answering_s, learning_s: seconds of the two parts.
         disk, memory: bytes.
         more: bytes of memory in addition to the loaded target.
         acceptance: of each drafted token, given those before it.

@@ -25,9 +25,7 @@ class AcceptedDrafts:
     """The acceptance of drafts of `GAMMA` tokens.
 
     Attributes:
-        drafts: number of drafts.
         firsts: by position, the number of drafts accepted up to there.
-        drafted: number of drafted tokens.
         common: how often the most common token would have been right at the first position.
     """
 

@@ -23,8 +23,6 @@ class TrainRequest:
         passes: how often all answers are read.
         hours: estimated limit of the duration; None for no limit.
         init: a head to start from.
-        resume: continue an unfinished training.
-        anew: discard an unfinished training.
         force: train even if no head can pay, and keep a head that is no better than the control.
         out: path for the head; None for localspec's own folder.
         threads: CPU threads; None for the target's decode threads.

@@ -27,8 +27,7 @@ class TrainingState:
     """Progress of a training.
 
     Attributes:
-        step: number of steps done.
-        seconds: their total time.
+        seconds: total time of all steps.
         loss, first: averages over the last steps.
         best: mean number of accepted tokens per draft of the best head so far.
         shares: for that head, the share of drafts accepted up to each position.

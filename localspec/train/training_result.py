@@ -19,9 +19,7 @@ class TrainingResult:
     """The result of a training.
 
     Attributes:
-        head: its file.
         name: of the pair that records it.
-        found: its quality.
     """
 
     head: Path

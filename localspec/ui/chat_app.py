@@ -64,7 +64,6 @@ class Appearance:
         theme: one of Textual's; None for Textual's default.
         panel: a form of the panel; None for what suits the terminal's size.
         problems: messages about choices that were left out as wrong.
-        settings: the file of the settings.
         proposes: whether pairs that suit this machine are proposed.
         idle_s: seconds without a key or an answer after which the models are unloaded; 0 for never.
     """

@@ -21,10 +21,6 @@ class EngineEvents:
     """Takes the events of the engine; in the screen's thread, but for `hear`.
 
     Attributes:
-        app: has the parts that show them.
-        sender: has the messages that wait for the engine.
-        size: waits for counts of tokens.
-        tools: are offered to every model that is loaded.
         proposes: whether pairs that suit this machine are proposed after the next load.
     """
 

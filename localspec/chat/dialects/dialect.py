@@ -25,8 +25,6 @@ class Dialect(Struct, frozen=True):
 
     Attributes:
         known: it was learnt from the model's template; if not, it is what most models write.
-        marks: how answers are divided.
-        thinking: the options for thoughts.
         openings: the mark of a thought that prompts end with, as (reasoning, effort, mark) with the
             arguments of `ThinkingOptions.variables`. Without an entry, the prompt opens no thought.
         prefill: that mark for the prompts of one conversation; empty for none.

@@ -38,7 +38,6 @@ class CallShape(Struct, frozen=True):
     """How calls are written.
 
     Attributes:
-        style: the notation.
         before: the marks that precede a call, in order; the last one precedes the name or the JSON.
         after: the marks that may follow a call.
         keys: the JSON keys of a call's name and its arguments; a single empty key if the name
@@ -94,7 +93,6 @@ class ThinkingOptions(Struct, frozen=True):
 
     Attributes:
         switch: thoughts can be switched off and on.
-        efforts: the efforts that the template knows.
         budget: thoughts can be cut short, because the closing mark is known.
         switch_name: the template's variable for the switch.
         switch_values: its values for on and off.

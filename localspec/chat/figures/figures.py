@@ -42,7 +42,6 @@ class Figures:
     """A snapshot of the figures. A rate is None while its divisor is 0.
 
     Attributes:
-        generating: whether a turn is running.
         speculation: whether drafting is switched on and possible.
         off: whether drafting was off in all rounds of this answer.
         gamma: current draft length; 0 drafts nothing.

@@ -181,8 +181,6 @@ class AnsweredQuestion:
 
     Attributes:
         conversation: the id of the conversation.
-        title: the conversation's title.
-        pair: the pair that answered.
         time: when it was asked, in seconds since 1970.
         finish: why the answer ended; None if not known.
         figures: as in `MessageNode`.

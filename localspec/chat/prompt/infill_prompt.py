@@ -34,7 +34,6 @@ class InfillPrompt:
         n_predict: tokens to generate at most; -1 for no limit.
 
     Attributes:
-        ids: of the prompt.
         past: the texts as a whole, for lookup to copy from: the prompt has only a part of them.
 
     Raises:

@@ -21,7 +21,6 @@ class ToolPrompt:
     """Tools, in the form that one model reads.
 
     Attributes:
-        dialect: of the model.
         tools: in the form of OpenAI's requests; empty if none may be called.
     """
 

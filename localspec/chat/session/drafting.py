@@ -19,8 +19,6 @@ class Joined(NamedTuple):
     """What drafts for a target, once its draft models have been loaded.
 
     Attributes:
-        pair: the models.
-        drafters: made of them.
         auto: the policy for gamma ``auto``; None for a fixed length.
         made_by: describes models that were loaded after the target; their caches are stored under
             it. Empty if there are none.

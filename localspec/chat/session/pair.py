@@ -18,9 +18,7 @@ class LoadedAdapter:
     """A LoRA adapter of the target.
 
     Attributes:
-        path: its file.
         scale: factor of what it adds.
-        sha256: of the file.
     """
 
     path: str
@@ -84,12 +82,9 @@ class LoadedPair:
     """A target and its drafters.
 
     Attributes:
-        name: the pair's name.
         reference: what names the pair on a command line: PAIR, and the draft if one was named.
         chat_template: replaces the target's own; None keeps that.
-        advice: the sampling settings advised for the target.
         drafts: the contexts of the draft models, by drafter name.
-        lookup: whether prompt lookup drafts.
         draft_note: why no model drafts, if none does.
         waiting: the shown names of draft models that are still to be loaded.
         left_out: why a draft model is not used; empty if all are.

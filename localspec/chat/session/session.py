@@ -49,9 +49,7 @@ class Session:
     be used from any thread.
 
     Attributes:
-        pair: the loaded models.
         engine: runs the models; exposed for measurements.
-        template: makes the target's prompts.
         messages: the conversation; change it only between turns.
         settings: change them only between turns.
         folder: for copies of the caches; None for no copies on the disk.

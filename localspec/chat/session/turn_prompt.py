@@ -31,7 +31,6 @@ class TurnPrompt:
 
     Attributes:
         known_ids: the text and the ids of the last prompt and its answer.
-        window: which messages fit into the context.
         tools: those that the model may call.
     """
 

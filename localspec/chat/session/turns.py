@@ -42,7 +42,6 @@ class Turns:
         writer: generates.
 
     Attributes:
-        messages: the conversation.
         trace: writes a trace of the following answers; None for no trace.
     """
 

@@ -38,7 +38,6 @@ class Writer:
         costs: measured costs of passes; None if not measured.
 
     Attributes:
-        pair: the loaded models.
         stored: restores the caches to a stored conversation; None if nothing is stored.
         past: the texts of other conversations for prompt lookup; None if lookup must not use them.
         counted: the meter and the text kind of the running or else the last answer.

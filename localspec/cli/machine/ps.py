@@ -29,8 +29,6 @@ class RunningCommand:
     """A command of localspec that runs.
 
     Attributes:
-        pid: its process.
-        command: its name.
         pair: the loaded pair; empty while not known.
         since: when it began, in seconds since 1970.
         memory_bytes: main memory of the command and its engine, mapped weights included.

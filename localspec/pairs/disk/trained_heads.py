@@ -32,8 +32,6 @@ class HeadOrigin:
     """The file that a head was made for.
 
     Attributes:
-        name: of the file.
-        hash: its fingerprint.
         accepted: the acceptance there (see `ACCEPTED`); None if unknown.
         private: whether the user's own conversations were trained on.
     """

@@ -30,7 +30,6 @@ class Adapter:
     """A LoRA adapter that fits its target.
 
     Attributes:
-        path: its file.
         scale: factor of what it adds.
         sha256: of the whole file.
         tensors: what llama.cpp loads of it, each named after the target's tensor that it changes.

@@ -36,10 +36,8 @@ class PackedTensor:
     """One tensor as it is stored.
 
     Attributes:
-        name: its full name.
         type: ggml's name of the element type.
         shape: elements per dimension, row length first, as in ggml.
-        data: its bytes.
     """
 
     name: str

@@ -45,11 +45,9 @@ class PullProgress:
     """Progress of a pull.
 
     Attributes:
-        file: the file being worked on.
         files: all files in order; the phase of one not yet begun is ``waits``.
         done, total: bytes of all files, on disk and overall.
         bytes_per_second: over the last seconds; 0 while nothing arrives.
-        seconds_left: None while unknown.
     """
 
     file: FileProgress

@@ -39,7 +39,6 @@ class ModelSetup:
         n_ctx: tokens of context.
         cache_k, cache_v: types of the cache, by llama.cpp's names.
         gpu_layers: layers on accelerators, the output layer counted as the first; -1 for all.
-        flash: whether flash attention is on.
         snapshots: of a recurrent state.
         split: device names with their numbers of layers, in order; empty for one device or none.
         cpu_moe: the first layers whose experts stay in main memory.

@@ -40,7 +40,6 @@ class UserLimits:
 
     Attributes:
         n_ctx: tokens of context.
-        cache_k, cache_v: cache types.
         gpu_layers, draft_gpu_layers: layers on accelerators, -1 for all.
         split: the proportions in which the target's devices share its layers.
         cpu_moe: the target's first layers whose experts stay in main memory, -1 for all.
@@ -67,7 +66,6 @@ class MemoryPlan:
 
     Attributes:
         target, draft: their setups; the draft's is None without one.
-        target_need, draft_need: the memory that they take.
         free, left: free memory before and after.
         gave_up: what is smaller than usual, for people.
         advice: what the user could do about it.

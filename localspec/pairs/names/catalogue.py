@@ -77,12 +77,10 @@ class CuratedPair:
     Attributes:
         kind: its purpose: ``chat``, ``code`` or ``reasoning``, or ``starter``.
         memory_gb: the memory class it is meant for, in GB.
-        licence: the target's licence.
         architecture: llama.cpp's name of the target's.
         template: the chat template with which its thoughts and calls were tested, as a file name in
             llama.cpp's source; empty if none was.
         draft: None if only lookup or a head inside the target drafts.
-        others: further drafters.
         head: ``mtp`` if the target's file has that head; otherwise empty.
         active: share of the weights that a token reads; less than 1 for a mixture of experts.
         evidence: why drafting should help, and where that was published.

@@ -20,7 +20,6 @@ class AllowedDrafters:
 
     Attributes:
         own: the pair's own draft or one known for its target, and a head inside the target.
-        lookup: whether repeated text is copied.
         heads: kinds of heads that must be there and draft: in the target's file, or next to it.
         named: files, references and pairs' names of draft models.
     """

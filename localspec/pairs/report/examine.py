@@ -62,9 +62,6 @@ class DraftCandidate:
 
     Attributes:
         draft: the value for ``--draft``.
-        on_disk: whether it is on this disk.
-        fits: whether it can serve the target.
-        reason: why it does or does not.
     """
 
     draft: str

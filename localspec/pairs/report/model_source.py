@@ -47,7 +47,6 @@ class ModelSource:
         missing: bytes still to be fetched.
         revision: the requested branch or tag.
         licence: from the repository; empty if unknown.
-        gated: whether the repository is.
         listing: the GGUF files of its repository; empty if the Hub was not asked.
     """
 

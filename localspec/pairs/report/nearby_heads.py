@@ -41,7 +41,6 @@ class HeadOffer:
 
     Attributes:
         kind: one of `HEADS`, which ``--draft`` takes.
-        head: the file.
         smaller: the smallest one of its kind; None if `head` is that.
     """
 

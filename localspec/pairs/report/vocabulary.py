@@ -75,8 +75,6 @@ class VocabularyReport:
         rule: the rule that failed (``type``, ``bos``, ``eos``, ``size`` or ``text``), else empty.
         reason: one line for people: what differs, or that nothing does.
         token: the first id whose texts differ, if that rule failed.
-        target_size: number of tokens of the target.
-        draft_size: number of tokens of the draft.
         alike: for different vocabularies, the share of a text's tokens that both spell alike, 0 to
             1; None if it is not needed or one of them cannot write the text.
     """

@@ -61,7 +61,6 @@ class IncomingAnswer:
         prompt: its length, and what of it the caches hold; None before it is known.
         end: the last event; None before it.
         calls: how many have begun.
-        thought_tokens: how many the thoughts have.
     """
 
     def __init__(

@@ -45,7 +45,6 @@ class ToolChoice:
     """Which tools the model may call.
 
     Attributes:
-        mode: whether it may, must or must not call one.
         only: the names of those that it may call; None for all.
     """
 

@@ -139,11 +139,9 @@ class ConversationRequest:
     """A request for the next answer of a conversation, whichever protocol told it.
 
     Attributes:
-        options: those that all protocols share.
         messages: as the client told them; at least one.
         limit: tokens to generate at most; None for the server's.
         tools: those that are described to the model.
-        choice: which of them may be called.
         parallel: several may be called in one answer.
         format_rule: the grammar rule of the answer's format; empty for any text.
         reasoning: whether the model thinks first; None for the server's setting.
@@ -269,7 +267,6 @@ class ContinuationRequest:
     """A request to continue text as it is, or to fill a gap in it.
 
     Attributes:
-        options: those that all protocols share.
         prompt: the text, its ids, or the gap.
         limit: tokens to generate at most; None for the server's.
         top_logprobs: how many alternatives to report per token; None for no probabilities.

@@ -74,7 +74,6 @@ class OfferedTool:
 
     Attributes:
         told: the name under which it is described to the model.
-        name: its name in the request.
         namespace: that it belongs to; empty for none.
         free: its input is free text.
     """

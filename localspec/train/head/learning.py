@@ -39,7 +39,6 @@ class Acceptance:
     """How often the head's likeliest token was the target's.
 
     Attributes:
-        drafts: number of drafts.
         accepted: how many of them had at least their first token accepted, their first two, ...
         common: how often the most common token would have been right as a first token.
     """

@@ -34,7 +34,6 @@ class AnsweredText(msgspec.Struct, frozen=True):
         prompt: number of the prompt.
         ids: prompt and answer, including the token that ends the answer.
         start: index of the answer in `ids`.
-        temperature: of the answer.
     """
 
     prompt: int
@@ -54,7 +53,6 @@ class TargetPrompt:
 
     Attributes:
         prompt: its number.
-        ids: the target's input.
         temperature: of the answer.
     """
 

@@ -14,7 +14,6 @@ class IdleWatch:
 
     Attributes:
         after_s: that time in seconds; 0 for never.
-        rest: what to do then.
         set_timer: calls a function after some seconds.
     """
 

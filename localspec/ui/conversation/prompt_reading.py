@@ -17,7 +17,6 @@ class PromptReading:
     """Shows each report, and once a second that a second less is left; in the screen's thread.
 
     Attributes:
-        show: shows how far the prompt is read.
         set_timer: calls a function after some seconds.
     """
 

@@ -18,7 +18,6 @@ class PromptSender:
     """Sends an entered text, or keeps it until the running answer has ended.
 
     Attributes:
-        app: what commands and questions act on.
         waiting: messages for when the running answer has ended.
     """
 

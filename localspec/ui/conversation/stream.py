@@ -109,10 +109,7 @@ class AnswerStream:
 
     Attributes:
         inbox: where turn events arrive, from any thread.
-        pace: how often they are drawn.
-        answer: the growing answer, if there is one.
         heard: the text so far.
-        end: how the turn ended, None before.
     """
 
     def __init__(

@@ -14,7 +14,6 @@ class PairMissing(Message):
     """A requested pair is not on this disk.
 
     Attributes:
-        asked: the load request.
         missing: says which part is missing, the target or the draft.
     """
 

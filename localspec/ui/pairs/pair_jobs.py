@@ -59,7 +59,6 @@ class PairJobs:
 
     Attributes:
         hints: keys of the app that work on the screen as well, and what they do.
-        state: what the screen shows.
     """
 
     turns: TurnController

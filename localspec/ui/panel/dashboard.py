@@ -109,7 +109,6 @@ class Dashboard:
         form: the form to begin with; None for what suits the terminal's size.
 
     Attributes:
-        state: what the panels draw.
         chosen: the form that the user chose; None while it follows the terminal's size.
         compact, full: the widgets; at most one of them is displayed.
     """

@@ -29,7 +29,6 @@ class RoundPlayer:
     """Which picture of which round is shown.
 
     Attributes:
-        explained: the round; None while there is none.
         at: the number of the picture.
         playing: whether the next one follows by itself.
         kept: the explained rounds so far, by number.

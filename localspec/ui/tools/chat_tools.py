@@ -22,7 +22,6 @@ class ChatTools:
     """Passes on what concerns tools once there are any: few chats have servers.
 
     Attributes:
-        turns: has the engine, and the transcript.
         soon: calls a function in the screen's thread, from any thread.
         ended: called when a turn ends without the results of its calls.
     """

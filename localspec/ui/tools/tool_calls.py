@@ -27,8 +27,6 @@ class ToolCalls:
     """Runs the calls of answers, each only with the user's consent; lives in the screen's thread.
 
     Attributes:
-        servers: run the tools.
-        turns: goes on with the results.
         ended: called when a turn ends without results.
     """
 

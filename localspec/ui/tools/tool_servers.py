@@ -53,11 +53,7 @@ class ToolServers:
     """Starts servers, and keeps the model told of what they offer; lives in the screen's thread.
 
     Attributes:
-        file: of the servers' settings.
-        permissions: which tools may run without being asked for.
-        turns: has the engine, and the transcript.
         soon: calls a function in the screen's thread, from any thread.
-        known: the servers by name.
         offer: the tools of all servers, as the model knows them.
         costs: tokens of each offered tool, about, by `ToolDefinition.shown`.
     """

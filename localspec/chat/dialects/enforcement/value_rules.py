@@ -34,7 +34,6 @@ class CallableTool:
     """A tool that may be called.
 
     Attributes:
-        name: of the function.
         schema: of its arguments.
         place: of the schema in the request.
         strict: the whole schema is enforced, or the grammar is refused.
@@ -89,7 +88,6 @@ class ValueRules:
 
     Attributes:
         tool: its schema, reduced to what a call can write.
-        rules: the rules made so far, by name.
     """
 
     words = ("true", "false", "null")

@@ -55,7 +55,6 @@ class AnswerReading:
     """The parts of a whole answer.
 
     Attributes:
-        thought: None for none.
         content: the text for the user; None for none.
         calls: in the order in which they were written.
     """
