@@ -101,7 +101,7 @@ def test_what_is_the_pair_s_own_is_said_where_the_machine_is_well(
         "after 2,016 tokens of context a token takes 3.0 times as long"
     )
     steep = Costs(ModelCosts({0: {1: 1.0, 4: 3.6, 8: 7.0}}, spread=0.05), {})
-    said = "a pass over 4 tokens takes 3.6 times one over a token here"
+    said = "a pass over 4 tokens takes 3.6 times as long as over one"
     assert sentence(monkeypatch, costs=steep) == said
     assert sentence(monkeypatch, replace(NOW, speculation=False), steep) == ""
     wrong = replace(NOW, drafters=(("draft", 100, 21), ("lookup", 100, 90)))

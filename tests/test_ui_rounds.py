@@ -169,7 +169,7 @@ def test_a_round_that_would_be_decided_otherwise_today_is_told() -> None:
     assert "Decoded again" not in said(now, explained())
     assert "last digits may differ" in said(now, explained(again=True))
     text = " ".join(said(now, explained(again=True, same=False)).split())
-    assert "would decide otherwise" in text
+    assert "would now decide otherwise" in text
 
 
 def test_a_player_steps_and_stops_at_both_ends() -> None:

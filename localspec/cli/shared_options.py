@@ -106,8 +106,9 @@ GPU_LAYERS = option(
 EXACT: Option = click.option(
     "--exact/--no-exact",
     default=_DEFAULTS.exact,
-    help="Bit for bit as without drafting, where passes agree: one thread, shorter drafts."
-    " Without it passes of other sizes round differently, which changes a token at near ties."
+    help="Give the same bits as without drafting, with one thread and shorter drafts."
+    " Otherwise passes of different sizes round differently, which can change a token at a near"
+    " tie."
     "  [default: where `tune` found that it costs next to nothing]",
 )
 

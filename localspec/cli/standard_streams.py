@@ -46,7 +46,7 @@ def _is_given() -> bool:
         return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
     heard, _, _ = select.select([sys.stdin], [], [], _SILENCE_S)
     if not heard:
-        warn("waiting for standard input to end; with `< /dev/null` the prompt stands alone")
+        warn("waiting for standard input to end; `< /dev/null` sends the prompt alone")
     return True
 
 

@@ -196,7 +196,7 @@ def _notes(facts: MachineFacts) -> Remarks:
     if facts.address_space is not None:
         yield (
             f"a limit on the address space leaves {facts.address_space / 1e9:.1f} GB, and mapped"
-            " weights count",
+            " weights count towards it",
             "ulimit -v unlimited (where the system allows it; else its administrator)",
         )
     if facts.allowed < facts.logical:

@@ -237,7 +237,7 @@ def _why(error: BaseException, timeout: float) -> str:
         case httpx2.HTTPError():
             return f"it cannot be reached: {reason(error)}"
         case ValueError():
-            return "its answer has another form than the protocol's"
+            return "its answer does not follow the protocol"
     return f"{type(error).__name__}: {reason(error)}"
 
 

@@ -114,7 +114,7 @@ def _require_url(name: str, url: str) -> None:
     except ValueError:
         good = False
     if not good:
-        raise UsageError(f"the server {name} has a URL that is none: {url}", "Use http or https.")
+        raise UsageError(f"the server {name} has an invalid URL: {url}", "Use http or https.")
 
 
 def added(words: str) -> tuple[str, ServerSettings]:

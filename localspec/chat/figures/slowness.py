@@ -62,7 +62,7 @@ class SlownessCheck:
                 yield f"after {context} tokens of context a token takes {grown:.1f} times as long"
             several = self.check(now.context_used) or 0.0
             if now.speculation and several / target.doubt(_FEW) >= _NO_SAVING * _FEW:
-                yield f"a pass over {_FEW} tokens takes {several:.1f} times one over a token here"
+                yield f"a pass over {_FEW} tokens takes {several:.1f} times as long as over one"
         by_models = [each for name, *each in now.drafters if name != LOOKUP]
         drafted, accepted = (sum(each[i] for each in by_models) for i in (0, 1))
         if drafted >= _ENOUGH and accepted < _WRONG * drafted:

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 @click.command(name="chat", cls=GroupedCommand)
 @shared_options
-@click.option("--continue", "latest", is_flag=True, help="Go on with the latest conversation.")
+@click.option("--continue", "latest", is_flag=True, help="Continue the latest conversation.")
 @option(
     "--resume",
     plain_text,
-    "Go on with the latest conversation in which all these words occur.",
+    "Continue the latest conversation that contains all these words.",
     "TEXT",
 )
 @REPEAT_STOP

@@ -52,18 +52,18 @@ class QuestionCommand(GroupedCommand):
     "--continue",
     "latest",
     is_flag=True,
-    help="Go on with the latest conversation: its pair and system prompt, and what was said.",
+    help="Continue the latest conversation, with its pair and system prompt.",
 )
 @click.option(
     "--log/--no-log",
     default=True,
     show_default=True,
-    help="Keep question and answer: `localspec logs` shows them, --continue goes on.",
+    help="Store question and answer, for `localspec logs` and --continue.",
 )
 @option(
     "--mcp",
     plain_text,
-    "Let the model call tools of this MCP server, which `/mcp add` in the chat has added; may be"
+    "Offer the model the tools of this MCP server, which `/mcp add` in the chat has added; may be"
     " repeated.",
     "NAME",
     multiple=True,
@@ -72,8 +72,8 @@ class QuestionCommand(GroupedCommand):
 @option(
     "--allow-tool",
     plain_text,
-    "Run this tool when the model calls it. Without, only those run that the chat may always run."
-    " May be repeated.",
+    "Run this tool when the model calls it, as well as the tools that the chat always runs; may be"
+    " repeated.",
     "NAME",
     multiple=True,
     show_default=False,
@@ -84,7 +84,7 @@ class QuestionCommand(GroupedCommand):
 @option(
     "--trace",
     click.Path(dir_okay=False, path_type=Path),
-    "Write to this file what a replay of the run needs.",
+    "Write a trace to this file; the run can be replayed from it.",
     None,
     callback=plain_path,
 )

@@ -99,7 +99,7 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 @option(
     "--share",
     _FILE,
-    "Write what was measured here for others: machine, models, T(n), gains; nothing personal.",
+    "Write a file to share: machine, models, T(n) and gains; nothing personal.",
     None,
 )
 @option(

@@ -12,8 +12,8 @@ from localspec.pairs.names.catalogue import ListedPair
 
 NOT_MEASURED = "Speeds can be expected once a pair has been loaded here: localspec chat"
 _BUSY = (
-    "The machine was busy when it was measured. Pairs are proposed once a chat has measured it in a"
-    " calm moment."
+    "The machine was busy when it was measured. Pairs are proposed once a chat has measured it"
+    " while idle."
 )
 
 

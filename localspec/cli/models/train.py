@@ -42,7 +42,7 @@ _MOST: Final = 10**9
 @click.option(
     "--from-history",
     is_flag=True,
-    help="Use your own conversations as well. They can leak from the head, and its file says so.",
+    help="Train on your own conversations as well. The head can leak them, as its file says.",
 )
 @option(
     "--answers",

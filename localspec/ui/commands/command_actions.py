@@ -75,11 +75,11 @@ def exact(app: CommandContext, value: str) -> None:
     if value in choices:
         app.pair_loader.reload(exact=choices[value])
     elif value in ("", "on"):  # what it costs is said before it is switched on
-        known = session.exact or "its cost is measured next to usual settings only (/tune)"
+        known = session.exact or "its cost is known only for the usual settings (/tune)"
         app.transcript.say(
             f"exact decoding: {known}",
-            "/set exact anyway loads the pair again with it, /set exact off without, /set exact"
-            " default with it where it costs next to nothing.",
+            "/set exact anyway loads the pair again with it, /set exact off without it; /set exact"
+            " default uses it where it costs next to nothing.",
         )
     else:
         raise UsageError(f"exact cannot be “{value}”", "Say /set exact anyway, off, or default.")

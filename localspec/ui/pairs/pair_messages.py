@@ -15,7 +15,7 @@ from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
 
 GET = "Ctrl+F"
-BUSY = "the machine is busy: pairs are proposed once it was measured in a calm moment"
+BUSY = "the machine is busy: pairs are proposed once it has been measured while idle"
 
 
 def interrupted(wanted: PullRequest) -> tuple[str, str]:

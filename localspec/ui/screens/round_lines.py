@@ -262,10 +262,10 @@ def _decoded_again(explained: RoundExplanation) -> str:
     if not explained.again:
         return ""
     if explained.same:
-        return "Decoded again just now: the last digits may differ from those of then."
+        return "Decoded again just now: the last digits may differ from the original ones."
     return (
-        "Decoded again just now: the last digits differ, and with them the rule would decide"
-        " otherwise. The marks show the decision of then."
+        "Decoded again just now: the last digits differ, so the rule would now decide otherwise."
+        " The marks show the original decision."
     )
 
 
@@ -281,7 +281,7 @@ def _check(explained: RoundExplanation, width: int) -> list[Content]:
     ]
     said = (
         f"One pass of the target over {n} token{'s' if n > 1 else ''}: it gives its own"
-        " probabilities for every place at once. Without drafting each would need a pass."
+        " probabilities for every place at once. Without drafting, each token needs a pass."
     )
     return [*_wrapped(width, (said, "")), Content(""), *rows]
 
