@@ -559,7 +559,7 @@ def test_with_a_seed_a_text_does_not_depend_on_what_a_head_read_before(
 @pytest.mark.few(1)
 def test_a_head_goes_over_to_another_text_and_back(engine: Engine) -> None:
     made = drafter(engine).head
-    prefixes = CachedPrefixes((engine.target, made), room=lambda: 1 << 30)
+    prefixes = CachedPrefixes(lambda: (engine.target, made), room=lambda: 1 << 30)
     texts = [ids(engine, text) * 3 for text in (PROMPTS[0], PROMPTS[2])]
     for text in (*texts, *texts):
         prefixes.switch(text)

@@ -336,7 +336,7 @@ def test_a_prefix_that_was_left_is_gone_back_to(
     target_context: Context, draft_context: Context
 ) -> None:
     both = [target_context, draft_context]
-    prefixes = CachedPrefixes(both)
+    prefixes = CachedPrefixes(lambda: both)
     texts = [[10 * i + j for j in range(1, 60)] for i in range(4)]
     assert [read(both, prefixes, text) for text in texts] == [59] * 4
     assert [read(both, prefixes, [*text, 7, 8]) for text in texts] == [2] * 4
@@ -358,7 +358,7 @@ def test_of_a_window_a_copy_is_gone_back_to_whole(tmp_path: Path) -> None:
         Context(model, options) as context,
         Context(model, options) as alone,
     ):
-        prefixes = CachedPrefixes([context])
+        prefixes = CachedPrefixes(lambda: [context])
         one, other = [*range(300, 420)], [*range(420, 540)]
         for prompt, missing in (
             (one, 120),
@@ -384,7 +384,7 @@ def test_of_a_window_a_copy_is_gone_back_to_whole(tmp_path: Path) -> None:
 
 
 def test_what_is_on_the_disk_is_not_written_again(target_context: Context, tmp_path: Path) -> None:
-    prefixes = CachedPrefixes([target_context], tmp_path, room=lambda: 0)
+    prefixes = CachedPrefixes(lambda: [target_context], tmp_path, room=lambda: 0)
     texts = [[10 * i + j for j in range(1, 60)] for i in range(4)]
     read([target_context], prefixes, texts[0])
     read([target_context], prefixes, texts[1])
@@ -396,7 +396,7 @@ def test_what_is_on_the_disk_is_not_written_again(target_context: Context, tmp_p
 
 
 def test_without_room_nothing_is_kept(target_context: Context) -> None:
-    prefixes = CachedPrefixes([target_context], room=lambda: 0)
+    prefixes = CachedPrefixes(lambda: [target_context], room=lambda: 0)
     texts = [[10 * i + j for j in range(1, 60)] for i in range(2)]
     assert [read([target_context], prefixes, text) for text in (*texts, *texts)] == [59] * 4
     assert prefixes.n_bytes == 0

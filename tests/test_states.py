@@ -8,6 +8,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from localspec.chat.conversation import Message
+from localspec.chat.conversation import Message, Role
 from localspec.chat.history.store import Store
+from localspec.chat.session.completions import Completions
 from localspec.chat.session.session import Session
+from localspec.chat.settings import AnswerRequest
 from localspec.chat.states import cached_prefixes, state_files
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.chat.states.state_files import StateFiles, forget
@@ -141,6 +144,29 @@ def test_a_draft_model_that_was_loaded_late_does_not_read_again(
         found = answered(second, "And then?")
     assert found.draft_cached > 60
     second.close()
+
+
+@pytest.mark.slow
+def test_clients_that_alternate_keep_the_cache_of_a_draft_model_that_joined_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft_models, "_AT_ONCE", 0)
+    session = late(tmp_path)
+    completions = Completions(session)
+
+    def cached(text: str) -> int:
+        settings = replace(session.settings, n_predict=4)
+        asked = AnswerRequest(settings, (Message(Role.USER, text),))
+        *_, end = completions.answer(asked, Cancel())
+        stats: GenerationStats = end.stats  # type: ignore[union-attr]
+        return stats.draft_cached
+
+    texts = STORY, STORY[::-1]  # of the second, which is longer, the draft reads the end alone
+    assert [cached(text) for text in texts] == [0, 0]  # copies without a draft model
+    session.load_drafts(Cancel())
+    assert [cached(text) for text in texts] == [0, 0]
+    assert cached(STORY) > 50
+    session.close()
 
 
 @pytest.fixture
@@ -355,7 +381,7 @@ def test_a_deleted_conversation_has_no_state(tmp_path: Path) -> None:
 def test_copies_without_room_in_memory_go_to_files_without_names(
     target_context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = CachedPrefixes([target_context], tmp_path, room=lambda: 0)
+    kept = CachedPrefixes(lambda: [target_context], tmp_path, room=lambda: 0)
     texts = [[10 * i + j for j in range(1, 60)] for i in range(3)]
     assert [read([target_context], kept, text) for text in texts] == [59] * 3
     assert [read([target_context], kept, [*text, 7]) for text in texts] == [1] * 3

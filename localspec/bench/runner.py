@@ -164,7 +164,7 @@ class Runner:
         """Answer once, from empty caches."""
         session = arm.session
         session.reset()
-        for context in (session.pair.target, *session.pair.drafts.values()):
+        for context in session.pair.contexts:
             context.clear()
         seed = (settings.sampling.seed or 0) + repeat
         sampling = replace(settings.sampling, seed=seed)

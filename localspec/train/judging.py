@@ -119,7 +119,7 @@ def _answered(
     session: Session, prompt: Sequence[int], settings: GenerateSettings, cancel: Cancel
 ) -> list[Round]:
     """All rounds of an answer that starts with empty caches."""
-    for context in (session.pair.target, *session.pair.drafts.values()):
+    for context in session.pair.contexts:
         context.clear()
     policy = FixedGamma(GAMMA)
     for _ in session.engine.prefill(prompt, cancel, policy, follow_clock=False):

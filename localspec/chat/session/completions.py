@@ -33,7 +33,7 @@ class Completions:
     def __init__(self, session: Session) -> None:
         pair = session.pair
         self._session = session
-        self._prefixes = CachedPrefixes([pair.target, *pair.drafts.values()], session.folder)
+        self._prefixes = CachedPrefixes(lambda: session.pair.contexts, session.folder)
         self._known: list[KnownIds] = []  # the latest last
         self._quoted = QuotedTexts(pair.target.model)
 

@@ -114,6 +114,11 @@ class LoadedPair:
         return next(iter(self.drafts.values()), None)
 
     @property
+    def contexts(self) -> tuple[Context, ...]:
+        """The target's context, then those of the draft models."""
+        return (self.target, *self.drafts.values())
+
+    @property
     def models(self) -> list[str]:
         """The drafters that are separate models, by name."""
         return [name for name in self.drafts if name.split()[0] in (DRAFT, CROSS_VOCABULARY)]
@@ -158,7 +163,7 @@ class LoadedPair:
         If passes of several sizes give equal bits anyway, the threads are never held.
         """
         hold = hold and (self.loaded.exact or 1) == 1
-        for context in (self.target, *self.drafts.values()):
+        for context in self.contexts:
             context.threads.hold(hold)
 
     def memory(self) -> MemoryUse:

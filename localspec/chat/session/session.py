@@ -373,8 +373,7 @@ class Session:
             made_by: describes the models and how they run.
         """
         self.folder = folder
-        contexts = [self.pair.target, *self.pair.drafts.values()]
-        self._writer.stored = StoredPrefix(contexts, StateFiles(folder, made_by))
+        self._writer.stored = StoredPrefix(self.pair.contexts, StateFiles(folder, made_by))
 
     def enter(self, conversation: str, progress: StoreProgress = lambda _share: None) -> None:
         """Switch to the stored conversation of this id; an empty id means that it is not stored.

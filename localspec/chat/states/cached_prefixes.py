@@ -28,8 +28,9 @@ _SHARE, _DISK_SHARE = 0.25, 0.1  # of the free memory, and of the free disk spac
 
 @dataclass(frozen=True, slots=True)
 class _HeldCaches:
-    """Copies of the caches, the target's first: their tokens and their states."""
+    """Copies of the caches, the target's first: whose they are, their tokens and their states."""
 
+    contexts: tuple[Context, ...]
     tokens: tuple[tuple[int, ...], ...]
     states: tuple[NDArray[np.uint8], ...]
 
@@ -60,18 +61,18 @@ class CachedPrefixes:
     """Restores the caches to the longest known prefix of a prompt; first copies what they hold.
 
     Args:
-        contexts: the target's, then those of the draft models.
+        contexts: returns the target's, then those of the draft models that are loaded by now.
         folder: for copies that do not fit in memory; None to drop them.
         room: returns the bytes of memory that all copies together may take.
     """
 
     def __init__(
         self,
-        contexts: Sequence[Context],
+        contexts: Callable[[], Sequence[Context]],
         folder: Path | None = None,
         room: Callable[[], int] | None = None,
     ) -> None:
-        self._contexts = tuple(contexts)
+        self._contexts = contexts
         self._folder = folder
         self._room = room or (lambda: int(_SHARE * (machine.available() + self.n_bytes)))
         self._kept: list[_HeldCaches] = []  # the latest last
@@ -82,8 +83,11 @@ class CachedPrefixes:
         return sum(one.n_bytes(on_disk=False) for one in self._kept)
 
     def switch(self, prompt: Sequence[int]) -> None:
-        """Prepare the caches for `prompt`: restore the copy with the longest common prefix."""
-        target = self._contexts[0]
+        """Prepare the caches for `prompt`: restore the copy with the longest common prefix.
+
+        A draft model that was loaded after the copy was made reads the prompt itself.
+        """
+        target = self._contexts()[0]
         here = common_prefix(target.tokens, prompt)
         best = max(self._kept, key=lambda one: _reach(target, one.tokens[0], prompt), default=None)
         further = best is not None and _reach(target, best.tokens[0], prompt) >= here + _WORTH
@@ -91,18 +95,20 @@ class CachedPrefixes:
             self._keep()
         if best is None or not further:
             return
-        for context, tokens, state in zip(self._contexts, best.tokens, best.states, strict=True):
+        for context, tokens, state in zip(best.contexts, best.tokens, best.states, strict=True):
             context.restore(tokens, state)
         if len(best.tokens[0]) - common_prefix(best.tokens[0], prompt) < _WORTH:
             self._kept = [one for one in self._kept if one is not best]  # a longer copy will follow
 
     def _keep(self) -> None:
         """Copy the caches in place of the copies that this one extends; the oldest make room."""
-        tokens = tuple(tuple(context.tokens) for context in self._contexts)
+        contexts = tuple(self._contexts())
+        tokens = tuple(tuple(context.tokens) for context in contexts)
         self._kept = [one for one in self._kept if tokens[0][: len(one.tokens[0])] != one.tokens[0]]
         if any(one.tokens[0][: len(tokens[0])] == tokens[0] for one in self._kept):
             return
-        self._kept.append(_HeldCaches(tokens, tuple(context.state() for context in self._contexts)))
+        states = tuple(context.state() for context in contexts)
+        self._kept.append(_HeldCaches(contexts, tokens, states))
         self._make_room()
 
     def _make_room(self) -> None:
@@ -126,7 +132,7 @@ class CachedPrefixes:
             with suppress(OSError):
                 private.make_folder(self._folder)
                 return one.spilled(self._folder)
-        return _HeldCaches(one.tokens, ())
+        return replace(one, states=())
 
 
 class StoredPrefix:

@@ -78,8 +78,10 @@ class ModelDrafter:
             self.excerpt = Excerpt(self.excerpt.last)
             self.context.clear()
         # The last token is decoded anew if need be: proposing needs its logits.
-        if self.context.keep_prefix(self._unread(tokens[:-1], 0)) <= FIRST_TOKENS:
-            self.excerpt.left_out = 0
+        text, held = tokens[:-1], self.context.tokens
+        if common_prefix(held, text) >= common_prefix(held, self._unread(text, 0)):
+            self.excerpt.left_out = 0  # the cache holds the beginning of this text
+        self.context.keep_prefix(self._unread(text, 0))
         self._proposer = proposer
 
     def state(self, tokens: Sequence[int]) -> DrafterState:

@@ -147,7 +147,7 @@ def measured(
         before.keep()
     known = {
         context: identity_of(context, pair.loaded, draft=context is not pair.target)
-        for context in (pair.target, *pair.drafts.values())
+        for context in pair.contexts
     }
     stored = {context: store.load(its) for context, its in known.items()}
     if before is not None and stored[pair.target] is None:  # it was not worth storing
@@ -291,6 +291,6 @@ def made_by(pair: LoadedPair, models: Sequence[Context] | None = None) -> str:
     known = [
         identity_of(context, pair.loaded, draft=context is not pair.target)
         | {"changed": context.model.path.stat().st_mtime_ns, "n_ctx": context.n_ctx}
-        for context in models or (pair.target, *pair.drafts.values())
+        for context in models or pair.contexts
     ]
     return json.dumps(known, sort_keys=True)
