@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from localspec.chat.conversation import Message, Role, tool_result
+from localspec.chat.prompt import quoted_texts
 from localspec.chat.prompt.quoted_texts import QuotedTexts
 from localspec.chat.session.completions import Completions
 from localspec.chat.settings import AnswerRequest
@@ -48,6 +51,33 @@ def test_a_text_is_known_as_json_writes_it(target_model: Model) -> None:
     assert not known(target_model, quoted.past(said[:1]))
 
 
+def test_the_texts_of_several_conversations_are_kept(
+    target_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two agents that take turns do not have their files read anew each time."""
+    quoted = QuotedTexts(target_model)
+    one, other = ([Message(Role.USER, f"{name}\n{CODE}")] for name in ("one", "other"))
+    for said in (one, other):
+        quoted.past(said)
+    tokenize, read = target_model.tokenize, list[str]()
+
+    def counted(text: str, **how: bool) -> list[int]:
+        read.append(text)
+        return tokenize(text, **how)
+
+    monkeypatch.setattr(target_model, "tokenize", counted)
+    found = quoted.past(one)
+    assert found.find(ids(target_model, json.dumps(CODE)[1:-1])[:12])[0] == 12
+    del read[:]
+    quoted.past(other)
+    quoted.past(one)
+    assert not read
+    monkeypatch.setattr(quoted_texts, "_MOST", 0)
+    quoted.past(other)
+    quoted.past(one)
+    assert len(read) == 1
+
+
 def test_a_quoted_file_is_copied_in_a_quarter_of_the_rounds(target_model: Model) -> None:
     def rounds(*others: Past) -> int:
         prompt, lookup = ids(target_model, CODE), Lookup(2048, lambda _: False)
@@ -71,8 +101,10 @@ def test_answers_that_may_call_copy_quoted_texts_and_others_do_not() -> None:
     try:
         completions, said = Completions(session), (Message(Role.USER, CODE),)
         held = replace(usual, grammar='root ::= "{" [a-z]+ "}"')
-        for settings, copied in ((held, True), (usual, False)):
-            [*completions.answer(AnswerRequest(settings, said), Cancel())]
+        without_lookup = AnswerRequest(held, said, drafters=())
+        answers = AnswerRequest(held, said), AnswerRequest(usual, said), without_lookup
+        for asked, copied in zip(answers, (True, False, False), strict=True):
+            [*completions.answer(asked, Cancel())]
             assert [known(model, texts) for texts in session.engine.past] == [True] * copied
         session.settings = usual
         [*session.turn(CODE, Cancel())]
@@ -80,5 +112,8 @@ def test_answers_that_may_call_copy_quoted_texts_and_others_do_not() -> None:
         session.offer([TOOL], [TOOL])
         [*session.turn("Write it down.", Cancel())]
         assert [known(model, texts) for texts in session.engine.past] == [True]
+        session._writer.pair = replace(session.pair, lookup=False)
+        [*session.turn("Write it down again.", Cancel())]
+        assert not session.engine.past
     finally:
         session.close()

@@ -11,6 +11,8 @@ from localspec.chat.conversation import Message
 from localspec.engine.drafters.past_texts import NO_PAST, Past, TextIds
 from localspec.engine.llama import Model
 
+_MOST = 1_000_000  # ids that are kept
+
 
 class QuotedTexts:
     """Knows the texts of a conversation in the form in which a call of a tool quotes them.
@@ -18,26 +20,37 @@ class QuotedTexts:
     JSON escapes line breaks, quotes and backslashes, and the escapes are other tokens. A copy of
     the text as the prompt has it ends at each of them, so that lookup loses every quoted line.
 
+    The ids of the texts that were asked for last are kept, whichever conversation they are from.
+
     Args:
         model: the target.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._ids: dict[str, TextIds] = {}
+        self._ids: dict[str, TextIds] = {}  # the latest last
+        self._indexed: list[str] = []
         self._past = NO_PAST
 
     def past(self, messages: Iterable[Message]) -> Past:
-        """The texts of `messages` that JSON has to escape; those of the last call are kept."""
+        """The texts of `messages` that JSON has to escape."""
         forms = ((one.content, _escaped(one.content)) for one in messages)
-        quoted = dict.fromkeys(form for text, form in forms if form != text)
-        if quoted.keys() != self._ids.keys():
-            known = self._ids
-            self._ids = {
-                text: known[text] if text in known else self._read(text) for text in quoted
-            }
-            self._past = Past(list(self._ids.values()))
+        quoted = list(dict.fromkeys(form for text, form in forms if form != text))
+        if quoted != self._indexed:
+            for text in quoted:
+                self._ids[text] = self._ids.pop(text) if text in self._ids else self._read(text)
+            self._past = Past([self._ids[text] for text in quoted])
+            self._indexed = quoted
+            self._forget()
         return self._past
+
+    def _forget(self) -> None:
+        """Drop the ids of the oldest texts that are too many."""
+        left = sum(map(len, self._ids.values())) - _MOST
+        for text in list(self._ids):
+            if left <= 0:
+                break
+            left -= len(self._ids.pop(text))
 
     def _read(self, text: str) -> TextIds:
         ids = self._model.tokenize(text, add_special=False, parse_special=False)

@@ -68,7 +68,7 @@ class Completions:
         if asked.count_only or len(prompt) > target.n_ctx:
             yield PromptMade(len(prompt), target.n_ctx, prefill)
             return
-        if asked.messages and asked.settings.grammar:  # it holds calls and other JSON
+        if self._may_quote(asked):
             texts = [self._quoted.past(asked.messages)]
         piece = template.piece if asked.messages else target.model.piece
         answer = AnswerText(piece, stops)
@@ -91,6 +91,12 @@ class Completions:
         finally:
             if asked.messages:
                 known.answered(answer.tokens, piece, answer.written)
+
+    def _may_quote(self, asked: AnswerRequest) -> bool:
+        """Whether lookup drafts an answer that may hold calls or other JSON."""
+        looks_up = asked.drafters is None or LOOKUP in asked.drafters
+        told = bool(asked.messages and asked.settings.grammar)
+        return self._session.pair.lookup and looks_up and told
 
     def _awaited(self, prefill: str, after: str) -> list[str]:
         """The texts after which the grammar applies, in order.

@@ -139,7 +139,7 @@ class Turns:
             calling, after = self._prompt.calling(settings, opened)
             how = self._writer.how(calling, after, self._prompt.budget(settings, opened))
             how = replace(how, trace=self.trace)
-            texts = self._prompt.quoted(asked, settings)
+            texts = self._prompt.quoted(asked, settings) if self._writer.pair.lookup else ()
             reason = yield from self._writer.write(prompt, how, answer, cancel, texts)
         except Cancelled:
             reason = FinishReason.CANCELLED
