@@ -30,6 +30,7 @@ from localspec.pairs.disk.trained_heads import made_for
 from localspec.pairs.memory.model_facts import facts
 from localspec.pairs.memory.need import ModelSetup
 
+_ANYWAY = "--draft-anyway loads it"
 _AT_ONCE = 50_000_000  # bytes of weights that are loaded before anyone would notice a wait
 
 _Planned = tuple[CheckedDraft, ModelSetup]
@@ -257,12 +258,11 @@ def _leaving_out(pair: LoadedPair, files: Sequence[Path], names: Sequence[str] =
 
     The head that ships for the starter goes without a notice: the user did not ask for it.
     """
+    if [*files] == [starter.head(pair.target.model.path)]:
+        why = "the head that comes with localspec is left out: it would save no time here"
+        return replace(pair.without(names, f"{why} ({_ANYWAY})"), notices=pair.notices)
     named = " and ".join(path.name for path in files)
-    left = pair.without(
-        names, f"{named}: {draft_worth.TOO_BIG}, and not loaded (--draft-anyway loads it)"
-    )
-    shipped = [*files] == [starter.head(pair.target.model.path)]
-    return replace(left, notices=pair.notices) if shipped else left
+    return pair.without(names, f"{named}: {draft_worth.TOO_BIG}, and not loaded ({_ANYWAY})")
 
 
 def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:

@@ -156,6 +156,16 @@ def all_pairs() -> list[InstalledPair]:
     return [pair for _, pair in _records() if pair is not None]
 
 
+def pair_with(target: Path) -> InstalledPair | None:
+    """Find an installed pair with this target whose drafters are on this disk; None without one."""
+    real = folders.real(target)
+    for pair in all_pairs():
+        here = pair.drafts and all(each.complete for each in pair.drafts)
+        if here and folders.real(pair.target.path) == real:
+            return pair
+    return None
+
+
 def damaged() -> list[str]:
     """List the names whose records cannot be read."""
     return [name for name, pair in _records() if pair is None]

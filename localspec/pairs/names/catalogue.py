@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from localspec.errors import LocalspecError
-from localspec.pairs.disk import folders, starter
+from localspec.pairs.disk import folders, installed, starter
 from localspec.pairs.disk.installed import InstalledPair
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
@@ -253,12 +253,19 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         licence=entry.licence if entry else pair.target.licence,
         state="installed" if pair.complete else "incomplete",
         target=pair.target.origin,
-        draft=",".join(each.origin for each in pair.drafts)
-        or str(starter.head(pair.target.path) or "none"),
+        draft=_drafts(pair),
         notes=entry.notes if entry else "",
         evidence=entry.evidence if entry else "",
         verified=all(model.sha256 and all(model.sha256) for model in pair.models),
     )
+
+
+def _drafts(pair: InstalledPair) -> str:
+    """What drafts for an installed pair; for the starter also what was trained here, or ships."""
+    drafts, target = pair.drafts, pair.target.path
+    if not drafts and pair.name == STARTER and (known := installed.pair_with(target)):
+        drafts = known.drafts
+    return ",".join(each.origin for each in drafts) or str(starter.head(target) or "none")
 
 
 def _available(entry: CuratedPair) -> ListedPair:

@@ -189,7 +189,7 @@ def of_record(pair: InstalledPair) -> ResolvedPair:
 
 def _with_known_draft(name: str, target: Path) -> ResolvedPair:
     """Give `target` the draft of an installed pair with the same target, if any."""
-    pair = pair_with(target)
+    pair = installed.pair_with(target)
     if pair is None:
         return ResolvedPair(name, target, (), "none was named, and none is known for this target")
     return _with_drafts_of(pair, name, target, f"as in the pair {pair.name}")
@@ -197,16 +197,6 @@ def _with_known_draft(name: str, target: Path) -> ResolvedPair:
 
 def _with_drafts_of(pair: InstalledPair, name: str, target: Path, reason: str) -> ResolvedPair:
     return ResolvedPair(name, target, tuple(each.path for each in pair.drafts), reason)
-
-
-def pair_with(target: Path) -> InstalledPair | None:
-    """Find an installed pair with this target whose drafters are on this disk; None without one."""
-    real = folders.real(target)
-    for pair in installed.all_pairs():
-        here = pair.drafts and all(each.complete for each in pair.drafts)
-        if here and folders.real(pair.target.path) == real:
-            return pair
-    return None
 
 
 def suggestion(name: str, others: FoundModels | None = None) -> str:

@@ -19,7 +19,7 @@ from localspec.errors import (
     OutOfMemory,
     UsageError,
 )
-from localspec.pairs.disk import folders, starter
+from localspec.pairs.disk import folders, installed, starter
 from localspec.pairs.disk import other_programs as others
 from localspec.pairs.disk.installed import InstalledPair
 from localspec.pairs.disk.other_programs import FoundModel
@@ -343,7 +343,7 @@ def _own_drafts(
 
 def _pair_with(target: ModelSource) -> InstalledPair | CuratedPair | None:
     """An installed or curated pair with the same target and a draft; None without one."""
-    if known := resolver.pair_with(target.paths[0]):
+    if known := installed.pair_with(target.paths[0]):
         return known
     for entry in catalogue.pairs().values():
         same = target.repo.lower() == entry.target.repo.lower()
