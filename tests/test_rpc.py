@@ -313,6 +313,20 @@ def test_how_devices_share_a_target_is_chosen_as_in_llama_cpp() -> None:
     assert together["tokens"] == flash["tokens"]
 
 
+@pytest.mark.slow
+@needs_backend
+def test_show_tells_no_speed_of_a_pair_on_workers() -> None:
+    """What is stored holds without them."""
+    show = ("show", str(toy.TARGET), "--no-scan")
+    assert "ms a token" in localspec(*show).stdout
+    with worker() as (one, _):
+        there = localspec(*show, "--rpc", one)
+        data = json.loads(localspec(*show, "--rpc", one, "--json").stdout)
+    assert "with workers it is not known until the pair is loaded" in there.stdout
+    assert "ms a token" not in there.stdout
+    assert (data["profile"], data["tokens_per_second"]) == (None, None)
+
+
 def test_parts_of_tensors_need_flash_attention() -> None:
     with pytest.raises(UsageError, match="needs flash attention"):
         check(replace(TOY, split_mode="tensor", flash_attn="off"))

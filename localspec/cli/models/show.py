@@ -25,6 +25,8 @@ from localspec.pairs.report import describe
 from localspec.pairs.report.examine import PairReport, examine
 from localspec.safe_text import unbroken
 
+_WITH_WORKERS = "speed       with workers it is not known until the pair is loaded"
+
 
 @click.command("show")
 @click.argument("pair", default="starter")
@@ -79,7 +81,8 @@ def command(
     for notice in (*notices, *advice.notices):
         click.echo(unbroken(notice), err=True)
     if as_json:
-        more = {"sampling": advice.document(), "profile": profile, "tokens_per_second": known.data}
+        speeds = None if rpc else known.data
+        more = {"sampling": advice.document(), "profile": profile, "tokens_per_second": speeds}
         click.echo(json.dumps(describe.as_data(found) | more, indent=2))
         return
     entry = catalogue.pairs().get(found.name)
@@ -88,8 +91,8 @@ def command(
     _print([*([f"pair        {found.name}"] if found.name else []), *describe.lines(found)])
     _print([*curated, *sampling, *speed])
     if found.name == STARTER:
-        speeds = ranking.recall()
-        click.echo("\n".join(proposed.lines(ranking.ranked(rows, speeds), speeds)))
+        here = ranking.recall()
+        click.echo("\n".join(proposed.lines(ranking.ranked(rows, here), here)))
 
 
 def _curated_lines(entry: CuratedPair) -> list[str]:
@@ -107,9 +110,12 @@ def _print(lines: Iterable[str]) -> None:
 def _speed(
     found: PairReport, known: RankedPair, rpc: tuple[str, ...], tune: str
 ) -> tuple[list[str], dict[str, Any] | None]:
-    """The speed of a pair as lines, and what was measured of it as data; `rpc` lends devices."""
+    """The speed of a pair as lines, and what was measured of it as data.
+
+    With workers (`rpc`), only what is stored of ``--exact``: all other figures hold without them.
+    """
     plan = found.outlook.plan
-    expected = _expected_lines(known)
+    expected = [_WITH_WORKERS] if rpc else _expected_lines(known)
     if (
         plan is None
         or found.missing
@@ -121,9 +127,11 @@ def _speed(
         expected_speed,
     )
 
+    exact, cost = expected_speed.exact(found.target.paths[0], plan, rpc)
+    if rpc:
+        return [*expected, expected_speed.exact_line(exact, cost, tune)], None
     draft = found.draft.paths[0] if found.draft is not None else None
     profile = expected_speed.expected(found.target.paths[0], draft, plan)
-    exact, cost = expected_speed.exact(found.target.paths[0], plan, rpc)
     lines = expected_speed.lines(profile, exact, cost, tune)
     if found.draft is not None and draft_worth.too_big(found.target, found.draft, plan):
         lines.insert(0, f"draft       {draft_worth.TOO_BIG}: it is not loaded (--draft-anyway)")
