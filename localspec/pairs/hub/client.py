@@ -131,20 +131,21 @@ def _gathered(
     url: str, reference: Reference, retries: RetryPolicy, start: int = 0, stop: int | None = None
 ) -> bytes:
     """Bytes `start` to `stop` of an answer; without `stop` all, which may be `MOST_TOLD`."""
+    most = MOST_TOLD + 1 if stop is None else stop - start
 
     def attempt() -> bytes:
         got = bytearray()
 
-        def take(at: int, piece: bytes) -> bool:
-            got.extend(piece[max(0, start - at) :])
-            if stop is None and len(got) > MOST_TOLD:
-                size = formats.size(MOST_TOLD)
-                raise HubUnavailable(f"{endpoint()} answers with more than {size}", NO_HUB)
-            return stop is None or len(got) < stop - start
+        def take(piece: bytes) -> bool:
+            got.extend(piece)
+            return len(got) < most
 
         with translated(reference):
             receive(url, retries, take, start, stop)
-        return bytes(got if stop is None else got[: stop - start])
+        if stop is None and len(got) >= most:
+            size = formats.size(MOST_TOLD)
+            raise HubUnavailable(f"{endpoint()} answers with more than {size}", NO_HUB)
+        return bytes(got[:most])
 
     return retried(attempt, retries)
 

@@ -191,9 +191,8 @@ class _Fetching:
         return digest
 
     def _fetch_rest(self, part: Any, digest: Any) -> None:
-        def keep(at: int, piece: bytes) -> bool:
-            known = self._done - at  # a server without ranges begins at 0
-            new = memoryview(piece)[known : self._file.size - at]
+        def keep(piece: bytes) -> bool:
+            new = memoryview(piece)[: self._file.size - self._done]
             digest.update(new)
             while new:
                 written = part.write(new)

@@ -27,12 +27,12 @@ from localspec.safe_text import reason
 STEP_S: Final = 0.1
 HEAD_S: Final = 60.0  # for name lookup, redirects, certificates and the head of an answer
 MOST_REDIRECTS: Final = 10
-SLOW_S: Final = 60.0  # a connection counts as broken below SLOW_BYTES in this time
+SLOW_S: Final = 60.0  # if the next SLOW_BYTES take longer, the connection counts as broken
 SLOW_BYTES: Final = 64_000
 _FOR_ERRORS: Final = (b"x-error-code", b"x-error-message", b"retry-after", b"x-request-id")
 
-Take: TypeAlias = Callable[[int, bytes], bool]
-"""Receives a piece and its offset in the file; returns whether more is wanted."""
+Take: TypeAlias = Callable[[bytes], bool]
+"""Receives the next bytes; returns whether more are wanted."""
 
 
 def endpoint() -> str:
@@ -51,8 +51,9 @@ def receive(
 ) -> None:
     """Read an answer from byte `start` to `stop`, or to its end, as long as `take` wants more.
 
-    The pieces begin at 0 if the server does not support ranges. `take` runs in another thread, and
-    never after this function has ended; `tick` runs every `STEP_S` in the caller's.
+    A server without ranges sends all: what precedes `start` is dropped, what follows `stop` may
+    come. `take` runs in another thread, and never after this function has ended; `tick` runs every
+    `STEP_S` in the caller's.
 
     Raises:
         TransferInterrupted: no answer came within `HEAD_S`, or it is too slow.
@@ -61,19 +62,14 @@ def receive(
     """
     reading = _Reading(take)
     threading.Thread(target=reading.run, args=(url, start, stop), daemon=True).start()
-    before = 0
     try:
         while not reading.ended.wait(STEP_S):
             retries.check()
             tick()
-            has_head = reading.has_head  # first: `since` is renewed before it
-            if time.monotonic() - reading.since > (SLOW_S if has_head else HEAD_S):
-                if not has_head:
-                    raise TransferInterrupted(f"{endpoint()} did not answer in time")
-                if (count := reading.count - before) < SLOW_BYTES:
-                    slow = f"{formats.size(count)} in {formats.duration(SLOW_S)}"
-                    raise TransferInterrupted(f"{endpoint()} sends only {slow}")
-                before, reading.since = reading.count, time.monotonic()
+            if time.monotonic() > reading.deadline:
+                sent = f"{formats.size(reading.count)} in {formats.duration(SLOW_S)}"
+                slow = f"sends only {sent}" if reading.has_head else "did not answer in time"
+                raise TransferInterrupted(f"{endpoint()} {slow}")
     finally:
         with reading.lock:
             reading.wanted = False
@@ -83,14 +79,17 @@ def receive(
 
 @dataclass(slots=True)
 class _Reading:
-    """One answer, read by a thread; its caller clears `wanted` to end it."""
+    """One answer, read by a thread; its caller clears `wanted` to end it.
+
+    `deadline` is that of the head, then of the next `SLOW_BYTES`, of which `count` have come.
+    """
 
     take: Take
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: threading.Event = field(default_factory=threading.Event)
     wanted: bool = True
     has_head: bool = False
-    since: float = field(default_factory=time.monotonic)
+    deadline: float = field(default_factory=lambda: time.monotonic() + HEAD_S)
     count: int = 0
     error: Exception | None = None
 
@@ -99,14 +98,16 @@ class _Reading:
         ranged = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
         try:
             with contextlib.closing(_open(url, ranged if start or stop else {})) as response:
-                at = _first_byte(response, start)
-                self.since, self.has_head = time.monotonic(), True
+                known = start - _first_byte(response, start)
+                self.deadline, self.has_head = time.monotonic() + SLOW_S, True
                 for piece in response.iter_raw():
+                    new, known = piece[known:], max(0, known - len(piece))
                     with self.lock:
-                        if not (self.wanted and self.take(at, piece)):
+                        if not (self.wanted and self.take(new)):
                             return
-                    at += len(piece)
                     self.count += len(piece)
+                    if self.count >= SLOW_BYTES:
+                        self.count, self.deadline = 0, time.monotonic() + SLOW_S
         except Exception as error:
             self.error = error
         finally:
