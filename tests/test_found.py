@@ -169,6 +169,14 @@ def test_what_nobody_can_chat_with_is_passed_over(stores: Stores) -> None:
     assert names() == ["good"]
 
 
+def test_a_link_next_to_a_target_may_lead_nowhere(stores: Stores, hub_world: World) -> None:
+    target = stores.file("models/own.gguf", ggufs.model())
+    target.with_name("gone.gguf").symlink_to("nowhere")
+    done = hub_world.run("show", str(target))
+    assert done.code == 0, done.err
+    assert "gone" not in done.out
+
+
 def test_a_split_model_is_one_model(stores: Stores) -> None:
     parts = ggufs.split_model("Whole-Q4_K_M", 3)
     for name, data in parts.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from localspec.errors import LocalspecError
@@ -85,3 +86,12 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # a name too long, a folder without access, a NUL
         return False
+
+
+def regular_size(path: Path) -> int | None:
+    """Size in bytes of a regular file; None if `path` is anything else, such as a pipe."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None

@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from localspec import private
 from localspec.errors import LocalspecError
 from localspec.pairs.disk import folders, installed, starter
 from localspec.pairs.gguf import usable
@@ -34,7 +35,7 @@ from localspec.pairs.names.catalogue import ListedPair
 from localspec.pairs.names.draft_option import HEADS
 from localspec.pairs.names.repository_files import is_model, quant_of
 from localspec.pairs.names.reserved_names import FORMER_STARTER
-from localspec.safe_text import decoded, one_line
+from localspec.safe_text import one_line
 
 WITHIN_S: Final = 0.8
 """Seconds after which a search ends, wherever it is."""
@@ -293,7 +294,8 @@ def _llama_cpp_folder() -> Path:
 def next_to(target: Path) -> list[Path]:
     """The other models in the folder of `target`; the first part of split ones."""
     own = folders.real(target)
-    here = (path for path in _files(target.parent, lambda: None, 0) if is_model(path.name))
+    there = (path for path in _files(target.parent, lambda: None, 0) if is_model(path.name))
+    here = filter(folders.is_file, there)  # a link may lead nowhere
     return [path for path in islice(here, MOST_BESIDE) if folders.real(path) != own]
 
 
@@ -391,12 +393,7 @@ def _first_line(path: Path | None) -> str:
 
 def _read_json(path: Path | None, kind: type[_T]) -> _T | None:
     """Read a small file of another program; None if it is missing, damaged or foreign."""
-    if path is None:
+    size = None if path is None else folders.regular_size(path)
+    if path is None or size is None or size > _LARGEST_JSON:
         return None
-    try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST_JSON:
-            return None
-        return msgspec.json.decode(decoded(path.read_bytes()), type=kind)
-    except (OSError, ValueError, RecursionError):
-        return None
+    return private.read_json(path, kind)

@@ -156,7 +156,7 @@ def _reason_to_keep_local(path: Path) -> str:
 def _delete_head(path: Path) -> int:
     """Delete a head that was trained here; return the bytes freed."""
     try:
-        size = path.stat().st_size if path.exists() else 0
+        size = folders.regular_size(path) or 0
         path.unlink(missing_ok=True)
     except OSError as error:
         raise LocalspecError(
@@ -176,13 +176,13 @@ def _delete(file: RemoteFile, retries: RetryPolicy) -> int:
     pointer, blob = hub_cache.snapshot_path(file), hub_cache.blob_path(file)
     try:
         with hub_cache.locked(file, retries):
-            size = pointer.stat().st_size if pointer.is_file() else 0
+            size = folders.regular_size(pointer) or 0
             pointer.unlink(missing_ok=True)
             freed = size if not blob.exists() else 0
             snapshots, real = hub_cache.repo_folder(file.repo) / "snapshots", folders.real(blob)
             links = (path for path in snapshots.rglob("*") if path.is_symlink())
             if not any(folders.real(link) == real for link in links):
-                freed += blob.stat().st_size if blob.exists() else 0
+                freed += folders.regular_size(blob) or 0
                 blob.unlink(missing_ok=True)
             freed += _delete_part(file)
         _tidy(file)
@@ -195,7 +195,7 @@ def _delete(file: RemoteFile, retries: RetryPolicy) -> int:
 
 def _delete_part(file: RemoteFile) -> int:
     part = download.part_path(file)
-    size = part.stat().st_size if part.exists() else 0
+    size = folders.regular_size(part) or 0
     part.unlink(missing_ok=True)
     return size
 

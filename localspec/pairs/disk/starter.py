@@ -136,10 +136,7 @@ def recall() -> StarterForm | None:
 
 def _whole(form: StarterForm) -> bool:
     """Whether the copy, if it is the form in use, is complete."""
-    try:
-        return not form.copy_bytes or converted().stat().st_size == form.copy_bytes
-    except OSError:
-        return False
+    return not form.copy_bytes or folders.regular_size(converted()) == form.copy_bytes
 
 
 def remember(form: StarterForm) -> None:

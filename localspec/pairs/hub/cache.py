@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,24 +79,16 @@ def snapshot_path(file: RemoteFile) -> Path:
     return repo_folder(file.repo) / "snapshots" / file.commit / file.name
 
 
-def regular_size(path: Path) -> int | None:
-    """Size in bytes of a regular file; None if `path` is anything else."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
-
-
 def has_blob(file: RemoteFile) -> bool:
     """Whether the cache has all bytes of the file."""
-    return regular_size(blob_path(file)) == file.size
+    return folders.regular_size(blob_path(file)) == file.size
 
 
 def is_here(file: RemoteFile) -> bool:
     """Whether the cache has the complete file; without links, its name holds the bytes."""
     pointer = snapshot_path(file)
-    return has_blob(file) or (not pointer.is_symlink() and regular_size(pointer) == file.size)
+    plain = not pointer.is_symlink()
+    return has_blob(file) or (plain and folders.regular_size(pointer) == file.size)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from localspec import formats
 from localspec.errors import DownloadCorrupt, HubError, NotEnoughDisk
+from localspec.pairs.disk import folders
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub.cache import RemoteFile
@@ -65,7 +66,7 @@ def part_path(file: RemoteFile) -> Path:
 
 def part_size(file: RemoteFile) -> int:
     """Bytes left by an earlier attempt, at most the file's size."""
-    return min(hub_cache.regular_size(part_path(file)) or 0, file.size)
+    return min(folders.regular_size(part_path(file)) or 0, file.size)
 
 
 def have(file: RemoteFile) -> int:
@@ -143,7 +144,7 @@ class _Fetching:
 
     def holds(self, path: Path) -> bool:
         """Whether `path` is the complete file, by its size and hash."""
-        if hub_cache.regular_size(path) == self._file.size:
+        if folders.regular_size(path) == self._file.size:
             with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
                 return bool(self._hash(file).hexdigest() == self._file.etag)
         return False
