@@ -379,6 +379,20 @@ def test_a_server_without_ranges_starts_from_the_beginning(
     assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
 
 
+def test_a_huge_file_is_asked_for_in_ranges_as_storage_refuses_it_whole(
+    hub_world: World, pair: tuple[Repo, Repo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    monkeypatch.setattr(download, "MOST_AT_ONCE", 800_000)
+    hub_world.server.fault("/cdn/", status=400, whole=True, times=9)
+    hub_world.server.fault("/cdn/", cut_after=300_000)
+    assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
+    asked = [seen.range for seen in hub_world.server.bodies()]
+    cut, *whole = ["bytes=0-799999", "bytes=300000-1099999", "bytes=1100000-1899999"]
+    assert asked == [cut, *whole, "bytes=1900000-"]
+    assert hub_world.server.sent() == file.size
+
+
 def test_a_body_of_unsaid_length_is_read_and_continued(
     hub_world: World, pair: tuple[Repo, Repo]
 ) -> None:

@@ -108,11 +108,17 @@ def require_safe(file: RemoteFile) -> None:
 
 
 def receive_file(
-    file: RemoteFile, retries: RetryPolicy, take: Take, start: int, tick: Callable[[], None]
+    file: RemoteFile,
+    retries: RetryPolicy,
+    take: Take,
+    start: int,
+    stop: int,
+    *,
+    tick: Callable[[], None],
 ) -> None:
-    """Read `file` from byte `start` by `receive`. Raises `HubError` or `Cancelled`."""
+    """Read `file` from byte `start` to `stop` by `receive`. Raises `HubError` or `Cancelled`."""
     with translated(Reference(file.repo, file.name)):
-        receive(_url(file), retries, take, start, tick=tick)
+        receive(_url(file), retries, take, start, stop if stop < file.size else None, tick=tick)
 
 
 def read_range(file: RemoteFile, offset: int, size: int, retries: RetryPolicy) -> bytes:

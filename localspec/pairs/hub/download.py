@@ -15,6 +15,7 @@ import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,9 @@ from localspec.pairs.hub.retries import (
 )
 
 PART_ENDING: Final = ".part.incomplete"  # the library's tools clean up names ending in .incomplete
+# Bytes of one request: for files of more than 50 GB, the Hub's storage may refuse to send all
+# (status 400) and still serve ranges.
+MOST_AT_ONCE: Final = 32_000_000_000
 _HASH_BLOCK: Final = 1 << 20
 _PUSH_EVERY: Final = 8 << 20
 _REPORT_EVERY_S: Final = 0.1
@@ -203,12 +207,12 @@ class _Fetching:
                 new = new[written:]
             return self._done < self._file.size
 
-        if self._done < self._file.size:
-            hub.receive_file(
-                self._file, self._retries, keep, self._done, lambda: self.tell("fetching")
-            )
-        if self._done < self._file.size:
-            raise TransferInterrupted("the connection broke off")
+        while self._done < self._file.size:
+            stop = min(self._done + MOST_AT_ONCE, self._file.size)
+            tick = partial(self.tell, "fetching")
+            hub.receive_file(self._file, self._retries, keep, self._done, stop, tick=tick)
+            if self._done < stop:
+                raise TransferInterrupted("the connection broke off")
 
 
 def _open_safely(path: str, flags: int) -> int:
