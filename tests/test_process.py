@@ -177,7 +177,7 @@ def pipes() -> Iterator[tuple[Pipe, Pipe]]:
         one.close()
 
 
-def test_letters_arrive_whole_however_they_are_cut(pipes: tuple[Pipe, Pipe]) -> None:
+def test_envelopes_arrive_whole_however_they_are_cut(pipes: tuple[Pipe, Pipe]) -> None:
     there, back = pipes
     near = m.Channel(back.source, there.sink, m.Envelope[m.Event])
     envelopes = m.Channel(there.source, back.sink, m.Envelope[m.Request]).envelopes()

@@ -264,11 +264,11 @@ class JobClient:
     def __init__(self, connect: Connect = connect) -> None:
         self._transport = connect()
         # Of all queues only this one may be used in a signal handler.
-        self._letters: queue.SimpleQueue[m.Envelope[m.Event] | None] = queue.SimpleQueue()
+        self._envelopes: queue.SimpleQueue[m.Envelope[m.Event] | None] = queue.SimpleQueue()
 
     def begin(self, job: Struct) -> None:
         """Start a job of `process/jobs.py`; to be called once."""
-        self._transport.listen(self._letters.put)
+        self._transport.listen(self._envelopes.put)
         self._transport.send(m.Envelope(_JOB, 0, m.PerformJob(msgpack.encode(job))))
 
     def give(self, results: Sequence[Message]) -> None:
@@ -277,7 +277,7 @@ class JobClient:
 
     def stop(self) -> None:
         """Stop the job; any thread or signal handler may call this."""
-        self._letters.put(None)
+        self._envelopes.put(None)
 
     def result(self, kind: type[T], hear: Callable[[m.Event], object]) -> T:
         """Wait for the job's result.
@@ -308,7 +308,7 @@ class JobClient:
     def _next(self) -> m.Envelope[m.Event] | None:
         while True:  # in steps: Windows does not interrupt an endless wait
             with suppress(queue.Empty):
-                return self._letters.get(timeout=_STEP_S)
+                return self._envelopes.get(timeout=_STEP_S)
 
     def peak_memory_bytes(self, engines: int) -> int:
         """The peak memory of all processes in bytes, if the engine's took `engines` bytes."""

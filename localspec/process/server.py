@@ -47,16 +47,18 @@ class EngineServer:
 
     def __init__(self, loader: Callable[[], Loader]) -> None:
         self._make_loader = loader
-        self._hear: Callable[[m.Envelope[m.Event]], object] = lambda _letter: None
+        self._hear: Callable[[m.Envelope[m.Event]], object] = lambda _envelope: None
         self._session: Session | None = None
         self._completions: Completions | None = None  # of the session, made at the first `Complete`
         self._loaded: LoadRequest | None = None  # even after it was freed
-        self._letters: queue.SimpleQueue[m.Envelope[m.Request] | None] = queue.SimpleQueue()
+        self._envelopes: queue.SimpleQueue[m.Envelope[m.Request] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[Message, ...]] = queue.SimpleQueue()
         self._cancels: defaultdict[int, Cancel] = defaultdict(Cancel)
         self._rounds = InspectedRounds()
         self._resting = Cancel()  # stops what is done between requests
-        self._late_drafts = LateDrafts(self._drafts_joined, self._letters.empty, self._any_stopped)
+        self._late_drafts = LateDrafts(
+            self._drafts_joined, self._envelopes.empty, self._any_stopped
+        )
         self._received = 0  # number of the latest request
         self._done = 0  # number of the latest request that is over
         self._closing = threading.Event()
@@ -88,10 +90,10 @@ class EngineServer:
                 with self._in_use:
                     asked = envelope.request, turn
                     self._rounds.watch(*asked, self._session, self._teller(envelope))
-                self._letters.put(envelope)
+                self._envelopes.put(envelope)
                 self._resting.set()
             case _:
-                self._letters.put(envelope)
+                self._envelopes.put(envelope)
                 self._resting.set()
                 if isinstance(envelope.body, m.Load | m.PerformJob):
                     self._late_drafts.stop()
@@ -102,7 +104,7 @@ class EngineServer:
         for cancel in list(self._cancels.values()):
             cancel.set()
         self._late_drafts.stop()
-        self._letters.put(None)
+        self._envelopes.put(None)
         self._resting.set()
 
     def join(self, timeout: float | None = None) -> bool:
@@ -141,17 +143,17 @@ class EngineServer:
             self._resting = Cancel()
             self._late_drafts.load(self._session, self._resting)
         try:
-            return self._letters.get(timeout=_IDLE_S)
+            return self._envelopes.get(timeout=_IDLE_S)
         except queue.Empty:
             self._resting = Cancel()
-        if self._session is not None and self._letters.empty():
+        if self._session is not None and self._envelopes.empty():
             try:
                 self._session.rest(self._resting)
             except Cancelled:
                 pass  # a request has come
             except Exception as error:
                 _log.info("while resting", exc_info=error)
-        return self._letters.get()
+        return self._envelopes.get()
 
     def _drafts_joined(self) -> None:
         """Tell of draft models that were loaded after the target."""

@@ -71,7 +71,7 @@ class MixedRequests:
                 over.set()
                 killer.join()
             self.served.until_free(30)
-            self.resident.append(self._look())
+            self.resident.append(self._note_processes())
             self._until_unloaded()
 
     def _alone(self, talk: Talk) -> Heard:
@@ -79,7 +79,7 @@ class MixedRequests:
         assert status == 200, data
         return alike(heard(CHAT, json.loads(data)))
 
-    def _look(self) -> int:
+    def _note_processes(self) -> int:
         """Note which processes there are; return the bytes that they take."""
         server = psutil.Process(self.served.process.pid)
         taken = server.memory_info().rss
@@ -109,7 +109,7 @@ class MixedRequests:
             if answered == before:
                 continue
             with suppress(AssertionError, psutil.NoSuchProcess):  # it may be about to start
-                self._look()
+                self._note_processes()
                 self.served.engine().kill()
                 self.kills, before = self.kills + 1, answered
 

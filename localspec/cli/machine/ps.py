@@ -69,7 +69,7 @@ def running() -> list[RunningCommand]:
         with suppress(psutil.Error, OSError):
             name = command_of(process.cmdline())
             if name and process.pid != os.getpid() and _is_ours(process):
-                found.append(_look(process, name))
+                found.append(_described(process, name))
     return sorted(found, key=lambda one: one.since)
 
 
@@ -101,7 +101,7 @@ def _is_ours(process: psutil.Process) -> bool:
     return not hasattr(os, "getuid") or bool(process.uids().real == os.getuid())
 
 
-def _look(process: psutil.Process, name: str) -> RunningCommand:
+def _described(process: psutil.Process, name: str) -> RunningCommand:
     family = [process, *process.children(recursive=True)]
     memory, models = 0, dict[str, int]()
     for one in family:

@@ -175,9 +175,9 @@ def scan(within_s: float = WITHIN_S) -> FoundModels:
     try:
         for candidate in _candidates(tick):
             tick()
-            looked = _look(candidate)
-            if looked is not None and looked[1] not in seen:
-                model, identity = looked
+            completed = _completed(candidate)
+            if completed is not None and completed[1] not in seen:
+                model, identity = completed
                 seen.add(identity)
                 models.append(replace(model, name=names.free(model.name)))
     except _TimeUp:
@@ -216,7 +216,7 @@ def _own_files() -> set[_Identity]:
     return found
 
 
-def _look(candidate: FoundModel) -> tuple[FoundModel, _Identity] | None:
+def _completed(candidate: FoundModel) -> tuple[FoundModel, _Identity] | None:
     """Complete `candidate` from its files; None if it cannot chat."""
     path = candidate.path
     try:

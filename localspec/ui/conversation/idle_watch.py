@@ -26,15 +26,15 @@ class IdleWatch:
         """Begin to watch."""
         if self.after_s:
             self.stir()
-            self.set_timer(self.after_s, self._look)
+            self.set_timer(self.after_s, self._rest_if_due)
 
     def stir(self) -> None:
         """Note that something is done."""
         self._since = time.monotonic()
 
-    def _look(self) -> None:
+    def _rest_if_due(self) -> None:
         left = self._since + self.after_s - time.monotonic()
         if left <= 0:
             self.rest()
             left = self.after_s
-        self.set_timer(left, self._look)
+        self.set_timer(left, self._rest_if_due)

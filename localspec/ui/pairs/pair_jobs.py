@@ -107,7 +107,7 @@ class PairJobs:
             self._use(row.name)
         else:
             wanted = self._asked.get(row.name) or PullRequest(row.name)
-            self._begin(PairWork.CHECKING, row.name, lambda: self._look(wanted))
+            self._begin(PairWork.CHECKING, row.name, lambda: self._check(wanted))
 
     def ask(self, text: str) -> bool:
         """Check the typed reference, as `localspec pull` would; return whether that is possible."""
@@ -118,7 +118,7 @@ class PairJobs:
             self.state.say((f"✗ {error.message}", error.remedy))
             self.redraw()
             return False
-        return self._begin(PairWork.CHECKING, text, lambda: self._look(wanted), typed=True)
+        return self._begin(PairWork.CHECKING, text, lambda: self._check(wanted), typed=True)
 
     def remove(self, row: ListedPair) -> None:
         """Remove `row` when asked for the second time."""
@@ -203,11 +203,11 @@ class PairJobs:
             )
             self._settle(lambda: self.state.list(all_of_them, speed, used))
 
-    def _look(self, wanted: PullRequest) -> None:
+    def _check(self, wanted: PullRequest) -> None:
         scan = self.turns.engine.wanted.scan
         plan = pair_pull.plan(wanted.pair, wanted.draft, wanted.name, self._retries, scan=scan)
         pair_pull.require_room(plan)
-        self._settle(lambda: self._looked(plan, wanted))
+        self._settle(lambda: self._take_report(plan, wanted))
 
     def _note(self, text: str) -> None:
         self.state.note = text  # one word, read by the screen now and then
@@ -331,7 +331,7 @@ class PairJobs:
         with suppress(RuntimeError):
             self.turns.transcript.app.post_message(PairWorkChanged())
 
-    def _looked(self, plan: PullPlan, wanted: PullRequest) -> None:
+    def _take_report(self, plan: PullPlan, wanted: PullRequest) -> None:
         """Take the report about the checked pair."""
         state = self.state
         theirs = state.row(wanted.pair)  # another program's model, whose name no pair can have

@@ -140,7 +140,7 @@ class PairManager(PairJobs):
             self._arrived = known.row.name  # it was checked when it came: no network is needed
             self.phase_changed()
             self._news()
-        elif self._begin(PairWork.CHECKING, wanted.pair, lambda: self._look(wanted)):
+        elif self._begin(PairWork.CHECKING, wanted.pair, lambda: self._check(wanted)):
             self._getting = wanted
 
     def _answers(self, wanted: PullRequest) -> bool:
