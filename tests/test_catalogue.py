@@ -598,7 +598,7 @@ def test_show_tells_how_much_of_a_text_is_spelled_alike(hub_world: World, tmp_pa
     other = gguf_models.write_renumbered(tmp_path / "other.gguf", fewer=1000)
     done = hub_world.run("show", "toy", "--draft", str(other))
     assert done.code == 0, done.err
-    assert "another one, translated: " in done.out
+    assert "another one, cross-vocabulary: " in done.out
     assert "of a text is spelled alike" in done.out
     data = json.loads(hub_world.run("show", "toy", "--draft", str(other), "--json").out)
     assert data["vocabulary"]["compatible"] is False

@@ -52,8 +52,8 @@ def strange(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
         yield model
 
 
-def spelled(translation: VocabularyMap, ids: list[int]) -> Spelling:
-    spelling = Spelling(translation)
+def spelled(both: VocabularyMap, ids: list[int]) -> Spelling:
+    spelling = Spelling(both)
     spelling.follow(ids)
     return spelling
 
@@ -66,9 +66,9 @@ def written(model: Model, ids: list[int]) -> bytes:
 
 
 def test_the_draft_reads_the_very_same_bytes(target_model: Model, smaller: Model) -> None:
-    translation = VocabularyMap(target_model, smaller)
+    both = VocabularyMap(target_model, smaller)
     ids = target_model.tokenize(FOXES, add_special=False, parse_special=False)
-    spelling = spelled(translation, ids)
+    spelling = spelled(both, ids)
     assert spelling.exact
     assert smaller.bos is not None
     assert spelling.ids[0] == smaller.bos
@@ -79,29 +79,29 @@ def test_a_character_that_is_not_whole_yet_is_read_in_bytes(
     target_model: Model, smaller: Model
 ) -> None:
     """llama.cpp's tokenizer would put U+FFFD there."""
-    translation = VocabularyMap(target_model, smaller)
+    both = VocabularyMap(target_model, smaller)
     ids = target_model.tokenize(FOXES, add_special=False, parse_special=False)
-    spelling = Spelling(translation)
+    spelling = Spelling(both)
     for n in range(1, len(ids) + 1):
         spelling.follow(ids[:n])
         assert written(smaller, spelling.ids[1:]) == written(target_model, ids[:n])
-    assert spelling.ids == spelled(translation, ids).ids
+    assert spelling.ids == spelled(both, ids).ids
 
 
 def test_bytes_that_are_no_text_are_read_one_by_one(target_model: Model, smaller: Model) -> None:
-    translation = VocabularyMap(target_model, smaller)
-    odd = [translation.target.ids[bytes([byte])][0] for byte in b"a\xff\xc3(\x80b"]
-    assert written(smaller, spelled(translation, odd).ids[1:]) == b"a\xff\xc3(\x80b"
-    broken = [translation.target.ids[b"\xff"][0]] * 3_000  # more than calls can be nested
-    assert written(smaller, spelled(translation, broken).ids[1:]) == b"\xff" * 3_000
+    both = VocabularyMap(target_model, smaller)
+    odd = [both.target.ids[bytes([byte])][0] for byte in b"a\xff\xc3(\x80b"]
+    assert written(smaller, spelled(both, odd).ids[1:]) == b"a\xff\xc3(\x80b"
+    broken = [both.target.ids[b"\xff"][0]] * 3_000  # more than calls can be nested
+    assert written(smaller, spelled(both, broken).ids[1:]) == b"\xff" * 3_000
 
 
 def test_what_stays_is_told(target_model: Model, smaller: Model) -> None:
-    translation = VocabularyMap(target_model, smaller)
+    both = VocabularyMap(target_model, smaller)
     ids = target_model.tokenize(
         "It was unbelievable, she said.", add_special=False, parse_special=False
     )
-    spelling = Spelling(translation)
+    spelling = Spelling(both)
     for n in range(1, len(ids) + 1):
         before = list(spelling.ids)
         kept = spelling.follow(ids[:n])
@@ -126,9 +126,9 @@ def test_ends_go_by_their_role_and_control_tokens_by_their_names(
 
 
 def test_a_row_is_renormalised_over_what_both_have(target_model: Model, smaller: Model) -> None:
-    translation = VocabularyMap(target_model, smaller)
+    both = VocabularyMap(target_model, smaller)
     logits = np.random.default_rng(0).normal(size=smaller.n_vocab).astype(np.float32)
-    row = translation.row(logits).astype(np.float64)
+    row = both.row(logits).astype(np.float64)
     mass: dict[bytes, float] = {}
     for token, logit in enumerate(logits):
         piece = b"END" if smaller.is_end(token) else smaller.piece(token)
@@ -140,26 +140,26 @@ def test_a_row_is_renormalised_over_what_both_have(target_model: Model, smaller:
     assert 3000 < len(shared) < target_model.n_vocab
     for token in shared:
         if token != target_model.end:
-            assert smaller.piece(*translation.to_draft(token)) == target_model.piece(token)
+            assert smaller.piece(*both.to_draft(token)) == target_model.piece(token)
 
 
 def test_text_is_cut_as_the_target_would(target_model: Model, smaller: Model) -> None:
-    translation = VocabularyMap(target_model, smaller)
+    both = VocabularyMap(target_model, smaller)
     text = "Once upon a time there was an unbelievable elephant, said 'Grandmother'."
     ids = target_model.tokenize(text, add_special=False, parse_special=False)
     right = 0
     for n in range(1, len(ids)):
         rest = written(target_model, ids[n:])
-        assert written(target_model, translation.followed(ids[:n], rest)) == rest
-        right += translation.followed(ids[:n], rest) == ids[n:]
+        assert written(target_model, both.followed(ids[:n], rest)) == rest
+        right += both.followed(ids[:n], rest) == ids[n:]
     assert right == len(ids) - 1
 
 
 def test_text_behind_half_a_word_still_follows_it(target_model: Model, smaller: Model) -> None:
     """Where the whole would be cut across the place that was decided already."""
-    translation = VocabularyMap(target_model, smaller)
-    half = [translation.target.ids[bytes([byte])][0] for byte in b" th"]
-    assert written(target_model, translation.followed(half, b"e end")) == b"e end"
+    both = VocabularyMap(target_model, smaller)
+    half = [both.target.ids[bytes([byte])][0] for byte in b" th"]
+    assert written(target_model, both.followed(half, b"e end")) == b"e end"
 
 
 # ---------------------------------------------------------------- real vocabularies
@@ -175,19 +175,19 @@ def test_real_vocabularies(target: str, draft: str) -> None:
     if not {target, draft} <= known.keys():
         pytest.skip("llama.cpp's source distribution with its vocabularies is not on this disk")
     with VocabularyOnly.of(known[target]) as ours, VocabularyOnly.of(known[draft]) as theirs:
-        translation = VocabularyMap(ours, theirs)
-        ids = translation.target.cut(FOXES.encode())
+        both = VocabularyMap(ours, theirs)
+        ids = both.target.cut(FOXES.encode())
         assert ids is not None
-        spelling = Spelling(translation)
+        spelling = Spelling(both)
         for n in range(1, len(ids) + 1):
             spelling.follow(ids[:n])
         assert spelling.exact
         start = spelling.ids[0] == theirs.bos if theirs.add_bos else 0
-        assert translation.draft.text(spelling.ids[start:]) == FOXES.encode()
-        cut = [translation.followed(ids[:n], ours_text(ours, ids[n:])) for n in range(len(ids))]
+        assert both.draft.text(spelling.ids[start:]) == FOXES.encode()
+        cut = [both.followed(ids[:n], ours_text(ours, ids[n:])) for n in range(len(ids))]
         assert sum(each == ids[n:] for n, each in enumerate(cut)) >= 0.9 * len(ids)
-        row = translation.row(np.zeros(theirs.n_vocab, np.float32))
-        alike = [n for n in map(len, translation.draft.ids.values()) if n > 1]
+        row = both.row(np.zeros(theirs.n_vocab, np.float32))
+        alike = [n for n in map(len, both.draft.ids.values()) if n > 1]
         assert row.max() >= np.log(max([1, *alike])) - 1e-6  # duplicates are added up
         assert np.isfinite(row).sum() > 0.2 * min(ours.n_vocab, theirs.n_vocab)
 
@@ -222,8 +222,8 @@ def engine(contexts: dict[str, Context], name: str) -> Engine:
     target, draft = contexts["target"], contexts[name]
     if name == "draft":
         return Engine(target, ModelDrafter(draft, target.model.n_vocab))
-    translated = CrossVocabularyDrafter(draft, VocabularyMap(target.model, draft.model))
-    return Engine(target, translated, lookup=Lookup(target.n_ctx, target.model.is_end))
+    drafter = CrossVocabularyDrafter(draft, VocabularyMap(target.model, draft.model))
+    return Engine(target, drafter, lookup=Lookup(target.n_ctx, target.model.is_end))
 
 
 def accepted(rounds: list[Round]) -> int:

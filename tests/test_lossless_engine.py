@@ -452,7 +452,7 @@ def with_lookup(target: Context, draft: Context) -> Engine:
     return Engine(target, ModelDrafter(draft, target.model.n_vocab), lookup=lookup)
 
 
-def translated(target: Context, draft: Context) -> Engine:
+def cross_vocabulary(target: Context, draft: Context) -> Engine:
     lookup = Lookup(target.n_ctx, lambda _: False)
     drafter = CrossVocabularyDrafter(draft, VocabularyMap(target.model, draft.model))
     return Engine(target, drafter, lookup=lookup)
@@ -470,7 +470,7 @@ COMBINED: dict[str, tuple[Make, Callable[[], Counts]]] = {
     "lookup alone": (lookup_alone, lambda: Turns(LOOKUP)),
     "by turns, lookup goes on": (with_lookup, lambda: Turns(LOOKUP, DRAFT)),
     "the model reads first": (with_lookup, lambda: Reading(2)),
-    "translated, lookup goes on": (translated, lambda: Turns(CROSS_VOCABULARY)),
+    "cross-vocabulary, lookup goes on": (cross_vocabulary, lambda: Turns(CROSS_VOCABULARY)),
 }
 
 
@@ -489,7 +489,7 @@ def test_combined_drafters_have_the_targets_distribution(
 ) -> None:
     """A false alarm has probability 1e-5 at each of three positions: 4e-4 in all, for new seeds."""
     make, new = COMBINED[how]
-    draft, policy = other_model if make is translated else draft_model, new()
+    draft, policy = other_model if make is cross_vocabulary else draft_model, new()
     found = with_copies(target_model, draft, accept, make, policy)
     assert max(found) < 1
     assert policy.copied > SEEDS // 2
@@ -578,7 +578,7 @@ def test_shared_tokens_that_are_not_renormalised_are_rejected(
 
     monkeypatch.setattr(SamplingProposer, "__call__", unnormalised)
     found = with_copies(
-        target_model, other_model, Accept.BLOCK, translated, Turns(CROSS_VOCABULARY)
+        target_model, other_model, Accept.BLOCK, cross_vocabulary, Turns(CROSS_VOCABULARY)
     )
     assert max(found) > 1
 

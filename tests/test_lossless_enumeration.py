@@ -1603,7 +1603,7 @@ OTHERS = {
 """Drafts' vocabularies for a world of a, b and c."""
 
 
-def translated_engine(world: World, pieces: Sequence[str]) -> Engine:
+def cross_vocabulary_engine(world: World, pieces: Sequence[str]) -> Engine:
     """The production engine over the world, its draft with other tokens."""
     ours, theirs = Letters("a", "b", "c"), Letters(*pieces)
     seeds = np.random.default_rng(world.seed)
@@ -1616,7 +1616,7 @@ def translated_engine(world: World, pieces: Sequence[str]) -> Engine:
     return Engine(target, drafter)  # type: ignore[arg-type]
 
 
-def translated_distance(
+def cross_vocabulary_distance(
     world: World,
     accept: Accept,
     pieces: Sequence[str],
@@ -1624,11 +1624,13 @@ def translated_distance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[float, set[int]]:
     monkeypatch.setitem(globals(), "PROMPT", LOOPING)
-    monkeypatch.setitem(globals(), "world_engine", lambda world: translated_engine(world, pieces))
+    monkeypatch.setitem(
+        globals(), "world_engine", lambda world: cross_vocabulary_engine(world, pieces)
+    )
     return engine_distance(replace(world), accept, policy, monkeypatch)
 
 
-class Translating(Stopping):
+class CrossVocabularyStopping(Stopping):
     """The stopping rule, or a fixed length, for the drafter with other tokens."""
 
     def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
@@ -1656,8 +1658,8 @@ def test_another_vocabulary_is_lossless(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     chain, rate = chain_and_rate
-    off, lengths = translated_distance(
-        CHAINS[chain], accept, OTHERS[pieces], Translating(rate), monkeypatch
+    off, lengths = cross_vocabulary_distance(
+        CHAINS[chain], accept, OTHERS[pieces], CrossVocabularyStopping(rate), monkeypatch
     )
     assert off < EXACT
     assert len(lengths) > 1 or chain != "unsure"
@@ -1678,7 +1680,9 @@ def test_a_row_that_is_not_renormalised_is_caught(
 ) -> None:
     monkeypatch.setattr(acceptance, "SamplingProposer", NotRenormalised)
     world = CHAINS["unsure"]
-    off, _ = translated_distance(world, accept, OTHERS[pieces], Translating(0), monkeypatch)
+    off, _ = cross_vocabulary_distance(
+        world, accept, OTHERS[pieces], CrossVocabularyStopping(0), monkeypatch
+    )
     assert off > CAUGHT
 
 
@@ -1696,10 +1700,14 @@ def test_text_that_counts_as_drawn_is_caught(
 
     pieces = OTHERS["longer ones"]
     monkeypatch.setattr(CrossVocabularyDrafter, "_shared", guessed)
-    off, _ = translated_distance(world, accept, pieces, Translating(0), monkeypatch)
+    off, _ = cross_vocabulary_distance(
+        world, accept, pieces, CrossVocabularyStopping(0), monkeypatch
+    )
     assert off < EXACT
     monkeypatch.setattr(CrossVocabularyDrafter, "_shared", claimed)
-    off, _ = translated_distance(world, accept, pieces, Translating(0), monkeypatch)
+    off, _ = cross_vocabulary_distance(
+        world, accept, pieces, CrossVocabularyStopping(0), monkeypatch
+    )
     assert off > CAUGHT
 
 

@@ -109,7 +109,7 @@ def _vocabulary(compared: VocabularyReport) -> str:
     if compared.alike is None:
         return f"{'matches' if compared.compatible else 'does not match'}: {compared.reason}"
     share = formats.percent(compared.alike)
-    return f"another one, translated: {share} of a text is spelled alike ({compared.reason})"
+    return f"another one, cross-vocabulary: {share} of a text is spelled alike ({compared.reason})"
 
 
 def memory_line(outlook: MemoryOutlook) -> str:
