@@ -356,7 +356,7 @@ def test_nothing_is_proposed_before_a_calm_measurement() -> None:
     assert ranking.proposed(found) == []
     crawling = MachineSpeed("here", {"demo": costs(2, doubtful=True)})
     (slow,) = ranking.ranked(rows, crawling)
-    assert (slow.verdict, slow.short) == ("fits", "fits")  # no pair is called slow by that
+    assert (slow.verdict, slow.short) == ("fits", "~1.0, 2.4 drafted")  # not called slow by that
     calm = replace(busy, pairs={**busy.pairs, "small": costs(10, 0.1)})  # smaller, and calm
     assert not calm.disturbed
     (one,) = ranking.proposed(ranking.ranked(rows, calm))

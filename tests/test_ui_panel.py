@@ -190,6 +190,7 @@ def test_an_answer_without_drafts_has_drafted_for_no_time() -> None:
     without, read = (text(full_lines(PanelState(figures=one), 36, 60))
                    for one in (figures, replace(figures, draft_read=20)))  # fmt: skip
     assert "drafting 0 %" in without
+    assert "writing 100 %" in without  # with nothing to check
     assert "drafting 10 %" in read  # it looked, and was not sure enough to guess
 
 

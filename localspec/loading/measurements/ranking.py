@@ -285,12 +285,12 @@ class RankedPair:
 
     @property
     def short(self) -> str:
-        """The speeds, or why there are none, for a narrow column."""
-        if self.verdict in ("tight", "too large") or not self.speeds or self.doubtful:
-            return self.verdict  # a rough estimate stands among the details
+        """The speeds, or why there are none, for a narrow column; ``~`` marks a rough estimate."""
+        if self.verdict in ("tight", "too large") or not self.speeds:
+            return self.verdict
         if self.verdict == "slow":
             return f"slow {_short(self.drafted)}"
-        return self.speeds.replace(" with drafting", " drafted")
+        return "~" * self.doubtful + self.speeds.replace(" with drafting", " drafted")
 
 
 def _short(speed: float | None) -> str:

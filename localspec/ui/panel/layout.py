@@ -284,9 +284,10 @@ def _time_lines(state: PanelState, width: int) -> list[Content]:
     if whole <= 0:
         return []
     parts = [(draft_s, "█", "$success"), (now.verify_s, "░", "$primary")]
+    names = "drafting", "checking" if now.drafted else "writing"
     left, right = (
         Content.assemble((mark, style), (f" {what} ", MUTED), (formats.percent(s / whole), "bold"))
-        for (s, mark, style), what in zip(parts, ("drafting", "checking"), strict=True)
+        for (s, mark, style), what in zip(parts, names, strict=True)
     )
     return [
         Content.styled("Time", HEAD),
