@@ -22,7 +22,7 @@ from localspec.errors import LocalspecError, UnsupportedModel, UsageError
 from localspec.loading.load import load_session
 from localspec.loading.measurements import head_promise, ranking
 from localspec.loading.measurements.head_promise import expected
-from localspec.pairs.disk import installed, remove, starter, trained_heads
+from localspec.pairs.disk import installed, remove, starter, trained_heads, trainings
 from localspec.pairs.disk.fingerprint import fingerprint
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf.gguf_writer import packed, rewritten, write
@@ -47,7 +47,7 @@ from localspec.train.texts.answers import (
 )
 from localspec.train.texts.lessons import ROWS, Lessons, batches
 from localspec.train.train_request import TrainRequest
-from localspec.train.training_folder import TrainingChoices, TrainingFolder, TrainingTerms, alone
+from localspec.train.training_folder import TrainingChoices, TrainingFolder, TrainingTerms
 
 from .support.gemma4 import write_gemma4
 from .support.gguf_models import (
@@ -485,6 +485,14 @@ def test_a_training_goes_on_only_as_it_began(
         place_.enter(terms(), resume=False, anew=False)
     with pytest.raises(UsageError, match="other settings: tokens"):
         place_.enter(terms(tokens=6), resume=True, anew=False)
+    record = place_.folder / "begun.json"
+    whole = record.read_bytes()
+    record.write_bytes(whole[:-9])
+    for resume in (True, False):
+        with pytest.raises(UsageError, match=r"cannot be read; it is kept: .*begun\.json"):
+            place_.enter(terms(), resume=resume, anew=False)
+    record.write_bytes(whole)
+    assert place_.enter(terms(), resume=True, anew=False) == begun
     assert place_.enter(terms(tokens=6), resume=False, anew=True) is None
     assert place_.begun() is None
 
@@ -492,12 +500,12 @@ def test_a_training_goes_on_only_as_it_began(
 def test_one_training_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
     with (
-        alone(),
+        trainings.alone(),
         pytest.raises(LocalspecError, match="another training is running"),
-        alone(),
+        trainings.alone(),
     ):
         pass
-    with alone():
+    with trainings.alone():
         pass
 
 
@@ -542,6 +550,29 @@ def test_the_target_drafts_with_its_head_and_rm_takes_it_away(
     assert target.exists()
     assert removal.freed > 0
     assert resolver.resolve(str(target)).draft is None
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_rm_takes_an_unfinished_training_away_with_its_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, own: bool
+) -> None:
+    """Of the user's own file, which stays, it stays as well, and is told of."""
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    target = write_random_llama(tmp_path / "target.gguf")
+    model = installed.InstalledModel((str(target),), n_bytes=9)
+    installed.save(installed.InstalledPair("mine", model, None))
+    work = TrainingFolder(fingerprint([target])).folder
+    work.mkdir(parents=True)
+    (work / "checkpoint.pt").write_bytes(b"x" * 1000)
+    if not own:
+        monkeypatch.setattr(remove, "_reason_to_keep", lambda *_: "")
+    with trainings.alone(), pytest.raises(LocalspecError, match="training is running"):
+        remove.remove("mine", RetryPolicy())
+    assert installed.find("mine") is not None
+    removal = remove.remove("mine", RetryPolicy())
+    assert target.exists() is work.exists() is own
+    assert (removal.freed > 1000) is not own
+    assert [str(work) in line for line in removal.kept] == [False, True] * own
 
 
 def test_a_pair_keeps_its_draft_and_gets_the_head_as_well(

@@ -24,7 +24,7 @@ from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.head_promise import SHARE, USUAL_TOKENS
 from localspec.loading.measurements.tuning import wait_for_calm
 from localspec.loading.model_loader import Progress
-from localspec.pairs.disk import folders, trained_heads
+from localspec.pairs.disk import folders, trained_heads, trainings
 from localspec.pairs.disk.fingerprint import fingerprint
 from localspec.pairs.gguf import usable
 from localspec.pairs.gguf.gguf_writer import MetaValue, rewritten
@@ -60,7 +60,6 @@ from localspec.train.training_folder import (
     TrainingChoices,
     TrainingFolder,
     TrainingTerms,
-    alone,
     require_disk,
 )
 from localspec.train.training_result import Say, TrainingResult
@@ -101,7 +100,7 @@ def train(request: TrainRequest, listener: TrainingListener) -> TrainingResult:
     _require_folder(request.out)
     _require_torch()
     prompts = gather(request.prompts, _history() if request.history else [])
-    with alone(), kept_awake() as awake:
+    with trainings.alone(), kept_awake() as awake:
         if machine.on_battery():
             listener.tell("this machine runs on its battery: a training takes long, plug it in")
         if not awake:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import filelock
 import msgspec
 
 from localspec import formats, private
 from localspec.errors import LocalspecError, UsageError
-from localspec.pairs.disk import folders
+from localspec.pairs.disk import trainings
 
-_LOCK: Final = "lock"
 _FORMAT: Final = 1
 
 
@@ -67,7 +63,7 @@ class TrainingFolder:
 
     def __init__(self, target: str) -> None:
         """Name the files for a target with this fingerprint."""
-        self.folder = root() / target[:16]
+        self.folder = trainings.folder_of(target)
         self.answers = self.folder / "answers.jsonl"
         self.held = self.folder / "held-out.jsonl"
         self.checkpoint = self.folder / "checkpoint.pt"
@@ -89,9 +85,14 @@ class TrainingFolder:
 
         Raises:
             UsageError: a training is unfinished but the request says neither to resume nor to
-                discard it; there is none to resume; or its terms differ.
+                discard it; there is none to resume; its terms differ, or cannot be read.
         """
         before = None if anew else self.begun()
+        if before is None and self._begun.exists() and not anew:
+            raise UsageError(
+                f"a training was stopped whose terms cannot be read; it is kept: {self._begun}",
+                "Repair that file and go on with --resume, or forget the training with --anew.",
+            )
         if before is None:
             if resume:
                 raise UsageError(
@@ -120,33 +121,6 @@ class TrainingFolder:
 def _difference(before: TrainingChoices, terms: TrainingTerms) -> str:
     old, new = msgspec.structs.asdict(before.terms), msgspec.structs.asdict(terms)
     return ", ".join(name for name in old if old[name] != new[name])
-
-
-def root() -> Path:
-    """The folder of all trainings."""
-    return folders.data_folder() / "train"
-
-
-@contextmanager
-def alone() -> Iterator[None]:
-    """Make sure that no other training runs on this machine.
-
-    Raises:
-        LocalspecError: another one is running.
-    """
-    private.make_folder(root())
-    lock = filelock.FileLock(root() / _LOCK, timeout=0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise LocalspecError(
-            "another training is running on this machine",
-            "Wait for its end, or stop it: it can go on with --resume.",
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def require_disk(folder: Path, n_bytes: int) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from localspec.errors import LocalspecError, ModelError, NotOnHub
-from localspec.pairs.disk import folders, installed, starter, trained_heads
+from localspec.pairs.disk import folders, installed, starter, trained_heads, trainings
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
@@ -17,6 +19,8 @@ from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue, resolver
 from localspec.pairs.names.reserved_names import STARTER
+
+_ForgetTraining: TypeAlias = Callable[[], tuple[int, list[str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +55,15 @@ def remove_all(retries: RetryPolicy) -> list[Removal]:
     """Remove every installed pair, as `remove` does, and the starter's converted copy."""
     names = [*(pair.name for pair in installed.all_pairs()), *installed.damaged()]
     done = [remove(name, retries) for name in names]
-    freed = starter.clear()
+    freed, _ = _clear_starter()
     return [*done, Removal(STARTER, freed, ())] if freed else done
 
 
 def _remove_starter(retries: RetryPolicy) -> Removal:
     """Remove the starter's converted copy, and its file if it was pulled."""
     others = (pair for pair in installed.all_pairs() if pair.name != STARTER)
-    freed = starter.clear({path for pair in others for path in _paths(pair)})
+    keep = {path for pair in others for path in _paths(pair)}
+    freed, left = _clear_starter(keep)
     packaged = starter.packaged()
     try:
         removal = _remove_pair(STARTER, retries)
@@ -72,7 +77,15 @@ def _remove_starter(retries: RetryPolicy) -> Removal:
             ) from None
         removal = Removal(STARTER, 0, ())
     kept = (f"{packaged}: it belongs to the package {starter.PACKAGE}",) if packaged else ()
-    return replace(removal, freed=removal.freed + freed, kept=(*removal.kept, *kept))
+    return replace(removal, freed=removal.freed + freed, kept=(*removal.kept, *left, *kept))
+
+
+def _clear_starter(keep: Collection[Path] = ()) -> tuple[int, list[str]]:
+    """Delete the converted copy unless `keep` has it; the bytes freed, and what else is kept."""
+    with _forgetting_training([starter.converted()]) as forget_training:
+        freed = starter.clear(keep)
+        more, left = forget_training()
+    return freed + more, left
 
 
 def _remove_pair(name: str, retries: RetryPolicy) -> Removal:
@@ -83,14 +96,42 @@ def _remove_pair(name: str, retries: RetryPolicy) -> Removal:
         return Removal(name, 0, ("the model files: the pair's record was damaged",))
     if pair is None:
         return _remove_partial(name, retries)
-    installed.forget_last(name)
-    installed.forget(name)  # first: a pair without all its files would be worse
-    try:
-        freed, kept = _delete_models(pair, retries)
-    except BaseException:
-        installed.save(pair)  # the rest can be removed another time
-        raise
-    return Removal(pair.name, freed, tuple(kept))
+    with _forgetting_training(pair.target.paths) as forget_training:
+        installed.forget_last(name)
+        installed.forget(name)  # first: a pair without all its files would be worse
+        try:
+            freed, kept = _delete_models(pair, retries)
+        except BaseException:
+            installed.save(pair)  # the rest can be removed another time
+            raise
+        more, left = forget_training()
+    return Removal(pair.name, freed + more, (*kept, *left))
+
+
+@contextlib.contextmanager
+def _forgetting_training(target: Sequence[str | Path]) -> Iterator[_ForgetTraining]:
+    """Find the unfinished training of a target before its files are deleted, and hold it.
+
+    Yields:
+        A function to call afterwards. It deletes the training if the target is gone, and returns
+        the bytes freed, and what is kept and why.
+
+    Raises:
+        LocalspecError: a training is running; it cannot be deleted.
+    """
+    paths = [Path(path) for path in target]
+    folder = trainings.unfinished(paths)
+
+    def forget() -> tuple[int, list[str]]:
+        if folder is None:
+            return 0, []
+        if not paths[0].exists():
+            return trainings.delete(folder), []
+        again = f"`localspec train {paths[0]}` goes on with it (--resume) or forgets it (--anew)"
+        return 0, [f"{folder}: a training that was stopped; {again}"]
+
+    with trainings.alone() if folder is not None else contextlib.nullcontext():
+        yield forget
 
 
 def _delete_models(pair: InstalledPair, retries: RetryPolicy) -> tuple[int, list[str]]:

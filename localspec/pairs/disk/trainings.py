@@ -1,0 +1,78 @@
+"""Where unfinished trainings are kept, by target, and that one training runs at a time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import filelock
+
+from localspec import private
+from localspec.errors import LocalspecError
+from localspec.pairs.disk import folders
+from localspec.pairs.disk.fingerprint import fingerprint
+from localspec.safe_text import reason
+
+_LOCK: Final = "lock"
+
+
+def root() -> Path:
+    """The folder of all trainings."""
+    return folders.data_folder() / "train"
+
+
+def folder_of(target: str) -> Path:
+    """The folder of the training of a target with this fingerprint, which may not exist."""
+    return root() / target[:16]
+
+
+def unfinished(target: Sequence[Path]) -> Path | None:
+    """The folder of a training of these files that was stopped; None without one."""
+    try:
+        if not any(path.is_dir() for path in root().iterdir()):
+            return None
+        folder = folder_of(fingerprint(target))
+    except OSError:
+        return None
+    return folder if folder.is_dir() else None
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Make sure that no other training runs on this machine.
+
+    Raises:
+        LocalspecError: another one is running.
+    """
+    private.make_folder(root())
+    lock = filelock.FileLock(root() / _LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise LocalspecError(
+            "another training is running on this machine",
+            "Wait for its end, or stop it: it can go on with --resume.",
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def delete(folder: Path) -> int:
+    """Delete the folder of a training, while no training runs; return the bytes freed.
+
+    Raises:
+        LocalspecError: it cannot be deleted.
+    """
+    try:
+        freed = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise LocalspecError(
+            f"{folder} cannot be deleted: {reason(error)}", "Check its folder's permissions."
+        ) from None
+    return freed
