@@ -48,7 +48,7 @@ TOOLS = [
 ORDER = [one["function"]["name"] for one in TOOLS]
 
 
-class Desk:
+class Workspace:
     """The files, in memory, and what the tools do with them."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def loop(
     client: OpenAI, vocabulary: Model, turns: int, alone: AbstractContextManager[object]
 ) -> Iterator[TurnFigures]:
     """Turn by turn; `alone` is entered while answers are timed."""
-    desk = Desk()
+    workspace = Workspace()
     messages: list[Any] = [{"role": "user", "content": TASK.format(files=", ".join(FILES))}]
     held = 0
     for i in range(turns):
@@ -149,7 +149,7 @@ def loop(
             given = json.loads(call.arguments)
         except ValueError:
             given = {}
-        result = desk.done(name, given) if given else "the call was cut off"
+        result = workspace.done(name, given) if given else "the call was cut off"
         identity = first.choices[0].message.tool_calls[0].id
         messages.append({"role": "tool", "tool_call_id": identity, "content": result})
 

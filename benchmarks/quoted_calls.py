@@ -23,7 +23,7 @@ from typing import Any
 
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-from benchmarks.agent_loop import FILES, MANY, ORDER, TASK, TOOLS, Desk, copied
+from benchmarks.agent_loop import FILES, MANY, ORDER, TASK, TOOLS, Workspace, copied
 from benchmarks.real_curves import rounds_of
 from benchmarks.real_lookup import CURVES, EndsKnown, places
 from benchmarks.several import Answer, Prices
@@ -78,12 +78,12 @@ def scripted(name: str, source: str, file: str) -> dict[str, Any]:
 def turns(model: VocabularyOnly) -> Iterator[Turn]:
     """Those of all files."""
     render = Jinja2ChatFormatter(model.chat_template or "", eos_token="", bos_token="")
-    desk, quoted = Desk(), QuotedTexts(model)
+    workspace, quoted = Workspace(), QuotedTexts(model)
     messages: list[Any] = [{"role": "user", "content": TASK.format(files=", ".join(FILES))}]
     context: list[str] = [messages[0]["content"]]
     for file in FILES:
         for name in ORDER:
-            given = scripted(name, desk.texts[file], file)
+            given = scripted(name, workspace.texts[file], file)
             call, arguments = {"name": name, "arguments": given}, json.dumps(given)
             text = f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
             prompt = model.tokenize(
@@ -104,7 +104,7 @@ def turns(model: VocabularyOnly) -> Iterator[Turn]:
             messages.append(
                 {"role": "assistant", "content": "", "tool_calls": [{"function": call}]}
             )
-            messages.append({"role": "tool", "content": desk.done(name, given)})
+            messages.append({"role": "tool", "content": workspace.done(name, given)})
             context += [arguments, messages[-1]["content"]]
 
 

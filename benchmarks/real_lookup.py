@@ -100,15 +100,15 @@ def table(found: Sequence[tuple[str, Answer]], points: Points) -> None:
 def copied_share(found: Sequence[tuple[str, Answer]]) -> None:
     """How many copied tokens were right, by how many of the copy had been right before."""
     for kinds in (COPYING, tuple(set(KINDS) - set(COPYING))):
-        judged: dict[int, list[float]] = {}
+        tested: dict[int, list[float]] = {}
         for kind, text in found:
             at = 0
             while kind in kinds and at < len(text):
                 copies = text[at].copies
                 for i, chance in enumerate(copies.chances):
-                    judged.setdefault(min(i.bit_length(), 6), []).append(chance)
+                    tested.setdefault(min(i.bit_length(), 6), []).append(chance)
                 at += copies.right + 1
-        shares = {k: f"{fmean(v):.3f} of {len(v)}" for k, v in sorted(judged.items())}
+        shares = {k: f"{fmean(v):.3f} of {len(v)}" for k, v in sorted(tested.items())}
         print(kinds, shares)
 
 

@@ -179,10 +179,10 @@ def rounds(
     while at < len(answer):
         room = len(answer) - at - 1
         states = {name: FIRST.state(at, max(1, at - there)) for name, there in read.items()}
-        lags = {name: state.pending_tokens for name, state in states.items()}
+        pending = {name: state.pending_tokens for name, state in states.items()}
         copies = answer[at].copies.confidences[:room]
-        plan = policy.plan(Situation(room, 0, room + 1, lags, copies)) if at else BASELINE
-        done = _round(plan, answer[at : at + MOST], lags, target, drafts)
+        plan = policy.plan(Situation(room, 0, room + 1, pending, copies)) if at else BASELINE
+        done = _round(plan, answer[at : at + MOST], pending, target, drafts)
         policy.observe(done if clock is None else clock.shown(done))
         if done.draft_passes:
             stay = min(done.accepted, done.drafted - done.copied)
@@ -194,7 +194,7 @@ def rounds(
 def _round(
     plan: Plan,
     ahead: Answer,
-    lags: Mapping[str, int],
+    pending: Mapping[str, int],
     target: Curve,
     drafts: Mapping[str, Curve],
 ) -> Round:
@@ -208,9 +208,11 @@ def _round(
     sure = behind.confidences[: room - own]
     copied = plan.copies(sure) if passes else min(plan.limit, len(sure)) * (plan.drafter == LOOKUP)
     accepted = right + min(behind.right, copied)
-    draft_s = model.seconds(lags[plan.drafter]) + (passes - 1) * model.seconds(1) if model else 0.0
+    draft_s = (
+        model.seconds(pending[plan.drafter]) + (passes - 1) * model.seconds(1) if model else 0.0
+    )
     verify_s = target.seconds(own + copied + 1)
-    copies, judged = ahead[0].copies, accepted + 1 - own
+    copies, tested = ahead[0].copies, accepted + 1 - own
     return Round(
         tokens=(0,) * (accepted + 1),
         gamma=plan.aim,
@@ -219,7 +221,7 @@ def _round(
         draft_s=draft_s,
         verify_s=verify_s,
         total_s=draft_s + verify_s,
-        draft_prefill=lags[plan.drafter] if model else 0,
+        draft_prefill=pending[plan.drafter] if model else 0,
         draft_passes=passes,
         drafter=plan.drafter if passes or copied else "",
         copied=copied,
@@ -227,8 +229,8 @@ def _round(
         chances=tuple(look.chance for look in looks[: min(passes, right + 1)]),
         copy_confidences=tuple(copies.confidences[: len(copies.chances)][: accepted + 1]),
         copy_chances=tuple(copies.chances[: accepted + 1]),
-        tail_confidences=tuple(sure[: len(behind.chances)][:judged]) if passes else (),
-        tail_chances=tuple(behind.chances[: len(sure)][:judged]) if passes else (),
+        tail_confidences=tuple(sure[: len(behind.chances)][:tested]) if passes else (),
+        tail_chances=tuple(behind.chances[: len(sure)][:tested]) if passes else (),
     )
 
 
@@ -365,14 +367,14 @@ class Oracle:
         """Move on."""
         self._at += done.emitted
 
-    def _best(self, at: int, lags: Mapping[str, int], room: int) -> tuple[Plan, float]:
+    def _best(self, at: int, pending: Mapping[str, int], room: int) -> tuple[Plan, float]:
         """The best choice there, and how long it takes to the end."""
         tail, best = self._ended(at, 0, 1.0, room)
         plan: Plan = Plan(tail, LOOKUP) if tail else BASELINE
         for name, chances in self._chances.items():
             model = self._drafts[name]
-            usual = model.seconds(min(lags[name], 2))
-            spent = usual + self._owed * (model.seconds(lags[name]) - usual)
+            usual = model.seconds(min(pending[name], 2))
+            spent = usual + self._owed * (model.seconds(pending[name]) - usual)
             chain = 1.0
             for m in range(1, min(room, LONGEST) + 1):
                 right = chain * chances[at + m - 1]

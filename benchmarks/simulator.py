@@ -51,7 +51,7 @@ Text = Sequence[Position]
 
 
 def positions(rounds: Iterable[Round]) -> list[Position]:
-    """The judged positions of recorded rounds, in order (`FixedGamma(n, learns=True)` records)."""
+    """The tested positions of recorded rounds, in order (`FixedGamma(n, learns=True)` records)."""
     return [
         Position(confidence, chance)
         for done in rounds
@@ -217,8 +217,8 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
     run = SameSizeRun()
     while at < len(text):
         room = len(text) - at - 1
-        lag = max(1, at - read)
-        plan = policy.plan(Situation(room, 0, room + 1, {DRAFT: lag})) if at else BASELINE
+        pending = max(1, at - read)
+        plan = policy.plan(Situation(room, 0, room + 1, {DRAFT: pending})) if at else BASELINE
         asked = _draft(
             plan,
             text[at : at + min(plan.limit, room)],
@@ -229,12 +229,12 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
         while stay < asked.tokens and lucky[at + stay] < text[at + stay].chance:
             stay += 1
         paid = max(0, asked.passes - ahead.ready)
-        draft_s = max(0.0, _draft_seconds(world, lag, paid) + (ahead.debt if paid else 0.0))
+        draft_s = max(0.0, _draft_seconds(world, pending, paid) + (ahead.debt if paid else 0.0))
         run = run.then(asked.tokens + 1)
         verify_s = world.target.seconds(run.size) + run.extra_s(world.warmup)
         hit = at + stay + 1 < len(text) and lucky[at + stay] < text[at + stay].chance
         verify_s = ahead.verify(verify_s, asked, stay, hit=hit)
-        judged = text[at : at + min(stay + 1, asked.passes)]
+        tested = text[at : at + min(stay + 1, asked.passes)]
         work = draft_s + verify_s
         if weather is not None:
             draft_s *= weather.factor(now)
@@ -250,11 +250,11 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
                 draft_s=draft_s,
                 verify_s=verify_s,
                 total_s=draft_s + verify_s,
-                draft_prefill=lag if asked.passes else 0,
+                draft_prefill=pending if asked.passes else 0,
                 draft_passes=min(asked.passes, max(1, paid)),
                 drafter=plan.drafter,
                 confidences=tuple(place.confidence for place in text[at : at + asked.passes]),
-                chances=tuple(place.chance for place in judged),
+                chances=tuple(place.chance for place in tested),
             )
         )
         if asked.passes:
@@ -358,10 +358,10 @@ def _draft(plan: Plan, ahead: Text, *, must_verify: bool, ready: int = 0) -> _As
     return _Asked(tokens if must_verify else min(tokens, plan.keep()), passes, tokens)
 
 
-def _draft_seconds(world: World, lag: int, passes: int) -> float:
+def _draft_seconds(world: World, pending: int, passes: int) -> float:
     if passes == 0:
         return 0.0
-    return world.draft.seconds(lag) + (passes - 1) * world.draft.seconds(1)
+    return world.draft.seconds(pending) + (passes - 1) * world.draft.seconds(1)
 
 
 class Threshold:

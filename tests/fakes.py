@@ -151,7 +151,7 @@ def round_of(
     seconds: float = 0.0,
     **more: Any,
 ) -> Round:
-    """A round whose judged positions all had this chance, and whose verification took so long."""
+    """A round whose tested positions all had this chance, and whose verification took so long."""
     passes = drafted if passes is None else passes
     return Round(
         tokens=(1,) * (accepted + 1),

@@ -175,19 +175,19 @@ def test_nothing_goes_on_where_the_text_cannot_be_read() -> None:
 
 
 def test_a_plan_finds_its_first_pass_made() -> None:
-    lags: list[int] = []
+    pending: list[int] = []
 
     class Watching(FixedGamma):
         def plan(self, situation: Any) -> Any:
-            lags.append(situation.pending_tokens[DRAFT])
+            pending.append(situation.pending_tokens[DRAFT])
             return super().plan(situation)
 
     engine = pair(0.0)
     list(engine.prefill(PROMPT, Cancel()))
     settings = GenerateSettings(sampling=GREEDY, n_predict=20)
     list(engine.generate(PROMPT, settings, Watching(2), Cancel()))
-    assert lags[0] >= 1
-    assert set(lags[1:-1]) == {0}
+    assert pending[0] >= 1
+    assert set(pending[1:-1]) == {0}
 
 
 @pytest.mark.parametrize("between", [1, 2, 3, 4])

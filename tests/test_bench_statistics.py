@@ -84,7 +84,7 @@ def test_a_single_question_has_no_interval_and_nothing_has_no_value() -> None:
 
 def test_what_was_judged_is_told_token_by_token() -> None:
     rounds = [done(1, 2), done(3, 2), done(2, 2), done(3, 2), done(1, 2), done(1, 0)]
-    # The bonus tokens were not judged; of those after them one in two was right.
+    # The bonus tokens were not tested; of those after them one in two was right.
     assert outcomes(rounds) == [0, 1, 1, 0.5, 1, 0, 1, 1, 0.5, 0]
     assert outcomes([]) == []
 

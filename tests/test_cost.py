@@ -174,8 +174,8 @@ def test_less_context_never_costs_nothing() -> None:
 def test_a_round_costs_its_catching_up_its_steps_and_its_pass() -> None:
     costs = Costs({0: JAGGED}, {DRAFT: {0: {1: 0.1, 16: 0.4}}})
 
-    def rounds(lag: int, passes: int, drafted: int) -> float:
-        done = replace(round_of(drafted, 0, passes=passes), draft_prefill=lag)
+    def rounds(pending: int, passes: int, drafted: int) -> float:
+        done = replace(round_of(drafted, 0, passes=passes), draft_prefill=pending)
         return costs.baseline_rounds(done)
 
     assert rounds(1, 3, 3) == pytest.approx(0.3 + JAGGED[4])
@@ -199,11 +199,11 @@ def test_a_draft_costs_what_it_costs_behind_what_it_read() -> None:
 # ---------------------------------------------------------------- neighbours
 
 
-def timed(n: int, seconds: float, *, step: float = 0.0, lag: int = 1, stay: int = 1) -> Round:
+def timed(n: int, seconds: float, *, step: float = 0.0, pending: int = 1, stay: int = 1) -> Round:
     """A round that drafted `n - 1` tokens in steps of so many seconds."""
     draft_s, passes = step * (n - 1), n - 1 if step else 0
     done = round_of(n - 1, min(stay, n - 1), passes=passes, seconds=seconds)
-    return replace(done, draft_s=draft_s, total_s=seconds + draft_s, draft_prefill=lag)
+    return replace(done, draft_s=draft_s, total_s=seconds + draft_s, draft_prefill=pending)
 
 
 def feed(neighbours: Neighbours, rounds: Iterable[Round]) -> None:

@@ -17,7 +17,7 @@ from localspec.pairs.hub import download, pair_pull
 from tests.support import ggufs, toy
 from tests.support.hub_server import digest, wait_for
 from tests.support.hub_world import world
-from tests.test_history import Desk, said
+from tests.test_history import StoreUser, said
 
 SIZE = 4 << 20
 
@@ -93,7 +93,7 @@ def test_a_pull_goes_on_once_there_is_room(disk: Disk, monkeypatch: pytest.Monke
 
 def test_what_was_said_meanwhile_is_kept_once_there_is_room(disk: Disk) -> None:
     path = disk.folder / "conversations.db"
-    one = Desk(path)
+    one = StoreUser(path)
     one.turn("before", "it was full")
     one.flush()
     disk.fill()
@@ -106,7 +106,7 @@ def test_what_was_said_meanwhile_is_kept_once_there_is_room(disk: Disk) -> None:
     disk.make_room()
     one.turn("after", "there is room")
     assert one.store_thread.close(10)
-    again = Desk(path)
+    again = StoreUser(path)
     found = said(again.load("before"))
     assert found == ["before", "it was full", "while it is full", long, "after", "there is room"]
     assert again.store_thread.close(10)

@@ -311,8 +311,8 @@ def test_copies_in_sight_bring_no_more_probes() -> None:
             looks = int(plan.drafter == DRAFT)
             seen = how.get("copies", ())[:1]
             done = round_of(copied, copied, chance=0.02, passes=looks, drafter=plan.drafter)
-            judged = {"copy_confidences": seen, "copy_chances": (right,) * len(seen)}
-            policy.observe(replace(done, copied=copied, **judged))
+            tested = {"copy_confidences": seen, "copy_chances": (right,) * len(seen)}
+            policy.observe(replace(done, copied=copied, **tested))
         return found
 
     usual = asked()[DRAFT]
@@ -326,12 +326,12 @@ def test_copies_in_sight_bring_no_more_probes() -> None:
 def test_no_draft_that_has_much_to_read_is_probed_while_copies_go_on() -> None:
     """Behind the next copy it would have to read as much again; a head that lags by one may."""
 
-    def first(lag: int) -> int:
+    def first(pending: int) -> int:
         policy = auto({1: 1.0, 2: 1.9, 17: 9.0}, step=0.1)
         for _ in range(12):
             policy.observe(replace(round_of(4, 4, drafter=LOOKUP, passes=0), copied=4))
         for i in range(60):
-            if policy.plan(Situation(room=60, pending_tokens={DRAFT: lag})).drafter == DRAFT:
+            if policy.plan(Situation(room=60, pending_tokens={DRAFT: pending})).drafter == DRAFT:
                 return i
             policy.observe(round_of(0, 0))
         return 60
@@ -357,12 +357,12 @@ def test_the_baseline_is_interrupted_by_probes_that_become_rarer_and_end() -> No
     policy = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1)
     policy.begin(follow_clock=False)
     probes = []
-    lag = 1
+    pending = 1
     for i in range(400):
-        plan = policy.plan(Situation(room=60, pending_tokens={DRAFT: lag}))
+        plan = policy.plan(Situation(room=60, pending_tokens={DRAFT: pending}))
         asked = plan.limit > 0
         probes += [i] * asked
-        lag = 1 if asked else lag + 1
+        pending = 1 if asked else pending + 1
         policy.observe(round_of(0, 0, chance=0.02, passes=int(asked)))
     pauses = [b - a for a, b in pairwise(probes)][4:]
     assert pauses == sorted(pauses)
@@ -444,14 +444,14 @@ def test_what_a_short_context_yielded_is_not_asked_of_a_long_one() -> None:
 
 
 def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
-    def first(lag: int, remaining: int) -> Plan:
+    def first(pending: int, remaining: int) -> Plan:
         policy = AutoGamma(Costs({0: FLAT}, {DRAFT: {0: {1: 0.05, 64: 3.0}}}))
         policy.begin(follow_clock=False)
-        return policy.plan(Situation(room=60, remaining=remaining, pending_tokens={DRAFT: lag}))
+        return policy.plan(Situation(room=60, remaining=remaining, pending_tokens={DRAFT: pending}))
 
-    assert first(lag=2000, remaining=8) is BASELINE
-    assert first(lag=2, remaining=8) is not BASELINE
-    assert first(lag=100, remaining=4000) is not BASELINE
+    assert first(pending=2000, remaining=8) is BASELINE
+    assert first(pending=2, remaining=8) is not BASELINE
+    assert first(pending=100, remaining=4000) is not BASELINE
 
 
 def test_no_more_is_drafted_than_there_is_room_for() -> None:

@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "data" / "conversations.db"
 
 
-class Desk:
+class StoreUser:
     """A store thread and the record of one running program."""
 
     def __init__(self, path: Path) -> None:
@@ -81,17 +81,17 @@ class Desk:
 
 
 @pytest.fixture
-def desk(path: Path) -> Iterator[Callable[[], Desk]]:
-    desks: list[Desk] = []
+def user(path: Path) -> Iterator[Callable[[], StoreUser]]:
+    users: list[StoreUser] = []
 
-    def make() -> Desk:
-        for one in desks:  # what they have said is written before the next one looks
+    def make() -> StoreUser:
+        for one in users:  # what they have said is written before the next one looks
             one.flush()
-        desks.append(Desk(path))
-        return desks[-1]
+        users.append(StoreUser(path))
+        return users[-1]
 
     yield make
-    for one in desks:
+    for one in users:
         assert one.store_thread.close(10)
 
 
@@ -99,11 +99,11 @@ def said(record: ConversationRecord) -> list[str]:
     return [message.content for message in record.messages()]
 
 
-def test_a_conversation_comes_back_whole(desk: Callable[[], Desk]) -> None:
-    first = desk()
+def test_a_conversation_comes_back_whole(user: Callable[[], StoreUser]) -> None:
+    first = user()
     first.turn("What is\nthis?", "A test.")
     first.turn("And \x00 that?", "Another: ✓ \U0001f600")
-    record = desk().load("What is this?")
+    record = user().load("What is this?")
     assert record.messages() == first.record.messages()
     assert record.header.pair == PAIR
     assert record.nodes()[1].figures == {"generated_tokens": 3}
@@ -132,8 +132,8 @@ def test_all_parameters_survive_and_wrong_ones_are_left_out() -> None:
     assert settings_of(document, ChatSettings(repeat_stop=True)).repeat_stop  # the program's own
 
 
-def test_the_list_is_searched_by_words_and_their_beginnings(desk: Callable[[], Desk]) -> None:
-    one = desk()
+def test_the_list_is_searched_by_words_and_their_beginnings(user: Callable[[], StoreUser]) -> None:
+    one = user()
     one.turn("Rivers of Europe", "The Danube, the Rhine.")
     one.record.fresh()
     one.turn("Mountains", "Über the Alps, 'quoted\" AND (odd*")
@@ -149,8 +149,10 @@ def test_the_list_is_searched_by_words_and_their_beginnings(desk: Callable[[], D
     assert hit.messages == 2
 
 
-def test_a_message_that_came_to_nothing_is_found_by_no_search(desk: Callable[[], Desk]) -> None:
-    one = desk()
+def test_a_message_that_came_to_nothing_is_found_by_no_search(
+    user: Callable[[], StoreUser],
+) -> None:
+    one = user()
     one.turn("Rivers of Europe", "The Danube.")
     conversation, (asked, answered) = one.record.header.id, one.record.nodes()
     assert one.titles("danube") == ["Rivers of Europe"]
@@ -159,8 +161,8 @@ def test_a_message_that_came_to_nothing_is_found_by_no_search(desk: Callable[[],
     assert one.titles("rivers") == ["Rivers of Europe"]
 
 
-def test_rename_delete_and_undo(desk: Callable[[], Desk]) -> None:
-    one = desk()
+def test_rename_delete_and_undo(user: Callable[[], StoreUser]) -> None:
+    one = user()
     one.turn("A question", "An answer")
     one.record.rename("A better title")
     one.turn("More", "Yes")
@@ -175,9 +177,9 @@ def test_rename_delete_and_undo(desk: Callable[[], Desk]) -> None:
 
 
 def test_a_clock_that_is_put_back_changes_no_order(
-    desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch
+    user: Callable[[], StoreUser], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, clock = desk(), [time.time()]
+    one, clock = user(), [time.time()]
     monkeypatch.setattr(time, "time", lambda: clock[0])
     for question in ("first", "second", "third"):
         one.record.fresh()
@@ -192,9 +194,9 @@ def test_a_clock_that_is_put_back_changes_no_order(
 
 
 def test_what_was_deleted_long_ago_is_removed_for_good(
-    path: Path, desk: Callable[[], Desk], monkeypatch: pytest.MonkeyPatch
+    path: Path, user: Callable[[], StoreUser], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = desk()
+    one = user()
     one.turn("Old", "thing")
     kept = one.record.header.id
     one.record.fresh()
@@ -218,8 +220,8 @@ def test_what_was_deleted_long_ago_is_removed_for_good(
     store.close()
 
 
-def test_versions_of_questions_and_answers(desk: Callable[[], Desk]) -> None:
-    one = desk()
+def test_versions_of_questions_and_answers(user: Callable[[], StoreUser]) -> None:
+    one = user()
     record = one.record
     first = one.turn("q1", "a1")
     one.turn("q2", "a2")
@@ -239,14 +241,14 @@ def test_versions_of_questions_and_answers(desk: Callable[[], Desk]) -> None:
     assert not record.step(edited, 1)
     assert record.step(edited, -1)
     assert said(record) == ["q1", "a1", "q2", "a2", "q3", "a3"]  # as it last went there
-    back = desk().load("q1")
+    back = user().load("q1")
     assert said(back) == said(record)
     assert back.step(back.nodes()[2].id, 1)
     assert said(back) == ["q1", "a1", "q2 other", "b2"]
 
 
-def test_a_turn_that_came_to_nothing_leaves_no_trace(desk: Callable[[], Desk]) -> None:
-    one = desk()
+def test_a_turn_that_came_to_nothing_leaves_no_trace(user: Callable[[], StoreUser]) -> None:
+    one = user()
     one.record.begin("never answered", SETTINGS)
     one.record.end(None, {})
     assert one.titles() == []
@@ -254,13 +256,13 @@ def test_a_turn_that_came_to_nothing_leaves_no_trace(desk: Callable[[], Desk]) -
     one.record.begin(None, SETTINGS)
     one.record.end(None, {})
     assert said(one.record) == ["q", "a"]
-    assert said(desk().load("q")) == ["q", "a"]
+    assert said(user().load("q")) == ["q", "a"]
 
 
 def test_two_programs_continue_one_conversation_and_both_branches_stay(
-    desk: Callable[[], Desk],
+    user: Callable[[], StoreUser],
 ) -> None:
-    one, other = desk(), desk()
+    one, other = user(), user()
     one.turn("q", "a")
     one.flush()
     record = other.load("q")
@@ -269,7 +271,7 @@ def test_two_programs_continue_one_conversation_and_both_branches_stay(
     other.record = record
     other.turn("from the other", "2")
     assert said(one.record) == ["q", "a", "from one", "1"]
-    both = desk().load("q")
+    both = user().load("q")
     assert said(both) == ["q", "a", "from the other", "2"]
     assert both.step(both.nodes()[2].id, -1)
     assert said(both) == ["q", "a", "from one", "1"]
@@ -285,15 +287,15 @@ from pathlib import Path
 from localspec.engine.cancel import Cancel
 from tests.support.scripted_session import ScriptedSession
 from tests.test_history import *
-desk = Desk(Path(sys.argv[1]))
-desk.turn("first", "whole")
-desk.record.begin("second", SETTINGS)
-desk.flush()
+user = StoreUser(Path(sys.argv[1]))
+user.turn("first", "whole")
+user.record.begin("second", SETTINGS)
+user.flush()
 answer = " ".join(f"word{n}" for n in range(1000))
 for event in ScriptedSession([answer], speculation=False).turn("second", Cancel()):
     if isinstance(event, RoundText):
         sys.stdin.readline()
-    desk.record.hear(event)
+    user.record.hear(event)
     if isinstance(event, RoundText):
         print(event.text.strip(), flush=True)
 """
@@ -314,7 +316,9 @@ def written(path: Path) -> list[str]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot stop a process for a while")
-def test_a_killed_program_loses_at_most_one_round(path: Path, desk: Callable[[], Desk]) -> None:
+def test_a_killed_program_loses_at_most_one_round(
+    path: Path, user: Callable[[], StoreUser]
+) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -340,15 +344,17 @@ def test_a_killed_program_loses_at_most_one_round(path: Path, desk: Callable[[],
     finally:
         child.kill()
         child.communicate()
-    record = desk().load("first")
+    record = user().load("first")
     assert said(record)[:3] == ["first", "whole", "second"]
     assert begins_with_words(said(record)[3], 18)
     assert record.messages()[-1].finish is None
     assert record.messages()[-1].spans == (Span(said(record)[3], Origin.TARGET),)
 
 
-def test_another_program_reads_an_answer_that_is_being_written(desk: Callable[[], Desk]) -> None:
-    one, other = desk(), desk()
+def test_another_program_reads_an_answer_that_is_being_written(
+    user: Callable[[], StoreUser],
+) -> None:
+    one, other = user(), user()
     one.record.begin("q", SETTINGS)
     one.record.hear(released("half "))
     one.flush()
@@ -359,9 +365,9 @@ def test_another_program_reads_an_answer_that_is_being_written(desk: Callable[[]
 
 
 def test_hearing_waits_for_no_disk_and_rounds_that_piled_up_are_written_together(
-    path: Path, desk: Callable[[], Desk]
+    path: Path, user: Callable[[], StoreUser]
 ) -> None:
-    one = desk()
+    one = user()
     one.record.begin("q", SETTINGS)
     busy, free = threading.Event(), threading.Event()
     one.store_thread.ask(lambda _: busy.set() or free.wait(30))
@@ -374,9 +380,9 @@ def test_hearing_waits_for_no_disk_and_rounds_that_piled_up_are_written_together
 
 
 def test_rounds_that_could_not_be_written_are_written_with_the_next(
-    path: Path, desk: Callable[[], Desk]
+    path: Path, user: Callable[[], StoreUser]
 ) -> None:
-    one = desk()
+    one = user()
     one.record.begin("q", SETTINGS)
     one.flush()
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -388,16 +394,16 @@ def test_rounds_that_could_not_be_written_are_written_with_the_next(
         other.execute("DROP TRIGGER full")
     one.record.hear(released(" and found"))
     one.flush()
-    assert said(desk().load("q")) == ["q", "lost and found"]
+    assert said(user().load("q")) == ["q", "lost and found"]
 
 
 @pytest.mark.slow
 def test_many_programs_write_at_once(path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tests.test_history import *\n"
-        "desk = Desk(Path(sys.argv[1]))\n"
-        "for n in range(15): desk.turn(f'{sys.argv[2]} {n}', 'answer')\n"
-        "assert desk.store_thread.close(60) and not desk.told, desk.told\n"
+        "user = StoreUser(Path(sys.argv[1]))\n"
+        "for n in range(15): user.turn(f'{sys.argv[2]} {n}', 'answer')\n"
+        "assert user.store_thread.close(60) and not user.told, user.told\n"
     )
     children = [subprocess.Popen([sys.executable, "-c", program, str(path), name]) for name in "ab"]
     assert [child.wait() for child in children] == [0, 0]
@@ -430,7 +436,7 @@ def test_many_programs_make_the_file_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["text", "folder", "file in the way", "newer", "header only"])
 def test_a_file_that_cannot_be_used_is_said_once_and_nothing_else_happens(
-    path: Path, damage: str, desk: Callable[[], Desk]
+    path: Path, damage: str, user: Callable[[], StoreUser]
 ) -> None:
     path.parent.mkdir()
     if damage == "text":
@@ -447,7 +453,7 @@ def test_a_file_that_cannot_be_used_is_said_once_and_nothing_else_happens(
     else:
         path.write_bytes(b"SQLite format 3\x00" + b"\xff" * 4096)
     before = path.read_bytes() if path.is_file() else None
-    one = desk()
+    one = user()
     one.turn("q", "a")
     one.turn("q2", "a2")
     assert said(one.record) == ["q", "a", "q2", "a2"]
@@ -459,8 +465,10 @@ def test_a_file_that_cannot_be_used_is_said_once_and_nothing_else_happens(
     assert before is None or path.read_bytes() == before
 
 
-def test_what_could_not_be_written_is_written_later(path: Path, desk: Callable[[], Desk]) -> None:
-    one = desk()
+def test_what_could_not_be_written_is_written_later(
+    path: Path, user: Callable[[], StoreUser]
+) -> None:
+    one = user()
     assert one.titles() == []
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("CREATE TRIGGER full BEFORE INSERT ON messages BEGIN"
@@ -473,11 +481,13 @@ def test_what_could_not_be_written_is_written_later(path: Path, desk: Callable[[
     other.execute("DROP TRIGGER full")
     other.close()
     one.turn("q3", "a3")
-    assert said(desk().load("q")) == ["q", "a", "q2", "a2", "q3", "a3"]
+    assert said(user().load("q")) == ["q", "a", "q2", "a2", "q3", "a3"]
 
 
-def test_who_asks_can_go_away_or_fail_and_the_rest_is_written(desk: Callable[[], Desk]) -> None:
-    one = desk()
+def test_who_asks_can_go_away_or_fail_and_the_rest_is_written(
+    user: Callable[[], StoreUser],
+) -> None:
+    one = user()
     asked, answered = threading.Event(), threading.Event()
 
     def slow(store: Store) -> None:
@@ -501,8 +511,10 @@ def test_who_asks_can_go_away_or_fail_and_the_rest_is_written(desk: Callable[[],
     assert not one.told
 
 
-def test_a_change_is_made_though_nobody_waits_for_it_any_more(desk: Callable[[], Desk]) -> None:
-    one = desk()
+def test_a_change_is_made_though_nobody_waits_for_it_any_more(
+    user: Callable[[], StoreUser],
+) -> None:
+    one = user()
     one.turn("q", "a")
     conversation, free = one.record.header.id, threading.Event()
     one.store_thread.ask(lambda _: free.wait(10))
@@ -513,12 +525,12 @@ def test_a_change_is_made_though_nobody_waits_for_it_any_more(desk: Callable[[],
 
 
 def test_a_job_that_can_never_be_done_is_told_and_holds_up_nothing(
-    desk: Callable[[], Desk],
+    user: Callable[[], StoreUser],
 ) -> None:
     def broken(store: Store) -> None:
         raise TypeError("a fault of ours")
 
-    one = desk()
+    one = user()
     one.store_thread.write(broken)
     one.turn("q", "a")
     assert one.titles() == ["q"]
@@ -526,7 +538,7 @@ def test_a_job_that_can_never_be_done_is_told_and_holds_up_nothing(
 
 
 def test_what_could_not_be_written_is_tried_again_at_the_end(path: Path) -> None:
-    one = Desk(path)
+    one = StoreUser(path)
     assert one.titles() == []
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("CREATE TRIGGER full BEFORE INSERT ON messages BEGIN"
@@ -548,7 +560,7 @@ def test_a_store_that_was_locked_at_the_beginning_is_written_once_it_is_free(
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN IMMEDIATE")
-        one = Desk(path)
+        one = StoreUser(path)
         one.turn("q", "a")
         one.record.begin("q2", SETTINGS)
         one.record.hear(released("half an answer"))
@@ -579,9 +591,9 @@ def test_migrations_run_once_in_order_and_whole_or_not_at_all(tmp_path: Path) ->
 
 
 def test_an_export_is_imported_as_a_conversation_of_its_own(
-    desk: Callable[[], Desk], tmp_path: Path
+    user: Callable[[], StoreUser], tmp_path: Path
 ) -> None:
-    one = desk()
+    one = user()
     one.turn("q", "a")
     one.turn(None, "again \x1b[2J")
     stored = one.store_thread.ask(lambda s: s.load(one.record.header.id)).result(10)
@@ -644,8 +656,10 @@ def test_markdown_is_read_in_again_as_it_was_said(
     assert settings_of(back.header.parameters, ChatSettings()) == settings
 
 
-def test_markdown_that_somebody_has_changed_is_read_as_it_is_now(desk: Callable[[], Desk]) -> None:
-    one = desk()
+def test_markdown_that_somebody_has_changed_is_read_as_it_is_now(
+    user: Callable[[], StoreUser],
+) -> None:
+    one = user()
     one.turn("q", "a")
     text = import_export.to_markdown(StoredConversation(one.record.header, one.record.tree))
     text = text.replace("# q", "# Another").replace("\n\na\n\n", "\n\nb\n\n## You\n\nmore\n\n")
@@ -681,7 +695,7 @@ def test_other_files_are_refused_in_one_line(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-1", "1" + "0" * 400, '"soon"', "[]"])
 def test_figures_and_times_that_cannot_be_are_left_out(
-    value: str, desk: Callable[[], Desk]
+    value: str, user: Callable[[], StoreUser]
 ) -> None:
     figures = '{"generated_tokens": 7, "tokens_per_second": VALUE, "pair": "x"}'
     text = (
@@ -696,7 +710,7 @@ def test_figures_and_times_that_cannot_be_are_left_out(
     # Earlier versions have stored what they were given.
     before = json.loads(figures.replace("VALUE", value))
     node = MessageNode("b", None, stored.tree.path()[0].message, before)
-    store_thread = desk().store_thread
+    store_thread = user().store_thread
     store_thread.write(lambda store: store.save(stored.header, [node], "b"))
     loaded = store_thread.ask(lambda store: store.load(stored.header.id)).result(10)
     assert loaded.tree.path()[0].figures == kept
@@ -747,25 +761,25 @@ def test_half_a_tree_is_shown_as_far_as_it_goes() -> None:
 @pytest.mark.slow
 @pytest.mark.timed
 def test_two_thousand_messages_load_in_well_under_a_second(path: Path) -> None:
-    desk = Desk(path)
+    user = StoreUser(path)
     for n in range(1000):
-        desk.turn(f"question {n}", "word " * 100)
-    desk.flush()
-    conversation = desk.record.header.id
+        user.turn(f"question {n}", "word " * 100)
+    user.flush()
+    conversation = user.record.header.id
     best = math.inf
     for _ in range(3):
         started = time.perf_counter()
-        stored = desk.store_thread.ask(lambda s: s.load(conversation)).result(30)
+        stored = user.store_thread.ask(lambda s: s.load(conversation)).result(30)
         best = min(best, time.perf_counter() - started)
     assert len(stored.tree.path()) == 2000
     assert best < 0.3
-    assert desk.store_thread.close(30)
+    assert user.store_thread.close(30)
 
 
 def test_what_streams_waits_for_the_question_that_the_disk_did_not_take(
-    desk: Callable[[], Desk], path: Path
+    user: Callable[[], StoreUser], path: Path
 ) -> None:
-    one = desk()
+    one = user()
     one.turn("before", "fine")
     full = iter([True, True])
     began = one.record._write
@@ -791,9 +805,9 @@ def test_what_streams_waits_for_the_question_that_the_disk_did_not_take(
 
 
 def test_the_title_of_a_question_that_came_to_nothing_goes_with_it(
-    desk: Callable[[], Desk],
+    user: Callable[[], StoreUser],
 ) -> None:
-    one = desk()
+    one = user()
     one.record.begin("too long", SETTINGS)
     one.record.end(None, {})
     one.turn("another", "fine")

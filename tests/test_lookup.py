@@ -283,9 +283,9 @@ def test_a_fixed_length_copies_without_a_model_and_leaves_it_to_one() -> None:
 
 def test_lookup_is_judged_in_baseline_rounds_too() -> None:
     rounds = run(engine(), FixedGamma(0, learns=True))
-    judged = [done for done in rounds if done.copy_chances]
-    assert len(judged) > 20
-    for done in judged:
+    tested = [done for done in rounds if done.copy_chances]
+    assert len(tested) > 20
+    for done in tested:
         assert len(done.copy_chances) == len(done.copy_confidences) == 1
         assert done.copy_chances[0] in (0.0, 1.0)  # greedy
 
@@ -370,7 +370,7 @@ def test_with_a_seed_a_run_repeats(accept: Accept) -> None:
 # ---------------------------------------------------------------- how it is chosen
 
 
-def judged(policy: AutoGamma, confidence: float, chances: Sequence[float], times: int) -> None:
+def observed(policy: AutoGamma, confidence: float, chances: Sequence[float], times: int) -> None:
     """Rounds in which lookup's first tokens would have been right by these chances."""
     for _ in range(times):
         policy.observe(
@@ -401,12 +401,12 @@ def test_copies_stake_what_they_have_brought() -> None:
     """Nothing at first, later what was seen and brought, but never all of a long answer's gain."""
     policy = AutoGamma(Costs(STEEP, {}))
     assert _plan_of(policy, [0.99] * 63) == 0
-    judged(policy, 0.99, [1.0], 5)
+    observed(policy, 0.99, [1.0], 5)
     assert _plan_of(policy, [0.99] * 63) == 5  # T(6) - T(1) is 1
     brought(policy, 8)  # for 1.6 rounds
     assert _plan_of(policy, [0.99] * 63) > 15
     brought(policy, 63, 20)
-    judged(policy, 0.99, [0.0], 1)
+    observed(policy, 0.99, [0.0], 1)
     lost = 0.0
     while length := _plan_of(policy, [0.99] * 63):
         took = policy.costs.target.at(0).seconds(length + 1)
@@ -426,7 +426,7 @@ def test_copies_stake_what_they_have_brought() -> None:
 def test_a_copy_is_as_long_as_pays() -> None:
     policy = AutoGamma(Costs(STEEP, {}))
     brought(policy, 8, 3)
-    judged(policy, 0.9, [1.0] * 9 + [0.0], 20)
+    observed(policy, 0.9, [1.0] * 9 + [0.0], 20)
     lengths = [_plan_of(policy, [sure] * 63) for sure in (0.99, 0.75, 0.05)]
     assert lengths[0] > 24
     assert lengths[0] > lengths[1] > lengths[2] == 0
@@ -437,7 +437,7 @@ def test_a_copy_is_as_long_as_the_copies_of_the_text(stayed: float, least: int, 
     policy, luck = AutoGamma(Costs(STEEP, {})), random.Random(2)
     brought(policy, 8, 3)
     for _ in range(200):
-        judged(policy, 0.9, [1.0] * 4 if luck.random() < stayed else [0.0], 1)
+        observed(policy, 0.9, [1.0] * 4 if luck.random() < stayed else [0.0], 1)
     assert least <= _plan_of(policy, [0.9] * 63) <= most
 
 
@@ -468,19 +468,19 @@ def test_a_copy_that_is_always_wrong_is_soon_left_alone(times: ByContext) -> Non
     assert policy.note().reason is GammaReason.TOO_LITTLE_REPEATS
 
 
-def _asked(policy: AutoGamma, copies: Sequence[float], lag: int = 1) -> str:
+def _asked(policy: AutoGamma, copies: Sequence[float], pending: int = 1) -> str:
     """Who is asked where lookup found something and a model stands ready."""
-    return policy.plan(Situation(room=63, pending_tokens={DRAFT: lag}, copies=copies)).drafter
+    return policy.plan(Situation(room=63, pending_tokens={DRAFT: pending}, copies=copies)).drafter
 
 
 def test_the_proposal_that_is_worth_most_now_is_chosen() -> None:
     policy = auto(step=0.2)
     assert _asked(policy, ()) == DRAFT
     assert _asked(policy, [0.6] * 40) == DRAFT  # as most texts end such a copy
-    judged(policy, 0.95, [1.0] * 2, 1)
+    observed(policy, 0.95, [1.0] * 2, 1)
     assert _asked(policy, [0.95] * 40) == LOOKUP
     assert _asked(policy, [0.3]) == DRAFT
-    judged(policy, 0.95, [0.0], 16)
+    observed(policy, 0.95, [0.0], 16)
     assert _asked(policy, [0.95] * 40) == DRAFT
 
 
@@ -524,7 +524,7 @@ def test_a_model_reads_what_lookup_says_where_that_saves_passes() -> None:
 def test_what_reading_saves_counts_when_a_drafter_is_chosen() -> None:
     """A model that drafts pass by pass is worth less than a good copy, one that reads it more."""
     policy = agreeing(0.95, 0.002)
-    judged(policy, 0.6, [0.9] * 2, 40)
+    observed(policy, 0.6, [0.9] * 2, 40)
     chosen = [
         policy.plan(
             Situation(63, pending_tokens={DRAFT: 1}, copies=[0.6] * 8, readers=readers)
@@ -541,7 +541,7 @@ def test_what_a_model_reads_between_copies_pays_for_the_rounds_until_the_next() 
         policy = AutoGamma(Costs(FLAT, {DRAFT: {0: {1: 0.2, 64: 4.0}}}))
         for _ in range(copies):
             policy.observe(Round(*((1, 2), 1, 1, 1, 0.0, 1.0, 1.0), drafter=LOOKUP, copied=1))
-        asked.append(_asked(policy, (), lag=40))
+        asked.append(_asked(policy, (), pending=40))
     assert asked == [DRAFT, ""]
 
 
@@ -564,9 +564,9 @@ def _seconds(copies: Sequence[float], seed: int, tokens: int = 256) -> float:
     """What so many tokens take with a good model beside a lookup that is always wrong."""
     costs = Costs(RISING, {DRAFT: {0: {1: 0.08, 64: 1.0}}})
     policy, times, luck = AutoGamma(costs), costs.target.at(0), random.Random(seed)
-    step, lag, took, written = 0.08, 1, 0.0, 0
+    step, pending, took, written = 0.08, 1, 0.0, 0
     while written < tokens:
-        plan = policy.plan(Situation(room=60, pending_tokens={DRAFT: lag}, copies=copies))
+        plan = policy.plan(Situation(room=60, pending_tokens={DRAFT: pending}, copies=copies))
         asked, passes = plan.drafter == DRAFT and plan.limit > 0, 0
         while asked:
             passes += 1
@@ -577,13 +577,15 @@ def _seconds(copies: Sequence[float], seed: int, tokens: int = 256) -> float:
         own = plan.keep() if asked else 0
         copied = plan.copies(copies) if asked else plan.limit
         right = next((i for i in range(own) if luck.random() > 0.8), own)
-        draft_s = (costs.drafts[DRAFT].at(0).seconds(lag) + (passes - 1) * step) if asked else 0.0
+        draft_s = (
+            (costs.drafts[DRAFT].at(0).seconds(pending) + (passes - 1) * step) if asked else 0.0
+        )
         verify_s = times.seconds(own + copied + 1)
         policy.observe(
             Round(
                 *(tuple(range(right + 1)), own, own + copied, right),
                 *(draft_s, verify_s, draft_s + verify_s),
-                draft_prefill=lag if asked else 0,
+                draft_prefill=pending if asked else 0,
                 draft_passes=passes,
                 drafter=DRAFT if asked else LOOKUP if copied else "",
                 copied=copied,
@@ -595,7 +597,7 @@ def _seconds(copies: Sequence[float], seed: int, tokens: int = 256) -> float:
                 tail_chances=(0.0,) * len(copies[:1]) if asked and right == own else (),
             )
         )
-        lag = 1 + (right == own) if asked else lag + right + 1
+        pending = 1 + (right == own) if asked else pending + right + 1
         took, written = took + draft_s + verify_s, written + right + 1
     return took
 

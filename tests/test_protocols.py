@@ -22,8 +22,8 @@ from localspec.serve.core.told_messages import ToldMessage, in_turns
 from localspec.serve.protocols.anthropic_messages import MessagesRequest, error_of
 from localspec.serve.protocols.chat_completions import ChatRequest
 from localspec.serve.protocols.openai_responses import ResponsesRequest
+from localspec.serve.protocols.protocol_types import ProtocolRequest, ReplyWriter
 from localspec.serve.protocols.response_tools import OfferedTools
-from localspec.serve.protocols.wire import ProtocolRequest, ReplyWriter
 from localspec.serve.refusals import Refusal, unavailable
 from tests.fakes import rounds_of
 from tests.support.conformance import asked_all, of_blocks, of_items, require_alike, types_of

@@ -118,8 +118,8 @@ def test_an_oracle_takes_what_is_worth_most() -> None:
     asked = []
     for at in (10, 50, 90):
         oracle._at = at
-        lags = dict.fromkeys(STEPS, 1)
-        asked.append(oracle.plan(Situation(20, pending_tokens=lags)).drafter)
+        pending = dict.fromkeys(STEPS, 1)
+        asked.append(oracle.plan(Situation(20, pending_tokens=pending)).drafter)
     assert asked == [DRAFT, LOOKUP, ""]
 
 

@@ -384,11 +384,11 @@ class RoundExplained(Struct, frozen=True, tag=True):
     """What happened inside a round.
 
     Attributes:
-        inside: None if it is not known.
+        explanation: None if it is not known.
         error: why it is not known; None if the request was stopped.
     """
 
-    inside: RoundExplanation | None
+    explanation: RoundExplanation | None
     error: SentError | None = None
 
 

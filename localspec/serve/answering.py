@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from localspec.chat.events import PromptMade, TurnEnd, TurnEvent
 from localspec.engine.record.stats import FinishReason
-from localspec.serve.protocols.wire import Document, ReplyWriter, encoded
+from localspec.serve.protocols.protocol_types import Document, ReplyWriter, encoded
 from localspec.serve.refusals import Refusal, unavailable
 from localspec.serve.request_queue import Answers, QueuedRequest
 

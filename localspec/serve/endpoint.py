@@ -28,8 +28,8 @@ from localspec.serve.protocols.anthropic_messages import CountRequest, MessagesR
 from localspec.serve.protocols.chat_completions import ChatRequest
 from localspec.serve.protocols.infill import InfillRequest
 from localspec.serve.protocols.openai_responses import ResponsesRequest
+from localspec.serve.protocols.protocol_types import ProtocolRequest
 from localspec.serve.protocols.text_completions import CompletionRequest
-from localspec.serve.protocols.wire import ProtocolRequest
 from localspec.serve.refusals import Refusal, refusal_of
 from localspec.serve.request_queue import QueuedRequest, RequestQueue
 

@@ -16,27 +16,27 @@ def kept_awake() -> Iterator[bool]:
 
     The helper program ends together with this process, however that ends.
     """
-    keeper = _keeper(_command(os.getpid()))
+    inhibitor = _inhibitor(_command(os.getpid()))
     try:
-        yield keeper is not None and keeper.poll() is None
+        yield inhibitor is not None and inhibitor.poll() is None
     finally:
-        if keeper is not None:
-            keeper.terminate()
-            keeper.wait()
+        if inhibitor is not None:
+            inhibitor.terminate()
+            inhibitor.wait()
 
 
-def _keeper(command: Sequence[str]) -> subprocess.Popen[bytes] | None:
+def _inhibitor(command: Sequence[str]) -> subprocess.Popen[bytes] | None:
     """Start the helper program; None if the system has none."""
     if not command or shutil.which(command[0]) is None:
         return None
     quiet = subprocess.DEVNULL
     with suppress(OSError):
-        keeper = subprocess.Popen(  # noqa: S603 - one of the commands below
+        inhibitor = subprocess.Popen(  # noqa: S603 - one of the commands below
             command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
         )
         with suppress(subprocess.TimeoutExpired):
-            keeper.wait(0.2)  # if the system refuses, it ends at once
-        return keeper
+            inhibitor.wait(0.2)  # if the system refuses, it ends at once
+        return inhibitor
     return None
 
 

@@ -110,8 +110,8 @@ class EngineEvents:
         match self.asking_screen(), event:
             case CompareScreen() as screen, messages.TurnReported(said, speculation):
                 screen.hear(said, speculation=bool(speculation))
-            case RoundScreen() as screen, messages.RoundExplained(inside, error):
-                screen.hear(inside, error.message if error is not None else "")
+            case RoundScreen() as screen, messages.RoundExplained(explanation, error):
+                screen.hear(explanation, error.message if error is not None else "")
             case _, messages.ToolsOffered() as offered:
                 self.tools.offered(offered)
             case _, messages.TokensCounted(tokens):

@@ -27,11 +27,11 @@ class Calibration:
     It is fitted by least squares, with less weight for older observations. Observations are the
     acceptance *probabilities* that a rule knows after a verify pass (the target's probability of
     the drafted token, or the overlap of both distributions): they say more than the outcome.
-    Positions after the first rejection were not judged, so callers of `learn` leave them out.
+    Positions after the first rejection were not tested, so callers of `learn` leave them out.
 
     Attributes:
-        mean: acceptance of the recently judged positions, whatever the confidence.
-        seen: positions judged so far.
+        mean: acceptance of the recently tested positions, whatever the confidence.
+        seen: positions tested so far.
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class Calibration:
         return self.mean + _PERSISTENCE * (acceptance - self.mean)
 
     def learn(self, confidences: Sequence[float], chances: Sequence[float]) -> None:
-        """Learn from judged positions.
+        """Learn from tested positions.
 
         Args:
             confidences: the draft's confidence at every position, in order.
-            chances: acceptance probabilities of the judged positions, up to the first rejection.
+            chances: acceptance probabilities of the tested positions, up to the first rejection.
         """
         if not chances:
             return

@@ -54,7 +54,7 @@ class Survival:
         self._ended, self._risked = _ENDED, _RISKED
 
     def learn(self, confidences: Sequence[float], chances: Sequence[float]) -> None:
-        """Learn from a round's judged tokens, up to and including the first wrong one."""
+        """Learn from a round's tested tokens, up to and including the first wrong one."""
         if not chances:
             return
         *stayed, last = map(_risk, confidences[: len(chances)])

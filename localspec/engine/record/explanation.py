@@ -54,7 +54,7 @@ class GuessedToken(Struct, frozen=True):
         drafter: the drafter that proposed it.
         draft: the drafter's probabilities; None if it copies, or they are no longer known.
         target: the target's probabilities; None if the rule did not ask for them.
-        test: how the token was judged; None if it was not.
+        test: how the rule tested the token; None if it did not.
     """
 
     text: str

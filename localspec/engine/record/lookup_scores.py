@@ -13,7 +13,7 @@ from localspec.engine.round.verify import Verdict
 
 
 class LookupScores(NamedTuple):
-    """Confidences and chances of lookup's guesses, as far as they were judged: see `Round`."""
+    """Confidences and chances of lookup's guesses, as far as they were tested: see `Round`."""
 
     copy_confidences: Sequence[float] = ()
     copy_chances: Sequence[float] = ()
@@ -57,7 +57,7 @@ def _scored(
 ) -> Scores:
     """Judge what lookup would copy from position `start` on by what was emitted there.
 
-    The first token that differs is the last one judged.
+    The first token that differs is the last one tested.
     """
     chances: list[float] = []
     for at, (token, other) in enumerate(zip(copied.tokens, said[start:], strict=False), start):

@@ -158,10 +158,10 @@ class RoundRecorder:
 
 
 def _chances(proposal: Proposal, rows: Sequence[Dist], verdict: Verdict) -> tuple[float, ...]:
-    """Acceptance probabilities of the drafter's judged tokens; empty unless the policy learns."""
+    """Acceptance probabilities of the drafter's tested tokens; empty unless the policy learns."""
     if not proposal.confidences:  # computing them takes time
         return ()
-    # The position after the last accepted one was judged too, later ones were not. Tokens that
+    # The position after the last accepted one was tested too, later ones were not. Tokens that
     # lookup added after the drafter's own have no views.
-    judged = zip(proposal.views[: proposal.own + 1], rows[: verdict.accepted + 1], strict=False)
-    return tuple(view.chance(row) for view, row in judged)
+    tested = zip(proposal.views[: proposal.own + 1], rows[: verdict.accepted + 1], strict=False)
+    return tuple(view.chance(row) for view, row in tested)

@@ -48,7 +48,7 @@ class GammaReason(StrEnum):
     UNDECIDED = "undecided"  # automatic, before the first round
     TOO_DEAR = "too dear"  # the baseline is faster
     TOO_LITTLE_REPEATS = "nothing repeats"  # lookup finds too little, and no model drafts
-    UNKNOWN = "unknown"  # drafting, but nothing was judged so far
+    UNKNOWN = "unknown"  # drafting, but nothing was tested so far
     PAYS = "pays"
 
 
@@ -118,7 +118,7 @@ class Round:
         copied: the last tokens of the draft, if lookup added them; all of them if it drafted alone.
         copying_s: the part of `draft_s` in which lookup searched for a match.
         copy_confidences, copy_chances: like `confidences` and `chances`, for the tokens that lookup
-            would have copied: they are judged in every round in which it found some.
+            would have copied: they are tested in every round in which it found some.
         tail_confidences, tail_chances: the same for the tokens that it added after a model's draft.
         path: tokens of `draft_prefill` that lookup had proposed. Where the model drafted them too,
             their passes were already done.
@@ -130,7 +130,7 @@ class Round:
         left_out: tokens of these that the drafter's passes knew nothing of.
         confidences: the draft's confidence after each of its passes, in order; empty unless the
             policy learns.
-        chances: acceptance probabilities of the judged positions, up to and including the first
+        chances: acceptance probabilities of the tested positions, up to and including the first
             rejection; empty unless the policy learns.
         logprobs: of each of `tokens`; empty unless they were requested.
         finish: set on the last round alone.

@@ -25,7 +25,7 @@ class ExplainedVerdict:
 
     Attributes:
         verdict: the rule's.
-        tests: those of the judged tokens, in order.
+        tests: those of the tested tokens, in order.
         last: the distribution that the last token was drawn from; None if it was not drawn.
     """
 
@@ -83,15 +83,15 @@ def explain_verdict(case: Case, noise: StreamNoise, word: TokenText) -> Explaine
     heard = _RecordingNoise(noise)
     rule = rule_named(case.rule, case.lenience)
     verdict = rule(case.draft, case.p, heard, case.position)
-    judged = min(len(case.draft.tokens), verdict.accepted + 1)
+    tested = min(len(case.draft.tokens), verdict.accepted + 1)
     if case.rule == "lossy greedy":
-        tests = [_kept(case, i, word) for i in range(judged)]
+        tests = [_kept(case, i, word) for i in range(tested)]
     elif case.rule == "match" or (case.rule != "lossy" and case.draft.q is None):
-        tests = [_compared(case, i, heard.picks[i][0], word) for i in range(judged)]
+        tests = [_compared(case, i, heard.picks[i][0], word) for i in range(tested)]
     elif case.rule == "block":
         tests = _as_a_whole(case, verdict, heard.chances)
     else:
-        tests = [_weighed(case, i, *heard.chances[i]) for i in range(judged)]
+        tests = [_weighed(case, i, *heard.chances[i]) for i in range(tested)]
     return ExplainedVerdict(verdict, tuple(tests), heard.picks[-1][1] if heard.picks else None)
 
 

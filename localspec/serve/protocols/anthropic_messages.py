@@ -32,7 +32,7 @@ from localspec.serve.core.requests import (
     format_rule,
 )
 from localspec.serve.core.told_messages import ToldCall, ToldMessage
-from localspec.serve.protocols.wire import (
+from localspec.serve.protocols.protocol_types import (
     Document,
     ProtocolRequest,
     ReplyWriter,

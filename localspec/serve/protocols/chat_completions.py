@@ -14,14 +14,14 @@ from localspec.serve.core.replies import AnswerPiece, CallBegun, CallPart, Incom
 from localspec.serve.core.request_tools import FunctionTool, ToolChoice
 from localspec.serve.core.requests import MOST_TOOLS, ConversationRequest, Count, Top, format_rule
 from localspec.serve.core.told_messages import ToldCall, ToldMessage
-from localspec.serve.protocols.scores import chat_scores
-from localspec.serve.protocols.wire import (
+from localspec.serve.protocols.protocol_types import (
     Document,
     ProtocolRequest,
     ReplyWriter,
     StreamEvent,
     only_text,
 )
+from localspec.serve.protocols.scores import chat_scores
 from localspec.serve.refusals import Refusal
 
 _TEXTS = ("text", "refusal", "input_text")

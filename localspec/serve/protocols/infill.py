@@ -14,7 +14,12 @@ from localspec.chat.settings import Infill
 from localspec.engine.record.stats import FinishReason
 from localspec.serve.core.replies import AnswerPiece, IncomingAnswer, timings
 from localspec.serve.core.requests import ContinuationRequest, Count
-from localspec.serve.protocols.wire import Document, ProtocolRequest, ReplyWriter, StreamEvent
+from localspec.serve.protocols.protocol_types import (
+    Document,
+    ProtocolRequest,
+    ReplyWriter,
+    StreamEvent,
+)
 from localspec.serve.refusals import Refusal
 
 _LINE = re.compile(r"\n([ \t]*)(?=[^ \t\n])")  # a line that has begun after another one

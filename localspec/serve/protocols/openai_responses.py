@@ -28,8 +28,7 @@ from localspec.serve.core.requests import (
     format_rule,
 )
 from localspec.serve.core.told_messages import ToldCall, ToldMessage
-from localspec.serve.protocols.response_tools import KINDS, OfferedTools
-from localspec.serve.protocols.wire import (
+from localspec.serve.protocols.protocol_types import (
     Document,
     ProtocolRequest,
     ReplyWriter,
@@ -37,6 +36,7 @@ from localspec.serve.protocols.wire import (
     only_text,
     typed,
 )
+from localspec.serve.protocols.response_tools import KINDS, OfferedTools
 from localspec.serve.refusals import Refusal
 
 _TEXTS = ("text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text")

@@ -11,8 +11,13 @@ from localspec.chat.settings import Infill
 from localspec.serve.core.replies import AnswerPiece, IncomingAnswer, timings
 from localspec.serve.core.requests import ContinuationRequest, Top, as_whole
 from localspec.serve.protocols.chat_completions import finish_reason, token_counts
+from localspec.serve.protocols.protocol_types import (
+    Document,
+    ProtocolRequest,
+    ReplyWriter,
+    StreamEvent,
+)
 from localspec.serve.protocols.scores import TextScores
-from localspec.serve.protocols.wire import Document, ProtocolRequest, ReplyWriter, StreamEvent
 from localspec.serve.refusals import Refusal
 
 

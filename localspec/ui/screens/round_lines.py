@@ -41,7 +41,7 @@ _RULES = {
 
 
 _WORDS = (
-    (_GUESS, "a guess that is not judged yet"),
+    (_GUESS, "a guess that is not checked yet"),
     (ACCEPTED, "accepted: the target keeps the guess"),
     (_WRONG, "not accepted; later guesses are dropped with it"),
     (RECOVERED, "recovered: the target's token in its place"),
@@ -106,10 +106,10 @@ def cells(explained: RoundExplanation, now: RoundPicture) -> list[tuple[str, str
 
 
 def _mark(explained: RoundExplanation, now: RoundPicture, i: int) -> str:
-    judged = now.kind is PictureKind.END or (now.kind is PictureKind.JUDGE and i <= now.at)
-    if judged and i < explained.accepted:
+    checked = now.kind is PictureKind.END or (now.kind is PictureKind.JUDGE and i <= now.at)
+    if checked and i < explained.accepted:
         return ACCEPTED
-    if judged and i == explained.accepted:
+    if checked and i == explained.accepted:
         return _WRONG
     over = now.kind is PictureKind.END or (
         now.kind is PictureKind.JUDGE and now.at == explained.accepted
