@@ -370,8 +370,7 @@ def test_drafts_of_the_catalogue_that_are_too_large_take_one_line() -> None:
 def test_a_found_model_gets_a_pairs_name_by_a_pull_and_stays(stores: Stores) -> None:
     blob = stores.ollama("registry.ollama.ai/library/big:1b", ggufs.model())
     before = stores.contents()
-    wanted = PullRequest("big:1b", "none")
-    plan = pair_pull.plan(wanted.pair, wanted.draft, wanted.name, RetryPolicy())
+    plan = pair_pull.plan(PullRequest("big:1b", "none"), RetryPolicy())
     record = pair_pull.execute(plan, RetryPolicy(), lambda _progress: None)
     assert (record.name, record.target.path) == ("big-1b", blob)
     assert stores.contents() == before

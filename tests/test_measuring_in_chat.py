@@ -175,7 +175,7 @@ def test_a_pair_that_is_not_here_is_fetched_with_the_draft_that_was_named() -> N
             with mock.patch.object(pair_pull, "plan", wraps=pair_pull.plan) as planned:
                 await chat.press("ctrl+f")
                 await chat.until(lambda: planned.called, "the look at it")
-            assert planned.call_args.args[:2] == (pair, draft)
+            assert planned.call_args.args[0] == pair_pull.PullRequest(pair, draft)
 
     asyncio.run(body())
 

@@ -30,6 +30,7 @@ from localspec.pairs.hub import download, pair_pull
 from localspec.pairs.hub import response_body as hub_body
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.download import FileProgress
+from localspec.pairs.hub.pair_pull import PullRequest
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue, references, resolver
 from tests.support import ggufs
@@ -493,7 +494,7 @@ def test_a_cache_without_links_works(
 
 
 def test_progress_adds_up(hub_world: World, pair: tuple[Repo, Repo]) -> None:
-    plan = pair_pull.plan("ann/Big-GGUF", "ann/Small-GGUF", None, QUICK)
+    plan = pair_pull.plan(PullRequest("ann/Big-GGUF", "ann/Small-GGUF"), QUICK)
     seen: list[pair_pull.PullProgress] = []
     pair_pull.execute(plan, QUICK, seen.append)
     assert seen[0].done == 0
@@ -630,7 +631,7 @@ def test_too_little_room_is_said_before_anything_moves(
     assert done.code == 1
     assert "2 MB are to be fetched and 1 MB are free" in done.err
     assert hub_world.blobs("ann/Big-GGUF") == {}
-    plan = pair_pull.plan("ann/Big-GGUF", "none", None, QUICK)
+    plan = pair_pull.plan(PullRequest("ann/Big-GGUF", "none"), QUICK)
     with pytest.raises(NotEnoughDisk):
         pair_pull.execute(plan, QUICK, lambda one: None)
 
@@ -770,7 +771,7 @@ def test_a_target_without_a_draft_is_told_which_would_fit(
 def test_a_model_that_is_its_own_draft_is_fetched_and_counted_once(
     hub_world: World, pair: tuple[Repo, Repo]
 ) -> None:
-    plan = pair_pull.plan("ann/Big-GGUF", "ann/Big-GGUF", "twice", QUICK)
+    plan = pair_pull.plan(PullRequest("ann/Big-GGUF", "ann/Big-GGUF", "twice"), QUICK)
     seen: list[pair_pull.PullProgress] = []
     pair_pull.execute(plan, QUICK, seen.append)
     size = pair[0].size("big-Q4_K_M.gguf")

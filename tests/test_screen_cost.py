@@ -72,7 +72,7 @@ def test_however_much_a_frame_costs_text_waits_a_third_of_a_second_and_the_first
     None
 ):
     transcript = Mock()
-    stream = AnswerStream(transcript, Mock(), lambda: None)
+    stream = AnswerStream(transcript, Mock(), Mock())
     stream.begin(Mock())
     for _ in range(20):
         sum(range(1_000_000))

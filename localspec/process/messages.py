@@ -117,6 +117,7 @@ class SessionInfo(Struct, frozen=True):
         notices: what the user should know about the pair and its settings.
         about: the target's family and size, in words.
         exact: what is known of ``--exact`` for the target, in words.
+        target_file: the path of the target's first file.
     """
 
     pair_name: str
@@ -133,6 +134,7 @@ class SessionInfo(Struct, frozen=True):
     advice: SamplingAdvice = SamplingAdvice()
     about: str = ""
     exact: str = ""
+    target_file: str = ""
 
 
 class CarriedConversation(Struct, frozen=True):

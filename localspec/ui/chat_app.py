@@ -148,13 +148,13 @@ class ChatApp(App[None], inherit_bindings=False):
                 archive, lambda error: self.soon(self.pair_loader.trouble, error)
             )
         record = ConversationRecord(store_thread)
-        stream = AnswerStream(self.transcript, self.dashboard, lambda: self.soon(stream.news))
+        stream = AnswerStream(self.transcript, self.dashboard, self.soon)
         self.turns = TurnController(
             self._phase_changed, self.engine, record, stream, self.transcript, self.prompt,
             self.dashboard, self.status,
         )  # fmt: skip
         self._prompt_size = PromptSize(self.turns)
-        self._tools = ChatTools(self.turns, self.soon, lambda: self._sender.answered(go_on=False))
+        self._tools = ChatTools(self.turns, self.soon, self._sender.give_back)
         self._reading = PromptReading(self._show_progress, self.set_timer)
         self._idle_watch = IdleWatch(self._appearance.idle_s, self._unload_idle, self.set_timer)
         self.library = ConversationLibrary(store_thread, record, resume, self.turns)

@@ -61,7 +61,7 @@ class EngineEvents:
             case messages.TurnOver(error, said):
                 self.app.turns.over(_raised(error), said)
                 self.app.show_phase()  # the figures now cover the whole answer
-                self.sender.answered(go_on=error is None)
+                (self.sender.answered if error is None else self.sender.give_back)()
             case messages.ChangeDone(error):
                 self._changed(error)
             case messages.BenchProgress() | messages.JobDone() as news:

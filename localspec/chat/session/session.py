@@ -112,6 +112,11 @@ class Session:
         return self.pair.target.model.shown_name
 
     @property
+    def target_file(self) -> str:
+        """The path of the target's first file."""
+        return str(self.pair.target.model.path)
+
+    @property
     def draft_name(self) -> str | None:
         """What the draft models are called on the screen, loaded or not; None without any."""
         loaded = (each.model.shown_name for each in self.pair.drafts.values())

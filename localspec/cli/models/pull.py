@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import click
 
@@ -11,7 +12,7 @@ from localspec.cli.interrupt import raising
 from localspec.cli.shared_options import SCAN
 from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import Cancelled, Ended
-from localspec.pairs.hub.pair_pull import PullProgress, execute, plan, require_room
+from localspec.pairs.hub.pair_pull import PullProgress, PullRequest, execute, plan, require_room
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.report import describe
 from localspec.pairs.report.nearby_heads import HeadOffer
@@ -50,16 +51,16 @@ def command(
     PAIR is a name from `localspec list`, or a Hub reference: user/repo[:QUANT|:file.gguf][@rev].
     A download that was stopped continues where it was.
     """
-    line = ProgressLine()
+    line, asked = ProgressLine(), PullRequest(pair, draft, name)
     retries = RetryPolicy(note=line.show)
     try:
         with raising():
-            found = plan(pair, draft, name, retries, scan=scan, quant=quant)
+            found = plan(asked, retries, scan=scan, quant=quant)
             line.clear()
             offer = found.report.offer
             if offer is not None and (yes or (not dry_run and _wants(offer))):
-                with_head = f"auto,{offer.kind}"
-                found = plan(pair, with_head, name, retries, scan=scan, quant=quant)
+                with_head = replace(asked, draft=f"auto,{offer.kind}")
+                found = plan(with_head, retries, scan=scan, quant=quant)
                 line.clear()
             for said in describe.lines(found.report):
                 click.echo(unbroken(said))

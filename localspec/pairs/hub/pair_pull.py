@@ -41,6 +41,32 @@ _COMMAND: Final = ["localspec", "pull"]
 
 
 @dataclass(frozen=True, slots=True)
+class PullRequest:
+    """What to pull.
+
+    Attributes:
+        pair: a short name, a file or a Hub reference.
+        draft: what drafts, as in `examine`; None leaves it to the pair.
+        name: the pair's new name; None derives one.
+    """
+
+    pair: str
+    draft: str | None = None
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return self.pair if self.draft is None else f"{self.pair} --draft {self.draft}"
+
+    def means(self, name: str, reference: tuple[str, str | None]) -> bool:
+        """Whether this means the pair `name`, opened as `reference`: PAIR and a named draft."""
+        if self.name is not None:
+            return name == self.name
+        pair, draft = reference
+        same = self.pair.lower() in (name.lower(), pair.lower())
+        return same and self.draft in (None, draft)
+
+
+@dataclass(frozen=True, slots=True)
 class PullProgress:
     """Progress of a pull.
 
@@ -77,20 +103,12 @@ class PullPlan:
 
 
 def plan(
-    pair: str,
-    draft: str | None,
-    name: str | None,
-    retries: RetryPolicy,
-    *,
-    scan: bool = True,
-    quant: str | None = None,
+    asked: PullRequest, retries: RetryPolicy, *, scan: bool = True, quant: str | None = None
 ) -> PullPlan:
     """Look at a pair and check that pulling it makes sense; no weights are fetched.
 
     Args:
-        pair: a short name, a file or a Hub reference.
-        draft: what drafts, as in `examine`; None leaves it to the pair.
-        name: the pair's new name; None derives one.
+        asked: the pair.
         retries: the caller's.
         scan: whether to consider models of other programs on this disk.
         quant: the target's, as in `examine`; None leaves it to the name.
@@ -101,15 +119,15 @@ def plan(
         HubError, ModelError: a model cannot be found or read.
         Cancelled: the user stopped it.
     """
-    ours = starter.is_meant(pair) and draft is None and name is None
+    ours = asked == PullRequest(asked.pair) and starter.is_meant(asked.pair)
     if ours and (path := starter.source()) is not None:
         raise UsageError(f"{STARTER} is here: {path}", f"Run `localspec chat {STARTER}`.")
-    if name is not None:
-        installed.check_name(name)
-    report = examine(pair, draft, retries, scan=scan, quant=quant)
+    if asked.name is not None:
+        installed.check_name(asked.name)
+    report = examine(asked.pair, asked.draft, retries, scan=scan, quant=quant)
     for drafts in report.drafts:
         vocabulary.check(report.target.header, drafts.header)
-    report = replace(report, name=_choose_name(name, report))
+    report = replace(report, name=_choose_name(asked.name, report))
     return PullPlan(report, hub_cache.free_bytes(hub_cache.cache_folder()))
 
 
@@ -242,26 +260,6 @@ def _free_for(name: str, report: PairReport) -> bool:
 
 def _identity(model: InstalledModel) -> tuple[object, ...]:
     return (model.repo, model.files) if model.repo else model.paths
-
-
-@dataclass(frozen=True, slots=True)
-class PullRequest:
-    """What to pull; the fields are those of `plan`."""
-
-    pair: str
-    draft: str | None = None
-    name: str | None = None
-
-    def __str__(self) -> str:
-        return self.pair if self.draft is None else f"{self.pair} --draft {self.draft}"
-
-    def means(self, name: str, reference: tuple[str, str | None]) -> bool:
-        """Whether this means the pair `name`, opened as `reference`: PAIR and a named draft."""
-        if self.name is not None:
-            return name == self.name
-        pair, draft = reference
-        same = self.pair.lower() in (name.lower(), pair.lower())
-        return same and self.draft in (None, draft)
 
 
 def recall_wanted() -> PullRequest | None:

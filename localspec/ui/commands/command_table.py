@@ -196,7 +196,7 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     Command(
         "draft", "[NAME|auto|lookup|mtp|none]", "show what can draft for this target, or choose it",
         actions.draft, when=LOADABLE,
-        words=lambda app: [str(path) for path in app.pairs.beside_target()],
+        words=lambda app: [str(path) for path in app.pairs.next_to_target()],
     ),
     Command(
         "forget", "", "delete what lookup copies of earlier conversations", actions.forget,

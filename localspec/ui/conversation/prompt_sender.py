@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from localspec.errors import LocalspecError
 from localspec.ui.commands import command_table
@@ -41,11 +42,9 @@ class PromptSender:
             self.app.turns.refuse()
         return accepted
 
-    def answered(self, *, go_on: bool = True) -> None:
-        """Send the next waiting message once the engine is idle, or give all of them back."""
-        if not go_on:
-            self.give_back()
-        elif self.waiting and self.app.turns.phase is EnginePhase.READY:
+    def answered(self) -> None:
+        """Send the next waiting message once the engine is idle."""
+        if self.waiting and self.app.turns.phase is EnginePhase.READY:
             self._ask(self.waiting.pop(0))
             self.keep()
 
@@ -81,7 +80,7 @@ class PromptSender:
             command_table.run(self.app, *slash)
         elif turns.phase in GONE:
             prompt.put_back(text)
-            self.app.pair_loader.reload(lambda: self._send_again(text))
+            self.app.pair_loader.reload(partial(self._send_again, text))
         elif not text:
             prompt.give_back(PROMPTS[self._tried % len(PROMPTS)])
             self._tried += 1

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from textual.message import Message
 from textual.timer import Timer
@@ -105,7 +106,7 @@ class AnswerStream:
     Args:
         transcript: where the answer grows.
         dashboard: shows its rounds.
-        announce: called from any thread when the inbox has events.
+        soon: calls a function in the screen's thread, from any thread.
 
     Attributes:
         inbox: where turn events arrive, from any thread.
@@ -113,16 +114,13 @@ class AnswerStream:
     """
 
     def __init__(
-        self,
-        transcript: Transcript,
-        dashboard: Dashboard,
-        announce: Callable[[], object],
+        self, transcript: Transcript, dashboard: Dashboard, soon: Callable[..., None]
     ) -> None:
         self._transcript = transcript
         self._dashboard = dashboard
         self._timer: Timer | None = None
         self._tokens = 0
-        self.inbox = EventInbox(announce)
+        self.inbox = EventInbox(partial(soon, self.news))
         self.pace = FramePacer()
         self.answer: Answer | None = None
         self.heard: list[Span] = []

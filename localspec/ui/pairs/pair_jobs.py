@@ -7,18 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from localspec import formats
-from localspec.errors import Cancelled, LocalspecError, UsageError, in_words
+from localspec.errors import Cancelled, UsageError, in_words
 from localspec.loading.measurements import head_promise, ranking
 from localspec.pairs.disk import other_programs, remove
 from localspec.pairs.hub import pair_pull
 from localspec.pairs.hub.pair_pull import PullPlan, PullProgress, PullRequest
 from localspec.pairs.hub.retries import RetryPolicy
-from localspec.pairs.names import catalogue, resolver
+from localspec.pairs.names import catalogue
 from localspec.pairs.names.catalogue import ListedPair
 from localspec.pairs.report import describe
 from localspec.pairs.report.examine import examine
@@ -107,7 +106,7 @@ class PairJobs:
             self._use(row.name)
         else:
             wanted = self._asked.get(row.name) or PullRequest(row.name)
-            self._begin(PairWork.CHECKING, row.name, lambda: self._check(wanted))
+            self._begin(PairWork.CHECKING, row.name, self._check, wanted)
 
     def ask(self, text: str) -> bool:
         """Check the typed reference, as `localspec pull` would; return whether that is possible."""
@@ -118,7 +117,7 @@ class PairJobs:
             self.state.say((f"✗ {error.message}", error.remedy))
             self.redraw()
             return False
-        return self._begin(PairWork.CHECKING, text, lambda: self._check(wanted), typed=True)
+        return self._begin(PairWork.CHECKING, text, self._check, wanted, typed=True)
 
     def remove(self, row: ListedPair) -> None:
         """Remove `row` when asked for the second time."""
@@ -132,7 +131,7 @@ class PairJobs:
             state.say(())
         else:
             state.doomed = ""
-            self._begin(PairWork.REMOVING, row.name, lambda: self._remove(row.name))
+            self._begin(PairWork.REMOVING, row.name, self._remove, row.name)
         self.redraw()
 
     def cancel(self) -> None:
@@ -152,24 +151,24 @@ class PairJobs:
     def refresh(self) -> None:
         """Look at the disk and at the catalogue again."""
         self.refresh_in_use()
-        self._list_and(lambda: None)
+        self._list_and(self.redraw)
 
     def refresh_in_use(self) -> None:
         """Take over the pair that answers now."""
         session = self.turns.engine.info
         self.state.in_use = session.pair_name if session is not None else ""
 
-    def _list_and(self, then: Callable[[], None]) -> None:
-        """List the pairs, then call `then` with them."""
+    def _list_and(self, then: Callable[..., None], *arguments: object) -> None:
+        """List the pairs, then call `then`."""
 
         def work() -> None:
             try:
                 self._list()
             except Exception as error:
                 text, _ = in_words(error)
-                self._settle(lambda: self._say(f"✗ {text}"))
+                self._settle(self._say, f"✗ {text}")
             else:
-                self._settle(then)
+                self._settle(then, *arguments)
 
         threading.Thread(target=work, name="pairs list", daemon=True).start()
 
@@ -196,29 +195,29 @@ class PairJobs:
         speed = ranking.recall()
         rows, used = catalogue.rows(), remove.used_bytes()
         ours = ranking.ranked(rows, speed)
-        self._settle(lambda: self.state.list(ours, speed, used))
+        self._settle(self.state.list, ours, speed, used)
         if self._screen is not None and self.turns.engine.wanted.scan:  # it may take a second
             all_of_them = ranking.ranked(
                 [*rows, *other_programs.rows(other_programs.scan().models)], speed
             )
-            self._settle(lambda: self.state.list(all_of_them, speed, used))
+            self._settle(self.state.list, all_of_them, speed, used)
 
     def _check(self, wanted: PullRequest) -> None:
         scan = self.turns.engine.wanted.scan
-        plan = pair_pull.plan(wanted.pair, wanted.draft, wanted.name, self._retries, scan=scan)
+        plan = pair_pull.plan(wanted, self._retries, scan=scan)
         pair_pull.require_room(plan)
-        self._settle(lambda: self._take_report(plan, wanted))
+        self._settle(self._take_report, plan, wanted)
 
     def _note(self, text: str) -> None:
         self.state.note = text  # one word, read by the screen now and then
 
     def _pull(self, plan: PullPlan) -> None:
         self.state.plan = None
-        self._begin(PairWork.PULLING, plan.name, lambda: self._fetch(plan))
+        self._begin(PairWork.PULLING, plan.name, self._fetch, plan)
 
     def _fetch(self, plan: PullPlan) -> None:
         record = pair_pull.execute(plan, self._retries, self._move)
-        self._settle(lambda: self._fetched(record.name))
+        self._settle(self._fetched, record.name)
         self._list()
 
     def _move(self, progress: PullProgress) -> None:
@@ -234,7 +233,7 @@ class PairJobs:
         removal = remove.remove(name, self._retries)
         kept = f"{len(removal.kept)} files are kept: others use them" if removal.kept else ""
         text = f"{name} is removed, {formats.size(removal.freed)} freed"
-        self._settle(lambda: self._ended(text, kept))
+        self._settle(self._ended, text, kept)
         self._list()
 
     def drafts(self) -> None:
@@ -252,19 +251,14 @@ class PairJobs:
             if session.draft_name is None:
                 architecture = report.target.header.architecture
                 lines += filter(None, [head_promise.line(pair, session.pair_name, architecture)])
-            self._settle(lambda: self._told_drafts(lines))
+            self._settle(self._told_drafts, lines)
 
         self._begin(PairWork.CHECKING, session.pair_name, examine_pair)
 
-    def beside_target(self) -> Sequence[Path]:
+    def next_to_target(self) -> Sequence[Path]:
         """The other models in the folder of the target in use."""
         session = self.turns.engine.info
-        if session is None:
-            return ()
-        with suppress(LocalspecError):
-            target = resolver.resolve(session.pair_reference[0], "none").target
-            return other_programs.next_to(target)
-        return ()
+        return () if session is None else other_programs.next_to(Path(session.target_file))
 
     def drafting(self) -> None:
         """Say what drafts after a change of the draft."""
@@ -287,7 +281,12 @@ class PairJobs:
             self._say(self.turns.phase.reason)
 
     def _begin(
-        self, work: PairWork, name: str, job: Callable[[], None], *, typed: bool = False
+        self,
+        work: PairWork,
+        name: str,
+        job: Callable[..., None],
+        *arguments: object,
+        typed: bool = False,
     ) -> bool:
         """Start `job` unless other work goes on; return whether it was started."""
         state = self.state
@@ -303,29 +302,29 @@ class PairJobs:
         state.say(())
         # A daemon: work that cannot be interrupted must not keep the program from ending.
         self._thread = threading.Thread(
-            target=self._guarded, args=(job,), name="pairs", daemon=True
+            target=self._guarded, args=(job, *arguments), name="pairs", daemon=True
         )
         self._thread.start()
         self.redraw()
         self._news()
         return True
 
-    def _guarded(self, job: Callable[[], None]) -> None:
+    def _guarded(self, job: Callable[..., None], *arguments: object) -> None:
         try:
-            job()
+            job(*arguments)
         except Exception as error:
-            self._settle(partial(self._failed, error))
+            self._settle(self._failed, error)
 
-    def _settle(self, settle: Callable[[], None]) -> None:
+    def _settle(self, settle: Callable[..., None], *arguments: object) -> None:
         """Bring the state up to date, in the screen's thread."""
-        self._soon(settle)
+        self._soon(settle, *arguments)
         self._soon(self.redraw)
         self._news()
 
-    def _soon(self, call: Callable[[], None]) -> None:
+    def _soon(self, call: Callable[..., None], *arguments: object) -> None:
         """Call a function in the screen's thread."""
         with suppress(RuntimeError):  # the app has just ended: no screen is left
-            self.turns.transcript.app.call_later(call)
+            self.turns.transcript.app.call_later(call, *arguments)
 
     def _news(self) -> None:
         with suppress(RuntimeError):

@@ -99,13 +99,12 @@ class PairManager(PairJobs):
         last = installed.recall_last()
         pair = asked.pair or (last.pair if last is not None else STARTER)
         self.offered = PullRequest(installed.lasting(pair), asked.draft)
+        self._list_and(self._say_missing, missing)
 
-        def say() -> None:
-            known = self._known(self.offered)
-            more = f": {known.offer}" if known is not None else ""
-            self.turns.transcript.say(f"{missing} yet{more}", self._what_get_does())
-
-        self._list_and(say)
+    def _say_missing(self, missing: str) -> None:
+        known = self._known(self.offered)
+        more = f": {known.offer}" if known is not None else ""
+        self.turns.transcript.say(f"{missing} yet{more}", self._what_get_does())
 
     def _known(self, wanted: PullRequest | None) -> RankedPair | None:
         """What to expect of the wanted pair, if it is a listed one."""
@@ -140,7 +139,7 @@ class PairManager(PairJobs):
             self._arrived = known.row.name  # it was checked when it came: no network is needed
             self.phase_changed()
             self._news()
-        elif self._begin(PairWork.CHECKING, wanted.pair, lambda: self._check(wanted)):
+        elif self._begin(PairWork.CHECKING, wanted.pair, self._check, wanted):
             self._getting = wanted
 
     def _answers(self, wanted: PullRequest) -> bool:
@@ -176,7 +175,7 @@ class PairManager(PairJobs):
         gone = self.state.work is PairWork.NONE and not self._arrived
         offered = self.offered is not None and self._answers(self.offered)
         if gone and (wanted := self._getting) is not None and self._answers(wanted):
-            self._list_and(lambda: self._say_answers(wanted))
+            self._list_and(self._say_answers, wanted)
         if (self._getting is not None and gone) or offered:
             self._forget()
 

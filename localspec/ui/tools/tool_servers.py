@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec import structs
 
@@ -107,7 +108,7 @@ class ToolServers:
         try:
             expanded = settings.expanded(name, os.environ)
             if self._process is None or not self._process.alive:
-                self._process = self.make_process(lambda reply: self.soon(self.hear, reply))
+                self._process = self.make_process(partial(self.soon, self.hear))
         except LocalspecError as error:
             self.stop(name)  # one that runs by its former settings
             self.known[name] = KnownServer(settings, trouble=error.message)
