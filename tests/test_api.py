@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -64,6 +64,12 @@ def test_the_options_are_those_of_a_request() -> None:
     names = {each.name for each in fields(LoadRequest)} - {"pair"}
     assert names == LoadOptions.__optional_keys__
     assert not LoadOptions.__required_keys__
+
+
+def test_an_option_has_the_type_of_the_request_unless_it_takes_more() -> None:
+    request, options = get_type_hints(LoadRequest), get_type_hints(LoadOptions)
+    wider = {"device", "draft_device", "logit_bias", "lora", "rpc", "stop", "tensor_split"}
+    assert {name for name, kind in options.items() if kind != request[name]} == wider
 
 
 def test_importing_it_imports_nothing_heavy() -> None:

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_type_hints
 
 import click
 import pytest
@@ -25,7 +26,7 @@ from localspec.engine.round.params import CHAIN
 from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import chat_settings
-from localspec.loading.load_request import LoadOptions
+from localspec.loading.load_request import LoadOptions, LoadRequest
 from localspec.serve.core.requests import parsed
 from localspec.serve.protocols.text_completions import CompletionRequest
 from localspec.ui.commands.parameters import changed
@@ -95,7 +96,8 @@ def test_a_setting_of_the_chain_is_on_every_surface(name: str) -> None:
         body = json.dumps({"prompt": "a", spelt: 1}).encode()
         asked, _ = parsed(body, CompletionRequest).core().prepared(ChatSettings(), Dialect())
         assert asked.settings.sampling == expected
-    assert each.key in LoadOptions.__annotations__
+    for declared in (LoadRequest, LoadOptions):
+        assert get_type_hints(declared)[each.key] == each.kind | None
 
 
 def test_a_setting_of_the_chain_is_declared_once() -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from localspec.engine.round.params import CHAIN
 from tests.support import ROOMY
 from tests.support.command import run
 from tests.support.endpoint import Serving, chunks, in_parallel, malformed, streaming
@@ -342,7 +343,11 @@ def test_what_there_is(client: openai.OpenAI, served: Serving) -> None:
     assert json.loads(served.ask("/health")[2]) == {"status": "ok"}
     props = json.loads(served.ask("/props")[2])
     assert props["default_generation_settings"]["n_ctx"] == 1024
-    assert props["default_generation_settings"]["sampling_sources"]["top_k"] == "default"
+    settings = props["default_generation_settings"]
+    assert settings["sampling_sources"] == dict.fromkeys(CHAIN, "default")
+    assert {name: settings["params"][name] for name in CHAIN} == {
+        name: each.usual for name, each in CHAIN.items()
+    }
     assert props["draft"]
     metrics = served.ask("/metrics")[2].decode()
     assert "# TYPE localspec:tokens_predicted_total counter" in metrics

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from localspec.cli import option_types as types
-from localspec.engine.round.params import CHAIN, SamplingOption
+from localspec.engine.round.params import CHAIN, Accept, SamplingOption
 from localspec.errors import UsageError
 from localspec.limits import CACHE_TYPES, SPLIT_MODES
 from localspec.loading.load_request import LoadRequest
@@ -275,7 +275,7 @@ _DRAFTING: tuple[Option, ...] = (
     ),
     option(
         "--accept",
-        click.Choice(["match", "coupled", "token", "block"]),
+        click.Choice([rule.value for rule in Accept]),
         "The acceptance rule; all of them keep the target's distribution. 'coupled': the"
         " same seed gives the same text with speculation on or off, up to rounding (--exact)."
         "  [default: match at temperature 0, coupled with --seed, else block]",

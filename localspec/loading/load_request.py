@@ -118,7 +118,10 @@ class LoadRequest:
 
 
 class LoadOptions(TypedDict, total=False):
-    """`LoadRequest` as keyword arguments of `localspec.load`; lists are accepted for tuples."""
+    """`LoadRequest` as keyword arguments of `localspec.load`; lists are accepted for tuples.
+
+    It is for type checkers, which cannot take it from `LoadRequest`; tests hold both together.
+    """
 
     draft: str | None
     lora: str | Sequence[str | tuple[str, float]]

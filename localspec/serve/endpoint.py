@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from localspec import __version__
+from localspec.engine.round.params import CHAIN
 from localspec.process.messages import SessionInfo
 from localspec.serve.access import AccessRules, json_reply, refused, sent_keys
 from localspec.serve.answering import EventStream, first_events, streamed, unless_gone, whole
@@ -33,7 +34,6 @@ from localspec.serve.protocols.text_completions import CompletionRequest
 from localspec.serve.refusals import Refusal, refusal_of
 from localspec.serve.request_queue import QueuedRequest, RequestQueue
 
-_CHAIN = ("temperature", "top_k", "top_p", "min_p")
 _ANSWERED_BY = "x-localspec-model"  # in replies to requests for a model of another name
 
 Answering: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -223,7 +223,7 @@ class Endpoint:
                 "default_generation_settings": {
                     "n_ctx": figures.context_size if figures else 0,
                     "params": {
-                        **{name: getattr(settings.sampling, name) for name in _CHAIN},
+                        **{name: getattr(settings.sampling, name) for name in CHAIN},
                         "n_predict": settings.n_predict,
                         "gamma": settings.gamma,
                         "accept": settings.rule.value,
