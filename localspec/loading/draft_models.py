@@ -27,7 +27,6 @@ from localspec.loading.model_loader import ModelLoader, cannot_go_back
 from localspec.loading.planning import CheckedDraft
 from localspec.pairs.disk import starter
 from localspec.pairs.disk.trained_heads import made_for
-from localspec.pairs.memory.model_facts import facts
 from localspec.pairs.memory.need import ModelSetup
 
 _ANYWAY = "--draft-anyway loads it"
@@ -234,7 +233,6 @@ class DraftModels:
             return drafts
         model = self.pair.target.model
         target = ModelSetup(n_ctx=self.pair.target.n_ctx, gpu_layers=model.gpu_layers)
-        sizes = facts(checked.target.header)
         baseline_s = costs.auto.costs.target.at(BEHIND).seconds(1)
         alone = model.remote or not self._loader.repack  # its time is not that of its bytes
         dear = []
@@ -242,7 +240,7 @@ class DraftModels:
             step = draft_worth.least_step(
                 draft.files.paths[0],
                 (draft.facts, setup),
-                None if alone else (sizes, target),
+                None if alone else (checked.sizes, target),
                 baseline_s,
                 self.pair.loaded.flash_attn,
             )

@@ -80,6 +80,7 @@ class CheckedRequest:
     Attributes:
         settings: what the conversation begins with, before any advice for the model.
         name: the pair's name for display.
+        sizes: the target's with its adapters, each where the tensor is that it changes.
         lookup: whether repeated text is copied.
         why_no_draft: the reason if no model drafts.
         adapters: LoRA adapters of the target.
@@ -89,17 +90,11 @@ class CheckedRequest:
     settings: ChatSettings
     name: str
     target: ModelFiles
+    sizes: ModelFacts
     drafts: tuple[CheckedDraft, ...]
     lookup: bool
     why_no_draft: str
     adapters: tuple[Adapter, ...] = ()
-
-    @property
-    def sizes(self) -> ModelFacts:
-        """The target's sizes with its adapters, each where the tensor is that it changes."""
-        header = self.target.header
-        added = chain.from_iterable(each.tensors for each in self.adapters)
-        return facts(replace(header, tensors=(*header.tensors, *added)))
 
     @property
     def mtp(self) -> bool:
@@ -190,7 +185,7 @@ def _on_one_device(options: LoadRequest) -> LoadRequest:
 def _load_plan(checked: CheckedRequest) -> LoadPlan:
     checked = replace(checked, request=_on_one_device(checked.request))
     options, drafts, target = checked.request, checked.drafts, checked.sizes
-    limits = _user_limits(options, target)
+    limits = _user_limits(checked)
     if not (drafts or checked.lookup):
         limits = replace(limits, snapshots=0)
     free = free_memory(options.device, devices_of_draft(options), _threads(options))
@@ -257,7 +252,7 @@ def drafts_plan(checked: CheckedRequest, n_ctx: int) -> tuple[ModelSetup, ...]:
     """
     options = checked.request
     free = free_memory(devices_of_draft(options), threads=_threads(options))
-    limits = _user_limits(options, facts(checked.target.header))
+    limits = _user_limits(checked)
     placed, _ = _placed_alone(checked.drafts, free, limits, n_ctx)
     return tuple(each.target for each in placed)
 
@@ -306,18 +301,21 @@ def checked_request(
         drafts.append(CheckedDraft(MTP, target, mtp_facts(target.header), in_target=True))
     own = (MTP,) if inside else ()
     drafts += [_head_next_to(target, kind) for kind in asked.heads if kind not in own]
-    _user_limits(request, facts(target.header))
     adapters = [read_adapter(Path(file), scale, target.header) for file, scale in request.lora]
-    return CheckedRequest(
+    tensors = (*target.header.tensors, *chain.from_iterable(each.tensors for each in adapters))
+    checked = CheckedRequest(
         request,
         settings,
         found.name,
         target,
+        facts(replace(target.header, tensors=tensors)),
         tuple(drafts),
         asked.lookup,
         found.draft_reason,
         tuple(adapters),
     )
+    _user_limits(checked)
+    return checked
 
 
 def _head_next_to(target: ModelFiles, kind: str) -> CheckedDraft:
@@ -413,7 +411,13 @@ def _usable(device: DeviceMemory) -> int:
     return min(device.free, machine.available()) if device.integrated else device.free
 
 
-def _user_limits(options: LoadRequest, target: ModelFacts) -> UserLimits:
+def _user_limits(checked: CheckedRequest) -> UserLimits:
+    """What the request allows; its devices may have changed since it was checked.
+
+    Raises:
+        UsageError: settings exclude each other, or the context is too small.
+    """
+    options = checked.request
     kinds = (options.cache_type_k, options.cache_type_v)
     if options.flash_attn == "off" and kinds[1] not in (None, *UNQUANTISED):
         raise UsageError(
@@ -423,7 +427,7 @@ def _user_limits(options: LoadRequest, target: ModelFacts) -> UserLimits:
     if options.flash_attn == "off" and options.split_mode == "tensor":
         raise UsageError("--split-mode tensor needs flash attention", "Leave --flash-attn off out.")
     return UserLimits(
-        n_ctx=_context_size(options, target),
+        n_ctx=_context_size(options, checked.sizes),
         cache_k=kinds[0] or ("f16" if kinds[1] else None),
         cache_v=kinds[1] or ("f16" if kinds[0] else None),
         gpu_layers=options.n_gpu_layers,

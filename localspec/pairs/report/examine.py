@@ -186,8 +186,9 @@ def examine(
     drafted = found or own_heads or not asked.own
     offer = None if drafted else nearby_heads.offered(target, retries, quant=tag)
     sizes = [_draft_facts(each, target) for each in found]
+    of_model = facts(target.header, target.more_bytes)
     ahead = outlook_for(
-        facts(target.header, target.more_bytes),
+        of_model,
         sizes[0] if sizes else None,
         free and free(),
         n_ctx,
@@ -197,7 +198,7 @@ def examine(
     )
     first = found[0] if found else None
     report = vocabulary.compare(target.header, first.header) if first else None
-    best, besides = suited(target, ahead.fit), tuple(found[1:])
+    best, besides = suited(target, of_model, ahead.fit), tuple(found[1:])
     return PairReport(name, target, first, reason, report, ahead, candidates, besides, offer, best)
 
 
@@ -229,8 +230,9 @@ def _with_quant(
     if quant.lower() != BEST:
         return replace(repo, quant=quant)
     found = model_source.from_hub(replace(repo, quant=""), retries, target=True)
-    ahead = outlook_for(facts(found.header, found.more_bytes), None, free and free())
-    best = suited(found, ahead.fit)
+    sizes = facts(found.header, found.more_bytes)
+    ahead = outlook_for(sizes, None, free and free())
+    best = suited(found, sizes, ahead.fit)
     if best is None and len(list(of_same_model(found))) > 1:
         raise OutOfMemory(
             f"no file of {repo.repo} with four bits or more leaves room for {ROOM_CTX:,} tokens"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from localspec.pairs.gguf.header import split_names
-from localspec.pairs.memory.model_facts import facts
+from localspec.pairs.memory.model_facts import ModelFacts
 from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.outlook import MemoryFit
 from localspec.pairs.memory.placement import PROGRAM
@@ -44,20 +44,20 @@ class SuitedFile:
     of: int
 
 
-def suited(target: ModelSource, fit: MemoryFit) -> SuitedFile | None:
+def suited(target: ModelSource, sizes: ModelFacts, fit: MemoryFit) -> SuitedFile | None:
     """The best file of the target's model that leaves this machine enough memory.
 
     That is the largest up to `_ENOUGH_BITS` and not below `_LEAST_BITS` that fits with its cache
     and buffers, by the same rule as proposals (`MemoryFit.modest`).
 
     Args:
-        target: a model on the Hub; its header gives the sizes of cache and buffers.
+        target: a model on the Hub.
+        sizes: in its header.
         fit: whose `total` is the memory of this machine.
 
     Returns:
         None if there is no choice, or nothing fits.
     """
-    sizes = facts(target.header, target.more_bytes)
     n_ctx = min(ROOM_CTX, sizes.trained or ROOM_CTX)
     rest = need(sizes, ModelSetup(n_ctx=n_ctx)).total - sizes.weights + PROGRAM
     there = list(of_same_model(target))
