@@ -132,6 +132,11 @@ def test_a_bad_token_is_named(
     assert "Traceback" not in done.err
 
 
+def test_a_refusal_without_a_token_blames_none(hub_world: World, one: RemoteFile) -> None:
+    hub_world.server.fault("/cdn/", status=403, times=9)
+    check_failure(hub_world, str(ONE), f"access to {one.repo} is refused (status 403)", "firewall")
+
+
 def test_offline_mode_is_named(
     hub_world: World, one: RemoteFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -369,6 +370,21 @@ def test_a_busy_server_is_asked_again(
     retries = Recorded(pauses=(0.5, 1.0, 2.0))
     assert sha256(download.fetch(file, "main", retries, ignore)) == file.etag
     assert retries.waited == [7.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waited"), [("7", [7.0]), ("250", []), ("9" * 200, []), ("9" * 5000, [0.5])]
+)
+def test_the_hubs_own_limit_of_requests_says_how_long_to_wait(
+    hub_world: World, pair: tuple[Repo, Repo], seconds: str, waited: list[float]
+) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    limit = {"RateLimit": f'"resolvers";r=0;t={seconds}'}
+    hub_world.server.fault("/resolve/", status=429, headers=limit)
+    retries = Recorded(pauses=(0.5, 1.0, 2.0))
+    with contextlib.nullcontext() if waited else pytest.raises(HubUnavailable, match="fewer req"):
+        download.fetch(file, "main", retries, ignore)
+    assert retries.waited == waited
 
 
 def test_a_server_without_ranges_starts_from_the_beginning(

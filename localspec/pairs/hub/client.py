@@ -213,17 +213,31 @@ def _from_status(error: Any, reference: Reference) -> HubError:
     elif isinstance(error, errors.RepositoryNotFoundError):
         what = f"there is no repository {repo}, or it is private"
         remedy = f"Check the spelling; for a private one, {LOGIN}."
-    elif status in (401, 403):
+    elif status in (401, 403) and "Authorization" in error.response.request.headers:
         what, kind = f"the Hub refuses this access token for {repo} (status {status})", AccessDenied
         remedy = f"Check the token: {LOGIN}; unset HF_TOKEN to go without one."
+    elif status in (401, 403):
+        what, kind = f"access to {repo} is refused (status {status})", AccessDenied
+        remedy = f"If it takes a token, {LOGIN}; else check any proxy or firewall."
     elif status in _PASSING:
+        pause = _asked_pause(error.response.headers)
         fault = "asks for fewer requests" if status == 429 else "has an internal error"
-        pause = re.fullmatch(r"\d{1,6}", error.response.headers.get("Retry-After", ""))
-        what = f"{endpoint()} {fault} (status {status})"
-        return TransferInterrupted(what, float(pause[0]) if pause else 0.0)
+        until = f"; it asks to wait for {formats.duration(pause)}" if pause else ""
+        return TransferInterrupted(f"{endpoint()} {fault} (status {status}){until}", pause)
     elif status == 404:
         what, remedy = f"{repo} is not at {endpoint()}", "Check the spelling."
     else:
         what, kind = f"{endpoint()} refuses the request (status {status})", HubUnavailable
         remedy = NO_HUB
     return kind(what, remedy)
+
+
+def _asked_pause(headers: Any) -> float:
+    """Seconds that a server asks to wait; 0 if it does not say."""
+    from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]
+
+    limit = parse_ratelimit_headers(headers)  # the Hub's own, of requests in five minutes
+    if limit is not None and not limit.remaining:
+        return float(limit.reset_in_seconds)
+    pause = re.fullmatch(r"\d{1,6}", headers.get("Retry-After", ""))
+    return float(pause[0]) if pause else 0.0

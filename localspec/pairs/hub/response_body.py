@@ -29,7 +29,10 @@ HEAD_S: Final = 60.0  # for name lookup, redirects, certificates and the head of
 MOST_REDIRECTS: Final = 10
 SLOW_S: Final = 60.0  # if the next SLOW_BYTES take longer, the connection counts as broken
 SLOW_BYTES: Final = 64_000
-_FOR_ERRORS: Final = (b"x-error-code", b"x-error-message", b"retry-after", b"x-request-id")
+_LONGEST_HEADER: Final = 300
+_FOR_ERRORS: Final = frozenset(
+    {b"x-error-code", b"x-error-message", b"retry-after", b"ratelimit", b"x-request-id"}
+)
 
 Take: TypeAlias = Callable[[bytes], bool]
 """Receives the next bytes; returns whether more are wanted."""
@@ -153,7 +156,12 @@ def _first_byte(response: Any, start: int) -> int:
     from huggingface_hub.utils import hf_raise_for_status, httpx  # type: ignore[attr-defined]
 
     # The library would read the body of an error, which is not shown and may be endless.
-    known = [header for header in response.headers.raw if header[0].lower() in _FOR_ERRORS]
+    # Longer values are not of the Hub, and the library may fail to read them.
+    known = [
+        (name, value)
+        for name, value in response.headers.raw
+        if name.lower() in _FOR_ERRORS and len(value) < _LONGEST_HEADER
+    ]
     status = response.status_code
     hf_raise_for_status(httpx.Response(status, headers=known, request=response.request))
     if response.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity"):
