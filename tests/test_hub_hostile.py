@@ -114,6 +114,19 @@ def test_a_pipe_in_place_of_a_part_is_refused(hub_world: World, one: RemoteFile)
     assert "is not a file" in done.err
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_in_place_of_a_branch_is_passed_over(hub_world: World, one: RemoteFile) -> None:
+    pull_it(hub_world)
+    branch = hub_cache.repo_folder(one.repo) / "refs" / "main"
+    branch.unlink()
+    os.mkfifo(branch)
+    found: list[Path] = []
+    finder = threading.Thread(target=lambda: found.extend(hub_cache.find(ONE)), daemon=True)
+    finder.start()
+    finder.join(5)  # reading the pipe would never end
+    assert found == [hub_cache.snapshot_path(one)]
+
+
 def test_a_name_that_no_disk_takes_is_refused_before_the_download(hub_world: World) -> None:
     hub_world.server.add("ann/Long-GGUF", {"x" * 300 + ".gguf": ggufs.model()})
     done = hub_world.run("pull", "ann/Long-GGUF", "--draft", "none")

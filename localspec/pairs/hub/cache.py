@@ -194,9 +194,10 @@ def _cached(reference: Reference) -> Iterator[dict[str, Path]]:
 
 def _snapshots(folder: Path, revision: str) -> list[Path]:
     """List a repository's snapshots: those of `revision`; without any, main's, then the newest."""
-    commit = revision
+    commit, branch = revision, folder / "refs" / (revision or "main")
     with contextlib.suppress(OSError, ValueError):
-        commit = (folder / "refs" / (revision or "main")).read_text(encoding="ascii").strip()
+        if folders.is_file(branch):  # reading a pipe would never end
+            commit = branch.read_text(encoding="ascii").strip()
     known = re.fullmatch(r"[0-9a-f]{7,40}", commit) is not None
     try:
         found = sorted((folder / "snapshots").glob("*"), key=lambda path: -path.lstat().st_mtime)
