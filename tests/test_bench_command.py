@@ -235,7 +235,7 @@ def test_ctrl_c_reports_what_is_done(tmp_path: Path) -> None:
     try:
         child.expect("about .* left")  # so something has been measured
         child.sendintr()
-        child.expect("The run was interrupted: what was done by then is reported.")
+        child.expect("The run was interrupted: this reports what was measured until then.")
         child.expect(pexpect.EOF)
         child.wait()
     finally:

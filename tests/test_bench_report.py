@@ -176,7 +176,7 @@ def test_settings_take_turns() -> None:
         ),
         (
             report(arm("on", GOOD, {"code": GOOD, "story": SAME})),
-            "Use it for code; for story it makes no difference that shows.",
+            "Use it for code; for story no difference can be measured.",
         ),
         (report(arm("on", SAME, {"code": SAME, "story": BAD})), "It is no use for story."),
         (

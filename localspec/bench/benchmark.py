@@ -72,7 +72,7 @@ def bench_pair(
     busy = wait_for_calm(progress, cancel)
     if request.shared and busy:
         raise LocalspecError(
-            f"other programs keep {busy:.1f} cores busy: what is shared is measured in calm",
+            f"--share needs an idle machine: other programs keep {busy:.1f} cores busy",
             "End them, or leave --share out.",
         )
     if request.deadline is not None:  # the wait takes nothing from the questions

@@ -152,7 +152,7 @@ def _advice(best: ArmReport) -> Iterator[str]:
         yield f"Use it for {_and(good)}, not for {_and(bad)}."
     elif good and len(good) < len(known):
         rest = [kind for kind in known if kind not in good]
-        yield f"Use it for {_and(good)}; for {_and(rest)} it makes no difference that shows."
+        yield f"Use it for {_and(good)}; for {_and(rest)} no difference can be measured."
     elif bad and len(bad) < len(known):
         yield f"It is no use for {_and(bad)}."
 
@@ -206,7 +206,7 @@ def _costs(report: BenchReport, best: ArmReport) -> Iterator[str]:
         )
     shares = best.overall.shares
     if shares is not None and shares.python > _BUSY_PYTHON:
-        yield f"Python takes {percent(shares.python)} of the time: the models are so small."
+        yield f"Python takes {percent(shares.python)} of the time, since the models are so small."
 
 
 def _outputs(report: BenchReport) -> Iterator[str]:
@@ -244,7 +244,7 @@ def disturbance(busy: float) -> tuple[str, ...]:
     """What to know about a bench that began while other programs kept `busy` cores busy."""
     if not busy:
         return ()
-    return (f"Other programs kept {busy:.1f} cores busy: on a calm machine it may be otherwise.",)
+    return (f"Other programs kept {busy:.1f} cores busy: an idle machine may give other results.",)
 
 
 def _limits(report: BenchReport) -> Iterator[str]:
@@ -256,7 +256,7 @@ def _limits(report: BenchReport) -> Iterator[str]:
     if report.ended == OUT_OF_TIME and asked < report.prompts:
         yield f"There was time for {asked} of {report.prompts} prompts."
     if report.ended == INTERRUPTED:
-        yield "The run was interrupted: what was done by then is reported."
+        yield "The run was interrupted: this reports what was measured until then."
 
 
 def _count(names: Sequence[str]) -> str:

@@ -35,7 +35,7 @@ def cleared() -> Iterator[str]:
     ranking.forget(FORMER_STARTER)
     if freed:
         yield (
-            f"{STARTER} has taken the place of {FORMER_STARTER}: conversations stay, and"
+            f"{STARTER} has taken the place of {FORMER_STARTER}: conversations are kept, and"
             f" {formats.size(freed)} of its files are removed"
         )
     if os.environ.get(SWITCH):

@@ -24,7 +24,6 @@ class ExplainedVerdict:
     """A verdict and how it came about.
 
     Attributes:
-        verdict: the rule's.
         tests: those of the tested tokens, in order.
         last: the distribution that the last token was drawn from; None if it was not drawn.
     """
@@ -64,7 +63,6 @@ class Case:
         lenience: of a lossy rule; None for a lossless one.
         coupled: whether draft and target draw with the same random numbers.
         greedy: whether the target takes its best token.
-        draft: the proposed tokens.
         p: the target's rows along the draft.
         position: of the first row in the sequence.
     """
@@ -118,7 +116,7 @@ def _weighed(case: Case, i: int, chance: float, drawn: float) -> TokenVerdict:
     elif accepted:
         why = "The draft finds it likelier than the target does, but the number drawn is below p/q."
     else:
-        why = "The draft finds it too much likelier than the target does, for the number drawn."
+        why = "The draft finds it likelier than the target does, and the number drawn is above p/q."
     formula = f"p/q = {of_p:.3f}/{below} = {chance:.3f}, drawn {drawn:.3f}"
     if case.lenience is not None:
         why = f"{why} Lossy: q counts {case.lenience:g} of itself."
@@ -146,12 +144,12 @@ def _as_a_whole(
 def _block_words(i: int, tau: int, *, tested: bool) -> str:
     first = f"the first {i}" if i > 1 else "the first one"
     if i < tau:
-        return f"A longer beginning passed: all {tau} stay together, whatever {first} alone would."
+        return f"The first {tau} guesses passed their test together, so this one stays too."
     if i == tau:
-        return f"The draft is judged as a whole, longest beginning first: {first} passed."
+        return f"The rule tests the longest beginning of the draft first: {first} passed."
     if tested:
-        return f"Judged as a whole, longest beginning first: {first} did not pass."
-    return "The target would never write it here: no beginning that reaches so far can pass."
+        return f"The rule tests the longest beginning of the draft first: {first} did not pass."
+    return "The target gives it probability 0 here, so no beginning that includes it can pass."
 
 
 def _kept(case: Case, i: int, word: TokenText) -> TokenVerdict:
