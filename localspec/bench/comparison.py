@@ -40,7 +40,6 @@ class Comparison:
     """Two reports compared.
 
     Attributes:
-        changes: by setting and kind.
         different: other differences, as (name, old, new).
         verdict: conclusions, one sentence each.
     """

@@ -101,7 +101,6 @@ class BenchRequest:
     """What a bench measures.
 
     Attributes:
-        repeats: how often each question is asked.
         n_predict: the most tokens of an answer.
         temperature: 0 for greedy.
         seed: of the first repeat.

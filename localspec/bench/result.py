@@ -28,8 +28,6 @@ class BenchRun:
     """One timed answer.
 
     Attributes:
-        prompt, kind: of the question.
-        arm: the name of the setting.
         repeat: counted from 0.
         prompt_s: from the question to the end of the prefill, templating included.
         around_s: Python's work before the first round and after the last.
@@ -205,8 +203,6 @@ class AnswerDifference:
     """Two different answers to one question.
 
     Attributes:
-        prompt: the question.
-        arm: the setting that drafts.
         at, margin: as in `Parting`.
     """
 
@@ -228,8 +224,6 @@ class AnswersAgree:
     Attributes:
         compared: how many pairs of answers were compared.
         same: how many pairs were the same to the last token.
-        greedy: whether the temperature was 0.
-        partings: the pairs that differ.
         tokens: tokens of all pairs, up to where they part.
         near_ties: how many of the partings are near ties, which rounding decides.
         partings_per_1000: partings for 1,000 of these tokens; None without any tokens.
@@ -250,7 +244,6 @@ class BenchReport:
 
     Attributes:
         environment: machine, backend, versions, models with their hashes.
-        settings: the request.
         draft_note: why nothing can be drafted; empty if something can.
         arms: the settings; the first decodes without drafting.
         curve: T(n) of the target.

@@ -90,7 +90,6 @@ class Runner:
         cancel: ends the run; finished questions are kept.
         deadline: in seconds of `clock`, None for none; the question that it interrupts is left out,
             unless it is the first.
-        asking: called before every question.
     """
 
     arms: Sequence[Arm]

@@ -45,7 +45,6 @@ class DraftModels:
 
     Attributes:
         pair: the target with all that has been loaded so far.
-        drafters: of these models, by name.
         costs: of their passes; None if they are not measured.
     """
 

@@ -45,7 +45,6 @@ class LoadRequest:
         seed: of the random draws; None draws one.
         n_predict: the most tokens to generate, -1 for no limit.
         reasoning, reasoning_effort, reasoning_budget, reasoning_format: as in `ChatSettings`.
-        gamma: draft length, or ``"auto"``.
         draft_anyway: load a draft model even if its steps are too slow to save time here.
         system_prompt: empty for none.
         chat_template: replaces the target's own; None keeps that.

@@ -32,9 +32,6 @@ class ModelLoader:
     """Loads a target and its drafters; `undo` frees them if a later step fails.
 
     Attributes:
-        checked: what is loaded.
-        progress: receives every step.
-        cancel: stops the loading.
         undo: owns everything loaded so far.
         repack: false if weights are to stay on disk.
         thorough: choose the attention again and take more time for it.

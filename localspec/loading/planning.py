@@ -50,7 +50,6 @@ class CheckedDraft:
     Attributes:
         kind: the drafter's name.
         files: its files; for a head inside the target, the target's.
-        facts: its sizes.
         in_target: whether it is a head inside the target.
     """
 
@@ -81,8 +80,6 @@ class CheckedRequest:
         settings: what the conversation begins with, before any advice for the model.
         name: the pair's name for display.
         sizes: the target's with its adapters, each where the tensor is that it changes.
-        lookup: whether repeated text is copied.
-        why_no_draft: the reason if no model drafts.
         adapters: LoRA adapters of the target.
     """
 
@@ -121,7 +118,6 @@ class LoadPlan:
         memory: the setups of the target and of the first draft.
         drafts: the setups of all drafters, in the order of `checked`.
         total: bytes of all models.
-        advice: sampling settings advised for the target.
         notices: what the user should know.
         unflashed: extra bytes without flash attention; None if there is no choice: a device
             computes, values are quantised, or memory is short.

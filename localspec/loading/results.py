@@ -25,7 +25,6 @@ class AnswerResult:
     Attributes:
         end: its text, why it ended, and sums over its rounds.
         said: the text for the user, without thoughts and marks.
-        thought: the thoughts; None without any.
         figures: the live figures at its end.
         speculation_note: why nothing can be drafted; empty if something can.
         peak_memory_bytes: of the engine's process and its accelerators.
@@ -123,7 +122,6 @@ class TunedModel:
             measurement was disturbed.
         points: n to seconds of one decode of n tokens.
         curve: the same for every n from 1, interpolated.
-        stored: whether it could be stored.
         spread: relative spread of the timings.
         kept: whether an earlier, undisturbed measurement stays in place; the values are then that
             one's.
@@ -148,7 +146,6 @@ class TunedPair:
     """The measurements of a pair.
 
     Attributes:
-        name: the pair's name.
         machine: the processor and its accelerators, in words.
         build: the version of llama-cpp-python.
         target, draft: its models; None without a draft.

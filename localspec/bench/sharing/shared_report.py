@@ -40,7 +40,6 @@ class SharedModel(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         name: what the file calls itself; empty if that could tell whose it is.
         type: architecture, size and type of weights.
-        file_bytes: size of the file.
         hash: SHA-256 in hexadecimal digits: of the file, or of its first mebibyte.
         hashed: how much of the file that is.
     """
@@ -85,9 +84,7 @@ class SharedArm(Struct, frozen=True, forbid_unknown_fields=True):
     """One choice of drafters.
 
     Attributes:
-        drafters: their names.
         gamma: ``auto`` or a number.
-        gains: by kind of text.
     """
 
     drafters: str

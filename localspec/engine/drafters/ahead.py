@@ -61,7 +61,6 @@ class Ahead:
     none once the target's pass is over, since the target then uses the sampler chain.
 
     Attributes:
-        policy: decides when to read.
         passes: decodes begun during the last pass of the target.
         right: whether the last outcome was the expected one.
     """

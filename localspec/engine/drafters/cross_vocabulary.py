@@ -57,7 +57,6 @@ class Speller:
     """Cuts bytes into tokens of one vocabulary that stand for exactly these bytes.
 
     Attributes:
-        vocabulary: the vocabulary.
         ids: by byte string, the ids of the tokens that stand for it, the usual one first.
     """
 

@@ -25,7 +25,6 @@ class TextView:
     """One of the target's tokens, cut from a draft's text.
 
     Attributes:
-        token: the id.
         sure: how sure the draft was of the token's text: 0 to 1.
     """
 
@@ -53,10 +52,6 @@ class CrossVocabularyDrafter:
     its whole vocabulary, and the target's tokenizer cuts that text (SLEM). Where its distribution
     counts, it chooses among the tokens that both vocabularies have (TLI, 2502.05202). Of a long
     text it reads only the end at first, as `ModelDrafter` does.
-
-    Attributes:
-        context: the draft model's context.
-        name: what rounds, costs and figures call it.
     """
 
     capabilities = Capabilities(own_vocabulary=True)

@@ -30,8 +30,6 @@ class HeadDrafter:
     also read what the layers before them drafted.
 
     Attributes:
-        head: the head's context.
-        name: what rounds, costs and figures call it.
         excerpt_tokens: rows that it begins with.
     """
 

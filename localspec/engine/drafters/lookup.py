@@ -38,7 +38,6 @@ class Guess:
     """Copied tokens that may follow, with confidences.
 
     Attributes:
-        tokens: the ids.
         confidences: of each token, given those before it: 0 to 1, not yet calibrated.
         search_s: seconds that the engine spent on the search; 0 where it was not timed.
     """

@@ -31,8 +31,6 @@ class ModelDrafter:
     if nothing stood between. The draft reads all once its accepted tokens have saved that time.
 
     Attributes:
-        context: the draft model's context.
-        name: what rounds, costs and figures call it.
         excerpt: how much of a long text it reads.
     """
 

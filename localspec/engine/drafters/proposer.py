@@ -49,7 +49,6 @@ class ArgmaxView:
     """Propose the most probable token: the best guess if the rule asks for a match.
 
     Attributes:
-        token: the best guess.
         logits: the draft's, of shape (n_vocab,).
         maxima: the `_column_maxima` of the logits, if they are already known.
     """

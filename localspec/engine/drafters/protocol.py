@@ -25,7 +25,6 @@ class Proposal:
 
     Attributes:
         drafter: the name of the drafter; empty if none was asked.
-        draft: the tokens to verify.
         views: what the drafter's passes showed, in order, a last one that added no token included.
             They have no confidence any more: the draft's logits have been overwritten.
         confidences: those of the views, if the plan learns; else empty.

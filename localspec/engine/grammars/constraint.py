@@ -103,7 +103,6 @@ class Budgeted:
 
     Attributes:
         then: another constraint, which also holds during the thought and after it.
-        vocabulary: of the tokens.
         begin: the mark that begins a thought; empty if the thought has begun.
         close: the mark that ends it.
         left: tokens that the thought may still have.

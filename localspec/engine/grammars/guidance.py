@@ -230,11 +230,7 @@ def _sequence(parts: Sequence[str | int]) -> str:
 
 
 class _Texts:
-    """The rules for texts that end with a mark.
-
-    Attributes:
-        rules: the rules to add to the grammar.
-    """
+    """The rules for texts that end with a mark."""
 
     def __init__(self) -> None:
         self.rules: list[str] = []

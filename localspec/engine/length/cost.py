@@ -277,7 +277,6 @@ class Costs:
     Attributes:
         target: the target's costs. T(n) covers a whole round except the drafting: the pass, the
             copy of a recurrent state before it, the sampler chain along the draft, and the rule.
-        drafts: the drafters' costs by name.
         max_rollback: drafted tokens that the target can roll back at once, None for any number.
         rereads: how often a rejection makes the target decode the accepted tokens again: 0 or 1.
     """

@@ -292,7 +292,6 @@ class Profile:
         threads: the fastest number of CPU threads; None if it was not searched for.
         spread: see `Timing`; None if it was not stored.
         onset: `Timing.warmup`, under the name that stored files have.
-        format: of the stored file.
     """
 
     identity: Mapping[str, Any]

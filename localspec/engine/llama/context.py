@@ -50,8 +50,6 @@ class Context:
         readers: receive every decode while llama.cpp's buffers hold its results: prompts batch by
             batch, rounds, and tokens that are decoded again after a rollback.
         tapped: for each layer, how many readers use its states.
-        threads: the CPU threads that it decodes with.
-        options: how it was made.
         holds: whether it has its own KV cache.
     """
 

@@ -74,7 +74,6 @@ class Model:
     """A loaded model; free it with `close` or a ``with`` block, after its contexts.
 
     Attributes:
-        path: the file it was loaded from.
         n_ctx_train: trained context length in tokens.
         file_weights: bytes of all weights in the file.
         weights_bytes: bytes of all weight buffers, mapped or copied, on all devices, with those of

@@ -27,7 +27,6 @@ class TextRow:
     """One token of a decode.
 
     Attributes:
-        token: its id.
         text: index of its text.
         position: index in its text.
         wanted: whether to output its logits.

@@ -57,7 +57,6 @@ class ThreadController:
 
     Attributes:
         others: cores that other programs kept busy lately.
-        threads: the number to decode with.
     """
 
     def __init__(

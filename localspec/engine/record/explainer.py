@@ -42,7 +42,6 @@ class PassRecorder:
         drafted: tokens that are proposed first, whatever is drawn.
 
     Attributes:
-        proposer: the generation's own.
         logits: the target's rows along the draft, once they are known.
     """
 
@@ -125,8 +124,6 @@ class Explainer:
     """Explains rounds of one generation.
 
     Attributes:
-        how: how the generation draws.
-        record: the generation.
         passes: of the draft in the round, and the target's rows.
         model: the target.
     """

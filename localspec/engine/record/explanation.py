@@ -11,7 +11,6 @@ class TokenVerdict(Struct, frozen=True):
     """What the rule decided about one drafted token.
 
     Attributes:
-        accepted: whether it stays.
         sentence: the reason, for people.
         formula: the test in numbers; empty if only tokens were compared.
         chance: the probability of acceptance; None if the target drew a token instead.
@@ -39,7 +38,6 @@ class TokenProbabilities(Struct, frozen=True):
 
     Attributes:
         guess: of the drafted token.
-        best: the most probable tokens.
     """
 
     guess: float
@@ -50,8 +48,6 @@ class GuessedToken(Struct, frozen=True):
     """A drafted token.
 
     Attributes:
-        text: of the token.
-        drafter: the drafter that proposed it.
         draft: the drafter's probabilities; None if it copies, or they are no longer known.
         target: the target's probabilities; None if the rule did not ask for them.
         test: how the rule tested the token; None if it did not.
@@ -73,11 +69,8 @@ class RoundExplanation(Struct, frozen=True):
         before: the end of the text that the round continues.
         rule: the acceptance rule, by the name that users choose.
         greedy: whether the target takes its best token; its probabilities are then the softmax.
-        guesses: the drafted tokens.
-        accepted: how many of them stay.
         token: the last emitted token: recovered, or bonus if all drafted tokens stay.
         last: the target's probabilities there; after a rejection, those of the residual.
-        made: the round's figures.
         baseline_s: median seconds of the answer's rounds without a draft.
         again: whether the round was decoded again for this.
         same: whether the rule then gave the same verdict.

@@ -17,11 +17,8 @@ class RoundRecord:
 
     Attributes:
         position: length of the sequence before the round.
-        drafted: the proposed tokens.
-        own: how many of them, counted from the first, the drafter proposed; lookup added the rest.
-        verdict: what the acceptance rule decided.
+        own: drafted tokens, counted from the first, that the drafter proposed; lookup added the rest.
         drawn: how many numbers the target had drawn before the round.
-        figures: the round's figures.
         begun, block: as in `Proposal`.
     """
 
@@ -43,7 +40,6 @@ class GenerationRecord:
         settings: how it runs, with the seed in force.
         tokens: the prompt and all emitted tokens; grows.
         begun: length of the prompt.
-        rounds: the record of each round; grows.
     """
 
     settings: GenerateSettings

@@ -57,7 +57,6 @@ class GammaNote:
     """Why gamma is what it is, for messages to people.
 
     Attributes:
-        reason: the reason.
         length: recent tokens per draft; 0 if `reason` says enough.
         acceptance: recent share of drafted tokens that were accepted; None if unknown.
         kind: of the text being written; empty if unknown.
@@ -85,7 +84,6 @@ class TokenLogprob:
     """How probable the model itself found a token: before the sampler chain, at temperature 1.
 
     Attributes:
-        token: the id.
         logprob: natural logarithm of its probability.
         best: the most probable ids with theirs, descending.
     """
@@ -221,10 +219,8 @@ class Prefill:
     """The target's prompt pass.
 
     Attributes:
-        prompt_tokens: length of the prompt.
         cached: prompt tokens that were already in the target's cache.
         decoded: prompt tokens decoded now (the last prompt token belongs to the first round).
-        seconds: time spent.
     """
 
     prompt_tokens: int
@@ -346,7 +342,6 @@ class DeviceMemory:
     """One accelerator's memory in bytes.
 
     Attributes:
-        name: what it is.
         integrated: whether it shares the main memory.
         label: llama.cpp's name of it, such as ``CUDA0``.
     """

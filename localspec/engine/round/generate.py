@@ -41,7 +41,6 @@ class _Generation:
 
     Attributes:
         tokens: the whole sequence; grows.
-        how: its rule, sampler and noise.
         remaining: tokens that may still be emitted.
         drafters: the drafters that may draft, by name; None for all.
         free: whether its text does not depend on the drafts, or need not be reproducible.
@@ -64,13 +63,11 @@ class Engine:
     """A target and its drafters: tokens in, rounds out. One thread at a time.
 
     Attributes:
-        target: the context that decides every token.
         drafters: by name; none if the target cannot take tokens back.
         lookup: copies from the text so far; None if nothing may be copied.
         past: other texts that lookup may copy from, unless the drafts must follow from the seed.
         rows: the largest number of tokens in a pass over a draft.
         steps: chooses the passes over prompts, and expects what the rest of one takes.
-        recorder: observes the rounds.
     """
 
     def __init__(

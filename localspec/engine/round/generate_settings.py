@@ -16,12 +16,9 @@ class GenerateSettings:
     """How one generation runs.
 
     Attributes:
-        sampling: the target's sampler chain.
-        accept: the acceptance rule.
         n_predict: the largest number of tokens to generate; -1 for as many as the context holds.
         constraint: what the output must conform to, in its state before the first token.
         lenience: makes the rule lossy; None for lossless.
-        trace: writes a trace of every round.
         repeatable: whether the user gave the seed. Under rules where the draft length changes the
             text of a seed (token, block), the length must then not follow the clock.
         top_logprobs: how many alternatives of each token a round has; None for no probabilities.

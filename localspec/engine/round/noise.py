@@ -38,9 +38,6 @@ class StreamNoise:
     Args:
         seed: fixes the stream; None draws a fresh one. `seed` holds the one in force.
         of_drafts: the other stream of that seed, independent of the first.
-
-    Attributes:
-        drawn: how many numbers have been drawn.
     """
 
     def __init__(self, seed: int | None = None, *, of_drafts: bool = False) -> None:

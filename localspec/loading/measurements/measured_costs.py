@@ -44,9 +44,7 @@ class MeasuredPair:
     """A pair's profiles, and the policy that uses them.
 
     Attributes:
-        store: where the profiles are kept.
         target, drafts: the profiles; those of draft models by name.
-        auto: the policy.
         unkept: models whose measurement was disturbed, so that nothing reliable is stored, with the
             key to store it under.
     """

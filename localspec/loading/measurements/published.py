@@ -49,10 +49,7 @@ class PublishedCurve:
     """The costs of small batches of one model on one machine.
 
     Attributes:
-        machine, model: as published.
-        kind: what computes.
         how: how it was measured: ``ub``, ``bb`` or ``pp`` (see `models/curves.toml`).
-        source: where it was published.
         times: n to T(n) / T(1), from 2 on.
         lookup: speed with lookup over no drafting, by `KINDS`.
         match: how the device or the processor calls itself; empty if `machine` begins with it.

@@ -218,7 +218,6 @@ class RankedPair:
     """A pair and what to expect of it.
 
     Attributes:
-        row: the pair.
         verdict: ``fits``, ``slow`` (fits, but writes slower than people read), ``tight`` or ``too
             large``.
         baseline: tokens per second without drafting; None if unknown.
