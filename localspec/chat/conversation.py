@@ -51,7 +51,7 @@ def tool_result(text: str, name: str, arguments: str) -> Message:
 
 
 def tools_called(results: Sequence[Message]) -> list[dict[str, Any]]:
-    """The tools that these results come from, as far as a reader of the calls needs them."""
+    """The tools that gave these results, as definitions with nothing but a name."""
     return [{"name": one.more.get("name", "")} for one in results]
 
 

@@ -160,8 +160,8 @@ class EngineClient:
         """End the engine, which gives its memory back; `reload` starts another.
 
         Returns:
-            A function that waits for the end, and enforces it a number of seconds after the last
-            sign that caches are being stored.
+            A function that waits for the end. Its argument is the number of seconds, from the last
+            sign that caches are being stored, after which it enforces the end.
         """
         ending = self._transport
         ending.shut_down()

@@ -118,7 +118,7 @@ class BestProposer:
 
 @dataclass(frozen=True, slots=True)
 class KeptView:
-    """A best guess, if the rule accepts every token that the target's row keeps.
+    """A best guess, under a rule that accepts every token that the target's row keeps.
 
     Attributes:
         guess: the view for a rule that asks for a match.

@@ -148,7 +148,7 @@ def measure(
 
 
 def acquaint(context: Context, longest: int, *, clock: Callable[[], float] = perf_counter) -> None:
-    """Warm up the sizes up to `longest` tokens that were not measured.
+    """Warm up the batch sizes up to `longest` tokens that no decode has used yet.
 
     On workers and cards the first decode of a size takes longer than the next ones: over a network
     with 20 ms each way 0.5 seconds instead of 0.2, on an H100 10 ms instead of 5. The warm-up takes

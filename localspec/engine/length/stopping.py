@@ -155,7 +155,7 @@ class StoppingPlan(Plan):
         return self._drafted
 
     def wants_pass(self) -> bool:
-        """Look ahead before the next pass is paid and its confidence known."""
+        """Whether another pass is worth its cost, before its confidence is known."""
         return self.pays(self._step)
 
     def pays(self, cost: float) -> bool:
@@ -176,7 +176,7 @@ class StoppingPlan(Plan):
         return worth - floor
 
     def wants_token(self, confidence: float, *, must_verify: bool) -> bool:
-        """Look ahead with the pass paid and its confidence known."""
+        """Whether the token is worth verifying, now that the pass has shown its confidence."""
         accepted = self._calibration.acceptance(confidence)
         follows = self._calibration.next_after(accepted)
         n = self._drafted + 1

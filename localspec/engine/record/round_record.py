@@ -17,7 +17,7 @@ class RoundRecord:
 
     Attributes:
         position: length of the sequence before the round.
-        own: drafted tokens, counted from the first, that the drafter proposed; lookup added the rest.
+        own: leading drafted tokens that the drafter proposed; lookup added the rest.
         drawn: how many numbers the target had drawn before the round.
         begun, block: as in `Proposal`.
     """

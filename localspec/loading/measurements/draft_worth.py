@@ -33,7 +33,7 @@ Sized = tuple[ModelFacts, ModelSetup]
 def least_step(
     path: Path, draft: Sized, target: Sized | None, baseline_s: float, flash_attn: str
 ) -> float:
-    """Seconds that a step takes at least: as measured before, else by the weights that it reads.
+    """The least seconds of a step: as measured before, else estimated from the weights it reads.
 
     Args:
         path: the draft model's file.

@@ -53,7 +53,7 @@ def looks_like_path(text: str) -> bool:
 def means_local(text: str) -> bool:
     """Whether `text` means a file on this disk, existing or not.
 
-    ``user/repo/file.gguf`` only does if that file, or at least its folder, exists.
+    ``user/repo/file.gguf`` means one only if the file, or at least its folder, exists.
     """
     if not looks_like_path(text):
         return False

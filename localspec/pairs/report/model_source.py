@@ -130,7 +130,7 @@ def from_hub(
 ) -> ModelSource:
     """Look at a model on the Hub, reading a few MB at most of what is not on this disk.
 
-    If several files remain by name and the first is not a model, the next ones are read. Without a
+    If several files may be meant by name, they are read in turn until one is a model. Without a
     connection, a complete model in the cache is used.
 
     Args:

@@ -23,7 +23,7 @@ def nothing(_context: object) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class Command(Generic[Context]):
-    """One thing to do.
+    """A command of the chat.
 
     Attributes:
         name: what follows the slash; also names the key binding.

@@ -84,7 +84,7 @@ class TurnController:
         return self.phase in ANSWER
 
     def number_of(self, back: int) -> int:
-        """The engine's number of the last answer, or of one that many answers before it.
+        """The engine's number of the answer that stands `back` answers before the last.
 
         Raises:
             UsageError: the answer does not exist, or how it was drafted is not known.

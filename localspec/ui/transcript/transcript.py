@@ -308,7 +308,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
             self._measure(self.items.index(item), changed, growing=True)
 
     def _measure(self, first: int, changed: int = 0, *, growing: bool = False) -> None:
-        """Find out anew where items begin from `first` on, and draw.
+        """Measure the items from `first` on again, and draw.
 
         Args:
             first: the first item that may have changed.
