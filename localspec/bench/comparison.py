@@ -22,7 +22,6 @@ class ReportChange:
     """Ratios of new over old, paired by question.
 
     Attributes:
-        arm: the name of the setting.
         kind: of text; `ALL` for all kinds.
         speed: of tokens per second.
         speedup: of the speed-ups over no drafting; None for the setting without drafting. If the

@@ -12,7 +12,6 @@ class ToolCosts(Struct, frozen=True):
         total: of the descriptions that the model gets.
         whole: of the descriptions of all tools.
         each: of each tool, approximately.
-        context: the size of the context.
         searched: whether the model gets tools that find the others instead of all descriptions.
     """
 

@@ -88,7 +88,6 @@ class MachineFacts:
         project: whether localspec runs from its own folder, which uv builds; else pip does.
         memory_total, memory_free: within the machine's and the container's limit.
         address_space: what `ulimit -v` leaves, None without a limit.
-        on_battery: None without a battery.
         power_profile: ``low-power`` and the like, empty if unknown.
         clock, clock_most: MHz at work, and the highest; None if unknown.
         bandwidth, bandwidth_one: bytes per second that `threads` threads read, and one thread.

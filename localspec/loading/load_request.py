@@ -32,8 +32,7 @@ class LoadRequest:
             the first device alone).
         tensor_split: proportions in which the target's devices share its layers, in llama.cpp's
             order of devices; empty to choose.
-        draft_threads, draft_n_gpu_layers: the same for the draft.
-        draft_device: the same for the draft; None for the target's devices.
+        draft_device: names of the draft's allowed devices; None for the target's.
         rpc: workers, HOST:PORT, whose devices are used as well.
         flash_attn: ``on``, ``off`` or ``auto``.
         cache_type_k, cache_type_v: types of the cache, None to choose.
@@ -52,7 +51,6 @@ class LoadRequest:
         typical_p, repeat_penalty, presence_penalty, frequency_penalty, repeat_last_n, logit_bias:
             the rest of the sampler chain.
         grammar: GBNF or Lark grammar of the answer; None for none.
-        json_schema: JSON schema of the answer; None for none.
         accept: name of the acceptance rule, None to choose.
         lossy: lenience of a lossy rule, None for lossless.
         repeat_stop: whether to stop an answer that only repeats itself.

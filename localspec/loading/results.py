@@ -148,7 +148,6 @@ class TunedPair:
     Attributes:
         machine: the processor and its accelerators, in words.
         build: the version of llama-cpp-python.
-        target, draft: its models; None without a draft.
         draft_note: why nothing can be drafted; empty if something can.
         choices: the draft length for each acceptance; empty without a draft.
         exact, exact_cost: as for `exact_words`.

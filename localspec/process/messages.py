@@ -111,7 +111,6 @@ class SessionInfo(Struct, frozen=True):
 
     Attributes:
         pair_reference: what names the pair on a command line: PAIR, and the draft if one was named.
-        draft_name: None without a draft.
         speculation_note: why nothing can be drafted; empty if something can.
         draft_state: why a draft model does not draft, or not yet; empty if all do.
         notices: what the user should know about the pair and its settings.

@@ -42,7 +42,6 @@ class TrainingChoices(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tokens: of answers.
-        feed_forward, drafted: the head's sizes.
         step_s: seconds per step of the head; 0 if not measured.
     """
 
@@ -58,7 +57,6 @@ class TrainingFolder:
 
     Attributes:
         folder: created if missing.
-        answers, held, checkpoint, head, log, probe: files in it.
     """
 
     def __init__(self, target: str) -> None:

@@ -131,7 +131,6 @@ class PairReference:
     """A pair's name, and what loads it again.
 
     Attributes:
-        name: the name to show.
         target: what names the target on the command line; empty if not known.
         draft: what names the draft; None for the pair's own.
     """

@@ -53,7 +53,6 @@ class TargetPrompt:
 
     Attributes:
         prompt: its number.
-        temperature: of the answer.
     """
 
     prompt: int

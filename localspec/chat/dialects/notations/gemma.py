@@ -52,11 +52,7 @@ def read(
 
 
 class _GemmaValues:
-    """Reads values; at the end of an answer, everything left open counts as closed.
-
-    Attributes:
-        given: the complete arguments.
-    """
+    """Reads values; at the end of an answer, everything left open counts as closed."""
 
     def __init__(self, text: str, *, closed: bool) -> None:
         self._text, self._closed = text, closed

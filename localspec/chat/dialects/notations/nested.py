@@ -54,11 +54,7 @@ def read(
 
 
 class _TagReader:
-    """Reads tags, each of which begins with the same mark.
-
-    Attributes:
-        given: the complete arguments.
-    """
+    """Reads tags, each of which begins with the same mark."""
 
     def __init__(self, text: str, mark: str, whole: Any) -> None:
         self._text, self._mark, self._whole = text, mark, whole

@@ -39,11 +39,7 @@ NOTHING = object()
 
 
 class UnfinishedText(Exception):
-    """More text is needed for a decision.
-
-    Attributes:
-        underway: the calls that have begun.
-    """
+    """More text is needed for a decision."""
 
     def __init__(self, underway: Underway = ()) -> None:
         super().__init__()
