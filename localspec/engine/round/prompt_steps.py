@@ -76,8 +76,8 @@ class PromptSteps:
     def seconds(self, context: int, rest: int) -> float | None:
         """The seconds that `rest` tokens after `context` tokens take; None while unknown.
 
-        Expected is the speed of the last seconds, as a machine may turn busy meanwhile, less what
-        attention to a longer context takes.
+        The estimate follows the speed of the last seconds, since a machine may become busy, and
+        adds what attention to a longer context takes.
         """
         token_s, depth = self._token_s, self._depth
         if token_s is None:
