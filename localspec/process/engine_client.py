@@ -100,7 +100,7 @@ class EngineClient:
     def load(self, name: str, messages: Sequence[Message], stored_as: str = "") -> None:
         """Load the pair `name` instead of the present one; the conversation goes on.
 
-        What was named for the first pair alone does not count: its draft, template and adapters.
+        The draft, the template and the adapters named for the first pair are left out.
         """
         request = replace(self._first, pair=name, draft=None, lora=(), chat_template=None)
         self._begin_loading(request, messages, stored_as)

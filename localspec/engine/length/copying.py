@@ -100,7 +100,7 @@ class Copying(NamedTuple):
     rereads: float = 0.0
 
     def best(self, confidences: Sequence[float], drafted: int = 0, chain: float = 1.0) -> Copy:
-        """The best number of copied tokens after `drafted` ones, which stay by chance `chain`.
+        """The best number of copied tokens after `drafted` ones, all accepted by chance `chain`.
 
         It maximises sum_{k<=m} S_k - going (T(drafted + m + 1) - T(drafted + 1)), where S_k is the
         chance that all drafted and k copied tokens are accepted.

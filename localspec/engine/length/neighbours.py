@@ -49,7 +49,7 @@ class Neighbours:
     """Corrects the costs by the rounds, and computes the speed-up of drafting.
 
     Attributes:
-        stretches: how many stretches had rounds of both kinds, whatever they took.
+        stretches: how many stretches had rounds with and without a draft, whatever their times.
         run: the target's latest decodes, as far as they had one size; empty at the start of an
             answer.
         warmup_s: extra seconds of the last round because its size was new. The first round of an
@@ -110,7 +110,7 @@ class Neighbours:
                 self._decodes[model, n] += count * model.expected(n, context)
         if done.undrafted_s <= 0:  # it was not timed
             return
-        # Without drafting and, if the target decodes accepted tokens again, without the rollback.
+        # The time of drafting does not count, nor that of a rollback which decodes tokens again.
         seconds = done.undrafted_s + done.between_s - self._costs.rereads * done.rollback_s
         expected = self._costs.target.expected(done.drafted + 1, done.context) + warmup_s
         self._rounds.append(_Timed(done, max(1e-9, seconds), expected))
@@ -159,7 +159,7 @@ class Neighbours:
         its = max(1.0, self._count / _STRETCH)
         unseen = max(0.0, its - self._here) / its**2
         doubt = math.sqrt(self._error**2 + self._unrest * unseen) * drafting / spent
-        # Single sizes may be wrong that no stretch has compared, however quiet the machine is.
+        # A size that no stretch has compared may be wrong, however quiet the machine is.
         doubt = max(doubt, _NORMAL * _USUAL / math.sqrt(len(self._seen)))
         found, wide = self._baseline / spent, math.exp(_WIDE * doubt)
         return Speedup(found, found / wide, found * wide)
@@ -184,7 +184,7 @@ class Neighbours:
             self._here += 1
             self._seen.append((sum(took.values()) / math.exp(level), expected))
         if len(self._seen) >= FEW:
-            self._judge()
+            self._update_error()
 
     def _sums(self, rounds: Sequence[_Timed]) -> tuple[dict[_Decode, float], dict[_Decode, float]]:
         """Seconds of the decodes in these rounds: as they were, and as measured beforehand."""
@@ -207,7 +207,7 @@ class Neighbours:
                 )
         return took, expected
 
-    def _judge(self) -> None:
+    def _update_error(self) -> None:
         """Compute the error of the corrected costs in the latest stretches."""
         sizes = set[_Decode]().union(*(expected for _, expected in self._seen))
         factors = {(model, n): math.exp(model.correction(n)) for model, n in sizes}

@@ -304,7 +304,7 @@ class Profile:
 
     @property
     def steady(self) -> bool:
-        """Whether nothing disturbed it; others are only stored so that a run can be repeated."""
+        """Whether nothing disturbed it; a disturbed one is stored only to repeat a run."""
         return (self.spread or 0.0) < _STEADY
 
     @property

@@ -29,7 +29,7 @@ class Situation:
         readers: the drafters that can read lookup's tokens in one pass.
         blocks: by drafter that guesses several tokens in one pass, the most of them. Such a pass
             covers the tokens that the drafter has to read and those that it guesses.
-        left_out: by drafter, the tokens of the sequence that its passes know nothing of.
+        left_out: by drafter, how many tokens of the sequence it leaves unread.
     """
 
     room: int

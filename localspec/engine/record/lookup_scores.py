@@ -1,4 +1,4 @@
-"""How good lookup's guesses were: what was emitted in their place tells, whichever drafter ran."""
+"""Compares lookup's guesses with the emitted tokens, whichever drafter ran."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def score_lookup(
 ) -> LookupScores:
     """Score what lookup would have copied, and what it could add to a model's draft.
 
-    The row after a draft accepted whole also judges tokens that were not added.
+    After a draft that was accepted whole, the target's row also tests a token that was not added.
     """
     if not (guess.tokens or asked.beyond.tokens):
         return LookupScores()
@@ -45,7 +45,7 @@ def score_lookup(
 
 
 def _followed(guess: Guess, asked: Proposal) -> Scores:
-    """Whether the model drafted lookup's tokens and went on, up to the first that it did not."""
+    """Whether the model drafted each of lookup's tokens and went on; the first miss ends it."""
     if not asked.confidences:
         return (), ()
     chances = ((1.0,) * asked.agreed + (0.0,))[: len(guess.tokens)]
@@ -55,9 +55,9 @@ def _followed(guess: Guess, asked: Proposal) -> Scores:
 def _scored(
     copied: Guess, start: int, p: Sequence[Dist], said: Sequence[int], accepts: Accepts
 ) -> Scores:
-    """Judge what lookup would copy from position `start` on by what was emitted there.
+    """Compare what lookup would copy from position `start` on with the emitted tokens.
 
-    The first token that differs is the last one tested.
+    The first token that differs is the last one that counts.
     """
     chances: list[float] = []
     for at, (token, other) in enumerate(zip(copied.tokens, said[start:], strict=False), start):

@@ -120,12 +120,12 @@ class Round:
         tail_confidences, tail_chances: the same for the tokens that it added after a model's draft.
         path: tokens of `draft_prefill` that lookup had proposed. Where the model drafted them too,
             their passes were already done.
-        path_confidences, path_chances: lookup's confidences, and whether the model drafted the same
-            token and went on, whether it had read them or not.
+        path_confidences, path_chances: lookup's confidences, and for each whether the model drafted
+            the same token and went on; also for tokens that the model did not read first.
         ahead: decodes of the draft that began while the target decoded, for the next round.
-        kept: such decodes of the round before that this one used; `draft_passes` leaves them out.
+        kept: decodes begun `ahead` in the round before and used by this one, not in `draft_passes`.
         context: tokens of the sequence when the round began.
-        left_out: tokens of these that the drafter's passes knew nothing of.
+        left_out: the part of `context` that the drafter has not read.
         confidences: the draft's confidence after each of its passes, in order; empty unless the
             policy learns.
         chances: acceptance probabilities of the tested positions, up to and including the first
@@ -172,7 +172,7 @@ class Round:
 
     @property
     def undrafted_s(self) -> float:
-        """Seconds of the round without those of drafting, which a probe has too."""
+        """Seconds of the round except those of drafting, which a probe also spends."""
         return self.total_s - self.draft_s
 
     @property
@@ -314,7 +314,7 @@ class GenerationStats:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Generated tokens after the first round's, over the time after it; None when unknown.
+        """Tokens of all rounds but the first, over the time of these rounds; None if unknown.
 
         The first round is a baseline round (see `generate`), so this is "after the first token".
         """
@@ -359,8 +359,8 @@ class MemoryUse:
 
     `*_weights`, `*_cache` and `*_buffers` are what llama.cpp allocated on all devices together;
     `process` is the resident size, which counts only the touched pages of mapped weights;
-    `on_devices` is what accelerators with memory of their own have less since before the load,
-    other programs' share included.
+    `on_devices` is the memory that accelerators with memory of their own have lost since before the
+    load, which includes what other programs took meanwhile.
     """
 
     target_weights: int

@@ -62,9 +62,9 @@ def least_step(
 def too_dear(draft: ModelSource | ModelFiles, auto: AutoGamma, step_s: float) -> bool:
     """Whether a draft with steps of `step_s` seconds can save no time.
 
-    Of a draft model nearly every token may be accepted. The acceptance of a head that localspec
-    trained is known, and `localspec train` would refuse one that does not pay at `REACHABLE`. Of
-    other heads nothing is known.
+    For a draft model, nearly every token is assumed to be accepted. For a head that localspec
+    trained, the acceptance is known; `localspec train` refuses a head that does not pay at
+    `REACHABLE`. Nothing is known of other heads, so they are never too dear.
     """
     if not head_checks.is_head(draft.header):
         return auto.too_dear(step_s, BEHIND)
@@ -76,7 +76,7 @@ def too_dear(draft: ModelSource | ModelFiles, auto: AutoGamma, step_s: float) ->
 
 
 def too_big(target: ModelSource, draft: ModelSource, plan: MemoryPlan) -> bool:
-    """Whether a draft would not be loaded for a target, by what is stored of both.
+    """Whether stored measurements would keep a draft from being loaded for a target.
 
     Args:
         target: not loaded.

@@ -1,4 +1,4 @@
-"""What a protocol is: a form of requests that can be read, and a form of replies."""
+"""The two parts of a protocol: a request that can be read, and a writer of replies."""
 
 from __future__ import annotations
 
