@@ -76,7 +76,7 @@ class DecodeClock:
         lib.llama_decode = timed
 
     def outside(self) -> float:
-        """Processor seconds of this thread so far, those inside left out."""
+        """Processor seconds of this thread outside ``llama_decode`` so far."""
         return thread_time() - self.seconds
 
 
@@ -96,7 +96,7 @@ class Arms:
         self.channel = Channel(self.nothing, self.reader.stdin, Envelope)
 
     def close(self) -> None:
-        """End the process that reads."""
+        """End the process that reads the pipe."""
         self.channel.close()
         self.reader.wait()
         self.nothing.close()
@@ -119,7 +119,7 @@ class Arms:
             token[0], position[0] = one, len(self.prompt) - 1 + i
             lib.llama_decode(target.handle, batch)
             lib.llama_synchronize(target.handle)
-            if i == 0:  # what follows the prompt is not counted in the other arms either
+            if i == 0:  # the other arms do not count the token after the prompt either
                 before = perf_counter(), self.clock.outside()
         target.tokens.extend(tokens)
         spent = perf_counter() - before[0], self.clock.outside() - before[1]
@@ -152,7 +152,7 @@ class Arms:
             accept=Accept.BLOCK,  # the rule of an answer without a seed
             gamma=gamma,
             n_predict=self.count,
-            repeatable=True,  # threads make way for nothing
+            repeatable=True,  # no thread is given up for other programs
         )
         answer = AnswerText(self.session.pair.target.model.piece, ())
         return self.session.complete(self.prompt, settings, answer, Cancel())
@@ -164,7 +164,7 @@ class Arms:
             yield event
 
     def _timed(self, events: Iterable[Round | TurnEvent]) -> Took:
-        """What rounds without a draft take, all but the first."""
+        """Milliseconds of the rounds without a draft, except the first."""
         clock = own = 0.0
         decoded, self.tokens = 0, []
         before: tuple[float, float] | None = None
@@ -189,7 +189,7 @@ def interval(values: list[float]) -> tuple[float, float, float]:
 
 
 def measure(arms: Arms, seconds: float) -> None:
-    """Let the arms take turns, each next to a bare one, and print their rows."""
+    """Measure the arms in turns, each next to the bare one, and print a row for each."""
     names: dict[str, Callable[[], Took]] = {
         "engine": arms.engine,
         "session": arms.text,

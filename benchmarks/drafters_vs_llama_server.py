@@ -69,7 +69,7 @@ class Asked(Struct):
         speeds: tokens a second after the first, as a client sees them.
         first: seconds until the first token.
         tokens: of the answers.
-        seconds: that all of it took.
+        seconds: in which all servers answered it.
     """
 
     at: int
@@ -84,7 +84,7 @@ class Asked(Struct):
 def llama_server(
     binary: Path, target: Path, threads: str, drafting: Sequence[str]
 ) -> Iterator[int]:
-    """llama.cpp's server with a model and what else its command line says; its port."""
+    """Run llama.cpp's server with a model and further words of its command line; yield its port."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port: int = free.getsockname()[1]
     command = [
@@ -110,8 +110,8 @@ def drafters(
 ) -> dict[str, tuple[str, ...]]:
     """llama-server's settings by name, with the words of its command line.
 
-    Where several types are named the first of llama.cpp's own order that has a draft drafts:
-    patterns before the model.
+    If several types are named, llama.cpp asks them in its own order, patterns before the model, and
+    takes the first draft.
     """
     found: dict[str, tuple[str, ...]] = {"plain": ()}
     for kind, short in _PATTERNS.values():
@@ -130,7 +130,7 @@ def drafters(
 
 
 def ready(port: int) -> Server:
-    """A server that stays."""
+    """A server that keeps running."""
     return lambda: nullcontext(port)
 
 
@@ -196,7 +196,7 @@ def streamed(port: int, body: Mapping[str, object]) -> tuple[float, float, int]:
 def measure(
     runs: list[Asked], servers: Mapping[str, Server], model: Model, given: argparse.Namespace
 ) -> Iterator[Asked]:
-    """Ask what is not in `runs` until the time is over."""
+    """Ask the questions that are not in `runs`, until the time is over."""
     until, luck = time.monotonic() + 60 * given.minutes, random.Random(len(runs))
     each = {kind: given.copying if kind in COPYING else given.others for kind in KINDS}
     drawn = prompts(model, each)
@@ -228,7 +228,7 @@ def choosing(kind: str) -> int:
 
 
 def asked_of(servers: Mapping[str, Server], runs: Sequence[Asked], at: int, kind: str) -> list[str]:
-    """The servers that a question is put to."""
+    """The names of the servers that answer a question."""
     its = [name for name in servers if name not in OWN]
     if its and at >= choosing(kind):
         its = [best(runs, kind)]
@@ -241,7 +241,7 @@ def asked_of(servers: Mapping[str, Server], runs: Sequence[Asked], at: int, kind
 def best(runs: Sequence[Asked], kind: str) -> str:
     """llama-server's best setting for one kind of text, by the runs that choose."""
     of = [run for run in runs if run.kind == kind and run.at < choosing(kind)]
-    last = max(of, key=lambda run: run.at)  # those that were beaten are not in it
+    last = max(of, key=lambda run: run.at)  # beaten settings were not asked it
     return max((n for n in last.speeds if n not in OWN), key=lambda name: rate(of, kind, name))
 
 
@@ -255,13 +255,13 @@ def rate(runs: Sequence[Asked], kind: str, name: str) -> float:
 def ratios(
     runs: Sequence[Asked], over: str, name: str = AUTO, tokens: range = range(2, 10**6)
 ) -> list[float]:
-    """How many times as fast one server was as another, answer by answer."""
+    """The ratios of one server's speed to another's, answer by answer."""
     of = [run for run in runs if over in run.speeds and run.tokens[name] in tokens]
     return [run.speeds[name] / run.speeds[over] for run in of]
 
 
 def low(found: Sequence[float]) -> str:
-    """The tenth part of these ratios lies below it."""
+    """The lowest tenth of these ratios."""
     return f"{statistics.quantiles(found, n=10)[0]:.3f}" if len(found) > 1 else ""
 
 
@@ -292,7 +292,7 @@ def table(runs: Sequence[Asked]) -> str:
 
 
 def report(runs: Sequence[Asked], given: argparse.Namespace) -> str:
-    """The table with what it is of."""
+    """The table with a description of the run."""
     drafts = f"draft {given.draft.name} and prompt lookup" if given.draft else "prompt lookup"
     said = (
         f"Target {given.target.name}, {drafts}, temperature {given.temperature:g}, {given.threads}"

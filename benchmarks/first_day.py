@@ -1,4 +1,4 @@
-"""A new user's day in a real terminal: does what the screen says agree with itself and the clock?
+"""A new user's day in a real terminal: do the screen's figures agree with each other and the clock?
 
     uv run python -m benchmarks.first_day [PAIR] --whole DAY.jsonl       # 40 moments of a day
     uv run python -m benchmarks.first_day [PAIR] [--busy] [--size 200x50] [--parts words,tales]
@@ -50,7 +50,7 @@ ROUNDS = 8  # that draft, from which on a ratio may be told
 LONG, SHORT = 160, 40  # tokens of the answers
 EDITS = ("edit", "fix", "convert")  # questions whose answers copy
 LOOKS_S = 0.1  # between two looks: an observer that never rests keeps a core busy
-SPEED_OFF = 0.12  # share by which a speed may differ from the stopwatch's
+SPEED_OFF = 0.12  # largest relative difference between a speed and the stopwatch's
 FRAME_S = 0.6  # by which a time may differ from it besides: two frames of 0.3 seconds
 LEFT_OFF, LEFT_OFF_S = 0.35, 1.0  # the same of a time left; an error of a second is allowed
 MOST_PAUSE_S = 1.2  # between two steps while a prompt is read: one second, and a frame
@@ -96,7 +96,7 @@ WORDS = (
 
 @dataclass
 class Tally:
-    """The rows of the table; what was compared with the clock, and what was off or contradicted."""
+    """The rows of the table, the comparisons with the clock, and the contradictions."""
 
     rows: list[str] = field(default_factory=list)
     moments: int = 0
@@ -110,7 +110,7 @@ class Tally:
         print(self.rows[-1], flush=True)
 
     def add(self, other: Tally) -> None:
-        """Take over what another one found."""
+        """Add another tally's findings."""
         self.rows += other.rows
         self.moments += other.moments
         self.timed += other.timed
@@ -139,7 +139,7 @@ class Timed:
 
 
 class Day:
-    """A chat in a terminal, and what is read off it."""
+    """A chat in a terminal, and what its screen shows."""
 
     def __init__(self, chat: Terminal) -> None:
         self.chat, self.tally = chat, Tally()
@@ -194,7 +194,7 @@ class Day:
         self.chat.until(lambda: self._mark not in self.chat.text(), "a new conversation")
 
     def switch(self, *, on: bool) -> None:
-        """F2, until the status line or the panel says so."""
+        """Press F2 until the status line or the panel shows the change."""
         self.chat.child.send(F2)
         self.chat.sees("drafting on" if on else "drafting off")
 
@@ -208,7 +208,7 @@ class Day:
         return Timed(screen_figures.read(self.chat.text()), begun - asked, seconds)
 
     def _written(self) -> str:
-        """What stands between the last question and the status line."""
+        """The screen's text between the last question and the status line."""
         left = screen_figures.conversation(self.chat.text())
         below = left.rpartition(self._mark)[2].splitlines()[1:]
         answer = takewhile(lambda line: not STATUS.match(line), below)
@@ -216,7 +216,7 @@ class Day:
         return "\n".join(line for line in lines if line and not line.startswith("▌"))
 
     def _settle(self, seconds: float = 0.6) -> None:
-        """Read what is still drawn."""
+        """Wait until the screen is drawn, and read it."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.chat.read()
@@ -388,7 +388,7 @@ MOMENTS = {"words": 3, "tales": 7, "twice": 1, "reading": 2}
 
 
 class Part(NamedTuple):
-    """A part of the whole day: what happens, and in what situation."""
+    """A part of the whole day: its steps and its situation."""
 
     name: str
     larger: bool = False

@@ -2,16 +2,16 @@
 
 Four kinds of text at temperature 0 and 0.8. All settings go side by side in one process, each with
 contexts of its own over the same weights: round by round the one that has written least goes on,
-and only its own rounds are timed. So a machine that is slower for some seconds is so for all of
-them. First every setting runs `--choose` times: that chooses the best fixed gamma of each kind of
+and only its own rounds are timed. So a machine that slows down for some seconds slows all of them
+down. First every setting runs `--choose` times: that chooses the best fixed gamma of each kind of
 text and the best single one of the mix. Then `--repeats` other runs, with other questions and
 seeds, score: automatic, the baseline and the chosen ones. A figure is the median of the paired
 ratios, over all texts their geometric mean, with its 95 % interval (bootstrap).
 
-What is chosen on few runs is not always the best: on recorded rounds the chosen length has on
+A choice from few runs is not always the best one: on recorded rounds the chosen length has on
 average 0.994 of the best one's speed if 3 runs choose, 0.993 if 2 do, 0.996 if 5 do, and 0.985 at
-worst. Automatic keeps what it learns from question to question, as in one session; what it learnt
-while others were chosen is no less known to it than their best length is.
+worst. The automatic policy keeps what it learns from question to question, as in one session. What
+it learnt during the choosing runs stays, as their best length does for the others.
 
     uv run python benchmarks/gamma_compare.py --target T.gguf --draft D.gguf --output table.md
 
@@ -124,7 +124,7 @@ class Runs:
         return min(fixed, key=seconds)
 
     def ratios(self, cell: Cell, name: str) -> list[float]:
-        """Automatic over another setting, in the runs that score."""
+        """Ratios of the automatic setting to another one, in the runs that score."""
         ours, theirs = (self.scoring.get((*cell, each), []) for each in (AUTO, name))
         return [a / b for a, b in zip(ours, theirs, strict=True)]
 
@@ -135,7 +135,7 @@ def rate(speeds: Sequence[float]) -> float:
 
 
 def drafter(target: Model, draft: Context) -> Drafter:
-    """What drafts with a model, whether it has the target's tokens or others."""
+    """The drafter for a model with the target's vocabulary or another one."""
     model = draft.model
     size = min(target.n_vocab, model.n_vocab)
     if all(target.piece(token) == model.piece(token) for token in range(size)):
@@ -144,7 +144,7 @@ def drafter(target: Model, draft: Context) -> Drafter:
 
 
 class OwnTime:
-    """A policy that does not see what went on between its rounds: those of other lanes."""
+    """A policy that does not see the time between its rounds, in which other lanes run."""
 
     def __init__(self, policy: GammaPolicy) -> None:
         self._policy = policy
@@ -162,7 +162,7 @@ class OwnTime:
         return self._policy.plan(situation)
 
     def observe(self, done: Round) -> None:
-        """Without the time since the round before."""
+        """Pass the round on without the time since the round before."""
         self._policy.observe(replace(done, between_s=0.0))
 
 
@@ -238,7 +238,7 @@ class Lane:
 
 
 def race(lanes: Sequence[Lane], prompt: str, *, temperature: float, seed: int, tokens: int) -> None:
-    """Let all go side by side: always the one that has written least."""
+    """Run all lanes side by side: the next round belongs to the lane that has written least."""
     for lane in lanes:
         lane.start(prompt, temperature=temperature, seed=seed, tokens=tokens)
     while running := [lane for lane in lanes if not lane.over]:
@@ -289,13 +289,13 @@ def main() -> None:
 
 
 def measured(target: Context, draft: Context | None = None) -> AutoGamma:
-    """Automatic gamma as it starts where nothing is known; it is kept nowhere."""
+    """Automatic gamma from a fresh measurement, which is not stored."""
     drafts = {} if draft is None else {DRAFT: costs_of(draft, draft=True)}
     return AutoGamma(Costs(costs_of(target, draft=False), drafts))
 
 
 def costs_of(context: Context, *, draft: bool) -> ModelCosts:
-    """As before the first prompt of a pair that was never loaded."""
+    """The costs of a model, measured as for a pair that was never loaded."""
     budget = DRAFT_BUDGET if draft else TARGET_BUDGET
     points, timing = measure_by_context(context, draft=draft, budget=budget)
     return ModelCosts(points, warmup=timing.warmup)
@@ -304,7 +304,7 @@ def costs_of(context: Context, *, draft: bool) -> ModelCosts:
 def compare(
     runs: Runs, lanes: Sequence[Lane], auto: AutoGamma, arguments: argparse.Namespace
 ) -> Iterator[None]:
-    """Run them all; the figures go into `runs`, and there is a pause after every repeat."""
+    """Run all settings and add their figures to `runs`; yield after every repeat."""
     luck, fixed = random.Random(0), [lane.name for lane in lanes if lane.name != AUTO]
     done = arguments.choose if runs.choosing else 0
     for repeat in range(done, arguments.choose + arguments.repeats):
@@ -349,8 +349,7 @@ def speeds_of(path: Path, phase: str) -> Speeds:
 def own_ratio(lane: Lane) -> list[float]:
     """Speed over that of the run's own baseline rounds, if half of the rounds are such.
 
-    Where a draft is of no use, this tells what was spent on finding that out more sharply than two
-    runs can.
+    If a draft is of no use, this shows the cost of finding that out, more exactly than two runs.
     """
     rounds = lane.stats.rounds[1:]  # lookup drafts without a pass
     baseline = [each.total_s for each in rounds if not (each.draft_passes or each.drafted)]
@@ -388,12 +387,12 @@ def table(runs: Runs, fixed: Sequence[str], arguments: argparse.Namespace) -> st
 
 
 def mix(runs: Runs, fixed: Sequence[str]) -> list[str]:
-    """Over all kinds and temperatures together, by total time: the best single gamma."""
+    """Compare with the best single gamma over all kinds and temperatures, by total time."""
     best = runs.best_single(fixed)
 
     def rates(name: str) -> list[float]:
         columns = [runs.scoring.get((*cell, name), []) for cell in CELLS]
-        # After a broken-off repeat the columns differ in length.
+        # After an interrupted repeat the columns differ in length.
         return [1 / sum(1 / speed for speed in row) for row in zip(*columns, strict=False)]
 
     ratios = [a / b for a, b in zip(rates(AUTO), rates(best), strict=True)]

@@ -2,11 +2,11 @@
 
 Every conversation has eight answers of 150 tokens, and a T(1) lasts 30 ms. Prints Markdown: for
 every situation the speed in the first 300 tokens and after them, as shares of the oracle's: mean,
-least (undisturbed seconds count, so that no luck with the weather does); how the speed-ups claimed
-of the answers after the second stand to the true ones, geometric mean and the middle 90 %; how many
-of the intervals hold the truth, and how wide they are, high over low, in 90 % of all; in how many
-answers nothing is claimed. With --beside, the same with the package of another checkout. Takes a
-minute each.
+least (undisturbed seconds count, so that no luck with the weather does); the ratio of claimed to
+true speed-ups of the answers after the second, geometric mean and the middle 90 %; how many of the
+intervals hold the truth, and how wide they are, high over low, in 90 % of all; in how many answers
+nothing is claimed. With --beside, the same with the package of another checkout. Takes a minute
+each.
 
     uv run python benchmarks/gamma_disturbed.py --beside ../another/checkout
 """
@@ -93,14 +93,14 @@ SITUATIONS: dict[str, tuple[type[Calm], Wrong]] = {
 
 
 class Watched:
-    """A policy, and what it claims of every answer; one that claims nothing by its costs."""
+    """A policy with its claim for every answer; without a claim of its own, one from its costs."""
 
     def __init__(self, policy: AutoGamma) -> None:
         self.policy = policy
         self._baseline_s = self._seconds = 0.0
 
     def begin(self, *, follow_clock: bool) -> None:
-        """Another answer, of which nothing was claimed yet."""
+        """Begin another answer, for which nothing is claimed yet."""
         self._baseline_s = self._seconds = 0.0
         self.policy.begin(follow_clock=follow_clock)
 

@@ -70,7 +70,7 @@ def told(text: Text, world: World) -> float:
 
 
 def switched(pool: Text, pair: tuple[float, float], tokens: int) -> Text:
-    """Forty tokens of one acceptance, forty of another, and so on."""
+    """A text whose acceptance changes every forty tokens."""
     one, other = (steady(pool, a, tokens // 2, seed=i) for i, a in enumerate(pair))
     return [
         place

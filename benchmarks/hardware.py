@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def page() -> str:
-    """The page as the data files have it."""
+    """The page, from the data files."""
     rows = list(heads(tomllib.loads((DATA / "heads.toml").read_text("utf-8"))["head"]))
     off = [abs(expected / told - 1) for *_, expected, told in rows]
     return TEXT.format(
@@ -149,7 +149,7 @@ def heads(
 
 
 def by_machine(rows: Sequence[tuple[str, str, int, float, float, float]]) -> list[tuple[str, ...]]:
-    """A row for every machine, with all that it drafted."""
+    """A row for every machine, with its results for each drafter."""
     said: dict[tuple[str, str], list[str]] = {}
     for machine, curve, drafted, length, expected, told in rows:
         cell = f"{drafted}: {length:.1f}, {expected:.2f}, {told:.2f}"
@@ -158,7 +158,7 @@ def by_machine(rows: Sequence[tuple[str, str, int, float, float, float]]) -> lis
 
 
 def shared(folder: Path) -> str:
-    """The rows of what others have shared; files that are refused are left out, and named."""
+    """The rows of shared files; refused files are left out and named."""
     rows = []
     for path in sorted(folder.glob("*.json")):
         try:

@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def typed(source: Path, name: str, folder: Path) -> Path:
-    """`source` as this type, made by llama.cpp's quantiser unless it is there already."""
+    """`source` converted to this type by llama.cpp's quantiser, unless the file exists."""
     out = folder / f"{source.stem.rsplit('.', 1)[0]}.{name.upper()}.gguf"
     if not out.exists():
         start_backend()
@@ -110,13 +110,13 @@ def answered(model: Path, path: Path, answers: int, tokens: int, *, exact: bool)
     )
     with closing(load_session(request, progress=lambda *_: None, cancel=Cancel())) as session:
         loaded = session.pair.loaded.document()
-        session.pair.hold_threads(True)  # another number of threads rounds otherwise as well
+        session.pair.hold_threads(True)  # another number of threads also changes the rounding
         run: Run = {"model": model.name, "exact": exact, "machine": machine(), "build": build()}
         run |= {"loaded": loaded, "gamma": GAMMA, "answers": [], "logits": {}}
         if path.exists():
             run = json.loads(path.read_text("utf-8"))
         if exact and loaded["exact"] == 1:
-            yield run  # two tokens already give other bits: it cannot be had
+            yield run  # passes over two tokens already give other bits: `--exact` is impossible
             return
         for at, question in enumerate(short(answers)):
             if at >= len(run["answers"]):
@@ -125,7 +125,7 @@ def answered(model: Path, path: Path, answers: int, tokens: int, *, exact: bool)
 
 
 def short(n: int) -> list[Question]:
-    """As many short questions of all kinds; the same ones every time."""
+    """Short questions of all kinds, as many of each; the same ones every time."""
     return [each for each in questions(DRAWN, seed=7) if len(each.turns[0]) < SHORT][:n]
 
 
@@ -178,7 +178,7 @@ def written(engine: Engine, ids: Sequence[int], tokens: int, gamma: int) -> Gene
 
 
 def differences(engine: Engine, baseline: GenerationRecord) -> dict[int, tuple[int, float, float]]:
-    """How many logits, their squared differences from single passes, and the largest, by size."""
+    """By size: how many logits, their summed squared difference from single passes, the largest."""
     target, depth = engine.target, len(baseline.tokens) - LONGEST
     if depth < baseline.begun:
         return {}
@@ -238,7 +238,7 @@ def logits(run: Run) -> Callable[[int], str]:
 
 
 def exact_cell(run: Run | None) -> str:
-    """What was found with ``--exact``."""
+    """The cell of the results with ``--exact``."""
     if run is None or run["loaded"]["exact"] == 1:
         return "cannot be had" if run else ""
     answers, tokens, partings = sums(run)

@@ -6,7 +6,7 @@ replay the answers at temperature 0, first with the prompt alone to copy from, t
 messages as JSON writes them (`QuotedTexts`). Printed for each curve are tokens per baseline round:
 over the turns of which at least 60 % of the tokens stand in runs of 16 and more that the context
 holds, as it is or as JSON writes it, and over the others, with a bound that knows where every copy
-ends. Of the model only the vocabulary and the template are read; it takes half a minute:
+ends. Only the vocabulary and the template of the model are read; it takes half a minute:
 
     uv run python -m benchmarks.quoted_calls QWEN2.5-CODER.gguf
 """

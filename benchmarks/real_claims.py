@@ -2,8 +2,8 @@
 
 Conversations of recorded answers (`benchmarks/real_record.py`) are replayed with the real lookup
 and the real policy on a clock. An answer counts if it has 80 tokens or more and drafted in eight
-rounds: of shorter ones nothing is claimed. The truth is what its rounds after the first took
-undisturbed. Printed for each situation: claims over the truth, how often their intervals hold it,
+rounds: nothing is claimed for shorter ones. The truth is the undisturbed time of its rounds after
+the first. Printed for each situation: claims over the truth, how often their intervals hold it,
 and how wide these are. No model is loaded; some minutes:
 
     uv run python -m benchmarks.real_claims
@@ -39,7 +39,7 @@ def right(points: Points, _luck: random.Random) -> Points:
 
 
 def off(points: Points, luck: random.Random) -> Points:
-    """Every size that is measured, but the first, off by a factor of its own."""
+    """A table in which every size but the first is wrong by its own factor."""
     curve = Curve(points)
     return {n: curve.seconds(n) * (luck.uniform(0.7, 1.4) if n > 1 else 1.0) for n in SIZES}
 
@@ -66,7 +66,7 @@ class Claims:
         offs: logarithms of claim over truth.
         held: how many intervals hold the truth.
         widths: high over low.
-        silent: answers that might have had one.
+        silent: answers without a claim that were long enough for one.
     """
 
     offs: list[float] = field(default_factory=list)

@@ -6,7 +6,7 @@ recorded (`benchmarks/real_draft.py`), with the draft, at a step of a tenth of T
 starts anew. Printed for each curve, of both: tokens per baseline round in the worst kind of text;
 the least share of the best fixed choice of drafter and length in any kind, which is chosen and
 scored on the same answers; tokens per baseline round over all. The policy follows
-a clock that nothing disturbs. No model is loaded; it takes half an hour:
+an undisturbed clock. No model is loaded; it takes half an hour:
 
     uv run python -m benchmarks.real_curves
 """
@@ -38,7 +38,7 @@ Make = Callable[[Prices], GammaPolicy]
 
 
 def curves() -> Iterator[tuple[str, Points]]:
-    """All that reach n = 8, by what they were measured on."""
+    """All curves that reach n = 8, by the hardware they were measured on."""
     yield from CURVES.items()
     for its in published.curves():
         if max(its.points) >= 8:
@@ -81,7 +81,7 @@ def rates(texts: Kinds, prices: Prices, make: Make) -> dict[str, float]:
 
 
 def rounds_of(policy: GammaPolicy, text: Answer, prices: Prices) -> float:
-    """What an answer takes, in baseline rounds."""
+    """The time of an answer in baseline rounds."""
     policy.begin(follow_clock=True)
     clock = Clock(lambda _: 1.0)
     spent = sum(done.total_s for done in rounds(policy, text, prices, clock))

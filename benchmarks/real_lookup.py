@@ -35,14 +35,14 @@ CURVES: Mapping[str, Points] = {
 
 
 def answers(path: Path) -> Iterator[tuple[str, Answer]]:
-    """Kind and places of every turn: what lookup would copy there, and how much of it came."""
+    """The kind and the places of every turn: lookup's copies, and how much of them was right."""
     for line in lines(path):
         for turn in line["turns"]:
             yield line["kind"], places(turn["prompt"], turn["answer"])
 
 
 def places(prompt: Sequence[int], answer: Sequence[int], *others: Past) -> Answer:
-    """One turn, its first token left out: nothing is drafted before it.
+    """The places of one turn without its first token, before which nothing is drafted.
 
     Lookup copies from the turn, and from `others`.
     """
@@ -98,7 +98,7 @@ def table(found: Sequence[tuple[str, Answer]], points: Points) -> None:
 
 
 def copied_share(found: Sequence[tuple[str, Answer]]) -> None:
-    """How many copied tokens were right, by how many of the copy had been right before."""
+    """The share of copied tokens that were right, by the number of right ones before them."""
     for kinds in (COPYING, tuple(set(KINDS) - set(COPYING))):
         tested: dict[int, list[float]] = {}
         for kind, text in found:

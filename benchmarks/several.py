@@ -53,8 +53,8 @@ class Copies:
 
     Attributes:
         confidences: of each token.
-        chances: of those that what came judges: up to and including the first that is another one.
-        right: how many of the first ones came.
+        chances: of the tokens up to and including the first that differs from the text.
+        right: how many leading tokens agree with the text.
     """
 
     confidences: Sequence[float] = ()
@@ -67,7 +67,7 @@ NOTHING = Copies()
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One token of an answer: by model what it showed there, and what lookup would copy."""
+    """One token of an answer: each model's pass there, and what lookup would copy."""
 
     looks: Mapping[str, Look]
     copies: Copies = NOTHING
@@ -78,7 +78,7 @@ Answer = Sequence[Place]
 
 @cache
 def recorded(kinds: tuple[str, ...], temperature: float) -> Sequence[Answer]:
-    """Of each of these kinds all answers at this temperature, one after the other."""
+    """All answers of these kinds at this temperature, kind by kind."""
     return [[place for each in answers(kind, temperature) for place in each] for kind in kinds]
 
 
@@ -106,7 +106,7 @@ def places_of(text: dict) -> Answer:
 
 
 def _copies(confidences: Sequence[int], chances: Sequence[int], right: int) -> Copies:
-    """They are kept in percent."""
+    """Read what lookup would copy; stored files hold percentages."""
     return Copies([sure / 100 for sure in confidences], [each / 100 for each in chances], right)
 
 
@@ -115,21 +115,21 @@ KEYS = ("confidences", "chances", "right")
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What decodes take: T(n), and by its name a model's, in the same unit."""
+    """Seconds of decodes: T(n) of the target, and by name those of each model, in one unit."""
 
     target: Points
     drafts: Mapping[str, Points] = field(default_factory=dict)
 
     @staticmethod
     def of(points: Points, steps: Mapping[str, float]) -> Prices:
-        """Models whose step costs so much of T(1), on curves of the same shape."""
+        """Models whose steps cost these shares of T(1), on curves of the same shape."""
         return Prices(
             points,
             {name: {n: step * s for n, s in points.items()} for name, step in steps.items()},
         )
 
     def costs(self) -> Costs:
-        """As an automatic policy is told of them."""
+        """The cost table that an automatic policy gets."""
         return Costs({0: self.target}, {name: {0: its} for name, its in self.drafts.items()})
 
 
@@ -138,7 +138,7 @@ class Clock:
     """What a policy sees of the seconds that decodes take.
 
     Attributes:
-        weather: how many times its time a decode takes that begins at a moment.
+        weather: the factor on the time of a decode, by the moment at which it begins.
         now: the moment.
     """
 
@@ -146,7 +146,7 @@ class Clock:
     now: float = 0.0
 
     def shown(self, done: Round) -> Round:
-        """The round as the clock had it."""
+        """The round with the times that the clock shows."""
         draft_s = done.draft_s * self.weather(self.now)
         self.now += draft_s
         verify_s = done.verify_s * self.weather(self.now)
@@ -159,7 +159,7 @@ def speed(
 ) -> float:
     """Tokens per unit of time with which `policy` writes the answers, one after the other.
 
-    As one text; as the next answer of a conversation if that `goes_on`.
+    The answers form one text, or with `goes_on` one conversation.
     """
     policy.begin(follow_clock=goes_on)
     answer = [place for each in answers for place in each]
@@ -198,7 +198,7 @@ def _round(
     target: Curve,
     drafts: Mapping[str, Curve],
 ) -> Round:
-    """One round as the engine makes it, where no model reads what lookup says."""
+    """One round as the engine makes it, if no model reads lookup's tokens."""
     room, model = len(ahead) - 1, drafts.get(plan.drafter) if plan.limit else None
     looks = [place.looks[plan.drafter] for place in ahead[: min(plan.limit, room)] if model]
     own, passes = _written(plan, looks)
@@ -235,7 +235,7 @@ def _round(
 
 
 def _written(plan: Plan, looks: Sequence[Look]) -> tuple[int, int]:
-    """Let the plan decide along what a model shows: tokens that it keeps, and passes."""
+    """Follow the plan along a model's passes; return the kept tokens and the passes."""
     tokens = passes = 0
     for look in looks:
         if passes and not plan.wants_pass():
@@ -271,7 +271,7 @@ class Always(FixedGamma):
         self._name = name
 
     def plan(self, situation: Situation) -> Plan:
-        """As far as there is room, or something to copy."""
+        """Plan as many tokens as there is room for, or as there are to copy."""
         room = len(situation.copies) if self._name == LOOKUP else situation.room
         length = min(self.gamma, room)
         return Chosen(length, self._name, tail=8) if length else BASELINE
@@ -284,7 +284,7 @@ Told = Callable[[float], float]
 
 
 def told(answer: Answer) -> dict[str, Told]:
-    """What the confidences of each drafter tell, known beforehand for this very answer."""
+    """The acceptance at each confidence of each drafter, computed from this answer."""
     pairs: dict[str, list[tuple[float, float]]] = {LOOKUP: [], BEGINS: []}
     for place in answer:
         for name, look in place.looks.items():
@@ -326,8 +326,8 @@ class Oracle:
     ) -> None:
         """Choose among `names`.
 
-        Of what a model has to catch up with, `owed` counts as this round's cost; the rest is for
-        the rounds to come.
+        `owed` is the share of a model's catching up that counts as this round's cost; the rest
+        belongs to later rounds.
         """
         known = [(place, its) for each in answers for its in [told(each)] for place in each]
         self._chances = {
@@ -368,7 +368,7 @@ class Oracle:
         self._at += done.emitted
 
     def _best(self, at: int, pending: Mapping[str, int], room: int) -> tuple[Plan, float]:
-        """The best choice there, and how long it takes to the end."""
+        """The best choice at a place, and the time from there to the end."""
         tail, best = self._ended(at, 0, 1.0, room)
         plan: Plan = Plan(tail, LOOKUP) if tail else BASELINE
         for name, chances in self._chances.items():
@@ -409,10 +409,10 @@ _HOPELESS = 0.01
 
 
 def best_oracle(answers: Sequence[Answer], prices: Prices) -> float:
-    """The highest speed that is known, with what only the oracle knows or in hindsight.
+    """The highest speed of any oracle, and of any fixed drafter and length chosen in hindsight.
 
-    That of oracles that may ask everybody, count more or less of what a model has to catch up with
-    as one round's, or have lookup alone; and of always asking the same for the same length.
+    The oracles may ask all drafters or lookup alone, and count more or less of a model's catching
+    up as this round's cost.
     """
     every = (*prices.drafts, LOOKUP)
     policies: list[GammaPolicy] = [Oracle(answers, prices, every, owed) for owed in (1.0, 0.3, 0.0)]

@@ -3,8 +3,8 @@
 A text is a sequence of positions, each with the draft's confidence there and the probability that
 its token is accepted. A round that starts at a position drafts along the text until a token is
 rejected; the next round starts after the token that took its place. Outcomes are drawn once per
-position, so that every policy meets the same luck. Pure and without a clock of its own: where a
-`Weather` is given, what the policy sees of a round's time is what that makes of it.
+position, so that every policy meets the same luck. The simulator has no clock: with a
+`Weather`, the policy sees a round's time as the weather changes it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Position:
     """One place in a text.
 
     Attributes:
-        confidence: what the draft gives its best guess there.
+        confidence: the probability of the draft's best guess.
         chance: probability that the token it proposes is accepted.
     """
 
@@ -72,7 +72,7 @@ def recorded() -> list[Position]:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a replay costs and what its luck is.
+    """The costs and the random outcomes of a replay.
 
     Attributes:
         target: T(n) in any unit.
@@ -80,7 +80,7 @@ class World:
         seed: of the outcomes.
         must_verify: whether the rule weighs q, so that what was drafted must be submitted.
         weather: what disturbs the clock; None for a policy that does not follow one.
-        beside: what it costs to run both at the same time; None where they take turns.
+        beside: the cost of running both at the same time; None if they take turns.
         warmup: extra seconds of the first passes of one size in a row.
     """
 
@@ -108,7 +108,7 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What a decode takes while the other model decodes, over what it takes when they take turns.
+    """The time of a decode while the other model decodes, relative to taking turns.
 
     Attributes:
         target: of a target's pass; 1 where each model has compute and memory of its own.
@@ -120,10 +120,10 @@ class Sharing:
 
 
 class Weather(Protocol):
-    """What goes on beside the models, by the clock."""
+    """Other programs' effect on decodes, by the clock."""
 
     def factor(self, now: float) -> float:
-        """How many times its undisturbed time a decode takes that begins now."""
+        """The factor on the time of a decode that begins now."""
         ...
 
 
@@ -133,13 +133,13 @@ SECOND = 1 / 0.03
 
 @dataclass(slots=True)
 class Calm:
-    """Timings scatter, and nothing else."""
+    """Timings scatter; nothing else disturbs them."""
 
     luck: random.Random
     spread: float = 0.05
 
     def factor(self, now: float) -> float:  # noqa: ARG002 - a `Weather`
-        """Each timing by itself."""
+        """A new factor for each timing."""
         return math.exp(self.luck.gauss(0, self.spread))
 
 
@@ -148,7 +148,7 @@ class Halving(Calm):
     """The machine is half as fast in every other stretch of 20 seconds."""
 
     def factor(self, now: float) -> float:
-        """By the clock."""
+        """The factor depends on the clock alone."""
         slow = now // (20 * SECOND) % 2
         return (1 + slow) * math.exp(self.luck.gauss(0, self.spread))
 
@@ -161,7 +161,7 @@ class Bursts(Calm):
     times: float = 1.0
 
     def factor(self, now: float) -> float:
-        """In a burst or not, after those that went by."""
+        """The factor inside or outside a burst."""
         while now >= self.until:
             busy = self.times == 1.0
             self.times = self.luck.uniform(1.5, 4.0) if busy else 1.0
@@ -172,7 +172,7 @@ class Bursts(Calm):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """One round: what it took undisturbed, as the clock had it, and how much it emitted."""
+    """One round: its undisturbed time, its time on the clock, and its tokens."""
 
     work: float
     clock: float
@@ -183,7 +183,7 @@ class Pace:
 class Replayed:
     """What a policy made of a text; `seconds` are undisturbed ones.
 
-    In `beside` of the rounds draft and target ran at the same time.
+    `beside` counts the rounds in which draft and target ran at the same time.
     """
 
     tokens: int
@@ -203,8 +203,8 @@ class Replayed:
 def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
     """Let `policy` write `text`; it follows the clock if there is any weather.
 
-    Where both models may run at the same time, the draft goes on during the target's pass as if all
-    of it were accepted, and the bonus token what it would say there itself; see `Ahead`.
+    If both models may run at the same time, the draft goes on during the target's pass. It assumes
+    that all of the draft is accepted and that the bonus token is its own best guess; see `Ahead`.
     """
     outcomes = random.Random(world.seed)
     lucky = [outcomes.random() for _ in text]
@@ -268,11 +268,11 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
     return Replayed(at, seconds, rounds, drafted, accepted, tuple(paces), ahead.rounds)
 
 
-_LATELY = 0.05  # what a round counts in the averages by which it is decided
+_LATELY = 0.05  # the weight of a round in the averages that decide
 
 
 class Ahead:
-    """The draft beside the target: what it writes during a pass, and whether that is worth it.
+    """The draft during the target's pass: what it writes, and whether that pays.
 
     With n the tokens that it has ready after a pass of V seconds if all were accepted, its guess of
     the bonus token among them, h the chance of that and c a draft pass, it goes on during it iff
@@ -285,9 +285,9 @@ class Ahead:
 
     Attributes:
         ready: tokens drafted of the round to come.
-        reached: positions of the last round, and behind it, that the draft has said something of.
+        reached: positions that the draft has read, in the last round and after it.
         kept: whether its guess was right.
-        debt: seconds until the draft can begin a pass, less those it has begun one before.
+        debt: seconds until the draft can begin a pass; negative by the part already done.
         rounds: how often both ran at the same time.
     """
 
@@ -299,13 +299,13 @@ class Ahead:
         self._whole, self._usual = 0.5, 0.0
 
     def verify(self, seconds: float, asked: _Asked, stay: int, *, hit: bool) -> float:
-        """What a pass over the draft takes, with what goes on beside it.
+        """Seconds of a verify pass while the draft goes on.
 
         Args:
             seconds: that it takes alone.
             asked: the draft.
             stay: how many of its tokens are accepted.
-            hit: whether the token that follows these is what the draft would say.
+            hit: whether the token after these is the draft's best guess.
         """
         written = max(self.ready, asked.written)  # more than is verified, where a plan cut it
         self.ready, self.reached, self.kept, self.debt = 0, written, False, 0.0
@@ -372,7 +372,7 @@ class Threshold:
         self._limit = limit
 
     def begin(self, *, follow_clock: bool) -> None:
-        """Nothing to prepare."""
+        """Prepare nothing."""
 
     def plan(self, situation: Situation) -> Plan:
         """The same bound every time."""
@@ -400,11 +400,11 @@ class _ThresholdPlan(Plan):
 
 
 class Oracle:
-    """Knows every position's acceptance probability beforehand, but no outcome: the fair bound.
+    """Knows every position's acceptance probability in advance, but no outcome: a fair bound.
 
     Each round it drafts the length that maximises expected tokens less their time at `rate`; the
-    rate that makes this optimal is found by `best_oracle`. It wastes no draft pass and never has
-    to find anything out, so nothing that must learn can reach it for sure.
+    rate that makes this optimal is found by `best_oracle`. It wastes no draft pass and has
+    nothing to learn, so a policy that learns need not reach it.
     """
 
     def __init__(self, chances: Sequence[float], world: World, rate: float) -> None:

@@ -1,11 +1,11 @@
-"""What is claimed, and what automatic gamma brings, on a quiet machine and on disturbed ones.
+"""The speed-up of automatic gamma and its claim, on a quiet machine and on disturbed ones.
 
 Four situations: nothing else runs; another process keeps one core busy; it does so in bursts of 0.5
 to 3 s; every other 20 s this process is stopped half of the time (SIGSTOP and SIGCONT, 10 ms each).
 In each 40 answers of 128 tokens, at temperature 0 and 0.8 in turn, to questions of which half hold
 a text to copy from, by the starter with prompt lookup or by another pair. The baseline and
-automatic gamma write the same text side by side, a round at a time: their ratio is the reference of
-what automatic gamma claims of the answer. In every third answer fixed lengths go along, and choose
+automatic gamma write the same text side by side, a round at a time: their ratio is the reference
+for the claim of automatic gamma. In every third answer fixed lengths go along, and choose
 the best fixed length, which the others score.
 
 Prints what has to hold as a table. Every answer is kept in the JSON next to --output: called again,
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def opened(stack: ExitStack, pair: str | None) -> Lanes:
-    """For every setting contexts of its own, which make way for other programs, on one load."""
+    """Contexts for every setting over one load; their threads give way to other programs."""
     session = load_session(LoadRequest(pair=pair), progress=lambda *_: None, cancel=Cancel())
     loaded = stack.enter_context(closing(session)).pair
     flash = None if loaded.loaded.flash_attn == "auto" else loaded.loaded.flash_attn == "on"
@@ -169,7 +169,7 @@ def asked(lanes: Lanes, auto: AutoGamma, at: int, fixed: str, tokens: int) -> An
 
 
 def best(answers: list[Answer]) -> str:
-    """The best fixed length of those that went along in every third answer, baseline among them."""
+    """The best fixed length, 0 included, by the answers in which all of them ran."""
     seen = [each["speeds"] for i, each in enumerate(answers) if i % 3 == 0]
     if not seen:
         return BASELINE

@@ -1,4 +1,4 @@
-"""What a head brings to the starter: its acceptance by position, the speed expected and reached.
+"""A head for the starter: its acceptance by position, the expected and the measured speed.
 
     uv run python -m benchmarks.starter_head TARGET HEAD CORPORA
 
@@ -126,7 +126,7 @@ def in_turns(
 
 
 def quiet(*_: object) -> None:
-    """Show nothing."""
+    """Show no progress."""
 
 
 def acceptance_table(found: Mapping[float, AcceptedDrafts]) -> None:

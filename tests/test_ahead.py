@@ -1,4 +1,4 @@
-"""The draft goes on beside the target's pass: what is kept, what is not, and when it is tried."""
+"""The draft goes on during the target's pass: what is kept, what is not, and when it is tried."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def run(
 
 
 def rested(engine: Engine, text: Sequence[int]) -> None:
-    """Nothing goes on, and the caches hold nothing but text."""
+    """Check that no thread works and that the caches hold nothing but the text."""
     assert ahead_of(engine)._running is None
     for held in (engine.target.tokens, drafts(engine).tokens):
         assert held == list(text[: len(held)])
@@ -162,7 +162,7 @@ def test_nothing_goes_on_where_the_text_cannot_be_read() -> None:
         def plan(self, situation: Situation) -> Plan:
             return Copying(min(2, situation.room), DRAFT)
 
-    prompt = [VOCAB - 1, *PROMPT]  # the first one is nothing to the draft
+    prompt = [VOCAB - 1, *PROMPT]  # the draft does not read the first one
     engine = pair(lookup=True)
     cast("StubContext", engine.target).script = random_script(VOCAB, 5, window=1)  # loops
     drafts(engine).model = StubModel(VOCAB - 1)
@@ -192,7 +192,7 @@ def test_a_plan_finds_its_first_pass_made() -> None:
 
 @pytest.mark.parametrize("between", [1, 2, 3, 4])
 def test_baseline_rounds_in_between_keep_what_is_still_right(between: int) -> None:
-    """As where automatic gamma compares, or somebody switches drafts off for a while."""
+    """Automatic gamma inserts such rounds to compare, and users switch drafting off for a while."""
     baseline, _ = run(pair(forced=False), 0)
     engine, policy, tokens, kept = pair(0.0), FixedGamma(3), list[int](), 0
     list(engine.prefill(PROMPT, Cancel()))
@@ -305,7 +305,7 @@ def test_cancelling_ends_what_goes_on() -> None:
 
 
 def test_a_pass_that_goes_on_when_somebody_cancels_is_given_up() -> None:
-    """It may take long: nobody waits for its end."""
+    """Such a pass may take long, so cancelling does not wait for its end."""
     engine, cancel, begun = pair(0.0, waits=False), Cancel(), threading.Event()
     draft = drafts(engine)
 
@@ -347,7 +347,7 @@ def test_an_error_in_the_thread_is_one_where_its_pass_was_wanted() -> None:
     rounds = engine.generate(PROMPT, GenerateSettings(sampling=GREEDY), FixedGamma(3), Cancel())
     next(rounds)
     next(rounds)
-    rounds.close()  # nobody wants it any more
+    rounds.close()  # it was cancelled
     drafts(engine).on_decode = lambda: None
     assert run(engine, 3)[0] == run(pair(forced=False), 0)[0]
 
@@ -472,7 +472,7 @@ V, C = 0.1, 0.03
 
 
 def beside_round(rule: AheadPolicy, *, s: float, accepted: int, kept: bool) -> Round:
-    """A round of a machine on which the target's pass takes `s` times as long beside the draft."""
+    """A round in which the target's pass takes `s` times as long while the draft goes on."""
     ahead = 4 if rule.wants(3) else 0
     verify_s = V * (s if ahead else 1.0)
     draft_s = 0.0 if kept else 3 * C

@@ -1,4 +1,4 @@
-"""Every architecture of which llama.cpp's source says that it drafts, or shows what heads read."""
+"""Every architecture that, by llama.cpp's source, drafts or gives heads their inputs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_architecture_with_wider_rows_is_refused(tmp_path: Path) -> None:
 
 
 def drafted_losslessly(target: Path, draft: str) -> None:
-    """Check that a greedy answer is the same with drafting, but for a near tie, and was drafted."""
+    """Check that drafting happened and left a greedy answer the same, except after a near tie."""
     baseline, gaps, drafted = answered(target, draft, 0)
     drafting, _, drafted = answered(target, draft, 3)
     assert drafted > len(drafting) / 2
@@ -67,7 +67,7 @@ def drafted_losslessly(target: Path, draft: str) -> None:
 
 
 def answered(target: Path, draft: str, gamma: int) -> tuple[list[int], list[float], int]:
-    """An answer, by how much each token's logit is the best, and how many tokens were drafted.
+    """An answer, the lead of each token's logit over the next, and the number of drafted tokens.
 
     The logits are those of passes over one token, and of the answer without drafting alone.
     """

@@ -72,14 +72,14 @@ def test_an_answer_without_a_draft_says_why() -> None:
     repeats = replace(bare, gamma_note=GammaNote(GammaReason.TOO_LITTLE_REPEATS))
     assert "too little of this text repeats" in benefit(repeats)
     assert benefit(replace(bare, speculation=False, off=True)) == "drafting is off"
-    assert benefit(replace(bare, off=True)) == "drafting was off"  # and has been switched on since
+    assert benefit(replace(bare, off=True)) == "drafting was off"  # switched on since
     assert "too little of this text repeats" in benefit(replace(repeats, speculation=False))
     assert benefit(replace(dear, busy=BUSY)) == f"not drafting: {BUSY}"
-    assert benefit(replace(repeats, busy=BUSY)) == benefit(repeats)  # that is why, busy or not
+    assert benefit(replace(repeats, busy=BUSY)) == benefit(repeats)  # busy or not
 
 
 def test_an_answer_that_drafted_is_never_said_not_to_have_drafted() -> None:
-    """Whatever the policy does at its end: the sentence is about the whole answer."""
+    """The sentence is about the whole answer, whatever the policy decides at its end."""
     notes = [GammaNote(reason) for reason in GammaReason]
     ratios = [None, Speedup(1.3, 1.2, 1.4), Speedup(0.8, 0.7, 0.9), Speedup(1.0, 0.8, 1.2)]
     for note, ratio, on, busy in product(notes, ratios, (True, False), ("", BUSY)):

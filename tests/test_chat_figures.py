@@ -23,7 +23,7 @@ from tests.fakes import round_of, rounds_of
 
 
 def measured(times_s: list[float], tokens: int = 2, later: float = 0.0) -> float | None:
-    """The speed shown so long after a prompt at the first of `times_s` and rounds at the others."""
+    """The speed shown after a prompt at the first of `times_s` and rounds at the others."""
     clock = iter([*times_s, times_s[-1] + later])
     meter = Meter(100, lambda: next(clock))
     meter.prefilled(Prefill(5, 0, 4, 0.1))
@@ -51,7 +51,7 @@ def test_the_figures_show_the_speed_up_that_was_measured_and_what_follows() -> N
 
 
 def test_a_speed_up_is_of_the_whole_answer_where_drafting_was_switched_on_within() -> None:
-    """It stood beside the average of all, and was of the rounds since the switch alone."""
+    """It used to be that of the rounds since the switch, next to the average of all rounds."""
     auto = AutoGamma(Costs({0: {1: 0.1, 4: 0.14}}, {DRAFT: {0: {1: 0.01}}}))
     drafting = Drafting(ChatSettings(gamma="auto"), auto, able=True)
     drafting.begin(follow_clock=True)

@@ -77,7 +77,7 @@ def test_a_table_with_a_point_that_no_kernel_has_is_not_believed() -> None:
 def test_what_real_kernels_were_seen_to_do_is_believed() -> None:
     """Q8_0 and F16 on two cores with AVX-512 (docs/measurements/README.md), in milliseconds."""
     assert credible({1: 7.4, 2: 21.1, 3: 24.5, 4: 27.3, 5: 35.0, 8: 28.4, 16: 44.5, 32: 74.6})
-    assert credible({1: 1.60, 4: 3.19, 16: 9.67, 64: 7.11})  # a small draft behind 512 tokens
+    assert credible({1: 1.60, 4: 3.19, 16: 9.67, 64: 7.11})  # a small draft after 512 tokens
     # IQ2_XS on a Radeon 780M (llama.cpp#18031)
     assert credible({1: 1.0, 2: 1.22, 3: 1.43, 4: 2.19, 5: 1.93, 8: 10.13})
 
@@ -136,7 +136,7 @@ def test_every_context_follows_from_two(fixed: float, row: float) -> None:
 
 
 def growing(n: int, context: int) -> float:
-    """As on a CPU, which reads the cache for every row."""
+    """T(n) at a context on a CPU, which reads the cache for every row."""
     return JAGGED[n] + 4e-4 * n * context
 
 
@@ -196,7 +196,7 @@ def test_a_round_costs_its_catching_up_its_steps_and_its_pass() -> None:
 
 
 def test_a_draft_costs_what_it_costs_behind_what_it_read() -> None:
-    """Behind a long text of which it read 40 tokens: in a round's price, and in what is learnt."""
+    """After a long text of which it read 40 tokens: in a round's price, and in what is learnt."""
     deep = {0: {1: 0.2, 40: 0.4}, 1000: {1: 0.6, 40: 0.8}}
     costs = Costs({0: {1: 1.0, 3: 1.2}}, {DRAFT: deep})
     done = replace(round_of(2, 1, seconds=1.2), context=1000, left_out=960)
@@ -265,8 +265,8 @@ def test_nothing_is_claimed_before_it_was_measured() -> None:
     assert neighbours.speedup() is None
 
 
-def test_of_a_length_that_stood_beside_no_baseline_round_nothing_is_claimed() -> None:
-    """A table that is right for drafts of three says nothing of those of eleven."""
+def test_a_length_never_compared_with_the_baseline_gets_no_claim() -> None:
+    """A table that is right for drafts of three tokens says nothing about drafts of eleven."""
     neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8, 12: 3.0}}, {DRAFT: {0: {1: 0.1}}}))
     for _ in range(4):
         feed(neighbours, [timed(1, 1.0), *[timed(4, 1.8, step=0.1)] * 5])
@@ -281,7 +281,7 @@ def test_of_a_length_that_stood_beside_no_baseline_round_nothing_is_claimed() ->
 
 
 def test_what_drafts_are_off_by_makes_no_baseline_round_dearer() -> None:
-    """Passes beside a draft that goes on vote on no cost: what they take longer stays apart."""
+    """Passes during which the draft goes on have no vote: their extra time counts separately."""
     neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
     dear = replace(timed(4, 3.9, step=0.1), ahead=1)  # twice of what the table says, steps included
     for _ in range(5):
@@ -378,7 +378,7 @@ def test_only_the_share_of_the_time_that_went_to_drafts_is_in_doubt() -> None:
 
 @pytest.mark.slow
 def test_an_answer_may_differ_from_those_before_as_far_as_stretches_do() -> None:
-    """Beside other programs what drafting brings changes: 15 stretches do not tell the next few."""
+    """While other programs run, the gain varies: 15 stretches do not predict the next few."""
     luck, held, widths = random.Random(8), 0, []
     for _ in range(200):
         neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
@@ -404,7 +404,7 @@ def test_an_answer_may_differ_from_those_before_as_far_as_stretches_do() -> None
 
 
 def test_steps_that_now_and_then_take_ten_times_as_long_are_counted_whole() -> None:
-    """Beside other programs short passes do; claims built on their medians were too high."""
+    """While other programs run, short passes do; claims from their medians were too high."""
     luck, held, offs = random.Random(3), 0, []
     for _ in range(100):
         neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
@@ -430,7 +430,7 @@ def test_steps_that_now_and_then_take_ten_times_as_long_are_counted_whole() -> N
 
 
 class Clock:
-    """Time that only decodes take."""
+    """A clock that only decodes advance."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -569,7 +569,7 @@ def test_cancelling_a_measurement_leaves_the_cache_as_it_was() -> None:
 
 
 def far(clock: Clock, ask: float) -> tuple[StubContext, list[int]]:
-    """A target on workers, the first decode of every size `ask` seconds longer; these sizes."""
+    """A target on workers: the first decode of every size takes `ask` more seconds."""
     context = scratch(clock, 0.01)
     asked: list[int] = []
     before = context.decode
@@ -632,7 +632,7 @@ def test_what_settling_takes_is_known_of_slow_cards_too() -> None:
 
 
 def test_a_draft_on_a_card_is_timed_among_other_sizes() -> None:
-    """As it drafts: what it reads has another size than its steps."""
+    """When it drafts, it reads a batch of another size than its steps have."""
     clock = Clock()
     context = card(clock, 0.01, (0.003, 0.008))
     timing = measure(context, (1, 2, 1, 2, 1), budget=9, one_row=True, clock=clock)  # type: ignore[arg-type]
@@ -706,7 +706,7 @@ class Machine:
 
 
 def length(plan: Plan, confidence: float) -> int:
-    """How much is drafted by a draft that is always as confident."""
+    """How many tokens a draft of constant confidence drafts."""
     while (
         plan.wants_token(confidence, must_verify=True)
         and plan.aim < plan.limit
@@ -749,7 +749,7 @@ def test_deep_measuring_takes_no_more_passes_and_leaves_nothing_behind() -> None
 def test_a_machine_that_slowed_down_meanwhile_is_seen_in_the_spread(
     until: int, steady: bool
 ) -> None:
-    """The timings behind a context agree with each other, and tell nothing beside the others."""
+    """The timings at the second depth agree with each other; only the first ones differ."""
     machine = Machine(3e-3, 0.3e-3, 1.2e-6)
     usual, slow = machine.seconds, 1.0
 

@@ -32,14 +32,14 @@ CHAT = "<|im_start|>user\nhi there<|im_end|>\n<|im_start|>assistant\nOnce upon"
 
 @pytest.fixture(scope="module")
 def renumbered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """The toy draft with other ids: it says the very same."""
+    """The toy draft with other ids; its text is the same."""
     with Model.load(write_renumbered(tmp_path_factory.mktemp("r") / "r.gguf")) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
 def smaller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """The same without the thousand tokens learned last: it cuts words elsewhere."""
+    """The toy draft without its last thousand tokens, so that it splits words elsewhere."""
     path = write_renumbered(tmp_path_factory.mktemp("s") / "s.gguf", fewer=1000)
     with Model.load(path) as model:
         yield model
@@ -156,7 +156,7 @@ def test_text_is_cut_as_the_target_would(target_model: Model, smaller: Model) ->
 
 
 def test_text_behind_half_a_word_still_follows_it(target_model: Model, smaller: Model) -> None:
-    """Where the whole would be cut across the place that was decided already."""
+    """The whole text would be cut across the place that was decided already."""
     both = VocabularyMap(target_model, smaller)
     half = [both.target.ids[bytes([byte])][0] for byte in b" th"]
     assert written(target_model, both.followed(half, b"e end")) == b"e end"
@@ -243,9 +243,9 @@ WAYS = ((0.0, False), (0.0, True), (0.7, False), (1.0, False))
 def test_the_text_is_the_same_with_another_vocabulary(
     contexts: dict[str, Context], temperature: float, ends: bool, number: int, n: int
 ) -> None:
-    """Where it may end, and nothing is drawn, the draft writes text and the target cuts it.
+    """At temperature 0 the draft writes text, which the target's tokenizer cuts.
 
-    Behind a question without its template the target ends at once, behind a story's beginning not.
+    After a question without its template the target ends at once, after the start of a story not.
     """
     accept = Accept.COUPLED if temperature else Accept.BLOCK
     brought = dict.fromkeys(("draft", "renumbered", "smaller", "strange"), 0)
@@ -268,7 +268,7 @@ def test_the_text_is_the_same_with_another_vocabulary(
 
 
 class Unsure(Plan):
-    """Looks, and drafts nothing."""
+    """A policy that has the draft run and adds no token."""
 
     def wants_token(self, confidence: float, *, must_verify: bool) -> bool:
         return False
@@ -306,7 +306,7 @@ def test_with_a_seed_another_vocabulary_repeats(
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_one_can_look_inside_its_rounds(contexts: dict[str, Context], temperature: float) -> None:
-    """Also at tokens that the draft has no token for, which it wrote as text."""
+    """Also rounds with tokens that the draft lacks, which it wrote as text."""
     of = engine(contexts, "smaller")
     text = questions(1)[0]
     run(of, text, FixedGamma(3), temperature=temperature, accept=Accept.COUPLED)

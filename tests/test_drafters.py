@@ -1,4 +1,4 @@
-"""Several drafters with the real engine: who is asked, what is the same, and what is refused."""
+"""Several drafters with the real engine: which is asked, what stays the same, what is refused."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def run(
     n: int = 20,
     ends: bool = False,
 ) -> list[Round]:
-    """An answer of `n` tokens; one that may end is as long as it is."""
+    """The rounds of an answer of `n` tokens, or fewer if it may end."""
     model = of.target.model
     ids = model.tokenize(text, add_special=True, parse_special=False)
     list(of.prefill(ids, Cancel()))
@@ -111,7 +111,7 @@ def tokens(rounds: list[Round]) -> list[int]:
 
 
 class Reads(FixedGamma):
-    """The model reads what lookup would copy, whatever that costs."""
+    """A plan that has the model read lookup's tokens, whatever that costs."""
 
     def plan(self, situation: Situation) -> Plan:
         return Plan(min(3, situation.room), DRAFT, reads=len(situation.copies))
@@ -167,7 +167,7 @@ def test_with_a_seed_every_set_of_drafters_repeats(
 def test_a_draft_is_the_same_whatever_path_it_reads(
     contexts: dict[str, Context], temperature: float
 ) -> None:
-    """And it knows of it afterwards what was accepted, without having to read that again."""
+    """Afterwards it knows the accepted part without reading it again."""
     context = contexts[DRAFT]
     ids = context.model.tokenize(LONG, add_special=True, parse_special=False)[-30:]
     drafter = ModelDrafter(context, context.model.n_vocab)
@@ -212,7 +212,7 @@ def over_baseline(
     ids = one.target.model.tokenize(LONG, add_special=True, parse_special=False)[-900:]
     never = dict.fromkeys(one.target.model.end_tokens, -math.inf)
     faster, read = [], 0
-    for seed in range(5 if temperature else 1):  # a token of any draft is right now and then
+    for seed in range(5 if temperature else 1):  # any draft's token is right now and then
         drafter.excerpt, policy = Excerpt(**how), AutoGamma(costs)
         contexts[name].clear()
         list(one.prefill(ids, Cancel()))
@@ -350,7 +350,7 @@ def test_a_draft_that_is_often_right_comes_to_read_it_all(contexts: dict[str, Co
     list(one.prefill(text, Cancel()))
     rounds = list(one.generate(text, replace(settings, n_predict=8), FixedGamma(3), Cancel()))
     reads = [done.draft_prefill for done in rounds if done.draft_passes]
-    assert 100 <= reads[0] <= 104  # the next message whole, behind a conversation that it knows
+    assert 100 <= reads[0] <= 104  # all of the next message, after a conversation that it knows
 
 
 # ---------------------------------------------------------------- what --draft means

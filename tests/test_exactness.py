@@ -1,4 +1,4 @@
-"""`--exact`: settings under which passes of all sizes give the same bits, as far as they do."""
+"""`--exact`: settings under which passes of all sizes give the same bits, where possible."""
 
 from __future__ import annotations
 

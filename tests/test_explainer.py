@@ -78,9 +78,9 @@ def traced(
     rounds: int = 0,
     **how: Any,
 ) -> tuple[Trace, list[RoundExplanation]]:
-    """A trace of a generation, and what was seen inside its rounds while they were made.
+    """A trace of a generation, and the explanations of its rounds.
 
-    It ends after so many `rounds`, where there are any, or so many tokens.
+    It ends after `rounds` rounds if given, else after a number of tokens.
     """
     lines: list[str] = []
     seen: list[RoundExplanation] = []
@@ -98,7 +98,7 @@ def traced(
 
 
 def check(engine: Engine, trace: Trace, found: RoundExplanation, *, within: float = 0.0) -> None:
-    """Whether what is told of a round is what its trace says."""
+    """Check that the explanation of a round agrees with its trace."""
     done = trace.rounds[found.number - 1]
     piece = engine.target.model.piece
     words = [piece(token, special=True).decode("utf-8", "replace") for token in done.emitted]
@@ -124,7 +124,7 @@ def check(engine: Engine, trace: Trace, found: RoundExplanation, *, within: floa
 
 
 def check_shown(trace: Trace, found: RoundExplanation) -> None:
-    """The numbers of the token rule's tests are those of the bars that stand beside them."""
+    """Check that the token rule's tests have the numbers of the bars next to them."""
     for one in found.guesses:
         if trace.rule in ("token", "lossy") and one.test and one.draft and one.target:
             below = (trace.lenience or 1.0) * one.draft.guess
@@ -132,7 +132,7 @@ def check_shown(trace: Trace, found: RoundExplanation) -> None:
 
 
 def check_numbers(trace: Trace, done: TracedRound, tests: Sequence[TokenVerdict]) -> None:
-    """The numbers of the tests are those that the rule's paper has, of the recorded rows."""
+    """Check that the tests have the numbers that the rule's paper gives for the recorded rows."""
     p, q, tokens = done.p, done.draft.q, done.draft.tokens
     draws = iter(done.draws)
     if trace.rule in ("token", "lossy") and (q is not None or trace.rule == "lossy"):
@@ -358,7 +358,7 @@ def test_real_rounds_are_told_as_a_replay_derives_them(
 @pytest.mark.slow
 @pytest.mark.parametrize("real", [EAGLE3, DFLASH], indirect=True)
 def test_what_a_head_read_long_ago_is_read_again(real: Engine) -> None:
-    """It began with the end of the text alone, and went on from there."""
+    """The head began with the end of the text and went on from there."""
     text = "The dog and the cat went to the market. " * 40
     prompt = real.target.model.tokenize(text, add_special=True, parse_special=False)[:350]
     never = dict.fromkeys(real.target.model.end_tokens, float("-inf"))

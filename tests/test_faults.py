@@ -33,7 +33,7 @@ FAILED, ABORTED = -3, 2
 
 
 class Broken(Exception):
-    """What no code expects."""
+    """An exception that no code expects."""
 
 
 def before(_real: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,12 +52,12 @@ def after(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def without(code: int) -> Callable[..., Any]:
-    """Does nothing, and says so."""
+    """A call that does nothing and returns `code`."""
     return lambda _real: lambda *_, **__: code
 
 
 def halfway(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Has changed the cache when it says that it was stopped."""
+    """A decode that has changed the cache when it reports that it was stopped."""
 
     def stop(*given: object) -> int:
         real(*given)

@@ -93,7 +93,7 @@ def test_a_bad_draft_loses_its_credit_at_every_confidence() -> None:
 
 @pytest.mark.parametrize("differ", [0.0, 0.25, 0.5])
 def test_it_learns_how_far_positions_differ(differ: float) -> None:
-    """Their standard deviation: a draft that is as sure of all of them tells nothing by a pass."""
+    """The spread tells whether a pass is informative: equal confidence everywhere is not."""
     calibration = Calibration()
     luck = random.Random(2)
     for _ in range(300):
@@ -103,7 +103,7 @@ def test_it_learns_how_far_positions_differ(differ: float) -> None:
 
 
 def test_a_pass_is_worth_more_where_positions_differ_more() -> None:
-    """It may show the better ones: a draft that is sometimes sure pays, and its mean does not."""
+    """A pass may find a good position: a draft that is sometimes sure pays, its mean does not."""
     found = []
     for spread in (0.0, 0.2, 0.4):
         calibration = Told(0.4, spread)
@@ -117,7 +117,7 @@ def test_a_pass_is_worth_more_where_positions_differ_more() -> None:
 
 
 class Told(Calibration):
-    """Takes the confidence for the acceptance, and expects `mean` of what is not known."""
+    """A calibration whose acceptance is the confidence, and `mean` at unknown positions."""
 
     def __init__(self, mean: float, spread: float = 0.0) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ def test_best_lengths_for_steady_acceptance() -> None:
 
 
 def test_what_a_draft_takes_however_long_it_is_makes_longer_ones_pay() -> None:
-    """As of a block: one pass for all of it."""
+    """Such as the single pass of a block."""
     times = [0.0, *(1 + 0.05 * n for n in range(20))]
     for acceptance in (0.3, 0.6, 0.9):
         for step in (0.0, 0.02, 0.3):
@@ -219,7 +219,7 @@ def test_what_a_draft_takes_however_long_it_is_makes_longer_ones_pay() -> None:
 
 
 def test_a_block_is_asked_for_what_it_is_worth_and_no_longer_than_it_can_be() -> None:
-    """One pass for all of them: what a token more takes there is nothing, until it is guessed."""
+    """One pass guesses them all, so a further token costs only its verification."""
     lengths = {}
     for accepted, chance in ((6, 0.95), (1, 0.3)):
         policy = auto(drafts=(DFLASH,), step=0.3)
@@ -300,7 +300,7 @@ def test_between_probes_nothing_is_worked_out_unless_something_could_be_copied(
 
 
 def test_copies_in_sight_bring_no_more_probes() -> None:
-    """Nor do those that are accepted fill the account up: they say nothing of the model."""
+    """Accepted copies do not fill the account either: they say nothing about the model."""
 
     def asked(right: float = 0.0, **how: Any) -> Counter[str]:
         policy, found = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1), Counter[str]()
@@ -324,7 +324,7 @@ def test_copies_in_sight_bring_no_more_probes() -> None:
 
 
 def test_no_draft_that_has_much_to_read_is_probed_while_copies_go_on() -> None:
-    """Behind the next copy it would have to read as much again; a head that lags by one may."""
+    """It would have to read as much again after the next copy; one with little to read may."""
 
     def first(pending: int) -> int:
         policy = auto({1: 1.0, 2: 1.9, 17: 9.0}, step=0.1)
@@ -340,7 +340,7 @@ def test_no_draft_that_has_much_to_read_is_probed_while_copies_go_on() -> None:
 
 
 def test_what_copying_brings_counts_the_rounds_between_two_copies() -> None:
-    """Else time would seem so dear that good copies are left; rounds without any do not count."""
+    """Otherwise good copies would be left out; rounds without any do not count."""
     policy = auto({1: 1.0, 2: 1.2, 17: 3.0}, step=0.1)
     copied = replace(round_of(16, 16, drafter=LOOKUP, passes=0), copied=16)
     copied = replace(copied, copy_confidences=(0.9,), copy_chances=(1.0,))
@@ -388,7 +388,7 @@ def test_a_text_that_becomes_easy_is_noticed() -> None:
 
 @pytest.mark.parametrize("slower", [0.5, 2.0, 3.0])
 def test_a_machine_that_throttles_is_no_reason_to_draft_otherwise(slower: float) -> None:
-    """Lambda is what this machine can do now, not what it did before it became slower."""
+    """Lambda is the rate that this machine reaches now, not the one before it became slower."""
     times = {1: 1.0, 2: 1.25, 4: 1.6, 8: 2.6, 16: 4.5, 25: 6.8}
     policy = auto(times, step=0.1)
     policy.begin(follow_clock=True)
@@ -417,7 +417,7 @@ def test_a_machine_that_throttles_is_no_reason_to_draft_otherwise(slower: float)
 
 
 def test_what_a_short_context_yielded_is_not_asked_of_a_long_one() -> None:
-    """Lambda is what can be done here: a long text that is pasted makes every round slower."""
+    """Lambda is the rate at this context: a long pasted text makes every round slower."""
     times = {1: 1.0, 2: 1.25, 4: 1.6, 8: 2.6, 16: 4.5, 25: 6.8}
     deep = {n: seconds + 0.5 * (1 + n / 4) for n, seconds in times.items()}
 
@@ -524,7 +524,7 @@ def test_snapshots_bound_the_draft() -> None:
 def test_with_a_state_to_copy_it_is_never_much_slower_than_the_baseline(
     acceptance: float, copy_s: float, follow_clock: bool
 ) -> None:
-    """A target that goes back by a copy, on a clock that counts copies and reading again."""
+    """A target that rolls back by a copy, on a clock that counts copies and decoding again."""
 
     def verifying(n: int) -> float:
         return 1 + n / 80 + (copy_s if n > 1 else 0.0)
@@ -574,7 +574,7 @@ def test_seeded_runs_repeat_whatever_the_clock_says(accept: Accept) -> None:
     assert [r.tokens for r in first] == [r.tokens for r in again]
     assert [r.drafted for r in first] == [r.drafted for r in again]
     assert [r.tokens for r in generate(policy, accept)] == [r.tokens for r in first]
-    assert policy.costs.target.learned()  # which all the same has no part in it
+    assert policy.costs.target.learned()  # which does not influence the lengths
     assert any(r.gamma == 0 for r in first[1:-3])  # one drafted nothing, to compare
     assert sum(r.drafted for r in first) > 0
 
@@ -646,7 +646,7 @@ def test_the_coupling_formula_is_what_counter_noise_does() -> None:
 
 @pytest.mark.parametrize("n", [3, 12, 64, 65, 300])
 def test_the_coupling_formula_compares_all_ids_with_all(n: int) -> None:
-    """As it is written down, term by term, for few ids and for many; some on one side alone."""
+    """The formula term by term, for few and for many ids, some of them on one side only."""
     luck = np.random.default_rng(n)
     p, q = (Dist(luck.permutation(n + 2)[:n], luck.dirichlet(np.full(n, 0.5))) for _ in range(2))
     a, b = (dict(zip(d.ids.tolist(), d.probs.tolist(), strict=True)) for d in (p, q))
@@ -718,7 +718,7 @@ def test_a_decision_takes_microseconds() -> None:
 
 
 def test_a_draft_is_planned_for_by_what_it_read_not_by_the_whole_text() -> None:
-    """Behind a thousand tokens its passes take ten times as long as behind thirty."""
+    """After a thousand tokens its passes take ten times as long as after thirty."""
     draft = {0: {1: 0.02, 16: 0.04}, 1000: {1: 0.2, 16: 0.4}}
     policy = AutoGamma(Costs({0: {1: 1.0, 8: 1.2}}, {DRAFT: draft}))
     steps = []

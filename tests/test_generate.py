@@ -82,7 +82,7 @@ def read(engine: Engine, prompt: Sequence[int]) -> Prefill:
 
 
 def test_what_a_device_has_still_to_read_of_the_prompt_is_no_part_of_the_first_round() -> None:
-    """It gets its work and goes on by itself; whoever wants logits waits, or whoever says so."""
+    """A device works on by itself: only asking for logits, or `wait`, waits for it."""
     engine, busy = pair(), 0.0
     target = cast("StubContext", engine.target)
     at_once = target.decode
@@ -368,7 +368,7 @@ def passes_over(monkeypatch: pytest.MonkeyPatch, token_s: float, **how: bool) ->
 
 @dataclass
 class Told:
-    """What is known before a pass over a prompt: the clock's seconds, and those told to be left."""
+    """The state before a pass over a prompt: the clock's seconds, and the announced time left."""
 
     at: float
     left: float | None
@@ -377,7 +377,7 @@ class Told:
 def times_told(
     monkeypatch: pytest.MonkeyPatch, token_s: Callable[[float, int], float]
 ) -> list[Told]:
-    """What is told while a prompt of 2,400 tokens is read.
+    """The times announced while a prompt of 2,400 tokens is read.
 
     Args:
         monkeypatch: sets the engine's clock.
@@ -438,7 +438,7 @@ def test_a_machine_that_becomes_busy_gets_shorter_passes() -> None:
 def test_the_time_left_is_told_once_it_can_be_trusted(
     monkeypatch: pytest.MonkeyPatch, token_s: float, growth: float
 ) -> None:
-    """And counts attention in, which takes longer with every token before."""
+    """It counts attention in, which takes longer with every token before."""
     seen = times_told(monkeypatch, lambda _, depth: token_s * (1 + growth * depth))
     assert max(after.at - before.at for before, after in pairwise(seen[1:])) < 1
     told = [each for each in seen if each.left is not None]
@@ -517,7 +517,7 @@ def test_a_target_that_cannot_roll_back_is_never_speculated_on() -> None:
     assert not alone.drafts
     tokens, rounds = run(alone, 4)
     assert all(done.drafted == 0 for done in rounds)
-    # Nor may anything be taken back when the text ends.
+    # Nothing may be rolled back when the text ends either.
     target.model = StubModel(VOCAB, frozenset({tokens[7]}))  # type: ignore[misc, assignment]
     target.tokens.clear()
     assert run(alone, 4)[1][-1].finish is FinishReason.STOP

@@ -85,7 +85,7 @@ PROMPTS = (
     "<|im_start|>user\nWrite a Python function that adds two numbers.<|im_end|>\n"
     "<|im_start|>assistant\n",
 )
-# Of every kind that the toy knows as many; written for the bench, so that no model learnt them.
+# As many of every kind that the toy knows; written for the bench, so no model was trained on them.
 HELD_OUT = tuple(
     f"<|im_start|>user\n{each.text}<|im_end|>\n<|im_start|>assistant\n"
     for each in toy.questions().prompts
@@ -129,7 +129,7 @@ EVERY = [
 def models(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Model, Model]]:
-    """A target and what holds its head: a file of its own, or the target itself."""
+    """A target and the model with its head: another file, or the target itself."""
     random, kind = request.param.startswith("random"), request.param.split()[-1]
     folder = tmp_path_factory.mktemp("heads")
     with ExitStack() as stack:
@@ -175,7 +175,7 @@ def rounds(
     policy: GammaPolicy | None = None,
     repeatable: bool = False,
 ) -> list[Round]:
-    """All of an answer; cancelled after some of them if asked for."""
+    """The rounds of an answer, cancelled after some of them if wanted."""
     cancel, found = Cancel(), []
     policy = policy or FixedGamma(gamma)
     list(engine.prefill(prompt, cancel, policy))
@@ -209,7 +209,7 @@ _SAID: dict[object, list[int]] = {}
 
 
 def baseline(engine: Engine, prompt: Sequence[int], **how: Any) -> list[int]:
-    """What the target alone says, in a cache of its own; the same again for the same target."""
+    """The target's own tokens, in a separate cache; remembered for each target."""
     model = engine.target.model
     known = (model, *prompt, *sorted((name, repr(value)) for name, value in how.items()))
     if known not in _SAID:
@@ -241,7 +241,7 @@ def test_coupled_text_depends_on_the_seed_alone(engine: Engine, gamma: int) -> N
 def wrong(
     made: Head, truth: Sequence[int], places: Iterator[int], monkeypatch: pytest.MonkeyPatch
 ) -> HeadDrafter:
-    """Drafts the truth up to the next of `places`, and there a token that the target rejects."""
+    """Drafts the target's tokens up to the next of `places`, and a wrong token there."""
     it = head_drafter(made)
     propose = it.propose
 
@@ -279,9 +279,9 @@ def test_a_rejection_at_every_position_leaves_no_trace(
 
 
 class Seldom(FixedGamma):
-    """May ask the head in every round, and does so in the `at`th alone; in all of them for 0.
+    """Asks the head in the `at`th round only; in every round for 0.
 
-    In the rounds after those of `off` nothing drafts.
+    Nothing drafts in the rounds after those of `off`.
     """
 
     def __init__(self, at: int, *, off: range = range(0)) -> None:
@@ -317,7 +317,7 @@ def check_all_ways(
     begun = run(engine, prompt, 3, stop_after=2, n_predict=8, **how)[0]
     assert begun == said[: len(begun)]
     second = [*said, *ids(engine, NEXT_TURN)[1:]]
-    # Then the first turn falls out: everything moves to other positions.
+    # Then the first turn is dropped: everything moves to other positions.
     for text in ([*prompt, *second], [prompt[0], *second]):
         ways.append(rounds(engine, text, 3, n_predict=5, **how))
         assert tokens_of(ways[-1]) == run(alone, text, 0, n_predict=5, **how)[0]
@@ -358,7 +358,7 @@ def test_twenty_conversations_are_those_of_the_baseline(
     indirect=["models"],
 )
 def test_trained_heads_are_right_often_enough(engine: Engine, gamma: int, least: float) -> None:
-    """In greedy answers to the questions by which the small draft is judged, too."""
+    """Also in greedy answers to the questions on which the small draft is measured."""
     drafted = accepted = 0
     for text in ASKED:
         prompt = ids(engine, f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")
@@ -407,7 +407,7 @@ def passes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.few(1)
 def test_baseline_rounds_and_prompts_cost_a_head_nothing(engine: Engine, passes: list[int]) -> None:
-    """Whether it is asked seldom or drafting is off; then llama.cpp gives out no states, either."""
+    """Whether it is asked seldom or drafting is off; llama.cpp then copies no states, either."""
     prompt = ids(engine, PROMPTS[2]) * 4
     run(engine, prompt, 0, n_predict=24)
     made = drafter(engine).head
@@ -444,7 +444,7 @@ def test_a_head_not_asked_for_long_begins_with_the_last_part_of_the_text(
 def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(
     engine: Engine, passes: list[int]
 ) -> None:
-    """So a head that is never right costs little behind a long prompt."""
+    """So a head that is never right costs little after a long prompt."""
     its, prompt = drafter(engine), (ids(engine, PROMPTS[2]) * 12)[:250]
     list(engine.prefill(prompt, Cancel(), FixedGamma(3)))
     engine.target.decode(prompt[-1:], 1)
@@ -520,7 +520,7 @@ def test_a_head_inside_a_target_with_a_state_goes_back_with_it(
 
 @pytest.mark.few(1)
 def test_a_text_without_its_first_turns_is_answered_like_any_other(engine: Engine) -> None:
-    """Everything moves to other positions, as where a context is full."""
+    """Everything moves to other positions, as in a full context."""
     first = ids(engine, PROMPTS[1])
     said, _ = run(engine, [*first, *ids(engine, PROMPTS[2])[1:]], 3)
     left = [*ids(engine, PROMPTS[2]), *said, *ids(engine, "\nThen")[1:]]
@@ -535,7 +535,7 @@ def test_a_text_without_its_first_turns_is_answered_like_any_other(engine: Engin
 def test_with_a_seed_a_text_does_not_depend_on_what_a_head_read_before(
     engine: Engine, accept: Accept
 ) -> None:
-    """A second turn: after a first one with drafts or without, asked again, and of a new cache."""
+    """A second turn: after a first with or without drafts, repeated, and with a new cache."""
     sampling = SamplingParams(temperature=1.0, seed=5)
     first = ids(engine, PROMPTS[1])
     said, _ = run(engine, first, 3)
@@ -598,7 +598,7 @@ def states_of(made: Head, tokens: Sequence[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("models", CHAINS, indirect=True)
 def test_rows_are_the_same_one_by_one_and_together(engine: Engine) -> None:
-    """The trap: with logits of some rows alone EAGLE-3's other rows are wrong."""
+    """A trap: if only some rows have logits, EAGLE-3's other rows are wrong."""
     made = drafter(engine).head
     text = ids(engine, PROMPTS[2])[:14]
     states = states_of(made, text)
@@ -656,7 +656,7 @@ def test_blocks_of_every_kind_leave_the_text_as_it_is(blocks: Engine) -> None:
 
 
 def test_a_guess_leaves_nothing_behind(blocks: Engine) -> None:
-    """It follows from the states and the newest token, and a longer block guesses otherwise."""
+    """The guess follows from states and the newest token; a longer block guesses differently."""
     made, text = drafter(blocks).head, ids(blocks, PROMPTS[2])[:14]
     assert isinstance(made, BlockHead)
     states = states_of(made, text)
@@ -760,7 +760,7 @@ def test_each_of_several_layers_drafts_a_token(chain: Engine) -> None:
 
 
 def test_a_further_layer_reads_what_was_drafted_and_all_before(chain: Engine) -> None:
-    """Rows under one layer leave those of the others as they are."""
+    """Rows of one layer leave the rows of the others unchanged."""
     made, text = drafter(chain).head, ids(chain, PROMPTS[2])[:14]
     states = states_of(made, text)
     first, state = made.read(text[1:], states[:-1], output=True)
@@ -1025,7 +1025,7 @@ def test_a_head_inside_the_target_changes_no_bit_of_what_it_computes(
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [20, 1])
 def test_the_target_with_mtp_computes_what_the_plain_one_does(size: int) -> None:
-    """Behind other tokens sums over keys run in another order, of which Q8_0 makes hundredths."""
+    """After other tokens, sums over keys run in another order, which Q8_0 turns into hundredths."""
     files = [toy.TARGET, toy.mtp()]
     with Model.load(files[0]) as plain_one, Model.load(files[1], mtp=True) as model:
         for text, flash in itertools.product(TEXTS, (False, True)):
@@ -1037,7 +1037,7 @@ def test_the_target_with_mtp_computes_what_the_plain_one_does(size: int) -> None
 
 
 def test_of_a_token_alone_the_target_with_mtp_computes_the_same_bits() -> None:
-    """All its layers do, but for the order of sums over several keys."""
+    """All layers give the same bits, except for the order of sums over several keys."""
     files = [toy.TARGET, toy.mtp()]
     with Model.load(files[0]) as plain_one, Model.load(files[1], mtp=True) as model:
         tokens = {
@@ -1053,7 +1053,7 @@ def test_of_a_token_alone_the_target_with_mtp_computes_the_same_bits() -> None:
 
 
 def test_the_target_with_mtp_holds_the_plain_one_s_weights() -> None:
-    """Byte by byte; rows that llama.cpp turns by twos lie in halves there."""
+    """Compared byte by byte; rows that llama.cpp rotates in pairs are stored in halves there."""
     files = [reader.GGUFReader(path) for path in (toy.TARGET, toy.mtp())]
     plain_one, model = ({each.name: each.data for each in file.tensors} for file in files)
     width = 64  # of a head
@@ -1086,7 +1086,7 @@ def test_a_head_takes_what_was_planned(models: tuple[Model, Model], n_ctx: int) 
 
 
 def taken(target: str, file: str, n_ctx: int) -> int:
-    """Bytes of this process that a head and a draft of it take, the target's decodes included."""
+    """Bytes of this process for a head and a draft of it, the target's decodes included."""
     how, process = replace(OPTIONS, n_ctx=n_ctx), psutil.Process()
     with Model.load(Path(target)) as model, Context(model, how) as context:
         text = [300] * 600
@@ -1149,7 +1149,7 @@ def test_a_head_takes_no_more_than_was_planned_as_the_system_counts(
 @pytest.mark.drawn
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="each is answered with in a fork")
 def test_every_wrong_head_ends_the_command_with_one_line(tmp_path: Path) -> None:
-    """In a process of its own: where a check is missing, llama.cpp ends that."""
+    """In another process, since llama.cpp ends it if a check is missing."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.wrong_heads", str(tmp_path)],
         capture_output=True,
@@ -1229,7 +1229,7 @@ WINDOWS = {  # src/llama-ext.h, as llvm-undname reads the names
 
 
 def test_a_build_with_the_names_of_msvc_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No such build was seen: what is known of it are the names."""
+    """No such build was seen; only its names are known."""
 
     class Exports:
         def __init__(self) -> None:
@@ -1261,7 +1261,7 @@ def test_a_build_with_the_names_of_msvc_is_taken(monkeypatch: pytest.MonkeyPatch
 def test_before_loading_as_much_memory_is_counted_as_loading_plans(
     tmp_path: Path, write: Callable[[Path], Path]
 ) -> None:
-    """A head inside the target, and the snapshots of a state, among it."""
+    """Including a head inside the target and the snapshots of a state."""
     path = str(write(tmp_path / "target.gguf"))
     needed = {}
     for draft in (None, "lookup", "none"):

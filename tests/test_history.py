@@ -202,7 +202,7 @@ def test_what_was_deleted_long_ago_is_removed_for_good(
     one.record.fresh()
     one.turn("Older", "thing")
     one.store_thread.ask(lambda s: s.delete(one.record.header.id)).result(10)
-    # Another program that had it open leaves it, and keeps what its caches held.
+    # Another program that had the conversation open leaves it, and keeps its caches' contents.
     left = StateFiles(path.with_name(STATES), "models")
     path.with_name(PAST).mkdir()
     for name in (one.record.header.id, kept):
@@ -306,7 +306,7 @@ def begins_with_words(text: str, count: int) -> bool:
 
 
 def written(path: Path) -> list[str]:
-    """The rounds of unfinished answers in the files; whoever holds a lock on them is not asked."""
+    """The rounds of unfinished answers in the files, read without their locks."""
     with tempfile.TemporaryDirectory() as folder:
         copy = f"{folder}/copy.db"
         for ending in ("", "-wal"):
@@ -327,7 +327,7 @@ def test_a_killed_program_loses_at_most_one_round(
     assert child.stdout is not None
 
     def left() -> list[str]:
-        """What is in the file while the program stands still: what a kill would leave."""
+        """The contents of the file while the program stands still, as a kill would leave it."""
         child.send_signal(signal.SIGSTOP)
         pieces = written(path)
         child.send_signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Lookup: what it finds, how sure it is, what it takes; and what it brings an engine."""
+"""Lookup: its matches, confidences and costs, and its effect in an engine."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_longest_match_counts_and_of_equals_the_latest() -> None:
 
 
 def test_a_copy_goes_on_where_it_came_from_however_often_its_last_tokens_stood_since() -> None:
-    """In code two tokens stand in hundreds of places; a change does not lose the right one."""
+    """In code two tokens occur in hundreds of places; a change does not lose the right one."""
     chance = random.Random(4)
     often, lines = [7, 8], [[chance.randrange(100, 9000) for _ in range(6)] for _ in range(300)]
     code = [token for line in lines for token in (*line, *often)]
@@ -103,7 +103,7 @@ def test_a_guess_has_room_for_no_more_than_a_round() -> None:
 
 
 def test_whatever_was_before_an_index_is_that_of_its_text() -> None:
-    """After texts that go on, go back and change it says what a new one would."""
+    """After the text grew, shrank and changed, it equals a new index."""
     chance = random.Random(3)
     used = lookup(64)  # few slots: many keys share one
     text: list[int] = []
@@ -177,7 +177,7 @@ def _microseconds(step: Callable[[], object], times: int = 200) -> float:
 
 
 def _slowness() -> float:
-    """How many times as long a slow core takes as one that adds up 1,000 numbers in 16 us."""
+    """The factor by which this core is slower than one that adds up 1,000 numbers in 16 us."""
     return max(1.0, _microseconds(lambda: sum(range(1000))) / 16)
 
 
@@ -217,7 +217,7 @@ PROMPT = [3, 1, 4, 1, 5]
 
 
 def engine(*, model: float | None = None, copies: bool = True) -> Engine:
-    """A target, perhaps with a draft that is off by `model`, perhaps with lookup."""
+    """A target, with a draft that is off by `model` if given, and with lookup if wanted."""
     target = StubContext(SCRIPT, StubModel(VOCAB))
     draft = StubContext(near(SCRIPT, model or 0.0, 5), StubModel(VOCAB))
     drafters = [] if model is None else [ModelDrafter(draft, VOCAB)]  # type: ignore[arg-type]
@@ -317,7 +317,7 @@ def test_of_a_copy_what_comes_after_the_first_wrong_token_is_not_judged() -> Non
 
 
 def test_lookup_goes_on_where_a_model_stops() -> None:
-    """A dear draft that is asked all the same; the text soon repeats."""
+    """An expensive draft that is asked nevertheless; the text soon repeats."""
     of = engine(model=0.0)
     baseline = text(run(engine(copies=False), FixedGamma(0)))
 
@@ -371,7 +371,7 @@ def test_with_a_seed_a_run_repeats(accept: Accept) -> None:
 
 
 def observed(policy: AutoGamma, confidence: float, chances: Sequence[float], times: int) -> None:
-    """Rounds in which lookup's first tokens would have been right by these chances."""
+    """Observe rounds in which lookup's tokens would have been accepted with these chances."""
     for _ in range(times):
         policy.observe(
             Round(
@@ -383,7 +383,7 @@ def observed(policy: AutoGamma, confidence: float, chances: Sequence[float], tim
 
 
 def brought(policy: AutoGamma, tokens: int, times: int = 1) -> None:
-    """Rounds in which so many copied tokens were accepted, all there were."""
+    """Observe rounds whose copied tokens were all accepted."""
     took = policy.costs.target.at(0).seconds(tokens + 1)
     for _ in range(times):
         policy.observe(
@@ -398,7 +398,7 @@ def brought(policy: AutoGamma, tokens: int, times: int = 1) -> None:
 
 
 def test_copies_stake_what_they_have_brought() -> None:
-    """Nothing at first, later what was seen and brought, but never all of a long answer's gain."""
+    """The stake starts at nothing and grows with what copies gained, but stays limited."""
     policy = AutoGamma(Costs(STEEP, {}))
     assert _plan_of(policy, [0.99] * 63) == 0
     observed(policy, 0.99, [1.0], 5)
@@ -469,7 +469,7 @@ def test_a_copy_that_is_always_wrong_is_soon_left_alone(times: ByContext) -> Non
 
 
 def _asked(policy: AutoGamma, copies: Sequence[float], pending: int = 1) -> str:
-    """Who is asked where lookup found something and a model stands ready."""
+    """The drafter that is asked when lookup found something and a model is ready."""
     return policy.plan(Situation(room=63, pending_tokens={DRAFT: pending}, copies=copies)).drafter
 
 
@@ -485,7 +485,7 @@ def test_the_proposal_that_is_worth_most_now_is_chosen() -> None:
 
 
 def agreeing(chance: float, slope: float) -> AutoGamma:
-    """A policy whose model said what lookup had, with this chance; what a token adds to reading."""
+    """A policy whose model agrees with lookup at rate `chance` and reads a token in `slope`."""
     policy = AutoGamma(Costs(STEEP, {DRAFT: {0: {1: 0.1, 64: 0.1 + 63 * slope}}}))
     for _ in range(20):
         policy.observe(
@@ -522,7 +522,7 @@ def test_a_model_reads_what_lookup_says_where_that_saves_passes() -> None:
 
 
 def test_what_reading_saves_counts_when_a_drafter_is_chosen() -> None:
-    """A model that drafts pass by pass is worth less than a good copy, one that reads it more."""
+    """A good copy is worth more than a model's passes, and less than a model that reads it."""
     policy = agreeing(0.95, 0.002)
     observed(policy, 0.6, [0.9] * 2, 40)
     chosen = [
@@ -535,7 +535,7 @@ def test_what_reading_saves_counts_when_a_drafter_is_chosen() -> None:
 
 
 def test_what_a_model_reads_between_copies_pays_for_the_rounds_until_the_next() -> None:
-    """After every copy it lags again: reading then is not an investment for a long answer."""
+    """After every copy it has to catch up again: the cost is not spread over a long answer."""
     asked = []
     for copies in (0, 12):
         policy = AutoGamma(Costs(FLAT, {DRAFT: {0: {1: 0.2, 64: 4.0}}}))
@@ -561,7 +561,7 @@ def test_a_model_that_is_not_asked_does_nothing() -> None:
 
 
 def _seconds(copies: Sequence[float], seed: int, tokens: int = 256) -> float:
-    """What so many tokens take with a good model beside a lookup that is always wrong."""
+    """Seconds of a number of tokens with a good model next to a lookup that is always wrong."""
     costs = Costs(RISING, {DRAFT: {0: {1: 0.08, 64: 1.0}}})
     policy, times, luck = AutoGamma(costs), costs.target.at(0), random.Random(seed)
     step, pending, took, written = 0.08, 1, 0.0, 0
@@ -604,7 +604,7 @@ def _seconds(copies: Sequence[float], seed: int, tokens: int = 256) -> float:
 
 @pytest.mark.slow
 def test_a_wrong_lookup_hardly_slows_a_good_model_down() -> None:
-    """At least 0.98 of the speed that the model has alone, over 256 tokens."""
+    """Over 256 tokens, at least 0.98 of the model's speed without lookup."""
     alone, beside = (
         sum(_seconds(copies, seed) for seed in range(30)) for copies in ((), [0.95] * 40)
     )

@@ -60,7 +60,7 @@ def generated(accept: Accept, seed: int) -> tuple[int, ...]:
 
 
 def excess(accept: Accept) -> float:
-    """Chi-square over its limit, cells expected fewer than five times pooled."""
+    """Chi-square over its limit; cells expected fewer than five times are pooled."""
     expected = truth()
     counts = dict.fromkeys(itertools.product(range(VOCAB), repeat=LENGTH), 0)
     for seed in range(SEEDS):

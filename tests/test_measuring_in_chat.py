@@ -79,7 +79,7 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
             assert "drafting now: draft-Q8_0 and lookup" in now
             assert "and lookup, which copies what repeats" in now
             assert "more models do not fit and would have to be fetched" in now
-            assert "fetched):" not in now  # what nobody can choose has no line of its own
+            assert "fetched):" not in now  # what cannot be chosen has no line of its own
             await says(chat, "/draft lookup", "drafting now: lookup alone")
             assert chat.app.session.draft_name is None
             await says(chat, "/draft none-such", "there is no pair named none-such")
@@ -158,7 +158,7 @@ def test_a_draft_that_is_not_here_is_offered_with_the_pair_that_it_is_for(
                 chat.transcript().split()
             )
             assert "the name of a model is empty" not in chat.transcript()
-            chat.app.pairs.get()  # with a draft of its own it is another pair than the one in use
+            chat.app.pairs.get()  # with its own draft it is another pair than the one in use
             assert chat.app.pairs._getting == pair_pull.PullRequest(name, draft)
             await chat.until(lambda: f"✗ {name}" in chat.transcript(), "there is no Hub here")
 

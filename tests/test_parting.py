@@ -1,4 +1,4 @@
-"""Where answers with and without drafting part: the place, how near a tie it was, the words."""
+"""Where answers with and without drafting part: the place, the margin and the words."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def session() -> Iterator[Session]:
 
 
 def answered(session: Session, **sampling: float | int) -> GenerationRecord:
-    """The record of an answer with these settings, and otherwise every token allowed."""
+    """The record of an answer with these settings; all tokens are allowed by default."""
     chosen = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 3} | sampling
     with session.aside():
         settings = session.settings
@@ -52,13 +52,13 @@ def answered(session: Session, **sampling: float | int) -> GenerationRecord:
 
 
 def said_instead(record: GenerationRecord, token: int) -> GenerationRecord:
-    """The same answer, with another token after the first `AT`."""
+    """The same answer with another token in place of the one after the first `AT`."""
     end = record.begun + AT
     return replace(record, tokens=[*record.tokens[:end], token, *record.tokens[end + 1 :]])
 
 
 def scores(session: Session, record: GenerationRecord) -> np.ndarray:
-    """What the rule takes the largest of, token by token, from logits decoded here."""
+    """The scores whose largest one the rule takes, from logits decoded here."""
     text = record.tokens[: record.begun + AT]
     target = session.pair.target
     target.clear()

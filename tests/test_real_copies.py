@@ -62,20 +62,20 @@ def test_every_kind_of_text_was_recorded() -> None:
 def test_copies_slow_no_kind_of_text_and_no_answer_down(
     curve: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No kind is slower than the baseline; no answer of 80 tokens and more by a twentieth."""
+    """No kind is slower than the baseline; no answer of 80 tokens and more is so by a twentieth."""
     by_kind, least = speeds(auto, curve)
     assert min(by_kind.values()) >= 1.0
     assert least >= 0.95
     if curve != "EPYC, 1.5B Q4_K_M":
         return
-    monkeypatch.setattr(gamma, "_STAKE", math.inf)  # the control: copies stake what they like
+    monkeypatch.setattr(gamma, "_STAKE", math.inf)  # the control: copies may cost any time
     monkeypatch.setattr(gamma, "_SEEN_RIGHT", math.inf)
     assert speeds(auto, curve)[1] < 0.92
 
 
 @pytest.mark.parametrize("curve", CURVES)
 def test_where_text_is_copied_two_thirds_of_what_is_possible_are_reached(curve: str) -> None:
-    """Of a policy that knows where every copy ends, and wastes nothing."""
+    """The bound is a policy that knows where every copy ends and wastes nothing."""
     prices = Prices.of(CURVES[curve], {})
     texts = [text for kind, text in answers() if kind in COPYING]
     shares = [speed(auto(prices), [text], prices) / EndsKnown(text, prices).rate for text in texts]
@@ -85,7 +85,7 @@ def test_where_text_is_copied_two_thirds_of_what_is_possible_are_reached(curve: 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, _ in real_curves.curves()])
 def test_on_no_published_curve_is_a_kind_of_text_slower(name: str) -> None:
-    """Nor far from the best fixed length of each kind, chosen on the same answers."""
+    """None is far from the best fixed length of its kind, chosen on the same answers."""
     prices = Prices.of(dict(real_curves.curves())[name], {})
     own, share = real_curves.shares(real_curves.by_kind(RECORDED), prices)
     assert min(own.values()) >= 0.98
@@ -95,7 +95,7 @@ def test_on_no_published_curve_is_a_kind_of_text_slower(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("curve", ["RTX 3090, 8B Q4_0", "M2 Ultra, 7B Q8_0"])
 def test_a_draft_of_half_a_billion_parameters_pays(curve: str) -> None:
-    """With its recorded acceptance and a step of a tenth of T(1), next to lookup and over it."""
+    """With its recorded acceptance and a step of a tenth of T(1): it gains over no draft and over lookup."""
     texts = real_curves.with_draft()
     drafted = real_curves.rates(texts, Prices.of(CURVES[curve], {DRAFT: 0.1}), auto)
     alone = real_curves.rates(texts, Prices.of(CURVES[curve], {}), auto)

@@ -1,4 +1,4 @@
-"""Every architecture, as target and as draft: what was rejected leaves nothing behind.
+"""Every architecture, as target and as draft: rejected tokens leave no trace in the caches.
 
 Tiny random models on the CPU with one thread and flash attention, where a batch gives the same bits
 as its tokens one by one: tokens can be compared with the baseline's, and logits bit for bit.
@@ -63,7 +63,7 @@ def options(*, snapshots: int = 0, n_ctx: int = 512, flash: bool = True) -> Cont
 
 
 class Scripted:
-    """Knows what comes: right for `k` tokens, then wrong; `k` runs over every position."""
+    """Drafts `k` right tokens, then a wrong one; `k` runs over every position."""
 
     name = "scripted"
     capabilities = Capabilities()
@@ -94,7 +94,7 @@ class Scripted:
 
 
 class Watching(Scripted):
-    """Sees every decode of the target, and knows by that alone what stands in its cache."""
+    """Sees every decode of the target, and derives the contents of its cache from that alone."""
 
     def __init__(self, text: Sequence[int], gamma: int) -> None:
         super().__init__(text, gamma)
@@ -117,7 +117,7 @@ class Watching(Scripted):
 
 
 class Spoilt(ModelDrafter):
-    """A model drafter whose every draft but the last of a cycle has one wrong token."""
+    """A model drafter whose drafts have one wrong token, except the last one of each cycle."""
 
     turn = 0
     wrong = 0
@@ -133,7 +133,7 @@ class Spoilt(ModelDrafter):
 
 
 class Waiting(FixedGamma):
-    """Does not draft for now."""
+    """Does not draft while it waits."""
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
         return drafters
@@ -272,9 +272,9 @@ def test_a_second_turn_agrees_with_a_fresh_prefill(
 
 
 def agreement(used: Context, fresh: Context, token: int) -> tuple[float, list[float]]:
-    """How often both contexts want the same token, and the top-2 margins where they do not.
+    """How often both contexts prefer the same token, and the top-2 margins where they differ.
 
-    A long batch sums in another order than a short one: near ties may fall either way.
+    A long batch sums in another order than a short one, so near ties may go either way.
     """
     n, agreed, margins = 50, 0, []
     for _ in range(n):
@@ -350,7 +350,7 @@ def test_measuring_deep_in_a_context_leaves_no_trace(
 def test_nothing_is_drafted_where_the_copy_of_the_state_costs_more_than_the_draft_brings(
     folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, copy_s: float, pays: bool
 ) -> None:
-    """Real models and a real drafter that is always right, with time that only their work takes."""
+    """Real models and a drafter that is always right, on a clock that only their work advances."""
     now = 0.0
     decode, take = Context.decode, Checkpoint.take
 
@@ -424,9 +424,9 @@ def test_where_going_back_gives_other_logits_nothing_is_drafted(
 def test_a_windows_logits_do_not_depend_on_how_its_cache_came_about(
     tmp_path: Path, flash_attention: bool
 ) -> None:
-    """Cut back, or restored from a copy: the very bits of a cache that was only filled.
+    """Cut back or restored from a copy, a cache gives the same bits as one that was only filled.
 
-    What differs between caches comes from the split into passes alone, which is the same here.
+    Only the split into passes could make a difference, and it is the same here.
     """
     text = [*range(20, 220)]
     options = ContextOptions(n_ctx=512, threads=1, flash_attention=flash_attention)

@@ -1,4 +1,4 @@
-"""Several drafters in the simulator: what the choice between them must reach there."""
+"""Several drafters in the simulator: bounds for the choice between them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_every_place_was_looked_at_by_all_and_lookup_copies_where_something_repe
 def test_where_it_is_told_the_truth_the_oracle_is_no_worse_than_any_fixed_choice(
     curve: str,
 ) -> None:
-    """Drafters that are right by the chance that they claim, each token for itself."""
+    """Each token of these drafters is right with the probability they claim, independently."""
     prices, luck = Prices.of(CURVES[curve], STEPS), random.Random(5)
 
     def look() -> Look:
@@ -106,7 +106,7 @@ def test_where_it_is_told_the_truth_the_oracle_is_no_worse_than_any_fixed_choice
 
 
 def test_an_oracle_takes_what_is_worth_most() -> None:
-    """Lookup where it is told that this is right, the better model elsewhere, else nothing."""
+    """Lookup where it is known to be right, elsewhere the better model, else nothing."""
     prices = Prices.of(CURVES["RTX 3090, 8B Q4_0"], STEPS)
     sure = Copies((0.9,) * 8, (1.0,) * 8, right=8)
     places = [
@@ -133,7 +133,7 @@ def test_an_oracle_takes_what_is_worth_most() -> None:
 def test_the_choice_between_all_drafters_on_recorded_answers(
     curve: str, kinds: tuple[str, ...], temperature: float
 ) -> None:
-    """At least 0.93 of an oracle that is told beforehand what the confidences tell."""
+    """At least 0.93 of an oracle that knows the calibration in advance."""
     prices = Prices.of(CURVES[curve], STEPS)
     answers = several.recorded(kinds, temperature)
     assert speed(auto(prices), answers, prices) >= 0.93 * best_oracle(answers, prices)
@@ -143,7 +143,7 @@ def test_the_choice_between_all_drafters_on_recorded_answers(
 
 
 def always_wrong(text: Text, seed: int) -> Answer:
-    """A draft's places, with the draft's luck, where lookup is sure of forty tokens each time."""
+    """A draft's places and luck, at each of which lookup is sure of forty tokens."""
     luck, wrong = random.Random(seed), Copies((0.95,) * 40, (0.0,))
     return [
         Place({DRAFT: Look(at.confidence, at.chance, luck.random() < at.chance)}, wrong)
@@ -152,7 +152,7 @@ def always_wrong(text: Text, seed: int) -> Answer:
 
 
 def silent(answer: Answer) -> Answer:
-    """The same where lookup finds nothing."""
+    """The same places without any match of lookup."""
     return [replace(place, copies=several.NOTHING) for place in answer]
 
 
@@ -195,7 +195,7 @@ def test_a_lookup_that_was_right_in_the_answers_before_may_be_wrong_in_this_one(
 
 
 def misled(answer: Answer, luck: random.Random, right: int) -> Answer:
-    """The same text, where lookup is sure at every place and right for at most `right` tokens."""
+    """The same text; at every place lookup is sure, and right for at most `right` tokens."""
 
     def copies(at: int) -> Copies:
         stays = right - at % (right + 1)
@@ -205,7 +205,7 @@ def misled(answer: Answer, luck: random.Random, right: int) -> Answer:
 
 
 def after_a_copy(prices: Prices, right: int, luck: random.Random) -> float:
-    """The speed over decoding without drafting, after copied text, where copies go wrong."""
+    """The speed-up after copied text, where copies go wrong."""
     copied = several.answers(luck.choice(COPYING), 0.0)
     before = [place for each in luck.sample(copied, min(3, len(copied))) for place in each]
     then = luck.choice(several.answers(luck.choice(OTHERS), 0.0))
@@ -220,7 +220,7 @@ def after_a_copy(prices: Prices, right: int, luck: random.Random) -> float:
 def test_a_text_that_stops_repeating_is_found_out_within_a_few_rounds(
     curve: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """95 tokens after a text that was copied: 0.9 of the speed without drafting in the mean."""
+    """Over 95 tokens after copied text: 0.9 of the speed without drafting on average."""
     prices = Prices.of(CURVES[curve], {DRAFT: 0.15})
 
     def share(right: int) -> float:
@@ -235,7 +235,7 @@ def test_a_text_that_stops_repeating_is_found_out_within_a_few_rounds(
 
 
 class Believing(FixedGamma):
-    """The negative control: what lookup is sure of is submitted."""
+    """The negative control: submits everything that lookup is sure of."""
 
     def plan(self, situation: Situation) -> Plan:
         return Plan(min(4, len(situation.copies)), LOOKUP)

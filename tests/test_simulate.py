@@ -43,7 +43,7 @@ def auto(points: Points, step: float = STEP) -> AutoGamma:
 
 
 class Clocked:
-    """Follows the clock, and the clock is not quite steady."""
+    """A policy that follows a clock which is not quite steady."""
 
     def __init__(self, policy: AutoGamma) -> None:
         self._policy = policy
@@ -64,7 +64,7 @@ class Clocked:
 
 
 def constant(acceptance: float, length: int, *, seed: int = 7) -> Text:
-    """The same acceptance everywhere, under confidences as they were recorded."""
+    """The same acceptance everywhere, with recorded confidences."""
     luck = random.Random(seed)
     return [Position(luck.choice(recorded()).confidence, acceptance) for _ in range(length)]
 
@@ -117,7 +117,7 @@ def test_beside_the_target_no_more_is_ready_than_its_pass_gives_time_for() -> No
 def test_beside_pays_with_own_compute_and_is_left_alone_on_one_bus(
     curve: str, acceptance: float
 ) -> None:
-    """On one that both share each takes as long as both in turn: nothing can be gained."""
+    """If both share one bus, each takes as long as both in turn, so nothing can be gained."""
     text, alone = steady(recorded(), acceptance, 800), World.of(CURVES[curve], 0.3)
     for length in (2, 4):
         in_turn = replay(FixedGamma(length), text, alone)
@@ -203,7 +203,7 @@ def test_comparing_with_the_baseline_costs_a_percent_and_four_before_it_is_known
 def test_the_rule_on_texts_cut_from_recorded_rounds(
     curve: str, must_verify: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Acceptance that goes up and down with the confidence, as it was recorded.
+    """The acceptance rises and falls with the confidence, as recorded.
 
     The rule alone: comparing with the baseline has a bound of its own.
 
@@ -238,7 +238,7 @@ def test_a_text_that_switches_kind_every_forty_tokens(curve: str) -> None:
 
 @pytest.mark.parametrize("curve", MACHINES)
 def test_a_hopeless_draft_costs_less_than_two_percent(curve: str) -> None:
-    """A draft as sure as any other and hardly ever right, over 256 tokens."""
+    """A draft with usual confidences that is hardly ever right, over 256 tokens."""
     luck = random.Random(2)
     world = World.of(CURVES[curve], STEP)
     for _ in range(5):
@@ -256,7 +256,7 @@ def test_a_hopeless_draft_costs_less_than_two_percent(curve: str) -> None:
 def test_short_answers_do_not_pay_for_a_hopeless_draft_again_and_again(
     curve: str, step: float
 ) -> None:
-    """With a full account of looks for each, they reached 0.91 to 0.97; later ones find it out."""
+    """With a full account of probes for each answer, they reached 0.91 to 0.97."""
     luck, world = random.Random(3), World.of(CURVES[curve], step)
     policy = Clocked(auto(CURVES[curve], step))
 
@@ -278,7 +278,7 @@ def test_short_answers_do_not_pay_for_a_hopeless_draft_again_and_again(
 @pytest.mark.parametrize("factor", [2.0, 4.5])
 @pytest.mark.parametrize("curve", ["CPU, 2 cores, 1.7B F16", "RTX 3090, 8B Q4_0"])
 def test_a_measurement_that_was_disturbed_is_found_out(curve: str, factor: float) -> None:
-    """All but T(1) was measured while something else ran, so that drafting seems not to pay."""
+    """Everything but T(1) was measured while something else ran, so drafting seems not to pay."""
     points = CURVES[curve]
     world, text = World.of(points, STEP), steady(recorded(), 0.8, 1200)
     disturbed = {n: seconds * (factor if n > 1 else 1.0) for n, seconds in points.items()}
@@ -343,7 +343,7 @@ def test_a_card_is_slower_when_the_size_of_passes_changes(
     share, claim = on_a_card(warmup, known=True)
     assert share > least
     assert 0.96 < claim < 1.04
-    if warmup:  # what was claimed before that was known
+    if warmup:  # the claim when the warm-up is unknown
         assert on_a_card(warmup, known=False)[1] > 1.05
 
 
@@ -351,7 +351,7 @@ DISTURBED = "RTX 3090, 8B Q4_0"
 
 
 def talk(weather: type[Calm], factors: Mapping[int, float]) -> tuple[float, list[float]]:
-    """Tokens for undisturbed time over five answers, and what was claimed over what was true."""
+    """Tokens per undisturbed time over five answers, and the ratio of claimed to true speed-ups."""
     points, luck = CURVES[DISTURBED], random.Random(11)
     text = steady(recorded(), 0.8, 750, seed=3)
     table = {n: s * factors.get(n, 1.0) for n, s in points.items()}
@@ -384,7 +384,7 @@ def test_what_is_claimed_is_true_whatever_disturbs_the_clock_and_the_table(
 
 
 def wrong_by(luck: random.Random, kept: int | None, factor: float) -> Callable[[int], float]:
-    """What each stored time of target and draft is multiplied by."""
+    """The factors on the stored times of target and draft."""
     if kept is None:
         return lambda _n: factor ** luck.uniform(-1, 1)
     return lambda n: 1.0 if n == kept else factor
@@ -403,7 +403,7 @@ def wrong_by(luck: random.Random, kept: int | None, factor: float) -> Callable[[
 def test_a_wrong_table_costs_little_of_the_first_300_tokens_and_nothing_later(
     weather: type[Calm], kept: int | None, factor: float
 ) -> None:
-    """A table of random numbers once cost 5.5 %: it was taken for a kernel like no other."""
+    """A table of random numbers once cost 5.5 %, since it was taken for an unusual kernel."""
     points = {name: table for name, table in CURVES.items() if not name.startswith("M4")}
     seconds = {True: [0.0, 0.0], False: [0.0, 0.0]}
     for at, (table, acceptance) in enumerate(product(points.values(), (0.5, 0.7, 0.9))):

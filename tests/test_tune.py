@@ -265,7 +265,7 @@ def test_a_draft_far_dearer_than_its_target_is_measured_again(
     monkeypatch: pytest.MonkeyPatch,
     stopped: int,
 ) -> None:
-    """The program was stopped in both passes that were timed: such a draft is never asked."""
+    """The program was stopped in both timed passes; such a draft would never be asked."""
     really, looks = measured_costs.profile, []
 
     def disturbed(context: Context, known: dict[str, Any]) -> profile.Profile:
@@ -285,7 +285,7 @@ def test_a_draft_far_dearer_than_its_target_is_measured_again(
 
 
 def timed(drafted: int, seconds: float, context: int = 0) -> Round:
-    """A round that drafted so much, all of it accepted, and took so long but for drafting."""
+    """A round that drafted `drafted` tokens, all accepted, and took `seconds` besides drafting."""
     who = DRAFT if drafted else ""
     return round_of(drafted, drafted, seconds=seconds, passes=0, context=context, drafter=who)
 
@@ -610,7 +610,7 @@ def listed() -> str:
 
 
 def baseline_s() -> float:
-    """Seconds a token that lists reckon with for the toy."""
+    """Seconds per token that lists assume for the toy."""
     known = ranking.recall()
     assert known is not None
     return known.pairs["toy"].times[1]

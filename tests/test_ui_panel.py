@@ -51,7 +51,7 @@ def done(accepted: int, drafted: int) -> Round:
 
 
 def shown(figures: Figures) -> tuple[str, str]:
-    """The full column and the two lines, as they read without colour."""
+    """The full column and the two lines, without colour."""
     state = PanelState(figures=figures)
     return text(full_lines(state, 36, 40)), text(compact_lines(state, 90))
 
@@ -288,6 +288,6 @@ def test_a_conversation_that_is_opened_contradicts_itself_nowhere() -> None:
     assert "guessed 90, kept 30" in lines
     assert "33 %" in column
     assert "222 of 1,024" in column
-    state.begin({"tokens_per_second": 9.0})  # nobody knows the rest
+    state.begin({"tokens_per_second": 9.0})  # the rest is unknown
     state.take(Figures())
     assert big_speed(state)[1] == "no answer yet"

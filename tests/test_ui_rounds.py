@@ -51,7 +51,7 @@ def guessed(text: str, accepted: bool | None, drafter: str = "draft") -> Guessed
 
 
 def explained(accepted: int = 1, *, drafter: str = "draft", **more: Any) -> RoundExplanation:
-    """A round of three guesses, of which so many stay."""
+    """A round of three guesses, of which `accepted` stay."""
     judged = [True] * accepted + [False] * (accepted < 3) + [None] * 2
     words = (" the", " dog", " ran")
     guesses = tuple(guessed(*one, drafter) for one in zip(words, judged, strict=False))
@@ -195,7 +195,7 @@ async def opened(chat: Chat) -> RoundScreen:
 
 
 async def end_of_rounds(chat: Chat, screen: RoundScreen) -> None:
-    """Where there is no further round, that is said until something else is asked for."""
+    """The screen says that there is no further round, until something else is asked for."""
     now = screen.player.explained
     assert now is not None
     screen.player.show(replace(now, later=0, earlier=0))
@@ -328,7 +328,7 @@ def test_content_has_no_markup() -> None:
 
 
 async def test_the_next_picture_lays_nothing_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That would take as long as all the rest of it, from a model that needs the core."""
+    """A layout would take as long as the rest of a picture, on a core that a model needs."""
     laid: list[object] = []
     plainly = RoundScreen._refresh_layout
 

@@ -1,4 +1,4 @@
-"""The rules one by one; that they are lossless is shown in test_lossless_enumeration.py."""
+"""The rules one by one; test_lossless_enumeration.py shows that they are lossless."""
 
 from __future__ import annotations
 
