@@ -172,7 +172,7 @@ class Round:
 
     @property
     def undrafted_s(self) -> float:
-        """Seconds of the round except those of drafting, which a probe also spends."""
+        """Seconds of the round except drafting, on which even a round without a draft may spend some."""
         return self.total_s - self.draft_s
 
     @property
