@@ -107,6 +107,12 @@ def test_files_end_where_the_library_and_llama_cpp_look(
     assert hub_world.server.sent() == sent
 
 
+def test_backups_may_skip_the_cache(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    hub_cache.prepare(remote(pair[0], "big-Q4_K_M.gguf"))
+    tag = hub_world.cache / "CACHEDIR.TAG"
+    assert tag.read_text().startswith("Signature: 8a477f597d28d172789f06886806bc55")
+
+
 def test_what_the_library_has_fetched_is_not_fetched_again(
     hub_world: World, pair: tuple[Repo, Repo]
 ) -> None:

@@ -122,6 +122,9 @@ def prepare(file: RemoteFile) -> None:
         if not folders.real(folder).is_relative_to(own):
             raise HubError(f"{folder} is a link that leads out of the cache", "Remove that link.")
         folder.mkdir(parents=True, exist_ok=True)
+    # As the library does, so that backups may skip the cache (https://bford.info/cachedir/).
+    with contextlib.suppress(OSError), (cache_folder() / "CACHEDIR.TAG").open("x") as tag:
+        tag.write("Signature: 8a477f597d28d172789f06886806bc55\n")
 
 
 def publish(file: RemoteFile, complete: Path | None, revision: str) -> None:
