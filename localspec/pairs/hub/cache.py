@@ -174,10 +174,7 @@ def find_head(reference: Reference) -> Path | None:
     """Find the head that a repository named as a draft gives, by its name; None without one."""
     for files in _cached(reference):
         sizes = {name: path.stat().st_size for name, path in files.items()}
-        try:
-            model = repository_files.choose(files, reference)[0]
-        except NotOnHub:
-            model = ""
+        model = repository_files.first_file(files, reference)
         for kind in HEADS:
             names = repository_files.heads(
                 sizes, kind, model=model, quant=reference.quant, far=False

@@ -88,6 +88,14 @@ def choose(files: Iterable[str], reference: Reference) -> list[str]:
     return candidates(files, reference)[0]
 
 
+def first_file(files: Iterable[str], reference: Reference) -> str:
+    """The first file that `choose` returns; empty if there is none."""
+    try:
+        return choose(files, reference)[0]
+    except NotOnHub:
+        return ""
+
+
 def candidates(files: Iterable[str], reference: Reference) -> list[list[str]]:
     """The models among `files` that `reference` may mean, best first, each with all its parts.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from localspec.errors import HubError, HubOffline, LocalspecError, NotOnHub, UnsupportedModel
+from localspec.errors import HubError, HubOffline, LocalspecError, UnsupportedModel
 from localspec.pairs.disk import target_folder
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf.header import GgufHeader
@@ -107,7 +107,7 @@ def of_draft(reference: Reference, target: ModelSource, retries: RetryPolicy) ->
     except HubOffline:
         return model_source.from_hub(reference, retries)
     sizes = {name: file.size for name, file in repo.files.items()}
-    model = _model_of(repo, reference)
+    model = repository_files.first_file(repo.files, reference)
     read_head, refused = _on_hub(repo, retries, target.header), list[str]()
     for kind in HEADS:
         names = repository_files.heads(sizes, kind, model=model, quant=reference.quant, far=False)
@@ -123,14 +123,6 @@ def of_draft(reference: Reference, target: ModelSource, retries: RetryPolicy) ->
             f"Name one of its heads, such as --draft {replace(reference, quant='', file=far[0])}.",
         )
     return found
-
-
-def _model_of(repo: RemoteRepo, reference: Reference) -> str:
-    """The first file of the model that a reference means; empty if there is none."""
-    try:
-        return repository_files.choose(repo.files, reference)[0]
-    except NotOnHub:
-        return ""
 
 
 def _listed(target: ModelSource, retries: RetryPolicy) -> ModelSource:
