@@ -95,7 +95,7 @@ def test_on_no_published_curve_is_a_kind_of_text_slower(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("curve", ["RTX 3090, 8B Q4_0", "M2 Ultra, 7B Q8_0"])
 def test_a_draft_of_half_a_billion_parameters_pays(curve: str) -> None:
-    """With its recorded acceptance and a step of a tenth of T(1): gains over none and over lookup."""
+    """With its recorded acceptance and a step of T(1) / 10, over no draft and over lookup."""
     texts = real_curves.with_draft()
     drafted = real_curves.rates(texts, Prices.of(CURVES[curve], {DRAFT: 0.1}), auto)
     alone = real_curves.rates(texts, Prices.of(CURVES[curve], {}), auto)

@@ -172,7 +172,7 @@ class Round:
 
     @property
     def undrafted_s(self) -> float:
-        """Seconds of the round except drafting, on which even a round without a draft may spend some."""
+        """Seconds of the round except drafting, which takes time in a probe, too."""
         return self.total_s - self.draft_s
 
     @property
