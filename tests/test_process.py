@@ -41,6 +41,7 @@ from tests.fakes import rounds_of
 from tests.support import ENDLESS, ROOMY
 from tests.support.chat_pilot import Chat
 from tests.support.scripted_session import Gate, ScriptedSession
+from tests.support.toy import TARGET
 
 TOY = LoadRequest(pair="toy", threads=1, ctx_size=512, gamma=3, n_predict=24, temp=0.0)
 QUESTION = "Tell me a story about a dog."
@@ -342,7 +343,8 @@ def test_a_session_rests_while_nobody_asks_and_a_request_ends_that_at_once(
 
 
 def test_it_answers_with_figures_and_ends_when_it_is_asked_to(toy: Heard) -> None:
-    assert toy.until(m.Loaded).info.pair_name == "toy"
+    info = toy.until(m.Loaded).info
+    assert (info.pair_name, Path(info.target_file)) == ("toy", TARGET)
     toy.ask("Tell me a story.")
     pieces = []
     while isinstance(turn := toy.until(m.TurnReported), m.TurnReported) and not isinstance(
