@@ -212,7 +212,7 @@ def _round(
         model.seconds(pending[plan.drafter]) + (passes - 1) * model.seconds(1) if model else 0.0
     )
     verify_s = target.seconds(own + copied + 1)
-    copies, tested = ahead[0].copies, accepted + 1 - own
+    copies = ahead[0].copies
     return Round(
         tokens=(0,) * (accepted + 1),
         gamma=plan.aim,
@@ -229,8 +229,6 @@ def _round(
         chances=tuple(look.chance for look in looks[: min(passes, right + 1)]),
         copy_confidences=tuple(copies.confidences[: len(copies.chances)][: accepted + 1]),
         copy_chances=tuple(copies.chances[: accepted + 1]),
-        tail_confidences=tuple(sure[: len(behind.chances)][:tested]) if passes else (),
-        tail_chances=tuple(behind.chances[: len(sure)][:tested]) if passes else (),
     )
 
 

@@ -593,8 +593,6 @@ def _seconds(copies: Sequence[float], seed: int, tokens: int = 256) -> float:
                 chances=(0.8,) * min(passes, right + 1),
                 copy_confidences=tuple(copies[:1]),
                 copy_chances=(0.0,) * len(copies[:1]),
-                tail_confidences=tuple(copies[:1]) if asked and right == own else (),
-                tail_chances=(0.0,) * len(copies[:1]) if asked and right == own else (),
             )
         )
         pending = 1 + (right == own) if asked else pending + right + 1

@@ -1434,7 +1434,6 @@ class Knowing(AutoGamma):
     def begin(self, *, follow_clock: bool) -> None:
         super().begin(follow_clock=follow_clock)
         tried(self._copies)
-        tried(self._tail)
         self._stake = 2.0  # what copies brought
         for track in self._tracks.values():
             tried(track.agreement)

@@ -199,9 +199,7 @@ class AutoGamma:
             self._reset()
         self._credit = min(_CREDIT, self._credit + _INTEREST * self._generated)
         self.neighbours.begin(anew=not follow_clock)
-        # Each answer learns how long its copies last. Copies after a model's draft are separate:
-        # they begin where the model was not sure enough to go on.
-        self._copies, self._tail = Survival(), Survival()
+        self._copies = Survival()  # each answer learns how long its copies last
         self._stake = 0.0  # tokens that copies may cost
         self._probes = self._wait = 0  # since a token was accepted; rounds until the next
         self._generated = 0
@@ -266,7 +264,6 @@ class AutoGamma:
         self._generated += done.emitted
         self._account(done, rounds)
         self._copies.learn(done.copy_confidences, done.copy_chances)
-        self._tail.learn(done.tail_confidences, done.tail_chances)
         for name, drafted, accepted in done.shares if done.drafter else ():
             if drafted or done.draft_passes:
                 self._tracks[name].count(drafted, accepted)
@@ -390,7 +387,7 @@ class AutoGamma:
             prices.rate,
             drafter=name,
             rereads=self._table.rereads,
-            copying=prices._replace(survival=self._tail),
+            copying=prices,
             reads=reads,
         )
         return plan, prices.rate * cost

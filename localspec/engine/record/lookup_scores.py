@@ -17,8 +17,6 @@ class LookupScores(NamedTuple):
 
     copy_confidences: Sequence[float] = ()
     copy_chances: Sequence[float] = ()
-    tail_confidences: Sequence[float] = ()
-    tail_chances: Sequence[float] = ()
     path_confidences: Sequence[float] = ()
     path_chances: Sequence[float] = ()
 
@@ -30,18 +28,11 @@ Scores: TypeAlias = tuple[Sequence[float], Sequence[float]]
 def score_lookup(
     guess: Guess, asked: Proposal, p: Sequence[Dist], verdict: Verdict, accepts: Accepts
 ) -> LookupScores:
-    """Score what lookup would have copied, and what it could add to a model's draft.
-
-    After a draft that was accepted whole, the target's row also tests a token that was not added.
-    """
-    if not (guess.tokens or asked.beyond.tokens):
+    """Score what lookup would have copied."""
+    if not guess.tokens:
         return LookupScores()
     said = (*asked.draft.tokens[: verdict.accepted], verdict.token)
-    return LookupScores(
-        *_scored(guess, 0, p, said, accepts),
-        *_scored(asked.beyond, asked.own, p, said, accepts),
-        *_followed(guess, asked),
-    )
+    return LookupScores(*_scored(guess, p, said, accepts), *_followed(guess, asked))
 
 
 def _followed(guess: Guess, asked: Proposal) -> Scores:
@@ -52,16 +43,14 @@ def _followed(guess: Guess, asked: Proposal) -> Scores:
     return tuple(guess.confidences[: len(chances)]), chances
 
 
-def _scored(
-    copied: Guess, start: int, p: Sequence[Dist], said: Sequence[int], accepts: Accepts
-) -> Scores:
-    """Compare what lookup would copy from position `start` on with the emitted tokens.
+def _scored(copied: Guess, p: Sequence[Dist], said: Sequence[int], accepts: Accepts) -> Scores:
+    """Compare what lookup would copy with the emitted tokens.
 
     The first token that differs is the last one that counts.
     """
     chances: list[float] = []
-    for at, (token, other) in enumerate(zip(copied.tokens, said[start:], strict=False), start):
-        chances.append(accepts(p[at], token))
+    for token, other, dist in zip(copied.tokens, said, p, strict=False):
+        chances.append(accepts(dist, token))
         if token != other:
             break
     return tuple(copied.confidences[: len(chances)]), tuple(chances)

@@ -117,7 +117,6 @@ class Round:
         copying_s: the part of `draft_s` in which lookup searched for a match.
         copy_confidences, copy_chances: like `confidences` and `chances`, for the tokens that lookup
             would have copied: they are tested in every round in which it found some.
-        tail_confidences, tail_chances: the same for the tokens that it added after a model's draft.
         path: tokens of `draft_prefill` that lookup had proposed. Where the model drafted them too,
             their passes were already done.
         path_confidences, path_chances: lookup's confidences, and for each whether the model drafted
@@ -151,8 +150,6 @@ class Round:
     copying_s: float = 0.0
     copy_confidences: tuple[float, ...] = ()
     copy_chances: tuple[float, ...] = ()
-    tail_confidences: tuple[float, ...] = ()
-    tail_chances: tuple[float, ...] = ()
     path: int = 0
     path_confidences: tuple[float, ...] = ()
     path_chances: tuple[float, ...] = ()
