@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from localspec.errors import LocalspecError
+from localspec.loading.measurements import ranking
+from localspec.loading.measurements.ranking import PairCosts
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import resolver
 from localspec.pairs.report.examine import PairReport, examine
@@ -304,6 +308,40 @@ def test_the_quant_is_chosen_by_name_or_for_this_machine(hub_world: World) -> No
     wrong = hub_world.run("pull", "ann/Sizes-GGUF", "--quant", "Q3_K", "--dry-run")
     assert wrong.code == 1
     assert "has no quant Q3_K" in wrong.err
+
+
+STEEP, FLAT = tuple(float(n) for n in (1, *range(1, 26))), (1.0,) * 26
+
+
+@pytest.mark.parametrize(
+    ("measured", "chosen"),
+    [
+        ({"Q8_0": STEEP, "Q6_K": FLAT}, "Q6_K"),
+        ({"Q8_0": FLAT, "Q6_K": STEEP}, "Q8_0"),
+        ({"Q6_K": FLAT}, "Q8_0"),  # nothing to compare with
+        ({"Q8_0": STEEP, "Q4_K": FLAT, "Q2_K": FLAT}, "Q8_0"),  # faster, and not as good
+    ],
+)
+def test_of_files_as_good_as_each_other_the_one_that_drafts_faster_here_suits(
+    measured: dict[str, tuple[float, ...]],
+    chosen: str,
+    hub_world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    for kind, times in measured.items():
+        ranking.remember(kind, PairCosts(GB, times, bits=8.0, weight_type=kind), None, None)
+    sizes = {"Q2_K": 2, "Q4_K_M": 4, "Q6_K": 6, "Q8_0": 7}
+    files = {f"a-{quant}.gguf": of(model(), size * 1_000_000) for quant, size in sizes.items()}
+    hub_world.server.add("ann/Sizes-GGUF", files)
+    plain = hub_world.run("pull", "ann/Sizes-GGUF", "--dry-run").out
+    assert f"file        {chosen} (" in plain
+    assert ("of 4 files, it is about as good as Q8_0" in plain) == (chosen == "Q6_K")
+    best = hub_world.run("pull", "ann/Sizes-GGUF", "--quant", "best", "--dry-run").out
+    assert f"target      ann/Sizes-GGUF:a-{chosen}.gguf" in best
+    shown = json.loads(hub_world.run("show", "ann/Sizes-GGUF", "--no-scan", "--json").out)
+    assert shown["suited_file"]["quant"] == chosen
 
 
 def test_no_file_below_four_bits_suits_a_machine_by_itself(

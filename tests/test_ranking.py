@@ -22,7 +22,7 @@ from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.outlook import MemoryFit
 from localspec.pairs.names import catalogue
 from localspec.pairs.names.catalogue import ListedPair
-from localspec.pairs.names.repository_files import quant_bits, quant_of
+from localspec.pairs.names.repository_files import quant_bits, quant_of, weight_type
 from localspec.pairs.report.examine import examine
 from tests.support import gguf_models
 from tests.support.hub_world import World
@@ -66,7 +66,8 @@ def noted(seconds: Callable[[float], float], *, mixture: bool = False) -> None:
     def context(gb: float) -> SimpleNamespace:
         counts = {"file_weights": int(gb * GB), "n_params": int(gb * GB * 8 / 4.8)}
         more = {"weights_bytes": int(1.8 * gb * GB), "is_mixture": mixture}
-        return SimpleNamespace(model=SimpleNamespace(**counts, **more))
+        said = "llama 0.5B Q4_K - Medium"
+        return SimpleNamespace(model=SimpleNamespace(**counts, **more, description=said))
 
     pair = SimpleNamespace(
         name="demo",
@@ -92,6 +93,7 @@ def test_what_no_weights_explain_does_not_grow_with_them(
     found = ranking.recall()
     assert found is not None
     assert found.pairs["demo"].bits == pytest.approx(4.8)
+    assert found.pairs["demo"].weight_type == "Q4_K"
     for gb in (0.6, 1.2, 2.4):
         drafted = row("a", gb, drafter="draft", draft_bytes=int(gb * GB / 10))
         (one,) = ranking.ranked([drafted], found)
@@ -231,6 +233,7 @@ def test_of_a_loaded_model_the_weights_in_its_file_count(toy_target: Path, tmp_p
         assert 8 * model.file_weights / model.n_params == pytest.approx(header.bits)
         assert 8.5 <= header.bits < 8.6  # Q8_0, and some norms
         assert not model.is_mixture
+        assert " Q8_0" in model.description
     with Model.load(gguf_models.write_random_moe(tmp_path / "moe.gguf")) as mixture:
         assert mixture.is_mixture
 
@@ -248,6 +251,39 @@ def test_of_a_loaded_model_the_weights_in_its_file_count(toy_target: Path, tmp_p
 )
 def test_bits_of_a_weight_are_about_known_from_a_files_name(file: str, bits: float) -> None:
     assert quant_bits(quant_of(file)) == pytest.approx(bits, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("quant", "kind"),
+    [
+        *(("Q4_K_M", "Q4_K"), ("UD-Q4_K_XL", "Q4_K"), ("Q4_K", "Q4_K"), ("Q6_K", "Q6_K")),
+        *(("Q8_0", "Q8_0"), ("IQ4_XS", "IQ4_XS"), ("MXFP4_MOE", "MXFP4"), ("BF16", "BF16")),
+        *(("", ""), ("IQ3_M", "")),
+    ],
+)
+def test_the_type_of_most_weights_is_known_from_a_quant(quant: str, kind: str) -> None:
+    assert weight_type(quant) == kind
+
+
+def test_a_file_is_expected_to_draft_as_models_of_its_type_do_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes are read as fast as by the largest model, whichever type that has."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    assert ranking.drafted_speed("Q8_0", GB) is None
+    ranking.remember("large", costs(20, 4.0, weight_type="Q4_K", flat=False), None, None)
+    ranking.remember("small", costs(5, 0.1, weight_type="Q8_0"), None, None)
+    ranking.remember("busy", costs(20, weight_type="Q6_K", doubtful=True), None, None)
+    ranking.remember("mixture", costs(20, weight_type="MXFP4", bits=0.0), None, None)
+    assert ranking.drafted_speed("Q4_K_M", 2 * GB) == pytest.approx(10)
+    flat = gamma_for(0.7, (0.1,) * 26, 0)[1]
+    assert ranking.drafted_speed("Q8_0", 2 * GB) == pytest.approx(10 * flat)
+    for unknown in ("Q6_K", "MXFP4", "IQ4_XS", ""):
+        assert ranking.drafted_speed(unknown, GB) is None
+    card = costs(200, 4.0, on_device=True, weight_type="Q4_K")
+    ranking.remember("large", card, None, None)
+    assert ranking.drafted_speed("Q4_K_M", 2 * GB) == pytest.approx(100 * flat)
+    assert ranking.drafted_speed("Q8_0", GB) is None  # the processor does not tell of the card
 
 
 def test_a_row_knows_its_bits_from_the_header_or_else_from_the_name(toy_target: Path) -> None:

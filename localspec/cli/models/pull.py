@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 
 import click
 
@@ -12,6 +13,7 @@ from localspec.cli.interrupt import raising
 from localspec.cli.shared_options import SCAN
 from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import Cancelled, Ended
+from localspec.loading.measurements import ranking
 from localspec.pairs.hub.pair_pull import PullProgress, PullRequest, execute, plan, require_room
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.report import describe
@@ -55,12 +57,13 @@ def command(
     retries = RetryPolicy(note=line.show)
     try:
         with raising():
-            found = plan(asked, retries, scan=scan, quant=quant)
+            speed_of = ranking.drafted_speed
+            look = partial(plan, retries=retries, scan=scan, quant=quant, speed_of=speed_of)
+            found = look(asked)
             line.clear()
             offer = found.report.offer
             if offer is not None and (yes or (not dry_run and _wants(offer))):
-                with_head = replace(asked, draft=f"auto,{offer.kind}")
-                found = plan(with_head, retries, scan=scan, quant=quant)
+                found = look(replace(asked, draft=f"auto,{offer.kind}"))
                 line.clear()
             for said in describe.lines(found.report):
                 click.echo(unbroken(said))

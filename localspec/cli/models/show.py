@@ -63,8 +63,9 @@ def command(
 
     notices, rows = planning.greet(rpc), catalogue.rows()
     free = partial(planning.free_for, rpc)
+    look = partial(examine, n_ctx=ctx_size, free=free, speed_of=ranking.drafted_speed)
     try:
-        found = examine(pair, draft, RetryPolicy(), n_ctx=ctx_size, free=free, scan=scan)
+        found = look(pair, draft, RetryPolicy(), scan=scan)
     except (HubOffline, HubUnavailable) as error:
         row = next((row for row in rows if row.name == pair.lower()), None)
         if row is None or as_json or draft not in (None, AUTO):

@@ -222,6 +222,13 @@ class Model:
         return bool(count) and used != count
 
     @property
+    def description(self) -> str:
+        """llama.cpp's own: architecture, size and file type, ``qwen2 1.5B Q4_K - Medium``."""
+        text = ctypes.create_string_buffer(256)
+        lib.llama_model_desc(self.handle, text, len(text))
+        return text.value.decode(errors="replace")
+
+    @property
     def name(self) -> str:
         """The model's own name, or the file's."""
         return self.metadata.get("general.name") or self.path.stem

@@ -20,6 +20,7 @@ from localspec.engine.length.stopping import gamma_for
 from localspec.engine.record.stats import DRAFT, MTP
 from localspec.pairs.disk import folders
 from localspec.pairs.names.catalogue import ListedPair
+from localspec.pairs.names.repository_files import weight_type
 from localspec.safe_text import one_line
 
 ACCEPTED: Final = {DRAFT: 0.7, MTP: 0.7}
@@ -58,6 +59,7 @@ class PairCosts:
         bits: per weight; 0 if other pairs cannot be derived from this one: a mixture of experts,
             which reads some of its weights per token, or a record of an earlier version.
         doubtful: whether something disturbed the measurement.
+        weight_type: ggml's name of the type of most weights, such as ``Q4_K``; empty if unknown.
     """
 
     weights: int
@@ -67,6 +69,7 @@ class PairCosts:
     on_device: bool = False
     bits: float = 0.0
     doubtful: bool = False
+    weight_type: str = ""
 
     def replaces(self, before: PairCosts) -> bool:
         """Whether to store it in place of the measurement `before` of the same pair.
@@ -74,7 +77,8 @@ class PairCosts:
         A measurement with a draft tells more: it separates the overhead. Disturbances only make
         decodes longer.
         """
-        if (self.weights, self.bits) != (before.weights, before.bits):  # another pair
+        ours, its = ((each.weights, each.bits, each.weight_type) for each in (self, before))
+        if ours != its:  # another pair
             return True
         if (self.step is None) != (before.step is None):
             return before.step is None
@@ -207,6 +211,33 @@ def forget(name: str) -> None:
         pairs = {key: one for key, one in known.pairs.items() if key.removesuffix(_CARD) != name}
         with suppress(OSError):
             private.write_json(_path(), replace(known, pairs=pairs))
+
+
+def drafted_speed(quant: str, n_bytes: int) -> float | None:
+    """Tokens per second to expect, with drafting, of a dense model's file: to compare files.
+
+    Its weights are read as fast as those of the largest model that was measured here, and further
+    tokens of a pass cost as measured for the type of its weights. `ACCEPTED` of what is drafted is
+    taken to be accepted, and drafting itself to take no time.
+
+    Args:
+        quant: of the file, such as ``Q4_K_M``.
+        n_bytes: of its weights.
+
+    Returns:
+        None if no dense model with weights of this type was measured here in calm.
+    """
+    known = recall() or MachineSpeed("")
+    basis = known.largest(on_device=True) or known.largest(on_device=False)
+    if basis is None:
+        return None
+    kind, on_device = weight_type(quant), basis[1].on_device
+    calm = {name: one for name, one in known.pairs.items() if not one.doubtful}
+    alike = {name: one for name, one in calm.items() if one.weight_type == kind != ""}
+    found = replace(known, pairs=alike).largest(on_device=on_device)
+    if found is None:
+        return None
+    return gamma_for(ACCEPTED[DRAFT], found[1].times, 0.0)[1] / (n_bytes * basis[1].per_byte)
 
 
 def _path() -> Path:

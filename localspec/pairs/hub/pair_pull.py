@@ -28,6 +28,7 @@ from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
 from localspec.pairs.report import vocabulary
 from localspec.pairs.report.examine import PairReport, examine
 from localspec.pairs.report.model_source import ModelSource
+from localspec.pairs.report.suited_file import FileSpeed, unmeasured
 from localspec.safe_text import one_line
 
 # Bytes that a download leaves free on the disk.
@@ -103,7 +104,12 @@ class PullPlan:
 
 
 def plan(
-    asked: PullRequest, retries: RetryPolicy, *, scan: bool = True, quant: str | None = None
+    asked: PullRequest,
+    retries: RetryPolicy,
+    *,
+    scan: bool = True,
+    quant: str | None = None,
+    speed_of: FileSpeed = unmeasured,
 ) -> PullPlan:
     """Look at a pair and check that pulling it makes sense; no weights are fetched.
 
@@ -112,6 +118,7 @@ def plan(
         retries: the caller's.
         scan: whether to consider models of other programs on this disk.
         quant: the target's, as in `examine`; None leaves it to the name.
+        speed_of: what is known of the speeds of a repository's files.
 
     Raises:
         VocabularyMismatch: the draft cannot serve the target.
@@ -124,7 +131,7 @@ def plan(
         raise UsageError(f"{STARTER} is here: {path}", f"Run `localspec chat {STARTER}`.")
     if asked.name is not None:
         installed.check_name(asked.name)
-    report = examine(asked.pair, asked.draft, retries, scan=scan, quant=quant)
+    report = examine(asked.pair, asked.draft, retries, scan=scan, quant=quant, speed_of=speed_of)
     for drafts in report.drafts:
         vocabulary.check(report.target.header, drafts.header)
     report = replace(report, name=_choose_name(asked.name, report))

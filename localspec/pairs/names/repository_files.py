@@ -70,6 +70,13 @@ def quant_bits(quant: str) -> float:
     return exact or (int(digit[1]) + 0.75 if digit else 0.0)
 
 
+def weight_type(quant: str) -> str:
+    """The type of most weights in a file of a quant, as ``Q4_K`` of ``UD-Q4_K_XL``; else empty."""
+    words = f"{quant.upper().removeprefix('UD-')}_"
+    found = [name for name, _, _ in GGML_TYPES.values() if words.startswith(f"{name}_")]
+    return max(found, key=len, default="")
+
+
 def is_model(path: str) -> bool:
     """Whether a file's path is that of a model: not a projector, a head or a later part."""
     *folders, name = path.split("/")

@@ -82,6 +82,12 @@ def file_line(report: PairReport) -> str:
     if best is None:
         return ""
     why = f"the best of {best.of} files that leaves room for {best.n_ctx:,} tokens of context"
+    if best.rather_than:
+        faster = formats.times(best.times_as_fast)
+        why = (
+            f"of {best.of} files, it is about as good as {best.rather_than} and, as passes were"
+            f" measured here, {faster} as fast with drafting"
+        )
     if report.target.files[0].name == best.name:
         return f"{best.quant} is {why}"
     size, name = formats.size(best.n_bytes), best.quant or best.name

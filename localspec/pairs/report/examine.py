@@ -46,7 +46,15 @@ from localspec.pairs.names.resolver import Meaning
 from localspec.pairs.report import model_source, nearby_heads, vocabulary
 from localspec.pairs.report.model_source import ModelSource
 from localspec.pairs.report.nearby_heads import HeadOffer
-from localspec.pairs.report.suited_file import BEST, ROOM_CTX, SuitedFile, of_same_model, suited
+from localspec.pairs.report.suited_file import (
+    BEST,
+    ROOM_CTX,
+    FileSpeed,
+    SuitedFile,
+    of_same_model,
+    suited,
+    unmeasured,
+)
 from localspec.pairs.report.vocabulary import VocabularyReport
 
 # A draft that is not much smaller than its target costs more than it saves.
@@ -150,6 +158,7 @@ def examine(
     scan: bool = True,
     further: bool = False,
     quant: str | None = None,
+    speed_of: FileSpeed = unmeasured,
 ) -> PairReport:
     """Examine a pair wherever its files are; a draft that does not fit is reported, not refused.
 
@@ -162,6 +171,7 @@ def examine(
         scan: whether to consider models of other programs on this disk.
         further: whether to try more drafts for a pair that has a drafter already.
         quant: a quant of the target's repository, or `BEST`; None leaves it to the name.
+        speed_of: what is known of the speeds of a repository's files.
 
     Raises:
         HubError, ModelError, UsageError: a model cannot be found or read.
@@ -169,7 +179,7 @@ def examine(
     """
     asked = draft_option.parse(draft)
     meant = resolver.meaning(pair, scan=scan)
-    of_target = meant if quant is None else _with_quant(meant, quant, retries, free)
+    of_target = meant if quant is None else _with_quant(meant, quant, retries, free, speed_of)
     target = _target(of_target, retries)
     name = _name(meant, quant)
     usable.require_usable(target.header, target.label)
@@ -198,7 +208,7 @@ def examine(
     )
     first = found[0] if found else None
     report = vocabulary.compare(target.header, first.header) if first else None
-    best, besides = suited(target, of_model, ahead.fit), tuple(found[1:])
+    best, besides = suited(target, of_model, ahead.fit, speed_of), tuple(found[1:])
     return PairReport(name, target, first, reason, report, ahead, candidates, besides, offer, best)
 
 
@@ -209,7 +219,11 @@ def _name(meant: Meaning, quant: str | None) -> str:
 
 
 def _with_quant(
-    meant: Meaning, quant: str, retries: RetryPolicy, free: Callable[[], FreeMemory] | None
+    meant: Meaning,
+    quant: str,
+    retries: RetryPolicy,
+    free: Callable[[], FreeMemory] | None,
+    speed_of: FileSpeed,
 ) -> Reference:
     """The repository of what a name means, with another quant.
 
@@ -232,7 +246,7 @@ def _with_quant(
     found = model_source.from_hub(replace(repo, quant=""), retries, target=True)
     sizes = facts(found.header, found.more_bytes)
     ahead = outlook_for(sizes, None, free and free())
-    best = suited(found, sizes, ahead.fit)
+    best = suited(found, sizes, ahead.fit, speed_of)
     if best is None and len(list(of_same_model(found))) > 1:
         raise OutOfMemory(
             f"no file of {repo.repo} with four bits or more leaves room for {ROOM_CTX:,} tokens"

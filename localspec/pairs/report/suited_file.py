@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from localspec.pairs.gguf.header import split_names
 from localspec.pairs.memory.model_facts import ModelFacts
@@ -23,6 +23,17 @@ ROOM_CTX: Final = 16_384
 
 _LEAST_BITS: Final = 4.0  # below this, quality falls fast
 _ENOUGH_BITS: Final = 8.5  # Q8_0: above it, files grow and answers stay the same
+_FINE_BITS: Final = 6.5  # Q6_K: from here on, answers are hardly better
+_ALIKE_BITS: Final = 0.5  # files that differ by less are of similar quality
+_WORTH_A_CHANGE: Final = 1.05  # times as fast
+
+FileSpeed = Callable[[str, int], float | None]
+"""Tokens per second with drafting, from a file's quant and its bytes; None if unknown."""
+
+
+def unmeasured(_quant: str, _n_bytes: int) -> float | None:
+    """The `FileSpeed` of a machine where nothing was measured."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,9 @@ class SuitedFile:
         n_bytes: of all its parts.
         n_ctx: tokens of context that fit with it.
         of: how many files of this model the repository has.
+        rather_than: the quant of the largest file that fits, where this one is faster by what was
+            measured here and of similar quality; else empty.
+        times_as_fast: as that file, with drafting; 1 without one.
     """
 
     name: str
@@ -42,18 +56,40 @@ class SuitedFile:
     n_bytes: int
     n_ctx: int
     of: int
+    rather_than: str = ""
+    times_as_fast: float = 1.0
 
 
-def suited(target: ModelSource, sizes: ModelFacts, fit: MemoryFit) -> SuitedFile | None:
+class _File(NamedTuple):
+    """A file of the target's model; a better one compares greater."""
+
+    small_enough: bool
+    rank: int
+    name: str
+    quant: str
+    n_bytes: int
+    bits: float
+
+    def is_like(self, best: _File) -> bool:
+        """Whether its quality is similar to that of the best file, or better."""
+        own, its = (min(each.bits, _FINE_BITS) for each in (self, best))
+        return self.small_enough and own > its - _ALIKE_BITS
+
+
+def suited(
+    target: ModelSource, sizes: ModelFacts, fit: MemoryFit, speed_of: FileSpeed = unmeasured
+) -> SuitedFile | None:
     """The best file of the target's model that leaves this machine enough memory.
 
     That is the largest up to `_ENOUGH_BITS` and not below `_LEAST_BITS` that fits with its cache
-    and buffers, by the same rule as proposals (`MemoryFit.modest`).
+    and buffers, by the same rule as proposals (`MemoryFit.modest`). Of a dense model it is the
+    fastest with drafting among those of similar quality, as far as their speeds are known.
 
     Args:
         target: a model on the Hub.
         sizes: in its header.
         fit: whose `total` is the memory of this machine.
+        speed_of: what is known of the speeds of files.
 
     Returns:
         None if there is no choice, or nothing fits.
@@ -62,15 +98,26 @@ def suited(target: ModelSource, sizes: ModelFacts, fit: MemoryFit) -> SuitedFile
     rest = need(sizes, ModelSetup(n_ctx=n_ctx)).total - sizes.weights + PROGRAM
     there = list(of_same_model(target))
     fitting = [
-        (bits <= _ENOUGH_BITS, n_bytes if bits <= _ENOUGH_BITS else -n_bytes, name, quant)
+        _File(enough, n_bytes if enough else -n_bytes, name, quant, n_bytes, bits)
         for name, quant, n_bytes in there
         if (bits := repository_files.quant_bits(quant)) >= _LEAST_BITS
         and MemoryFit(n_bytes + rest, 0, fit.total, "").modest()
+        for enough in (bits <= _ENOUGH_BITS,)
     ]
     if len(there) < 2 or not fitting:
         return None
-    _, n_bytes, name, quant = max(fitting)
-    return SuitedFile(name, quant, abs(n_bytes), n_ctx, len(there))
+    best = max(fitting)
+    dense = not any(sizes.experts)
+    speeds = {
+        file: (dense and speed_of(file.quant, file.n_bytes)) or 0.0
+        for file in fitting
+        if file.is_like(best) or file == best
+    }
+    fast = max(speeds, key=lambda file: speeds[file])
+    gain = speeds[fast] / speeds[best] if speeds[best] else 0.0
+    if gain < _WORTH_A_CHANGE:
+        return SuitedFile(best.name, best.quant, best.n_bytes, n_ctx, len(there))
+    return SuitedFile(fast.name, fast.quant, fast.n_bytes, n_ctx, len(there), best.quant, gain)
 
 
 def of_same_model(target: ModelSource) -> Iterator[tuple[str, str, int]]:
