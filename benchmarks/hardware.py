@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -27,9 +27,12 @@ from localspec.bench.sharing.shared_file import read_shared
 from localspec.bench.sharing.shared_report import SharedGain, SharedReport
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.length.stopping import gamma_for
+from localspec.engine.record.stats import MTP
 from localspec.errors import LocalspecError
 from localspec.loading.measurements import published
 from localspec.loading.measurements.published import PublishedCurve
+from localspec.loading.measurements.ranking import ACCEPTED
 from localspec.pairs.disk.folders import shipped
 
 DATA: Final = Path(__file__).parent / "data"
@@ -45,12 +48,28 @@ COLUMNS: Final = {  # the recorded kinds in each kind of `published.KINDS`
 # of 27 billion weights) and the output matrix (248,320 x 5,120), of which files with some 4.8 bits
 # a weight have 6.56.
 HEAD_STEP: Final = (0.4e9 * 4.8 + 248_320 * 5_120 * 6.56) / (27e9 * 4.8)
+KINDS: Final[Mapping[str, Callable[[PublishedCurve], bool]]] = {
+    "NVIDIA card": lambda curve: curve.kind == "nvidia" and not curve.experts,
+    "AMD card, Radeon 8060S": lambda curve: curve.kind == "amd" and not curve.experts,
+    "Apple chip, weights of 8 bits": lambda curve: curve.kind == "apple" and not curve.experts,
+    "other laptop or PC, weights of 4 to 6 bits": lambda curve: on_processor(curve, sixteen=False),
+    "other laptop or PC, weights of 16 bits": lambda curve: on_processor(curve, sixteen=True),
+    "mixture of experts, on any machine": lambda curve: curve.experts,
+}
+PAYS: Final = 1.1  # times as fast: less is hard to notice
 TEXT: Final = """# Does it pay on my machine?
 
-What to expect, not what was measured: `benchmarks/hardware.py` makes this page from published costs
-of small batches (`models/curves.toml` has their sources). `localspec show` says the same of a pair
-until your machine was measured. `localspec bench --quick` measures yours;
-[`--share`](bench.md#--share-file) writes a row for this page.
+Times as fast as without drafting. Lookup works with every model and needs no download; a head or
+draft is a further file, and here 70 % of what it drafts is accepted.
+
+{short}
+
+Where it does not pay, localspec drafts nothing. `localspec show` says what is expected of your own
+machine, and `localspec bench --quick` measures it.
+
+These are expectations, not measurements: `benchmarks/hardware.py` makes this page from published
+costs of small batches (`models/curves.toml` has their sources), and a chip that is not named below
+may differ from its kind. [`bench --share`](bench.md#--share-file) writes a row for this page.
 
 ## Lookup
 
@@ -67,6 +86,10 @@ its bytes (Qwen3.8-27B, MTP). The tokens in a round were published with the spee
 {heads}
 
 The expectation is off by {off:.0f} % in the median, and by {worst:.0f} % at most.
+
+Others published these speeds, in tokens/s without and with a head:
+
+{speeds}
 {shared}"""
 
 
@@ -82,9 +105,11 @@ def main() -> None:
 
 def page() -> str:
     """The page, from the data files."""
-    rows = list(heads(tomllib.loads((DATA / "heads.toml").read_text("utf-8"))["head"]))
+    told = tomllib.loads((DATA / "heads.toml").read_text("utf-8"))
+    rows = list(heads(told["head"]))
     off = [abs(expected / told - 1) for *_, expected, told in rows]
     return TEXT.format(
+        short=short(published.curves(), told["speed"]),
         n=sum(len(turn["answer"]) > 1 for line in lines(RECORDED) for turn in line["turns"]),
         lookup=lookup(published.curves()),
         step=HEAD_STEP,
@@ -94,6 +119,10 @@ def page() -> str:
         ),
         off=100 * median(off),
         worst=100 * max(off),
+        speeds=table(
+            ("machine", "without", "with", "source"),
+            [(each["machine"], *each["tokens"], each["source"]) for each in told["speed"]],
+        ),
         shared=shared(DATA / "shared"),
     )
 
@@ -116,6 +145,46 @@ def replay() -> None:
 def points(times: Mapping[str, float]) -> Points:
     """T(n) in units of T(1)."""
     return {1: 1.0} | {int(n): ratio for n, ratio in times.items()}
+
+
+def on_processor(curve: PublishedCurve, *, sixteen: bool) -> bool:
+    """Whether a processor computed a dense model, with weights of 16 bits or of fewer."""
+    own = curve.kind == "processor" and not curve.experts
+    return own and curve.model.endswith("F16") == sixteen
+
+
+def short(curves: Sequence[PublishedCurve], speeds: Sequence[Mapping[str, Any]]) -> str:
+    """The answer for each kind of machine: the range over its curves, or over published speeds."""
+    rows = []
+    for name, belongs in KINDS.items():
+        own = [curve for curve in curves if belongs(curve)]
+        edits, chat = ([curve.lookup[kind] for curve in own] for kind in ("edits", "chat"))
+        heads = [head_gain(curve) for curve in own]
+        told = {"edits": edits, "chat": chat, "a head or draft": heads}
+        sure = [kind for kind, gains in told.items() if min(gains) >= PAYS]
+        perhaps = [kind for kind, gains in told.items() if min(gains) < PAYS <= max(gains)]
+        parts = ("yes" if len(sure) == len(told) else f"for {' and '.join(sure)}") if sure else ""
+        more = f"perhaps for {' and '.join(perhaps)}" if perhaps else ""
+        answer = "; ".join(filter(None, (parts, more))) or "no"
+        rows.append((name, *map(span, told.values()), answer))
+    for name in dict.fromkeys(each["row"] for each in speeds):
+        gains = [each["tokens"][1] / each["tokens"][0] for each in speeds if each["row"] == name]
+        answer = "with a head" if min(gains) >= PAYS else "measure it first"
+        rows.append((name, "?", "?", f"{span(gains)}, published", answer))
+    head = "your machine", "edits, by lookup", "chat, by lookup", "head or draft", "does it pay?"
+    return table(head, rows)
+
+
+def head_gain(curve: PublishedCurve) -> float:
+    """The speed-up of the MTP head whose step is `HEAD_STEP`."""
+    times = Curve(curve.points).times(max(curve.times))
+    return gamma_for(ACCEPTED[MTP], times, HEAD_STEP)[1]
+
+
+def span(gains: Sequence[float]) -> str:
+    """A range of speed-ups: ``2.1 to 3.1``, or ``1.4`` where both ends read alike."""
+    low, high = f"{min(gains):.1f}", f"{max(gains):.1f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def lookup(curves: Sequence[PublishedCurve]) -> str:

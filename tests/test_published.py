@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,17 @@ def test_every_curve_is_one_of_small_batches_and_tells_what_lookup_brings() -> N
 
 def test_the_page_is_made_from_the_same_data() -> None:
     assert hardware.page() == (ROOT / "docs/hardware.md").read_text("utf-8")
+
+
+def test_the_page_begins_with_an_answer_for_each_kind_of_machine() -> None:
+    for one in published.curves():
+        assert sum(belongs(one) for belongs in hardware.KINDS.values()) == 1
+    steep = [
+        replace(one, times={n: float(n) for n in one.times}, lookup=dict.fromkeys(KINDS, 1.0))
+        for one in published.curves()
+    ]
+    assert "| NVIDIA card | 2.1 to 3.1 | 1.2 to 1.4 | 1.6 to 1.9 | yes |" in hardware.page()
+    assert hardware.short(steep, []).count("| no |") == len(hardware.KINDS)
 
 
 @pytest.mark.parametrize(
