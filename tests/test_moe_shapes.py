@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.fit_params import CARDS, planned
 from localspec.pairs.gguf.header import read_header
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
 from localspec.pairs.memory.model_facts import ModelFacts, facts
@@ -64,6 +65,18 @@ def test_a_plan_takes_what_is_there_and_leaves_nothing_that_fits(
         )
         chosen = found.target
         assert (chosen.gpu_layers, chosen.cpu_moe) == (best.gpu_layers, best.cpu_moe)
+
+
+def test_the_page_next_to_llama_cpps_own_choice_shows_this_plan(
+    sizes: dict[str, ModelFacts],
+) -> None:
+    page = Path(__file__).parents[1] / "docs/measurements/placement.md"
+    rows = [line.split(" | ") for line in page.read_text("utf-8").splitlines()]
+    rows = [row for row in rows if row[-1].endswith("% |")]
+    shown = {(row[0].strip("| "), row[1]): f"{row[4]} | {row[5]}" for row in rows}
+    assert len(shown) == len(SHAPES) * len(CARDS)
+    for (name, gb), placed in shown.items():
+        assert str(planned(sizes[name], int(gb), SHAPES[name])[1]) == placed, (name, gb)
 
 
 ALL = ModelSetup(n_ctx=512, gpu_layers=-1)

@@ -1,4 +1,4 @@
-"""Headers of published mixtures of experts, in files with holes for weights.
+"""Headers of published mixtures of experts, in files with holes for weights; llama.cpp reads them.
 
 The shapes were read in load logs and headers that people printed (September 2025 to November 2026).
 """
@@ -69,6 +69,9 @@ class Shape:
         dense: the first layers without experts, and their inner width.
         shared: inner width of the expert that every token uses; 0 for none.
         tied: whether the output is the embedding.
+        last_norm: the name of the norm before the output.
+        second_norm: the name of the norm between attention and feed-forward part.
+        rope: how many frequencies of a rotation of its own are in the file.
         trained: tokens of context.
         keys: further settings.
         parameters: their number as published, to the digits that were printed; 0 if unknown.
@@ -86,6 +89,9 @@ class Shape:
     dense: tuple[int, int] = (0, 0)
     shared: int = 0
     tied: bool = False
+    last_norm: str = "output_norm"
+    second_norm: str = "ffn_norm"
+    rope: int = 0
     trained: int = 131_072
     keys: Mapping[str, object] = field(default_factory=dict)
     parameters: float = 0
@@ -95,9 +101,11 @@ class Shape:
     def tensors(self) -> Tensors:
         """All tensors by name, rows first as in ggml."""
         yield "token_embd.weight", (self.width, self.vocab)
-        yield "output_norm.weight", (self.width,)
+        yield f"{self.last_norm}.weight", (self.width,)
         if not self.tied:
             yield "output.weight", (self.width, self.vocab)
+        if self.rope:
+            yield "rope_freqs.weight", (self.rope,)
         for at in range(self.layers):
             for name, shape in self.layer(self, at):
                 yield f"blk.{at}.{name}", shape
@@ -138,14 +146,18 @@ class Shape:
             "expert_count": count,
             "expert_used_count": used,
             "expert_feed_forward_length": inner,
+            "expert_shared_count": self.shared // inner,
+            "expert_shared_feed_forward_length": self.shared,
             "vocab_size": self.vocab,
+            "attention.layer_norm_rms_epsilon": 1e-6,
             **self.keys,
         }
         found: list[tuple[str, int, object]] = [
-            ("general.architecture", ggufs.STRING, self.architecture)
+            ("general.architecture", ggufs.STRING, self.architecture),
+            ("tokenizer.ggml.model", ggufs.STRING, "no_vocab"),
         ]
         for name, value in known.items():
-            kind, content = ggufs.U32, value
+            kind, content = ggufs.F32 if isinstance(value, float) else ggufs.U32, value
             if isinstance(value, list):
                 kind, content = ggufs.ARRAY, (ggufs.U32, value)
             found.append((f"{self.architecture}.{name}", kind, content))
@@ -156,7 +168,7 @@ def attention(it: Shape, at: int, *, gated: bool = False, normed: bool = True) -
     """The matrices of attention over all tokens, with norms."""
     heads, kv, head = it.heads
     yield "attn_norm.weight", (it.width,)
-    yield "ffn_norm.weight", (it.width,)
+    yield f"{it.second_norm}.weight", (it.width,)
     yield "attn_q.weight", (it.width, heads * head * (1 + gated))
     yield "attn_k.weight", (it.width, kv * head)
     yield "attn_v.weight", (it.width, kv * head)
@@ -229,13 +241,15 @@ def gated_delta(it: Shape, at: int) -> Tensors:
         yield from attention(it, at, gated=True)
     else:
         yield "attn_norm.weight", (it.width,)
-        yield "ffn_norm.weight", (it.width,)
+        yield f"{it.second_norm}.weight", (it.width,)
         yield "attn_qkv.weight", (it.width, 8192)
         yield "attn_gate.weight", (it.width, 4096)
         yield "ssm_conv1d.weight", (4, 8192)
         yield "ssm_dt.bias", (32,)
         yield "ssm_a", (32,)
-        yield "ssm_ba.weight", (it.width, 64)
+        joined = it.architecture == "qwen3next"
+        for name in ("ba",) if joined else ("beta", "alpha"):
+            yield f"ssm_{name}.weight", (it.width, 64 if joined else 32)
         yield "ssm_norm.weight", (128,)
         yield "ssm_out.weight", (4096, it.width)
     yield "ffn_gate_inp_shexp.weight", (it.width,)
@@ -313,8 +327,11 @@ def gemma(it: Shape, at: int) -> Tensors:
 
 
 def gemma_forward(it: Shape, at: int) -> Tensors:
-    """A dense part beside the experts in every layer."""
-    yield from feed_forward(it, at)
+    """A dense part next to the experts in every layer, whose gates and ups are one matrix."""
+    count, _, inner = it.experts
+    yield "ffn_gate_inp.weight", (it.width, count)
+    yield "ffn_gate_up_exps.weight", (it.width, 2 * inner, count)
+    yield "ffn_down_exps.weight", (inner, it.width, count)
     for part in ("gate", "up"):
         yield f"ffn_{part}.weight", (it.width, 2112)
     yield "ffn_down.weight", (2112, it.width)
@@ -334,6 +351,7 @@ SHAPES: Mapping[str, Shape] = {
         heads=(64, 8, 64),
         experts=(32, 4, 2880),
         layer=openai,
+        second_norm="post_attention_norm",
         keys={"attention.sliding_window": 128},
         parameters=20.91e9,
         kind=mxfp4,
@@ -346,6 +364,7 @@ SHAPES: Mapping[str, Shape] = {
         heads=(64, 8, 64),
         experts=(128, 4, 2880),
         layer=openai,
+        second_norm="post_attention_norm",
         keys={"attention.sliding_window": 128},
         parameters=116.83e9,
         kind=mxfp4,
@@ -369,6 +388,7 @@ SHAPES: Mapping[str, Shape] = {
         heads=(16, 2, 256),
         experts=(512, 10, 512),
         layer=gated_delta,
+        second_norm="post_attention_norm",
         shared=512,
         trained=262_144,
         keys=DELTA,
@@ -382,9 +402,10 @@ SHAPES: Mapping[str, Shape] = {
         heads=(16, 2, 256),
         experts=(256, 8, 512),
         layer=gated_delta,
+        second_norm="post_attention_norm",
         shared=512,
         trained=262_144,
-        keys=DELTA,
+        keys={**DELTA, "rope.dimension_sections": [11, 11, 10, 0]},
         parameters=34.66e9,
     ),
     "GLM-4.5-Air": Shape(
@@ -395,6 +416,7 @@ SHAPES: Mapping[str, Shape] = {
         heads=(96, 8, 128),
         experts=(128, 8, 1408),
         layer=glm,
+        second_norm="post_attention_norm",
         dense=(1, 10_944),
         shared=1408,
         keys={"nextn_predict_layers": 1},
@@ -471,9 +493,11 @@ SHAPES: Mapping[str, Shape] = {
         layer=short_convolution,
         dense=(2, 7168),
         tied=True,
+        last_norm="token_embd_norm",
         trained=128_000,
         keys={
             "shortconv.l_cache": 3,
+            "expert_gating_func": 2,
             "attention.head_count_kv": [8 * (at in ATTENDING) for at in range(24)],
         },
         parameters=8_467_856_832,
@@ -485,15 +509,18 @@ SHAPES: Mapping[str, Shape] = {
         vocab=262_144,
         heads=(16, 8, 512),
         experts=(128, 8, 704),
+        dense=(0, 2112),
         layer=gemma,
         more=gemma_forward,
         tied=True,
+        rope=256,
         trained=262_144,
         keys={
             "attention.head_count_kv": [2 if at % 6 == 5 else 8 for at in range(30)],
             "attention.key_length_swa": 256,
             "attention.value_length_swa": 256,
             "attention.sliding_window": 1024,
+            "embedding_length_per_layer_input": 0,
             "attention.sliding_window_pattern": [int(at % 6 != 5) for at in range(30)],
         },
         parameters=25.233e9,
