@@ -16,7 +16,7 @@ from localspec.chat.session.pair import LoadedPair, LoadRecord
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.length import profile
-from localspec.engine.length.profile import Profile, Timing
+from localspec.engine.length.profile import Timing
 from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.llama.thread_controller import Threads
@@ -601,36 +601,6 @@ def test_what_is_measured_later_takes_the_place_of_what_lists_expect(
         session.rest(Cancel())
         assert baseline_s() == pytest.approx(disturbed / 4)
         assert "rough" not in listed()
-
-
-def test_a_table_that_ended_early_gets_its_long_sizes_in_an_idle_moment(
-    target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At the speed that the table was measured at: the machine takes twice as long by now."""
-    short = {1: 1e-3, 2: 1.8e-3, 4: 3e-3, 8: 7e-3}
-    monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
-    monkeypatch.setattr(
-        measured_costs, "profile", lambda _, known: Profile(known, {0: short}, spread=0.0)
-    )
-    timing = Timing({1: 2e-3, 16: 16.2e-3, 64: 48e-3})
-    monkeypatch.setattr(profile, "measure", lambda *_, **__: timing)
-    pair = loaded(target_context, draft_context)
-
-    def now(*, repeatable: bool = False) -> MeasuredPair:
-        found = measured(pair, repeatable=repeatable, measure=True, announce=str)
-        assert found is not None
-        return found
-
-    now()
-    assert not now(repeatable=True).again(Cancel())  # the next run has to decide by the same
-    found = now()
-    timing = replace(timing, spread=1.0)
-    assert not found.again(Cancel())
-    timing = replace(timing, spread=0.0)
-    assert found.again(Cancel())
-    assert now().target.measured[0] == pytest.approx({**short, 16: 8.1e-3, 64: 24e-3})
-    assert not found.again(Cancel())
-    assert not now().again(Cancel())
 
 
 def listed() -> str:

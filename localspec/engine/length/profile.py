@@ -34,14 +34,11 @@ TARGET_SIZES = (
     *(1, 12, 64, 16, 2, 32, 10, 4, 12, 14, 64, 9, 7, 10, 11, 17, 13, 15),
 )
 DRAFT_SIZES = (1, 2, 1, 2, 16, 1, 4, 16, 1, 4, 64, 8, 1, 64, 8)
-LONG_SIZES = (1, 16, 64, 32, 1, 16, 64, 32)  # for a slow target, in idle time
-_LONG = 16  # tokens; beyond a table with this size, its average slope is never far too low or high
 PASSES = 30
 _RUN = 3  # CUDA records the second decode of a size and replays it from the third on
 TARGET_BUDGET = 2.0  # seconds; a first prompt waits 5 in all, with the choice of attention
 REMOTE_BUDGET = 10.0  # a pass over a network may take half a second
 DRAFT_BUDGET = 0.6
-_IDLE_BUDGET = 10.0
 _SHALLOW = 0.6  # share of the budget for an empty cache; a filled one gets the rest
 
 # Attention takes longer in a filled cache, so a few sizes are timed again after scratch tokens. If
@@ -239,42 +236,6 @@ def measure_by_context(
     meanwhile = [abs(math.log(last[n] / first.points[n])) for n in last.keys() & first.points]
     spread = max(first.spread, second.spread, math.expm1(max(meanwhile, default=0.0)))
     return {held: first.points, depth: second.points}, replace(first, spread=spread)
-
-
-def ends_early(known: Profile) -> bool:
-    """Whether a table has no long size, because a slow target ran out of time."""
-    points = known.measured.get(0, {})
-    return 1 in points and max(points) < _LONG
-
-
-def lengthened(
-    context: Context, known: Profile, *, clock: Callable[[], float] = perf_counter
-) -> Profile | None:
-    """Time the long sizes that a target's table lacks; takes some ten seconds.
-
-    The machine may have another speed than it had, so the new times are scaled by those of one
-    token.
-
-    Args:
-        context: of the target; its cache is empty.
-        known: its profile, which `ends_early`.
-        clock: returns seconds.
-
-    Returns:
-        The profile with these sizes; None if other programs disturbed the measurement.
-
-    Raises:
-        Cancelled: the context's watched flag was set; the cache is as before.
-    """
-    points, timing = (
-        known.measured[0],
-        measure(context, LONG_SIZES, budget=_IDLE_BUDGET, clock=clock),
-    )
-    if not timing.steady:
-        return None
-    scale = points[1] / timing.points[1]
-    more = {n: scale * seconds for n, seconds in timing.points.items() if n not in points}
-    return replace(known, measured={**known.measured, 0: {**points, **more}})
 
 
 def affordable_depth(context: Context, points: Points) -> int:

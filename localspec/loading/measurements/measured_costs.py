@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 from localspec.chat.session.pair import LoadedPair, LoadRecord
 from localspec.engine.cancel import Cancel
@@ -15,17 +15,14 @@ from localspec.engine.length.profile import (
     Profile,
     ProfileStore,
     acquaint,
-    ends_early,
     growth,
     identity,
-    lengthened,
     profile,
 )
 from localspec.engine.llama import Context, Head, default_threads, devices, too_busy
 from localspec.pairs.disk import folders
 
 ANY_THREADS = 0
-_Known = TypeVar("_Known")
 
 _USUAL = {
     "threads_batch": None,
@@ -50,7 +47,6 @@ class MeasuredPair:
         target, drafts: the profiles; those of draft models by name.
         unkept: models whose measurement was disturbed, so that nothing reliable is stored, with the
             key to store it under.
-        brief: the target, if its table ends early, with the profile.
     """
 
     store: ProfileStore
@@ -58,7 +54,6 @@ class MeasuredPair:
     drafts: Mapping[str, Profile]
     auto: AutoGamma
     unkept: dict[Context, dict[str, Any]]
-    brief: dict[Context, Profile] = field(default_factory=dict)
 
     @property
     def doubtful(self) -> bool:
@@ -68,9 +63,7 @@ class MeasuredPair:
         )
 
     def again(self, cancel: Cancel) -> bool:
-        """Measure the models in `unkept` again, and what `brief` lacks, for the next load.
-
-        Their caches stay the same.
+        """Measure the models in `unkept` again, for the next load; their caches stay the same.
 
         Returns:
             Whether a measurement was stored.
@@ -78,19 +71,23 @@ class MeasuredPair:
         Raises:
             Cancelled: `cancel` was set.
         """
-        missing = len(self.unkept) + len(self.brief)
+        missing = len(self.unkept)
         for context, known in list(self.unkept.items()):
-            one = _in_between(context, cancel, profile, known)
-            if one is not None and one.steady:
+            if isinstance(context, Head) or too_busy(context.threads.widest):
+                continue  # a head reads the cache of its target
+            held, state = tuple(context.tokens), context.state()
+            context.watch(cancel)
+            context.threads.hold(True)
+            context.clear()
+            try:
+                one = profile(context, known)
+            finally:
+                context.watch(None)
+                context.restore(held, state)
+            if one.steady:
                 self.store.save(one)
                 del self.unkept[context]
-        for context, brief in list(self.brief.items()):
-            now = self.store.load(brief.identity) or brief  # rounds may have taught it
-            longer = _in_between(context, cancel, lengthened, now)
-            if longer is not None:
-                self.store.save(longer)
-                del self.brief[context]
-        return len(self.unkept) + len(self.brief) < missing
+        return len(self.unkept) < missing
 
     def keep(self) -> None:
         """Store what the rounds have shown about the costs."""
@@ -108,36 +105,6 @@ class MeasuredPair:
                     for at, points in model.learned().items()
                 }
                 self.store.save(replace(now, learned=taught or now.learned))
-
-
-def _in_between(
-    context: Context,
-    cancel: Cancel,
-    measure: Callable[[Context, _Known], Profile | None],
-    known: _Known,
-) -> Profile | None:
-    """Measure a model whose cache is in use, which stays the same; None on a busy machine.
-
-    Args:
-        context: of the model.
-        cancel: stops it.
-        measure: called with the context, its cache empty, and with `known`.
-        known: what `measure` starts from.
-
-    Raises:
-        Cancelled: `cancel` was set.
-    """
-    if isinstance(context, Head) or too_busy(context.threads.widest):
-        return None  # a head reads the cache of its target
-    held, state = tuple(context.tokens), context.state()
-    context.watch(cancel)
-    context.threads.hold(True)
-    context.clear()
-    try:
-        return measure(context, known)
-    finally:
-        context.watch(None)
-        context.restore(held, state)
 
 
 def chosen_threads(context: Context, asked: int | None, *, draft: bool, store: ProfileStore) -> int:
@@ -205,9 +172,7 @@ def measured(
         {name: _costs(pair.drafts[name], its) for name, its in drafts.items()},
         pair.target.max_rollback,
     )
-    keeps = pair.target not in missing and not repeatable  # otherwise the next run decides alike
-    brief = {pair.target: target} if keeps and ends_early(target) else {}
-    return MeasuredPair(store, target, drafts, AutoGamma(costs), missing, brief)
+    return MeasuredPair(store, target, drafts, AutoGamma(costs), missing)
 
 
 def _measured(
