@@ -631,6 +631,13 @@ def test_what_settling_takes_is_known_of_slow_cards_too() -> None:
     assert timing.warmup == pytest.approx((0.1, 0.3))
 
 
+def test_the_table_of_a_slow_target_reaches_copies() -> None:
+    """Else passes of 16 and more are extrapolated; a 1.5B model on two cores takes 0.07 s a token."""
+    clock = Clock()
+    timing = measure(scratch(clock, 0.07), TARGET_SIZES, budget=1.2, clock=clock)  # type: ignore[arg-type]
+    assert max(timing.points) == 16
+
+
 def test_a_draft_on_a_card_is_timed_among_other_sizes() -> None:
     """When it drafts, it reads a batch of another size than its steps have."""
     clock = Clock()
