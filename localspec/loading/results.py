@@ -68,6 +68,10 @@ class ExactnessCost:
         """Whether it takes too little to matter."""
         return max(self.baseline, self.copying) <= _FREE
 
+    def document(self) -> dict[str, float]:
+        """Both figures, for `--json`."""
+        return {"plain": self.baseline, "copying": self.copying}
+
 
 def exact_words(longest: int | None, cost: ExactnessCost | None, tune: str) -> str:
     """What is known of ``--exact`` for a model on this machine, in words.

@@ -28,7 +28,7 @@ from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.stats import MemoryUse
 from localspec.loading.load_request import LoadRequest
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Both ends must use the same version, which the first message each way tells."""
 
 _SIZE = 4

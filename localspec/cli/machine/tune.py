@@ -95,7 +95,7 @@ def _document(found: TunedPair) -> dict[str, Any]:
         "draft_note": found.draft_note,
         "gamma": [asdict(one) for one in found.choices],
         "exact": found.exact,
-        "exact_cost": found.exact_cost and asdict(found.exact_cost),
+        "exact_cost": found.exact_cost and found.exact_cost.document(),
     }
 
 

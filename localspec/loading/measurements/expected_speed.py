@@ -204,7 +204,7 @@ def data(
         "plain_tokens_per_second": known.tokens_per_second,
         "attention": known.attention and asdict(known.attention),
         "exact": exact,
-        "exact_cost": cost and {"plain": cost.baseline, "copying": cost.copying},
+        "exact_cost": cost and cost.document(),
         "expected": expected_speeds,
     }
 
