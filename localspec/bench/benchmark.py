@@ -82,11 +82,11 @@ def bench_pair(
         stack.enter_context(closing(first))
         sessions = [first]
         for another in more:
-            beside = load_another_draft(first, another, progress=progress, cancel=cancel)
-            stack.callback(beside.pair.close_drafts)  # the target belongs to the first session
-            stack.callback(beside.engine.close)
-            stack.callback(beside.template.close)
-            sessions.append(beside)
+            other = load_another_draft(first, another, progress=progress, cancel=cancel)
+            stack.callback(other.pair.close_drafts)  # the target belongs to the first session
+            stack.callback(other.engine.close)
+            stack.callback(other.template.close)
+            sessions.append(other)
         for notice in dict.fromkeys(each for session in sessions for each in session.notices):
             warn(notice)
         report = bench(sessions, request, cancel, progress=progress, asking=asking)

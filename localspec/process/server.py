@@ -345,7 +345,7 @@ class EngineServer:
     def _explain(
         self, request: int, tell: SendEvent, turn: int, number: int, cancel: Cancel
     ) -> None:
-        """Send a round of a finished answer, unless it was sent while it was made."""
+        """Explain a round of a finished answer, unless that was done while the answer ran."""
         if self._rounds.settled(request):
             return
         error = self._attempt(lambda one: self._rounds.explain(turn, number, one, tell, cancel))

@@ -114,7 +114,7 @@ async def whole(job: QueuedRequest, writer: ReplyWriter, stop: Callable[[], None
 
 
 def _stop_if_enough(job: QueuedRequest, writer: ReplyWriter, stop: Callable[[], None]) -> None:
-    """Stop a job of which its client wants no more; its end brings the figures."""
+    """Stop a job whose client has enough text; its last event still brings the figures."""
     if writer.enough and not job.sufficed:
         job.sufficed = True
         stop()

@@ -94,7 +94,7 @@ class Estimate:
         return (
             f"no head can make this target faster here: even with {formats.percent(REACHABLE)} of"
             f" each drafted token accepted the best is {self.best:.2f} times the speed, since"
-            " checking more tokens takes nearly as much longer"
+            " the target takes nearly as long to check tokens as to write them"
         )
 
 

@@ -119,9 +119,9 @@ def _timed(session: Session, options: LoadRequest, cancel: Cancel) -> float:
 
     Both are timed in turns, so that other programs slow both down.
     """
-    beside = load_another_draft(session, options, progress=lambda *_: None, cancel=cancel)
+    other = load_another_draft(session, options, progress=lambda *_: None, cancel=cancel)
     try:
-        both = (*beside.pair.drafts.values(), session.pair.target)
+        both = (*other.pair.drafts.values(), session.pair.target)
         turns = [
             [measure(each, _ONES, budget=_TURN_S, one_row=True).points[1] for each in both]
             for _ in range(_TURNS)
@@ -129,6 +129,6 @@ def _timed(session: Session, options: LoadRequest, cancel: Cancel) -> float:
         least: list[float] = [min(times) for times in zip(*turns, strict=True)]
         return least[0] / least[1]
     finally:
-        beside.engine.close()
-        beside.pair.close_drafts()
-        beside.template.close()
+        other.engine.close()
+        other.pair.close_drafts()
+        other.template.close()

@@ -383,8 +383,8 @@ class Session:
     def enter(self, conversation: str, progress: StoreProgress = lambda _share: None) -> None:
         """Switch to the stored conversation of this id; an empty id means that it is not stored.
 
-        The caches of the conversation before are stored, of which `progress` receives the share
-        that is done; those of this one are restored with its first prompt.
+        This stores the caches of the previous conversation (`progress` receives the share that is
+        stored). Those of this conversation are restored with its first prompt.
         """
         if self._writer.stored is not None:
             self._writer.stored.enter(conversation, self._prompt.known_ids, progress)
@@ -462,7 +462,7 @@ class Session:
         """Use idle time for the measurements that loading had no time for.
 
         Raises:
-            Cancelled: `cancel` was set. The session is unchanged, as it is otherwise.
+            Cancelled: `cancel` was set. The conversation is unchanged.
         """
         with self._guard.if_free() as free:
             if free and self._resting is not None:

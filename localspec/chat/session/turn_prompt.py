@@ -26,7 +26,7 @@ class TurnPrompt:
     """Makes the target's prompts of one conversation.
 
     Args:
-        target: of which the prompts must leave room for an answer.
+        target: its context must hold a prompt and leave room for an answer.
         template: makes text of messages.
 
     Attributes:

@@ -26,7 +26,7 @@ SUMMARISE = (
     " decisions or open questions. Write the summary alone."
 )
 RECALL = "What have we talked about so far?"
-# What part of the context the results of tools may take, if it must shrink.
+# Results of tools are cut to a fourth of the context, then to an eighth ..., until the prompt fits.
 _SHARES = (4, 8, 16, 32)
 
 

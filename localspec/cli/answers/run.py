@@ -105,9 +105,8 @@ def command(
     """Answer one prompt on standard output.
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the starter
-    answers, and a PROMPT of several words may stand alone. Standard input is
-    the prompt where there is none, or it is '-'; else what is piped in stands below it, and is
-    waited for to its end.
+    answers, and a PROMPT of several words may stand alone. Without PROMPT, or with '-', standard
+    input is the prompt. Else text that is piped in is read to its end and follows PROMPT.
     """
     if question is not None and prompt is not None:
         raise click.UsageError("PROMPT and --prompt say the same: give one of them.")

@@ -182,7 +182,7 @@ class BlockDrafter(HeadDrafter):
         plan: Plan,
         path: tuple[int, ...] = (),  # noqa: ARG002 - all is guessed in one pass
     ) -> Proposal:
-        """Guess as many tokens as the plan allows; draft them while the plan goes on.
+        """Guess a block of tokens in one pass; the draft is its start, as long as the plan wants.
 
         The draft is empty if the target's last state was not seen.
         """

@@ -33,7 +33,7 @@ class Proposal:
         tail: the last tokens of the draft, if lookup added them. They have no views.
         beyond: all tokens that lookup could add to the drafter's own.
         passes: decodes of the drafter, if their number differs from that of the views.
-        path: how many of the tokens read, counted from the last, lookup had proposed.
+        path: how many of the last tokens in `read` were lookup's guess.
         agreed: lookup tokens that the drafter proposed too, and went on after; where it had read
             them, their passes were already done.
         begun: the first token that a head's cache knows.

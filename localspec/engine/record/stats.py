@@ -110,8 +110,8 @@ class Round:
         between_s: seconds since the end of the round before, which its consumer took.
         draft_prefill: tokens that the draft had to decode before it could propose.
         draft_cached: tokens that the draft's cache held already.
-        draft_passes: decodes of the draft that the round waited for. With `kept`, they are one more
-            than `drafted` if the last one made the draft stop.
+        draft_passes: decodes of the draft that the round waited for. `draft_passes + kept` is one
+            more than the model drafted if the last pass ended the draft without a token.
         drafter: the name of the drafter that was asked; empty if none was.
         copied: the last tokens of the draft, if lookup added them; all of them if it drafted alone.
         copying_s: the part of `draft_s` in which lookup searched for a match.

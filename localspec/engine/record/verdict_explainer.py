@@ -24,7 +24,7 @@ class ExplainedVerdict:
     """A verdict and how it came about.
 
     Attributes:
-        tests: those of the tested tokens, in order.
+        tests: how each drafted token was tested, in order, up to the first rejection.
         last: the distribution that the last token was drawn from; None if it was not drawn.
     """
 

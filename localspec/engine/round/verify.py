@@ -51,7 +51,7 @@ class Draft:
         return Draft(self.tokens[:kept], self.q and self.q[:kept], self.must_verify)
 
     def followed_by(self, copied: tuple[int, ...]) -> Draft:
-        """This and then `copied`, which nobody drew: each stands for a point mass."""
+        """This and then `copied` tokens, which were not drawn: each stands for a point mass."""
         if not self.tokens:
             return Draft(copied)
         points = tuple(Dist.point(token) for token in copied)

@@ -24,8 +24,8 @@ from localspec.pairs.report.model_source import ModelSource
 TOO_BIG = "too big to save time here"
 
 _LEAST = 0.5
-"""A step takes at least this share of the target's time for as many bytes: weights of many bits are
-read faster, byte for byte, than those of few."""
+"""Least time of a draft's step, relative to the target's time per byte: weights of more bits per
+weight are read faster per byte."""
 
 Sized = tuple[ModelFacts, ModelSetup]
 

@@ -315,9 +315,9 @@ def _sharing(head: GgufHeader, target: GgufHeader) -> Iterator[str]:
 
 def _cached(target: GgufHeader, *, slides: bool) -> int:
     """The layer whose cache the last layer of its kind reads: its own, or an earlier one's."""
-    behind, own = 1 + slides, target.setting("attention.shared_kv_layers")
+    step, own = 1 + slides, target.setting("attention.shared_kv_layers")
     last = target.setting("block_count")
-    return last - behind if own < behind else last - own - behind
+    return last - step if own < step else last - own - step
 
 
 def _require_table(head: ModelFiles, n_vocab: int) -> None:

@@ -174,7 +174,7 @@ class Dashboard:
         self._redraw()
 
     def unsaid(self) -> str:
-        """What drafting brought to the last answer; empty if the column says it."""
+        """What drafting brought to the last answer; empty if the full panel says it already."""
         return "" if self.full.display else summary(self.state.figures)
 
     def cycle(self, wanted: str) -> None:

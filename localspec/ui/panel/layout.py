@@ -346,7 +346,7 @@ def _memory_lines(use: MemoryUse | None, width: int, *, short: bool = False) -> 
 
 
 def machine_lines(use: MemoryUse | None, width: int) -> list[Content]:
-    """The main memory and each device's own as bars: this program, others, free."""
+    """A bar for main memory and one for each device's memory: this program, others, free."""
     if use is None or width < 20:
         return []
     others = max(0, use.machine_total - use.machine_available - use.process)

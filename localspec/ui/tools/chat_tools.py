@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, repr=False)
 class ChatTools:
-    """Passes on what concerns tools once there are any: few chats have servers.
+    """The chat's tools. Nothing of them is imported before the first server is used.
 
     Attributes:
         soon: calls a function in the screen's thread, from any thread.

@@ -269,8 +269,8 @@ class Head(Context):
     def after_decode(self, tokens: Sequence[int], start: int) -> None:
         """Keep the states of `tokens`, which the target has just decoded from `start` on.
 
-        If the row before them pairs its state with another token than the first of these, it is
-        made again. Without its state it stays, which costs acceptance once.
+        The row before `start` was made with a guess of `tokens[0]`. If the guess was wrong, the row
+        is made again, unless its state is no longer known: then the next draft is accepted less.
         """
         row = start - 1
         other = self.first <= row < self.end and self.tokens[row - self.first] != tokens[0]
