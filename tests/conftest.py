@@ -55,9 +55,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Leave modules and tests, which stay to the end, out of searches for garbage.
+    """Keep modules and tests, which live to the end of the run, out of garbage collection.
 
-    While they are collected a sixth of the time would be spent on such searches.
+    Otherwise pytest would spend a sixth of its collection time in garbage collection.
     """
     gc.disable()
     try:
@@ -70,7 +70,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine in an event loop of its own."""
+    """Run a test that is a coroutine, each in a new event loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
@@ -80,13 +80,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep away from the records, measurements and settings of whoever runs the tests."""
+    """Keep tests away from the records, measurements and settings of the user who runs them."""
     folders = {
         "LOCALSPEC_CACHE": str(tmp_path_factory.mktemp("cache")),
         "LOCALSPEC_DATA": str(tmp_path_factory.mktemp("data")),
         "LOCALSPEC_CONFIG": str(tmp_path_factory.mktemp("config")),
-        # `llm` brings setuptools, which else imports itself wherever Python starts, also where a
-        # test leaves no files for it.
+        # `llm` brings setuptools, which otherwise imports itself whenever Python starts, even
+        # in a test that may open no more files.
         "SETUPTOOLS_USE_DISTUTILS": "stdlib",
     }
     toy.install(Path(folders["LOCALSPEC_DATA"]))
@@ -97,10 +97,10 @@ def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_naps() -> Iterator[None]:
-    """Have Textual's pilot go on once a key is sent: `Chat.press` waits until it is dealt with.
+    """Let Textual's pilot return as soon as a key is sent: `Chat.press` waits for its effect.
 
-    Else it sleeps until the process is idle: two times 20 ms for each key, and up to two seconds
-    where an engine works in a thread.
+    Otherwise the pilot sleeps until the process is idle: 40 ms for each key, and up to two
+    seconds while an engine works in a thread.
     """
 
     async def hop(_least: float) -> None:
@@ -206,5 +206,5 @@ def starter_session(starter_file: Path) -> Iterator[Session]:
 
 @pytest.fixture
 def no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody installed the package with the starter's model."""
+    """The package with the starter's model is not installed."""
     monkeypatch.setattr(starter, "packaged", lambda: None)

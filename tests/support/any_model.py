@@ -2,7 +2,7 @@
 
 llama.cpp is given a header without tensors (`llama_model_init_from_user`), and asks for the data of
 every tensor that the architecture may have; their names and shapes go into the file. It ends the
-process over settings that make no model, so a model is written by a process of its own:
+process over settings that make no model, so each model is written by a separate process:
 
     python -m tests.support.any_model ARCHITECTURE FILE
 """
@@ -165,7 +165,7 @@ def settings(architecture: str, nextn: int) -> dict[str, Any]:
 
 
 def write_any(path: Path, architecture: str, *, nextn: int = 0, seed: int = 0) -> Path:
-    """Write a model with the toy's vocabulary, in a process of its own.
+    """Write a model with the toy's vocabulary, in a separate process.
 
     Raises:
         RuntimeError: llama.cpp makes no such model; its last words follow.
@@ -193,7 +193,7 @@ def _written(path: Path, architecture: str, nextn: int, seed: int) -> None:
 def _as_published(
     shapes: dict[str, tuple[int, ...]], architecture: str, nextn: int
 ) -> dict[str, tuple[int, ...]]:
-    """The tensors of a file, where llama.cpp asks for others if there is no file to look at."""
+    """The tensors as published files have them, where llama.cpp without a file asks for others."""
     found = {name: shape for name, shape in shapes.items() if not name.startswith("dense_")}
     for name, (outputs, *inputs) in shapes.items():
         layer, _, part = name.rpartition(".attn_q.")
@@ -270,7 +270,7 @@ class _Reading(ctypes.Structure):
 
 
 def _asked_for(bare: Path) -> dict[str, tuple[int, ...]]:
-    """The tensors that llama.cpp wants for this header: their shapes, rows last, by name."""
+    """Map the name of each tensor that llama.cpp wants for this header to its shape, rows last."""
     from llama_cpp import llama_cpp as lib  # noqa: PLC0415 - only the process that writes
 
     from localspec.engine.llama.library import ggml_library  # noqa: PLC0415

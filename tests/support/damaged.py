@@ -2,8 +2,8 @@
 
 The damage is structural: one or two keys, tokens or tensors say something else, and the file
 around them is whole. What a header check lets through is given to llama.cpp; where that ends the
-process, `load_all` says by which signal. One file in five is a draft beside a sound target, one in
-five is a model in parts, and one in five a head, in a file of its own or inside its target.
+process, `load_all` says by which signal. One file in five is a draft for a sound target, one in
+five is a model in parts, and one in five is a head, in a separate file or inside its target.
 """
 
 from __future__ import annotations

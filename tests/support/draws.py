@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import pytest
 
 _SHARE = 4
-"""One in so many slow cases is drawn, and at least one of each test."""
+"""One in `_SHARE` slow cases is drawn, and at least one of each test."""
 
 
 def drawn(items: Sequence[pytest.Item], seed: int) -> list[pytest.Item]:

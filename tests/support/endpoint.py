@@ -1,4 +1,4 @@
-"""`localspec serve` as a process of its own, and what its clients send."""
+"""`localspec serve` in a separate process, and what its clients send."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAID = re.compile(rb"http://([0-9a-f.:\[\]]+):(\d+)/v1")
 
 
 class Serving:
-    """A server with the toy pair or another one, on a port of its own.
+    """A server with the toy pair or another one, on a free port.
 
     Attributes:
         process: of the endpoint; the engine's is its child.

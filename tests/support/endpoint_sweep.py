@@ -31,7 +31,7 @@ _BURST = 25  # requests of each client between two unloads
 
 
 def install_alone() -> None:
-    """Install the toy's target without its draft, as a pair of its own."""
+    """Install the toy's target without its draft, as a further pair."""
     pair = installed.find(toy.PAIR)
     assert pair is not None
     installed.save(installed.InstalledPair(ALONE, pair.target, None))

@@ -284,7 +284,7 @@ def write_random_llama(
 def write_longer_vocabulary(
     path: Path, *, like: Path = toy.TARGET, extra: int = 8, seed: int = 0
 ) -> Path:
-    """Write a Llama whose vocabulary goes on after another model's: ids that one does not have."""
+    """Write a Llama whose vocabulary is another model's with further ids after the last one."""
     known = read_vocabulary(like)
     vocabulary = replace(
         known,
@@ -303,7 +303,7 @@ def write_advised(path: Path, *, name: str = "advised", **said: object) -> Path:
 def write_other_vocabulary(
     path: Path, *, seed: int = 0, template: bool = True, name: str | None = None
 ) -> Path:
-    """Write a Llama with 322 tokens of its own, byte-level BPE, with or without a template."""
+    """Write a Llama with another vocabulary: 322 tokens, byte-level BPE, a template or none."""
     vocabulary = other_vocabulary()
     if not template:
         vocabulary = replace(vocabulary, template=None)
@@ -311,9 +311,9 @@ def write_other_vocabulary(
 
 
 def write_renumbered(path: Path, *, like: Path = toy.DRAFT, fewer: int = 0) -> Path:
-    """Write a model again, its first three tokens put last, the `fewer` learned last left out.
+    """Write a model again: its first three tokens go last, its `fewer` latest merges are left out.
 
-    It computes the same function, but for what it has no tokens for.
+    It computes the same function, except for the tokens that it lacks.
     """
     known, reader = read_vocabulary(like), gguf.GGUFReader(like)
     count = len(known.tokens) - fewer
@@ -516,7 +516,7 @@ def write_random_qwen35(
 ) -> Path:
     """Write a Qwen3.5: three layers of gated delta net, then one with gated attention.
 
-    Behind them `nextn` more with attention, each of which predicts more tokens.
+    Then come `nextn` more layers with attention, each of which predicts a further token (MTP).
     """
     state, groups, values, kernel, trunk = 32, 2, 2, 4, 4
     key_width, value_width = state * groups, state * values

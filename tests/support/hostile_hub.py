@@ -1,7 +1,8 @@
 """Hubs and caches with seeded faults, and pulls killed at random moments.
 
-Every case is a pull of one file, and then one that nothing disturbs. The first ends with the right
-file or with a sentence, soon, and with little read beyond the file; the second with the right file.
+Every case is a disturbed pull of one file, and then an undisturbed one. The first must end soon,
+with the right file or an error message, and read little beyond the file; the second must end with
+the right file.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _HEADERS: dict[str, tuple[str, ...]] = {
 
 
 def attack_server(number: int, folder: Path) -> None:
-    """One Hub with one to three faults, for one request, some or all."""
+    """Attack a pull with one to three faults of the Hub, each for one request, some or all."""
     rng = random.Random(number)
     with _place(folder, number) as place, world(place) as hub, _hurried():
         repo = hub.server.add(REPO, {NAME: ggufs.model(n_bytes=_SIZE)})
@@ -85,7 +86,7 @@ def attack_server(number: int, folder: Path) -> None:
 
 
 def _told(hub: World) -> bytes:
-    """What the Hub says of the repository while nothing is wrong."""
+    """What a Hub without faults says of the repository."""
     with urllib.request.urlopen(f"{hub.server.url}/api/models/{REPO}/revision/main") as answer:
         return bytes(answer.read())
 
@@ -122,7 +123,7 @@ def _changed(told: Any, rng: random.Random) -> Any:
 
 
 def attack_cache(number: int, folder: Path) -> None:
-    """A cache in which somebody has put things; what lies outside of it stays as it is."""
+    """Attack a cache with planted files; files outside of it must stay as they are."""
     rng = random.Random(number)
     with _place(folder, number) as place, world(place) as hub, _hurried():
         repo = hub.server.add(REPO, {NAME: ggufs.model(n_bytes=_SIZE)})

@@ -1,4 +1,4 @@
-"""Values of options and arguments that nobody foresaw, given to every command one at a time."""
+"""Unforeseen values of options and arguments, given to every command one at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from localspec.pairs.disk import starter
 from tests.support import toy
 
 LONGEST = 500
-# What a terminal, or whoever reads it, would be led astray by.
+# Characters that would mislead a terminal or its reader.
 STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _MISSING = "missing.gguf"
 _ESCAPES = (
@@ -51,12 +51,12 @@ class Outcome:
 
     @property
     def wrong(self) -> str:
-        """What should not be; empty where all is well."""
+        """What is wrong; empty if nothing is."""
         return f"exit code {self.code!r}" if self.code not in (1, 2) else self.wrongly_said
 
     @property
     def wrongly_said(self) -> str:
-        """What should not be said, however the command ended; empty where all is well."""
+        """What is wrong in the output, however the command ended; empty if nothing is."""
         if "has a fault" in self.err or "Traceback" in self.err:
             return f"a fault: {self.err[:300]!r}"
         if wild := STEERS.search(self.out + self.err):
@@ -206,7 +206,7 @@ def run(arguments: list[str], given: BinaryIO | None = None) -> Outcome:
 
 
 def attack(numbers: range, folder: Path) -> list[str]:
-    """Run so many cases in an empty folder; what went wrong, a line each."""
+    """Run `count` cases in an empty folder; return what went wrong, a line each."""
     with nowhere(folder):
         found = [(arguments, run(arguments)) for arguments in cases(numbers.start, len(numbers))]
     return _told((given, done.wrong) for given, done in found)

@@ -16,7 +16,7 @@ LAYOUTS = Path(__file__).parent.parent / "data" / "hub_layouts.jsonl"
 WIDTH, LAYERS, VOCABULARY = 64, 4, 300
 UNSAID = 1 << 30  # bytes of a file whose size was not noted
 TARGETS = {"gemma4-assistant": "gemma4", "dflash": "qwen35"}
-"""What heads in repositories of their own were made for."""
+"""The targets of heads that are published in separate repositories."""
 
 _Key = tuple[str, int, Any]
 _MIXTURES = ("qwen35moe", "qwen3next", "glm4moe")

@@ -95,9 +95,9 @@ class Fault:
     method: str = "GET"
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
-    cut_after: int | None = None  # close the connection after so many body bytes
+    cut_after: int | None = None  # close the connection after this many bytes of the body
     flip_at: int | None = None  # change the byte at this offset of the file
-    hold_after: int | None = None  # send so many bytes, then wait for `release`
+    hold_after: int | None = None  # send this many bytes, then wait for `release`
     ignore_range: bool = False
     whole: bool = False  # only requests without a range
     chunked: bool = False  # send the body in chunks, its length unsaid

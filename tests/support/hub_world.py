@@ -50,7 +50,7 @@ class World:
         return run(*arguments)
 
     def run_outside(self, *arguments: str, **environment: str) -> Result:
-        """Run the command line in a process of its own, with nothing but the environment."""
+        """Run the command line in a separate process, with nothing but the environment."""
         done = subprocess.run(
             [sys.executable, "-W", "error", "-m", "localspec", *arguments],
             capture_output=True,

@@ -22,10 +22,10 @@ def limit_address_space(n_bytes: int) -> None:
 
 @contextmanager
 def cgroup(n_bytes: int) -> Iterator[list[str]]:
-    """The beginning of a command line that runs the rest in a control group of so many bytes.
+    """Yield the start of a command line; what follows it runs in a control group of `n_bytes`.
 
-    Skips the test where this machine lets nobody make one: the group must be below the one that
-    this process is in, of version 2 or 1.
+    The test is skipped where this machine does not allow such a group. The group is made below
+    that of this process, of version 2 or 1.
     """
     scope = ["systemd-run", "--user", "--scope", "--quiet", "--collect"]
     scope += ["-p", f"MemoryMax={n_bytes}", "-p", "MemorySwapMax=0"]

@@ -119,7 +119,7 @@ class Scripted:
 
 
 def child() -> dict[str, Any]:
-    """A process in a session of its own, which outlives the server."""
+    """Start a process in a new session, which outlives the server."""
     nap = [sys.executable, "-c", "import time; time.sleep(600)"]
     process = subprocess.Popen(nap, start_new_session=True, stdout=subprocess.DEVNULL)
     return _said(str(process.pid))

@@ -36,7 +36,7 @@ class MixedRequests:
         parted: how many of the answers differ from those to the same requests asked alone. Without
             `--exact` a few may: what the caches hold of a prompt decides how its sums round.
         others: how many were counted, refused as they should be, or given up.
-        again: how often one had to be sent again, since there was no engine.
+        again: how often a request had to be sent again because no engine was running.
         kills: how often the engine was killed.
         unloads: how often its memory was given back.
         resident: bytes that all processes took at the end of each burst.
@@ -158,7 +158,7 @@ class MixedRequests:
         raise AssertionError("there was never a whole answer")
 
     def _reply(self, path: str, asked: dict[str, Any]) -> bytes:
-        """The reply, however often the server says that there is no engine now."""
+        """The reply; the request is sent again for as long as the server says it has no engine."""
         for _ in range(_ATTEMPTS):
             status, headers, data = self.served.ask(path, asked, timeout=_WAIT_S)
             if status not in _BUSY:

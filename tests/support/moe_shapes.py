@@ -15,7 +15,7 @@ from tests.support import ggufs
 
 # ggml's numbers of types
 F32, F16, Q4_0, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, MXFP4 = 0, 1, 2, 6, 7, 8, 12, 13, 14, 39
-_FALLBACK = {Q4_K: Q5_0, Q5_K: Q5_1, Q6_K: Q8_0}  # for rows that are no multiple of 256
+_FALLBACK = {Q4_K: Q5_0, Q5_K: Q5_1, Q6_K: Q8_0}  # where rows are not multiples of 256
 Tensors = Iterator[tuple[str, tuple[int, ...]]]
 Kind = Callable[[str], int]
 
@@ -71,7 +71,7 @@ class Shape:
         tied: whether the output is the embedding.
         last_norm: the name of the norm before the output.
         second_norm: the name of the norm between attention and feed-forward part.
-        rope: how many frequencies of a rotation of its own are in the file.
+        rope: how many frequencies of a rotation of its own the file stores.
         trained: tokens of context.
         keys: further settings.
         parameters: their number as published, to the digits that were printed; 0 if unknown.
@@ -312,7 +312,7 @@ def short_convolution(it: Shape, at: int) -> Tensors:
 
 
 def gemma(it: Shape, at: int) -> Tensors:
-    """Every sixth layer sees all tokens, with two wide key heads and no values of its own."""
+    """Every sixth layer sees all tokens, with two wide key heads whose keys serve as values."""
     full = at % 6 == 5
     kv, head = (2, 512) if full else (8, 256)
     for name in ("attn", "ffn", "post_attention", "post_ffw"):

@@ -52,7 +52,7 @@ def usually(cases: Iterable[Any], *usual: Any) -> list[ParameterSet]:
     For cases that take the same way through the code with other numbers.
 
     Raises:
-        LookupError: one of `usual` is none of `cases`.
+        LookupError: one of `usual` is not in `cases`.
     """
     cases = list(cases)
     if missing := [case for case in usual if case not in cases]:

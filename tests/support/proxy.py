@@ -1,4 +1,4 @@
-"""A proxy on loopback that passes TLS connections on, itself behind TLS where that is wanted."""
+"""A proxy on loopback that forwards TLS connections; it can be reached over TLS itself."""
 
 from __future__ import annotations
 

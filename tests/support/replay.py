@@ -55,7 +55,7 @@ class TracedRound:
 
     @property
     def emitted(self) -> tuple[int, ...]:
-        """What the round emitted, also what lies behind an end of generation."""
+        """All tokens that the round emitted, those after an end of generation included."""
         return (*self.draft.tokens[: self.verdict.accepted], self.verdict.token)
 
 
@@ -104,7 +104,7 @@ def read_trace(lines: Iterable[str]) -> Trace:
     """A trace from its lines.
 
     Raises:
-        LocalspecError: it is none, is damaged, or comes from another version.
+        LocalspecError: the lines are not a trace, are damaged, or come from another version.
     """
     try:
         head, *rounds = (json.loads(line) for line in lines if line.strip())

@@ -29,7 +29,7 @@ class Figures:
         ratio: in the full panel: estimate, low and high.
         drafted, accepted: in the full panel.
         rounds: that drafted: each ends with a recovered or a bonus token, unless the answer does.
-        sentence: what drafting brought; empty if there is none.
+        sentence: what drafting brought; empty if the screen has no such sentence.
         text: the whole screen.
     """
 
@@ -90,7 +90,7 @@ def contradictions(now: Figures) -> list[str]:
 
 
 def _claims(now: Figures) -> Iterator[str]:
-    """Ratios that nothing stands for."""
+    """Ratios on the screen without a figure that supports them."""
     if "×" in now.text and (now.tokens < FEWEST or not now.guessed):
         yield f"a × beside {now.tokens} tokens of which {now.guessed} were guessed"
     if now.ratio and now.rounds is not None and now.rounds < _FEWEST_ROUNDS - 1:

@@ -38,7 +38,8 @@ def surroundings(root: Path) -> dict[str, str]:
 
     Without them each worker rewrites the assertions of all files anew, and each of some hundred
     child processes compiles the package: 40 seconds of a whole run. They are kept in pytest's
-    cache, not next to the sources, where somebody who says so does not want them.
+    cache, not next to the sources: a user who tells Python to write none does not want them
+    there.
     """
     found = dict(os.environ)
     if found.pop("PYTHONDONTWRITEBYTECODE", None) and "PYTHONPYCACHEPREFIX" not in found:

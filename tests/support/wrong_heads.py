@@ -1,8 +1,8 @@
 """Heads that cannot draft for the toy target, or targets that cannot draft for themselves.
 
-Run as a program it has `localspec run` answer with every one of them, each in a process of its own,
+Run as a program it has `localspec run` answer with every one of them, each in a separate process,
 and prints a line of JSON for each: its name, the exit code (that of a signal is negative) and what
-was said to standard error.
+was written to standard error.
 
     LOCALSPEC_ENGINE=inline python -m tests.support.wrong_heads FOLDER
 """
@@ -297,7 +297,7 @@ def cases(folder: Path) -> Iterator[Wrong]:
 
 
 def alone(wrong: Wrong) -> tuple[int, str]:
-    """Answer with it in a process of its own; return the exit code, and what was said."""
+    """Answer with it in a separate process; return the exit code, and what was written."""
     with tempfile.TemporaryFile() as said:
         if (child := os.fork()) == 0:
             _answer(wrong, said.fileno())
