@@ -1,4 +1,4 @@
-"""LoRA adapters: checked, planned, applied as llama.cpp applies them, and part of what is kept."""
+"""LoRA adapters: checked, planned, applied as llama.cpp does, and part of every cache's key."""
 
 from __future__ import annotations
 

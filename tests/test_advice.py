@@ -76,7 +76,7 @@ def test_without_advice_the_defaults_are_llama_cpps(tmp_path: Path) -> None:
 
 
 def test_every_key_of_llama_cpp_is_followed_or_said_to_be_left_out(tmp_path: Path) -> None:
-    """The names are those of the library in use: one that it knows and we don't is a fault."""
+    """The names come from the library in use: a key that it knows and we don't is a fault."""
     known = set()
     for number in range(64):
         key = lib.llama_model_meta_key_str(number)

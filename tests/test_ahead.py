@@ -60,7 +60,7 @@ def pair(
     n_ctx: int = 256,
     lookup: bool = False,
 ) -> Engine:
-    """Scripted models; where it `waits` the target's pass ends after all that may be read ahead."""
+    """Scripted models; with `waits` each target pass lasts until the draft has read all it may."""
     script = random_script(VOCAB, 5)
     target = StubContext(script, StubModel(VOCAB, ends), n_ctx)
     draft = StubContext(near(script, noise, 6), StubModel(VOCAB, ends), n_ctx)
@@ -126,7 +126,7 @@ def test_what_was_right_is_kept_and_nothing_is_waited_for() -> None:
     first, *later = [done for done in rounds if done.drafted == 3]
     assert (first.kept, first.draft_passes) == (0, 3)
     assert len(later) > 10
-    # The last pass before has read the draft's last token, its guess and two more.
+    # Ahead of each round the draft has read its last token, its guess of the next and two more.
     assert {(d.kept, d.draft_passes, d.draft_prefill, d.ahead) for d in later[:-2]} == {
         (3, 0, 0, 4)
     }
@@ -242,7 +242,7 @@ def test_the_end_of_the_wanted_length_reads_nothing_in_vain(n_predict: int) -> N
     left = n_predict
     for done in rounds:
         left -= done.emitted
-        assert left > 1 or not done.ahead  # a round of one token drafts nothing
+        assert left > 1 or not done.ahead  # with room for one token nothing is drafted
     rested(engine, [*PROMPT, *tokens])
 
 
@@ -290,7 +290,7 @@ def in_thread() -> bool:
 
 
 def test_cancelling_ends_what_goes_on() -> None:
-    """In the target's pass as well as in the draft's thread."""
+    """Whether the user cancels during the target's pass or in the draft's thread."""
     baseline, _ = run(pair(forced=False), 0)
     for at in range(2, 8):
         engine, cancel = pair(0.0, waits=False), Cancel()
@@ -410,7 +410,7 @@ def test_once_the_targets_pass_is_over_no_more_is_guessed() -> None:
 
 @pytest.fixture
 def contexts(target_model: Model, draft_model: Model) -> Iterator[tuple[Context, Context]]:
-    """One thread each, on two cores side by side."""
+    """A context for each model, with one thread each, so that both can run at the same time."""
     how = ContextOptions(n_ctx=512, threads=1, flash_attention=True)
     with Context(target_model, how) as target, Context(draft_model, how) as draft:
         yield target, draft
@@ -472,7 +472,7 @@ V, C = 0.1, 0.03
 
 
 def beside_round(rule: AheadPolicy, *, s: float, accepted: int, kept: bool) -> Round:
-    """A round in which the target's pass takes `s` times as long while the draft goes on."""
+    """A round whose target pass takes `s` times as long if the draft goes on during it."""
     ahead = 4 if rule.wants(3) else 0
     verify_s = V * (s if ahead else 1.0)
     draft_s = 0.0 if kept else 3 * C

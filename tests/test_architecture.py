@@ -33,7 +33,7 @@ PURE = (
     "engine/length/ahead_policy",
 )
 
-# Whose `__init__` does more than name what the room offers, and why.
+# Packages whose `__init__` does more than name what the room offers, and why.
 MAY_ACT = {
     "__init__.py": "the Python interface is imported when it is first used",
     "cli/__init__.py": "Ctrl+C is looked after before anything else is imported",
@@ -61,7 +61,7 @@ def parsed(path: Path, source: str | None = None) -> ast.Module:
 def imports(path: Path, source: str | None = None) -> set[str]:
     """The absolute names of all that the file imports, inside functions too.
 
-    ``from localspec import machine`` is an import of ``localspec.machine``; a name that is no
+    ``from localspec import machine`` is an import of ``localspec.machine``; a name that is not a
     module of localspec counts as a part of its module: ``localspec.machine:free``.
     """
     found: set[str] = set()
@@ -241,7 +241,7 @@ def test_no_two_types_have_the_same_name() -> None:
 
 
 def names_twice(paths: Iterable[Path]) -> set[str]:
-    """The file names that stand more than once, `__init__.py` and `__main__.py` left out."""
+    """The file names that occur more than once; `__init__.py` and `__main__.py` are left out."""
     found = Counter(path.name for path in paths)
     return {name for name, times in found.items() if times > 1 and not name.startswith("__")}
 
@@ -279,7 +279,7 @@ MOST_LINES = 45
 
 
 def long_functions(path: Path, source: str | None = None) -> list[str]:
-    """Functions that nobody sees whole: their lines from `def` to the last one, docstring aside."""
+    """Functions too long to be seen whole: more than `MOST_LINES` lines without the docstring."""
     found = []
     for node in ast.walk(parsed(path, source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""Every architecture that, by llama.cpp's source, drafts or gives heads their inputs."""
+"""Every architecture that drafts or supplies the inputs of heads, by llama.cpp's source."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_the_architectures_that_heads_can_read_are_those_of_the_source() -> None
 
 @pytest.mark.slow
 def test_an_architecture_with_wider_rows_is_refused(tmp_path: Path) -> None:
-    """llama.cpp ends the process over it (`extract_layer_inputs`)."""
+    """llama.cpp would end the process over such rows (`extract_layer_inputs`)."""
     target, beside = write_any(tmp_path / "it.gguf", "qwen4exp"), tmp_path / "head.gguf"
     with pytest.raises(UnsupportedModel, match="shows no layers of qwen4exp"):
         answered(target, str(write_eagle3(beside, EAGLE)), 0)
 
 
 def drafted_losslessly(target: Path, draft: str) -> None:
-    """Check that drafting happened and left a greedy answer the same, except after a near tie."""
+    """Check that tokens were drafted and the greedy answer is the same, except after a near tie."""
     baseline, gaps, drafted = answered(target, draft, 0)
     drafting, _, drafted = answered(target, draft, 3)
     assert drafted > len(drafting) / 2
@@ -94,7 +94,7 @@ def answered(target: Path, draft: str, gamma: int) -> tuple[list[int], list[floa
 
 
 def leads(target: Context, tokens: list[int]) -> list[float]:
-    """How far the best logit is before the second best one at each token of an answer."""
+    """The lead of the best logit over the second best one, at each token of an answer."""
     known = list(target.tokens)
     start = next(n for n in range(len(known)) if known[n : n + 4] == tokens[:4])
     target.show(())

@@ -1,4 +1,4 @@
-"""Which attention a target gets: measured once, both ways, and kept."""
+"""Whether a target gets flash attention: both ways are timed once, and the choice is kept."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def model(toy_target: Path) -> Iterator[Model]:
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, on: float, off: float) -> list[tuple[int, ...]]:
-    """Passes take so long with flash attention and without, whatever the machine does."""
+    """Script the timings: a pass takes `on` seconds with flash attention and `off` without."""
     asked: list[tuple[int, ...]] = []
 
     def measure(_context: Any, sizes: tuple[int, ...], **_how: Any) -> Timing:
@@ -84,7 +84,7 @@ def test_the_faster_way_is_chosen_and_the_default_where_both_are_alike(
     assert choice(model, store) == stored(key(model.path, SETUP, 1), store) == found
     assert len(asked) == 6  # what is stored is not measured again
     scripted(monkeypatch, on=1.0, off=1 / off)
-    assert choice(model, store, THOROUGH).flash == (off != 2.0)  # unless somebody waits for it
+    assert choice(model, store, THOROUGH).flash == (off != 2.0)  # a thorough one is
 
 
 def test_a_turn_in_which_the_program_was_stopped_counts_for_nothing(
@@ -105,7 +105,7 @@ def test_a_turn_in_which_the_program_was_stopped_counts_for_nothing(
 
 @pytest.mark.slow
 def test_a_pass_behind_copies_takes_what_one_behind_a_text_takes(model: Model) -> None:
-    """The very same passes follow: the cache has as many cells."""
+    """Copies fill as many cells as a text that was read, so the same passes follow."""
     options = ContextOptions(n_ctx=1024, threads=1, flash_attention=True)
     with (
         Context(model, options) as empty,
@@ -117,14 +117,14 @@ def test_a_pass_behind_copies_takes_what_one_behind_a_text_takes(model: Model) -
         assert copied.repeat(960)
         assert len(copied.tokens) == 32
         least = [math.inf] * 3
-        for turn in range(200):  # beside other programs few turns are undisturbed
+        for turn in range(200):  # while other programs run, few turns are undisturbed
             least = [
                 min(pair) for pair in zip(least, map(seconds, (empty, read, copied)), strict=True)
             ]
             before, behind, behind_copies = least
             if turn >= 24 and behind > 2 * before:
                 break
-        assert behind > 2 * before  # a control: there is something to be seen
+        assert behind > 2 * before  # the control: a longer text costs more
         assert 0.7 < behind_copies / behind < 1.4
         assert not read.repeat(1000)  # not made for that
         assert not read.tokens

@@ -34,13 +34,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine in this process, where a test puts something in its place."""
+    """Run the engine in this process, where a test can replace its parts."""
     monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
 
 
 @pytest.fixture
 def at_once(scripted: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `scripted`, and a bench does not wait until the tests next to it are over."""
+    """As `scripted`; the bench does not wait for the machine to become quiet."""
     monkeypatch.setattr(benchmark, "wait_for_calm", lambda *_: 0.0)
 
 
@@ -251,11 +251,11 @@ def test_ctrl_c_reports_what_is_done(tmp_path: Path) -> None:
 @pytest.mark.drawn
 @pytest.mark.usefixtures("at_once")
 def test_quick_runs_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of three do, on a machine that stays as it is for as long.
+    """Two of three runs agree, if the machine's speed stays the same that long.
 
-    An interval tells what the prompts leave open, not what a machine does that other programs use
-    as well: in one run of three it may be another one. So there are up to seven runs, until there
-    are three that found a machine of about the same speed.
+    An interval covers the choice of prompts, not a machine that other programs use as well: its
+    speed may differ in one run of three. So there are up to seven runs, until three of them found
+    the machine at about the same speed.
     """
     monkeypatch.setattr(prompt_sets, "QUICK_S", 15.0)  # a third: fewer questions, wider intervals
     runs: list[tuple[float, dict[str, float]]] = []

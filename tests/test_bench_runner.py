@@ -40,7 +40,7 @@ def ignore(*_: object) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def _few_sizes() -> Iterator[None]:
-    """Have each bench measure what decodes cost at a few sizes only."""
+    """Have each bench time decodes of a few sizes only."""
     sizes = {"TARGET_SIZES": (1, 2, 4, 8, 16), "DRAFT_SIZES": (1, 2, 16)}
     with mock.patch.multiple(benchmark, **sizes):
         yield
@@ -80,7 +80,7 @@ Asked = list[tuple[str, int, int, float | None]]
 
 @pytest.fixture(scope="module")
 def usual(session: Session) -> tuple[BenchReport, Asked]:
-    """A bench as it is asked for most of the time, and what was asked in it."""
+    """The report of a bench with the usual settings, and the questions asked in it."""
     asked: Asked = []
     return run(session, request(), asking=lambda *at: asked.append(at)), asked
 

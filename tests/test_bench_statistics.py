@@ -114,7 +114,7 @@ def test_predictions_add_up() -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("measured_at", [3, 8])
 def test_a_draft_length_that_was_not_run_is_predicted(measured_at: int) -> None:
-    """On a text with easy stretches and hard ones, where no mean acceptance tells enough."""
+    """On a text with easy stretches and hard ones, which a mean acceptance does not describe."""
     luck = random.Random(1)
     chances = [0.95 if i // 40 % 2 else 0.4 for i in range(4000)]
     text = [Position(1.0, float(luck.random() < chance)) for chance in chances]

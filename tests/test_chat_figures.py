@@ -51,7 +51,7 @@ def test_the_figures_show_the_speed_up_that_was_measured_and_what_follows() -> N
 
 
 def test_a_speed_up_is_of_the_whole_answer_where_drafting_was_switched_on_within() -> None:
-    """It used to be that of the rounds since the switch, next to the average of all rounds."""
+    """It covered only the rounds since the switch, while the average next to it covered all."""
     auto = AutoGamma(Costs({0: {1: 0.1, 4: 0.14}}, {DRAFT: {0: {1: 0.01}}}))
     drafting = Drafting(ChatSettings(gamma="auto"), auto, able=True)
     drafting.begin(follow_clock=True)

@@ -160,7 +160,7 @@ def test_the_toys_template(target_model: Model) -> None:
 
 
 def test_a_template_may_change_its_own_lists_and_nobody_elses() -> None:
-    """Kimi K2's appends to one; what it is given is a copy, made anew each time."""
+    """Kimi K2's template appends to a list; it gets a new copy for each call."""
     text = (
         "{% set mine = [] %}{% for m in messages %}{% set _ = mine.append(m.content) %}"
         "{% set _ = m.update({'content': 'changed'}) %}{% endfor %}"

@@ -46,7 +46,7 @@ QWEN = {1: 1.0, 2: 1.8, 4: 3.0, 8: 7.0, 16: 8.1, 64: 24.0}
 
 @pytest.mark.parametrize("last", [8, 16])
 def test_a_table_that_ends_early_promises_little_less_than_the_truth(last: int) -> None:
-    """From eight tokens to sixteen next to nothing is added; 64 would seem to take 15."""
+    """From 8 to 16 tokens the time hardly grows; that slope would put 64 tokens at 15."""
     curve = Curve({n: seconds for n, seconds in QWEN.items() if n <= last})
     longer = [(n, seconds) for n, seconds in QWEN.items() if n > last]
     assert all(curve.seconds(n) > 0.95 * seconds for n, seconds in longer)
@@ -196,7 +196,7 @@ def test_a_round_costs_its_catching_up_its_steps_and_its_pass() -> None:
 
 
 def test_a_draft_costs_what_it_costs_behind_what_it_read() -> None:
-    """After a long text of which it read 40 tokens: in a round's price, and in what is learnt."""
+    """A draft that read 40 tokens of a long text is priced, and learnt from, as after 40 tokens."""
     deep = {0: {1: 0.2, 40: 0.4}, 1000: {1: 0.6, 40: 0.8}}
     costs = Costs({0: {1: 1.0, 3: 1.2}}, {DRAFT: deep})
     done = replace(round_of(2, 1, seconds=1.2), context=1000, left_out=960)
@@ -212,7 +212,7 @@ def test_a_draft_costs_what_it_costs_behind_what_it_read() -> None:
 
 
 def timed(n: int, seconds: float, *, step: float = 0.0, pending: int = 1, stay: int = 1) -> Round:
-    """A round that drafted `n - 1` tokens in steps of so many seconds."""
+    """A round that drafted `n - 1` tokens, `step` seconds each, and verified in `seconds`."""
     draft_s, passes = step * (n - 1), n - 1 if step else 0
     done = round_of(n - 1, min(stay, n - 1), passes=passes, seconds=seconds)
     return replace(done, draft_s=draft_s, total_s=seconds + draft_s, draft_prefill=pending)
@@ -245,7 +245,10 @@ def test_one_disturbed_baseline_round_changes_nothing() -> None:
 
 
 def found_by_hand() -> float:
-    """Six stretches of a baseline round and five of two tokens, without the first round."""
+    """The speed-up of six stretches, each a baseline round and five rounds of two tokens.
+
+    The first round is left out.
+    """
     return (5 + 30 * 2) / (5 * 1.0 + 30 * (1.8 + 3 * 0.1))
 
 
@@ -281,7 +284,7 @@ def test_a_length_never_compared_with_the_baseline_gets_no_claim() -> None:
 
 
 def test_what_drafts_are_off_by_makes_no_baseline_round_dearer() -> None:
-    """Passes during which the draft goes on have no vote: their extra time counts separately."""
+    """A pass with the draft running does not correct the costs: its extra time counts apart."""
     neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
     dear = replace(timed(4, 3.9, step=0.1), ahead=1)  # twice of what the table says, steps included
     for _ in range(5):
@@ -294,7 +297,7 @@ def test_what_drafts_are_off_by_makes_no_baseline_round_dearer() -> None:
 
 
 def test_every_round_counts_at_its_own_context() -> None:
-    """At the last one, where a draft is dearest, the claims of long answers were 5 % too low."""
+    """Priced at the last context, where a draft is dearest, long answers claimed 5 % too little."""
     costs = Costs({0: {1: 1.0, 4: 1.8}, 1000: {1: 1.0, 4: 3.8}}, {DRAFT: {0: {1: 0.1}}})
     neighbours, tokens, seconds = Neighbours(costs), 0, 0.0
     for context in range(0, 1200, 20):
@@ -330,7 +333,7 @@ def test_what_planning_takes_in_rounds_without_a_draft_is_in_the_claim() -> None
 
 
 def test_a_wait_between_two_rounds_is_no_slow_round() -> None:
-    """A full pipe, a stopped parent: it would have widened the intervals of fifteen stretches."""
+    """A full pipe or a stopped parent used to widen the intervals of the next fifteen stretches."""
     widths = []
     for waited in (0.0, 3000.0):
         neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
@@ -360,7 +363,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 
 
 def test_only_the_share_of_the_time_that_went_to_drafts_is_in_doubt() -> None:
-    """Where little is copied, most rounds are baseline rounds, which are the unit."""
+    """Where little is copied, most rounds are baseline rounds: the unit itself is not in doubt."""
     luck, held, widths = random.Random(7), 0, []
     for _ in range(60):
         neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
@@ -378,7 +381,7 @@ def test_only_the_share_of_the_time_that_went_to_drafts_is_in_doubt() -> None:
 
 @pytest.mark.slow
 def test_an_answer_may_differ_from_those_before_as_far_as_stretches_do() -> None:
-    """While other programs run, the gain varies: 15 stretches do not predict the next few."""
+    """While other programs run the gain varies, and 15 stretches do not predict the next few."""
     luck, held, widths = random.Random(8), 0, []
     for _ in range(200):
         neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
@@ -404,7 +407,7 @@ def test_an_answer_may_differ_from_those_before_as_far_as_stretches_do() -> None
 
 
 def test_steps_that_now_and_then_take_ten_times_as_long_are_counted_whole() -> None:
-    """While other programs run, short passes do; claims from their medians were too high."""
+    """Other programs stretch short passes so; claims from medians of the steps were too high."""
     luck, held, offs = random.Random(3), 0, []
     for _ in range(100):
         neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
@@ -528,7 +531,7 @@ def test_a_round_in_which_the_program_was_stopped_is_no_timing(stopped: int) -> 
 
 @pytest.mark.parametrize("seconds", [1.0, 1000.0])
 def test_how_many_stretches_there_were_says_no_clock(seconds: float) -> None:
-    """With a seed, that number decides when baseline rounds are inserted."""
+    """With a seed this number decides when baseline rounds are inserted: no clock may change it."""
     neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
     stretch = [timed(1, 1.0), *[timed(4, 1.8, step=0.1)] * 5]
     feed(neighbours, [timed(1, seconds), *stretch[1:], *stretch, *[timed(1, 1.0)] * 6])
@@ -569,7 +572,7 @@ def test_cancelling_a_measurement_leaves_the_cache_as_it_was() -> None:
 
 
 def far(clock: Clock, ask: float) -> tuple[StubContext, list[int]]:
-    """A target on workers: the first decode of every size takes `ask` more seconds."""
+    """A target on workers, and the sizes seen; the first decode of a size takes `ask` s more."""
     context = scratch(clock, 0.01)
     asked: list[int] = []
     before = context.decode
@@ -593,9 +596,9 @@ def test_what_a_worker_is_asked_once_is_no_part_of_what_a_size_costs() -> None:
 
 
 def card(clock: Clock, token: float, warmup: Sequence[float], halt: float = 0.0) -> StubContext:
-    """A context that runs a size, records it, and then plays the record, as CUDA does.
+    """A context that runs a size, records it, and then replays the record, as CUDA graphs do.
 
-    The first decode ever of a size takes long. The fifth of all is halted for `halt` seconds.
+    The first decode of each size takes 0.4 s more. The fifth decode is halted for `halt` seconds.
     """
     context = scratch(clock, token)
     run, known, count = SameSizeRun(), set[int](), 0
@@ -632,14 +635,14 @@ def test_what_settling_takes_is_known_of_slow_cards_too() -> None:
 
 
 def test_the_table_of_a_slow_target_reaches_copies() -> None:
-    """Else passes of 16 and more are extrapolated; a 1.5B model on two cores takes 0.07 s a token."""
+    """Otherwise passes of 16 tokens are extrapolated; 1.5B on two cores takes 0.07 s a token."""
     clock = Clock()
     timing = measure(scratch(clock, 0.07), TARGET_SIZES, budget=1.2, clock=clock)  # type: ignore[arg-type]
     assert max(timing.points) == 16
 
 
 def test_a_draft_on_a_card_is_timed_among_other_sizes() -> None:
-    """When it drafts, it reads a batch of another size than its steps have."""
+    """A draft that catches up reads batches of other sizes than its steps of one token."""
     clock = Clock()
     context = card(clock, 0.01, (0.003, 0.008))
     timing = measure(context, (1, 2, 1, 2, 1), budget=9, one_row=True, clock=clock)  # type: ignore[arg-type]
@@ -683,7 +686,7 @@ def test_here_nobody_is_asked_anything() -> None:
 
 
 class Machine:
-    """Models whose decodes take longer the more is in the cache, as on a CPU: by a clock."""
+    """A model, on a scripted clock, whose decodes grow with the cached tokens, as on a CPU."""
 
     def __init__(self, first: float, each: float, attention: float) -> None:
         self.first, self.each, self.attention = first, each, attention
@@ -748,7 +751,7 @@ def test_deep_measuring_takes_no_more_passes_and_leaves_nothing_behind() -> None
     reading = [batch for batch in machine.context.batches if len(batch) > 64]
     assert len(machine.context.batches) - len(reading) <= 30
     assert sum(map(len, reading)) == 1024
-    read_s = sum(machine.seconds(128, at) for at in range(0, 1024, 128))  # so many at once
+    read_s = sum(machine.seconds(128, at) for at in range(0, 1024, 128))  # in batches of 128
     assert machine.now - read_s < 0.23
 
 

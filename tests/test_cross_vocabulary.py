@@ -39,7 +39,7 @@ def renumbered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
 
 @pytest.fixture(scope="module")
 def smaller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """The toy draft without its last thousand tokens, so that it splits words elsewhere."""
+    """The toy draft without its last thousand tokens, so that it splits words at other places."""
     path = write_renumbered(tmp_path_factory.mktemp("s") / "s.gguf", fewer=1000)
     with Model.load(path) as model:
         yield model
@@ -156,7 +156,7 @@ def test_text_is_cut_as_the_target_would(target_model: Model, smaller: Model) ->
 
 
 def test_text_behind_half_a_word_still_follows_it(target_model: Model, smaller: Model) -> None:
-    """The whole text would be cut across the place that was decided already."""
+    """Tokenizing the whole text anew could merge across the end of the tokens already decided."""
     both = VocabularyMap(target_model, smaller)
     half = [both.target.ids[bytes([byte])][0] for byte in b" th"]
     assert written(target_model, both.followed(half, b"e end")) == b"e end"
@@ -243,9 +243,10 @@ WAYS = ((0.0, False), (0.0, True), (0.7, False), (1.0, False))
 def test_the_text_is_the_same_with_another_vocabulary(
     contexts: dict[str, Context], temperature: float, ends: bool, number: int, n: int
 ) -> None:
-    """At temperature 0 the draft writes text, which the target's tokenizer cuts.
+    """At temperature 0 the draft writes text, which the target's tokenizer cuts into tokens.
 
-    After a question without its template the target ends at once, after the start of a story not.
+    After a bare question, without its template, the target would end at once; so answers that may
+    end go on from the start of a story.
     """
     accept = Accept.COUPLED if temperature else Accept.BLOCK
     brought = dict.fromkeys(("draft", "renumbered", "smaller", "strange"), 0)
@@ -268,7 +269,7 @@ def test_the_text_is_the_same_with_another_vocabulary(
 
 
 class Unsure(Plan):
-    """A policy that has the draft run and adds no token."""
+    """A plan that lets the draft make a pass and then takes no token."""
 
     def wants_token(self, confidence: float, *, must_verify: bool) -> bool:
         return False
@@ -306,7 +307,7 @@ def test_with_a_seed_another_vocabulary_repeats(
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_one_can_look_inside_its_rounds(contexts: dict[str, Context], temperature: float) -> None:
-    """Also rounds with tokens that the draft lacks, which it wrote as text."""
+    """This includes rounds with tokens that the draft lacks and wrote as text."""
     of = engine(contexts, "smaller")
     text = questions(1)[0]
     run(of, text, FixedGamma(3), temperature=temperature, accept=Accept.COUPLED)
@@ -335,7 +336,7 @@ def test_of_a_long_text_the_end_is_read_first(
     rounds += run(of, text, FixedGamma(3), **how)  # type: ignore[arg-type]
     first, *later = [done.draft_prefill for done in rounds if done.draft_passes]
     assert EXCERPT_TOKENS < first < 70
-    assert max(later) > 140  # all of it, as soon as that was earned
+    assert max(later) > 140  # the rest of the text, once drafting has paid for reading it
 
 
 def test_a_full_context_of_the_draft_drafts_nothing(

@@ -59,12 +59,12 @@ class Sound:
     said: dict[str, list[str]]
 
     def pages(self, conversation: str) -> set[int]:
-        """Where something of a conversation stands."""
+        """The numbers of the pages that hold a part of the conversation."""
         raw, mark = self.path.read_bytes(), conversation.encode()
         return {n for n in range(len(raw) // PAGE) if mark in raw[n * PAGE : (n + 1) * PAGE]}
 
     def inner_pages(self) -> set[int]:
-        """Those without which other pages are not found; the first holds the tables' names."""
+        """The pages that lead to others; the first page holds the tables' names."""
         raw = self.path.read_bytes()
         return {0} | {n for n in range(len(raw) // PAGE) if raw[n * PAGE :][:1] not in LEAVES}
 
@@ -173,7 +173,7 @@ def attack(number: int, sound: Sound, folder: Path) -> None:
 
 
 def seen(path: Path) -> tuple[list[LocalspecError], dict[str, list[str]]]:
-    """What somebody sees who opens every conversation, and says something new."""
+    """Open every conversation, then say something new; return the errors and the texts shown."""
     told: list[LocalspecError] = []
     store_thread = StoreThread(path, told.append)
     store_thread.start()
@@ -395,7 +395,7 @@ def test_conversations_are_private_also_those_of_older_versions(tmp_path: Path) 
     assert (path.parent.stat().st_mode & 0o777) == 0o700
     assert {one.stat().st_mode & 0o777 for one in path.parent.iterdir()} == {0o600}
     store.close()
-    chosen = tmp_path / "home"  # a folder that somebody chose keeps its rights
+    chosen = tmp_path / "home"  # a folder that the user chose keeps its permissions
     chosen.mkdir(mode=0o755)
     Store(chosen / "conversations.db").close()
     assert chosen.stat().st_mode & 0o777 == 0o755

@@ -1,8 +1,8 @@
 """On a real GPU backend: a card's, or llama.cpp's Vulkan over Mesa's software driver.
 
 `tests/device.sh` builds what these tests need and runs them; everywhere else they are skipped. Mesa
-22.3 crashes in passes over 4 to 8 tokens, in a thread of its own: there no pass has that length,
-and no draft is left that reads so many (heads of their own, drafts with other tokens).
+22.3 crashes, in one of its threads, in passes over 4 to 8 tokens. With it no test makes a pass of
+that length, and drafts that would are left out (heads in separate files, cross-vocabulary drafts).
 """
 
 from __future__ import annotations
@@ -129,10 +129,10 @@ def test_the_device_computes_what_the_processor_does(
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_so_it_does_with_every_sort_of_memory(architecture: str, tmp_path: Path) -> None:
-    """A processor and a card round what is multiplied with Q8_0 to 8 bits, the software driver not.
+    """CPUs and cards round what they multiply with Q8_0 to 8 bits; the software driver does not.
 
-    By that alone a random mixture chooses other experts now and then, and 2.2 lie between two
-    logits: there the processor gets the same weights in F32.
+    With it a random mixture sometimes chooses other experts for that reason alone, and logits
+    differ by 2.2: so the reference on the CPU gets the same weights in F32.
     """
     path = reference = GENERATORS[architecture](tmp_path / "model.gguf")
     if software():
@@ -147,10 +147,10 @@ def test_so_it_does_with_every_sort_of_memory(architecture: str, tmp_path: Path)
 
 @dataclass
 class GoneBack:
-    """Logits after `kept` of nine drafted tokens stay: by going back, without it, and anew.
+    """Logits after `kept` of nine drafted tokens: after a rollback, without one, and read anew.
 
-    What stays was computed in another pass than in a context that never saw the others: a card
-    rounds that differently, by far less than what is left behind would show.
+    A context that never saw the rejected tokens computed the kept ones in a pass of another size.
+    A card rounds that differently, but by far less than the rejected tokens would show.
     """
 
     again: np.ndarray
@@ -162,7 +162,7 @@ class GoneBack:
 
 
 def gone_back(context: Context, text: list[int], kept: int) -> GoneBack:
-    """Draft nine tokens behind twenty, of which `kept` are right, and read nine right ones."""
+    """Draft nine tokens after twenty, of which `kept` are right; then read nine right ones."""
     there = 20 + kept
     drafted, right = [*text[20:there], *text[: 9 - kept]], text[there : there + 9]
 
@@ -178,8 +178,8 @@ def gone_back(context: Context, text: list[int], kept: int) -> GoneBack:
     begun()
     left_behind = context.decode(right, 9).copy()
     context.clear()
-    # Passes of other sizes go other ways through a driver, which are 0.04 apart. From a checkpoint
-    # on what stays is read again, in a pass of its own.
+    # A driver computes passes of other sizes in other ways, with logits 0.04 apart. After a return
+    # to a checkpoint the kept tokens are read again in one pass, so here they are read apart too.
     apart = 20 if context.rollback is Rollback.CHECKPOINT else there
     for part in filter(None, (text[:apart], text[apart:there])):
         context.decode(part, 1)
@@ -230,8 +230,8 @@ class Answer:
     """The tokens of an answer and those before it; how many were drafted, and how many right.
 
     Attributes:
-        late: the share of its time that was in nobody's figures: what the device still had to do
-            when a round was over.
+        late: the share of its time that no figure covered: the device's work left when a round
+            was over.
     """
 
     prompt: list[int]
@@ -331,7 +331,7 @@ def test_so_does_the_head_inside_the_target(target_model: Model, toy_target: Pat
 
 @pytest.fixture(params=["eagle3", "dflash"])
 def head(request: pytest.FixtureRequest, toy_target: Path, tmp_path: Path) -> Path:
-    """EAGLE-3's, and DFlash's of random weights, whose guesses are seldom right."""
+    """The toy's EAGLE-3 head, and a DFlash head with random weights, which is seldom right."""
     if request.param == "dflash":
         return write_dflash(tmp_path / "dflash.gguf")
     return toy.EAGLE3
@@ -380,7 +380,7 @@ def test_the_plan_is_what_the_device_is_asked_for() -> None:
 def test_what_a_pass_is_measured_to_take_includes_the_device_s_work(
     on_device: Model, text: list[int]
 ) -> None:
-    """Logits are waited for; without them `decode` only hands out the work, as the wait shows."""
+    """`decode` waits for logits; without any it only submits work, as a wait afterwards shows."""
     with Context(on_device, OPTIONS) as context:
 
         def passed(n: int, n_logits: int) -> tuple[float, float]:
@@ -466,7 +466,7 @@ def test_more_than_the_device_has_is_refused_before_it_is_loaded() -> None:
 
 
 def test_what_the_device_has_no_room_for_while_loading_is_told() -> None:
-    """Where it has less than it says: the cache finds none."""
+    """The device has less memory than it reports, so the cache cannot be allocated."""
     if not device().label.startswith("Vulkan"):
         pytest.skip("the limit is one of llama.cpp's Vulkan")
     limits = dict.fromkeys(LIMITS, str(2**20))
@@ -496,11 +496,11 @@ def test_the_chat_answers_on_it(tmp_path: Path) -> None:
 def test_the_chat_stays_where_its_memory_runs_out_in_a_conversation(
     toy_target: Path, tmp_path: Path
 ) -> None:
-    """The driver takes more while a long prompt is read, as if somebody else had the rest by then.
+    """The driver needs more memory while it reads a long prompt, as if another program took it.
 
-    llama.cpp's Vulkan makes a copy of a quantised cache, as long as the text, where it reads 64
-    tokens and more at once. With a limit of 2.5 MB for one piece of memory there is none for more
-    than 640 tokens, and no piece that is needed to load the model is so large.
+    llama.cpp's Vulkan copies a quantised cache, as far as the text goes, when it reads 64 tokens
+    or more at once. A limit of 2.5 MB for one allocation is too little for the copy of more than
+    640 tokens, and enough for every allocation that loading the model needs.
     """
     if not device().label.startswith("Vulkan"):
         pytest.skip("the limit is one of llama.cpp's Vulkan")

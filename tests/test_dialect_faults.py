@@ -1,4 +1,4 @@
-"""Faults of dialects that people met (F2 to F8), each with the real template where there is one."""
+"""Faults of dialects that users met (F2 to F8), each with the real template if it has one."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_firefunction_is_told_the_date_and_the_tools() -> None:
 
 
 def box(name: str, **more: Any) -> RequestTools:
-    """What a request with a tool comes to, for the model of a template."""
+    """The tools of a request with one tool, as prepared for the model of a template."""
     asked = request([USER], tools=[WEATHER], **more)
     marks = dialect_of(name).marks
     return RequestTools.of(
@@ -182,7 +182,7 @@ def request(messages: list[Any], **more: Any) -> ConversationRequest:
 @pytest.mark.slow
 @needs_templates
 def test_f5_no_template_refuses_what_an_earlier_call_holds() -> None:
-    """Nor tools without any description, which OpenAI's protocol leaves to the client."""
+    """Nor does it refuse tools without a description, which OpenAI's protocol makes optional."""
     talk: list[Any] = [USER]
     for i, given in enumerate(['{"city": "Oslo"}', "", '{"city": "Os', None, {"city": "Oslo"}]):
         call = {"function": {"name": "get_weather", "arguments": given}}
@@ -208,7 +208,7 @@ def test_f5_no_template_refuses_what_an_earlier_call_holds() -> None:
 def test_f5_no_template_refuses_several_calls_in_a_turn(
     names: Collection[str], named: bool
 ) -> None:
-    """Llama's take one: a turn with several becomes several turns, each with its result."""
+    """Llama's templates take one call a turn: each call becomes a turn, followed by its result."""
     cities = ("Oslo", "Lima", "Bonn")
     calls: list[Any] = [
         {"function": {"name": "get_weather", "arguments": json.dumps({"city": city})}}
@@ -250,7 +250,7 @@ def test_f6_a_template_that_takes_only_parts_gets_them() -> None:
 @needs_templates
 @pytest.mark.parametrize("name", usual_templates())
 def test_f6_and_f7_every_message_arrives_in_every_real_template(name: str) -> None:
-    """A lone system message too: where the role is refused or dropped, it becomes the first one."""
+    """Even a lone system message: where the role is refused or dropped, it becomes the user's."""
     template = chat_template(TEMPLATES[name])
     for talk in ([USER], [SYSTEM, USER], [SYSTEM, USER, ANSWER, USER], [SYSTEM]):
         text = template.render(talk, give_up=False)

@@ -33,7 +33,7 @@ REAL = [
 TEMPLATES = templates()
 needs_templates = pytest.mark.skipif(not TEMPLATES, reason="llama.cpp's templates are not here")
 
-# What a template writes and cannot be read back, and why.
+# What templates write but cannot be read back, and why.
 UNREADABLE = {
     ("NVIDIA-Nemotron-Nano-v2", "content"): "it writes an answer after the mark of a thought",
 }
@@ -63,7 +63,7 @@ def renderer() -> Iterator[TemplateRenderer]:
 
 @cache
 def dialect_of(name: str) -> Dialect:
-    """As a machine that has the time for it learns it."""
+    """The dialect learnt from a template, with more time than any machine needs."""
     return learnt(process(), TemplateSource(TEMPLATES[name], BOS, EOS), seconds=30, folder=LEARNT)
 
 
@@ -84,7 +84,7 @@ def test_what_a_real_template_writes_is_read_back(name: str, renderer: TemplateR
 @pytest.mark.slow
 @needs_templates
 def test_most_templates_can_teach(renderer: TemplateRenderer) -> None:
-    """The count that the case above goes through: of 70 templates, and what is left out of it."""
+    """The test above covers at least 240 answers of 70 templates, and leaves out at most 3 %."""
     found = [
         (name, case.kind)
         for name, text in TEMPLATES.items()
@@ -143,7 +143,7 @@ def test_a_template_with_other_marks_is_read_as_well(
 @needs_templates
 @pytest.mark.parametrize("case", REAL, ids=lambda case: case["id"])
 def test_what_models_wrote_is_read_as_it_was_meant(case: dict[str, Any]) -> None:
-    """All that are not ``soft``; those of the soft ones that are read right stay so."""
+    """All cases that are not ``soft``; soft ones that are read right must stay so."""
     if case["id"] in ("gemma-begin-arg", "gemma-orphan-header"):
         assert case["soft"]
         return
@@ -180,7 +180,7 @@ OSS = "openai-gpt-oss-120b"
 @pytest.mark.parametrize(
     ("name", "prompt", "raw", "want"),
     [
-        # A draft of a call is none, a call that nothing follows was meant.
+        # A call within a thought is only a draft, unless the thought ends with it.
         ("Qwen3.5-4B", "<think>", f"Hm {QWEN} no.</think>Done.", AnswerReading(f"Hm {QWEN} no.", "Done.")),
         ("Qwen3.5-4B", "<think>", f"Hm {QWEN}\n</think>", AnswerReading("Hm", None, [LS])),
         # The end of a thought.
@@ -456,7 +456,7 @@ def test_a_template_is_learnt_once_and_kept(
         assert learn_anew() == first
         assert not rendered
         (file,) = tmp_path.iterdir()
-        file.write_bytes(file.read_bytes()[:40])  # a damaged file is none
+        file.write_bytes(file.read_bytes()[:40])  # a damaged file counts as missing
         assert learn_anew() == first
         assert rendered
         rendered.clear()

@@ -51,7 +51,7 @@ def plain() -> VocabularyOnly:
 
 
 class Marked(VocabularyOnly):
-    """A vocabulary in which some marks are tokens, as in those of models."""
+    """A vocabulary in which some marks are tokens, as in a model's own vocabulary."""
 
     marks: tuple[str, ...]
 
@@ -92,7 +92,10 @@ class Marked(VocabularyOnly):
 
 
 def allowed(vocabulary: VocabularyOnly, state: Constraint, text: str) -> str:
-    """What of a text a grammar does not let through, and how it goes on; empty where all."""
+    """The rest of `text` from the first token that the grammar refuses; empty if it takes all.
+
+    ``no end`` if the grammar takes all of it but does not let the text end there.
+    """
     tokens = vocabulary.tokenize(text, add_special=False, parse_special=True)
     for i, token in enumerate(tokens):
         try:
@@ -109,7 +112,7 @@ def tools_of(tools: list[Any], *, strict: bool = False) -> list[CallableTool]:
 
 
 def answered(case: Golden, dialect: Dialect) -> str:
-    """What a template writes for an answer, from where a grammar holds: after an open thought."""
+    """A template's text for an answer, from where a grammar takes hold: after an open thought."""
     raw, marks = case.raw, dialect.marks
     if opened := dialect.opened(case.prompt):
         raw = raw.partition(dict(marks.thoughts)[opened])[2]
@@ -122,7 +125,7 @@ def answered(case: Golden, dialect: Dialect) -> str:
         head, mark, _ = raw.rpartition(end)
         if mark:
             raw = head
-    # By its letter, or by its number: a grammar knows one of them.
+    # A template may write a letter or its number, \u00e9; the grammar knows only the letter.
     return re.sub(r"(?<!\\)\\u00([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), raw)
 
 
@@ -136,7 +139,10 @@ def learnt_of(name: str) -> tuple[Dialect, tuple[Golden, ...]]:
 
 
 def grammars(*, marked: bool, name: str = "") -> GrammarReader:
-    """Of a vocabulary in which marks are tokens: those of the usual templates, or of all."""
+    """The grammar reader of a vocabulary; with `marked`, templates' marks are tokens in it.
+
+    The marks are those of the usual templates, or those of all if `name` is not among them.
+    """
     if not marked:
         return _reader(())
     return _reader(USUAL if name in USUAL else tuple(TEMPLATES))
@@ -182,7 +188,7 @@ def test_what_a_template_writes_is_allowed(name: str, marked: bool) -> None:
 
 @pytest.mark.slow
 def test_most_templates_write_calls() -> None:
-    """What the tests by template go through; the others have no calls to hold to anything."""
+    """The number of templates that the tests above cover; the others write no calls."""
     needed()
     assert sum(bool(learnt_of(name)[1]) for name in TEMPLATES) >= 54
 

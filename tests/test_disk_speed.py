@@ -18,7 +18,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="measured on Lin
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A file of three parts and a bit, on the disk for sure."""
+    """A file a little longer than three parts, certainly written to the disk."""
     path = tmp_path / "large.gguf"
     with path.open("wb") as file:
         file.write(bytes(3 * CHUNK + 100))
@@ -28,7 +28,7 @@ def large(tmp_path: Path) -> Path:
 
 
 def every(seconds: float) -> Iterator[float]:
-    """A clock that moves on by so much whenever it is looked at."""
+    """A clock that advances by a fixed step at each reading."""
     return (i * seconds for i in count())
 
 

@@ -63,7 +63,7 @@ def test_layers_that_were_asked_for_are_lent() -> None:
 
 
 def test_a_small_device_beside_a_large_one_gets_no_more_than_it_has_room_for() -> None:
-    """In proportion to what is free it would get three or four layers: without its buffers."""
+    """In proportion to free memory it would get three or four, without room for its buffers."""
     found = planned(FreeMemory(20 * GB, (lent(0, 40), lent(1, 1.5))))
     assert layers(found) == [0, 33, 0]
     assert (found.target.gpu_layers, found.gave_up) == (-1, ())
@@ -107,7 +107,7 @@ def test_proportions_that_were_asked_for_overrule_memory() -> None:
 
 
 def test_of_an_open_number_of_layers_every_device_has_room_for_its_share() -> None:
-    """The sum of what all hold decides nothing: the smaller one is to get a third of it here."""
+    """The total room does not decide: the smaller device is to hold a third of the layers."""
     found = planned(replace(LARGE, devices=(lent(0, 40), lent(1, 4))), split=(2.0, 1.0))
     here, large, small = layers(found)
     assert (small, large, here) == (3, 8, 22)  # the output is one of the three
@@ -149,25 +149,25 @@ def test_where_all_places_are_too_small_together_the_rest_is_read_from_disk() ->
 
 
 def _sizes(small: ModelFacts) -> list[MemoryNeed]:
-    """By the number of layers on devices."""
+    """The memory needs, indexed by the number of layers on devices."""
     return [need(small, ModelSetup(n_ctx=1024, gpu_layers=n)) for n in range(small.layers + 2)]
 
 
 def _held(sizes: list[MemoryNeed], first: int, last: int) -> int:
-    """Bytes of the layers from the first to the last, counted from the end, on a device."""
+    """Bytes on a device of the layers from `last` to `first`, both counted from the last layer."""
     held = sizes[first].device_weights + sizes[first].device_cache
     return held - sizes[last].device_weights - sizes[last].device_cache
 
 
 def _buffers(small: ModelFacts, devices: tuple[Device, ...], layers: int = -1) -> int:
-    """Bytes besides on each of the devices, which together have room for so many layers."""
+    """Bytes of buffers on each device when the devices together hold `layers` layers."""
     split = tuple((each.label, 1) for each in devices)
     shared = need(small, ModelSetup(n_ctx=1024, gpu_layers=layers or 1, split=split))
     return shared.device_buffers // len(devices)
 
 
 def _together(small: ModelFacts, devices: tuple[Device, ...]) -> int:
-    """How many layers there is room for in what all devices have, as if they were one."""
+    """How many layers would fit into the memory of all devices if it were one device's."""
     room = DEVICE_RESERVE + sum(max(0, each.free - DEVICE_RESERVE) for each in devices)
     return plan(
         small, None, FreeMemory(20 * GB, (Device(room),)), UserLimits(n_ctx=1024)
@@ -175,7 +175,7 @@ def _together(small: ModelFacts, devices: tuple[Device, ...]) -> int:
 
 
 def _all_ways(small: ModelFacts, free: FreeMemory, layers: int = -1) -> set[tuple[int, ...]]:
-    """Every division that has room: counted from the definition."""
+    """Every division that fits, found by trying all of them."""
     found, buffers = set(), DEVICE_RESERVE + _buffers(small, free.devices, layers)
     sizes = _sizes(small)
     for counts in itertools.product(range(small.layers + 2), repeat=len(free.devices)):

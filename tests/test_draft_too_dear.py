@@ -45,7 +45,7 @@ def test_a_step_that_no_acceptance_pays_for_is_too_dear(step: float, dear: bool)
 
 @pytest.fixture
 def stored() -> Iterator[None]:
-    """Costs that a test stores for the toy's models are replaced by the usual ones."""
+    """Restore the toy's usual costs after a test that stores others."""
     yield
     costs.keep_toy()
 
@@ -81,7 +81,7 @@ def test_what_was_measured_to_be_too_dear_is_not_loaded_again_and_said(stored: N
 def test_what_turns_out_to_be_too_dear_is_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is known of this file, and its bytes alone prove nothing: it has to be measured."""
+    """No costs are stored for this file, and its size alone is no proof: it has to be measured."""
     slow = {n: n * 2e-3 for n in (1, 2, 4, 16)}
     monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
     monkeypatch.setattr(
@@ -227,7 +227,7 @@ def test_a_draft_model_joins_an_answering_session(waiting: Session) -> None:
 def test_a_head_in_use_is_not_freed_when_a_draft_model_joins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Even if later costs make it dear: the session and its stored caches refer to it."""
+    """Even if later costs make it too dear: the session and its stored caches refer to it."""
     slow = {n: n * 1e-3 for n in (1, 2, 4, 16)}
     monkeypatch.setattr(draft_models, "_AT_ONCE", 0)
     monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
@@ -246,7 +246,7 @@ def test_a_head_in_use_is_not_freed_when_a_draft_model_joins(
 
 
 class Unhurried(ScriptedSession):
-    """Its draft model takes until it is cancelled, the first time."""
+    """A session whose first load of the draft model goes on until it is cancelled."""
 
     loads = 0
 
@@ -274,7 +274,7 @@ def test_one_request_goes_before_the_draft_model_and_the_next_waits_for_it() -> 
 
 
 class Hurried(ScriptedSession):
-    """Its draft model takes until it is cancelled."""
+    """A session whose draft model loads until it is cancelled, however often it is begun."""
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(awaits_drafts=True, **fields)
@@ -309,7 +309,7 @@ def test_a_request_that_is_stopped_does_not_wait_for_the_draft_model(way: str) -
 
 
 class Counted(ScriptedSession):
-    """It notes when its draft model was loaded."""
+    """A session that notes how many messages there were when its draft model was loaded."""
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(awaits_drafts=True, **fields)

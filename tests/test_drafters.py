@@ -1,4 +1,4 @@
-"""Several drafters with the real engine: which is asked, what stays the same, what is refused."""
+"""Several drafters in the real engine: which one drafts, what stays the same, what is refused."""
 
 from __future__ import annotations
 
@@ -111,14 +111,14 @@ def tokens(rounds: list[Round]) -> list[int]:
 
 
 class Reads(FixedGamma):
-    """A plan that has the model read lookup's tokens, whatever that costs."""
+    """A policy that has the model read lookup's tokens, whatever that costs."""
 
     def plan(self, situation: Situation) -> Plan:
         return Plan(min(3, situation.room), DRAFT, reads=len(situation.copies))
 
 
 def questions(number: int) -> list[str]:
-    """Prompts of all kinds; every other one has its text twice, so that something repeats."""
+    """Prompts of all kinds; every second one holds its text twice, so that something repeats."""
     texts = [prompt.text for prompt in toy.questions().prompts]
     chosen = [texts[i * len(texts) // number] for i in range(number)]
     return [f"{text} {text}" if i % 2 else text for i, text in enumerate(chosen)]
@@ -204,7 +204,10 @@ LONG = 60 * "The little boat went out to sea, and the wind was kind to it all da
 def over_baseline(
     contexts: dict[str, Context], name: str, temperature: float, **how: int
 ) -> tuple[float, int]:
-    """Speed-up after 900 tokens by the table alone, and how many tokens the draft read."""
+    """The speed-up after a prompt of 900 tokens, by the table of costs, and the tokens read.
+
+    The latter are the tokens that the draft read before it drafted, the most of any seed.
+    """
     costs = Costs({0: USUAL}, {name: {0: {n: 0.1 * s for n, s in USUAL.items()}}})
     one = engine(contexts, (name,))
     drafter = one.drafters[name]
@@ -212,7 +215,7 @@ def over_baseline(
     ids = one.target.model.tokenize(LONG, add_special=True, parse_special=False)[-900:]
     never = dict.fromkeys(one.target.model.end_tokens, -math.inf)
     faster, read = [], 0
-    for seed in range(5 if temperature else 1):  # any draft's token is right now and then
+    for seed in range(5 if temperature else 1):  # when drawn, any draft is sometimes right
         drafter.excerpt, policy = Excerpt(**how), AutoGamma(costs)
         contexts[name].clear()
         list(one.prefill(ids, Cancel()))
@@ -236,7 +239,7 @@ def test_a_long_prompt_and_a_draft_that_is_never_right_cost_a_short_answer_littl
     faster, read = over_baseline(contexts, name, temperature)
     assert faster >= 0.97
     assert 0 < read < 250
-    if name == RANDOM:  # the control: one that reads it all
+    if name == RANDOM:  # the control: a draft that reads all of the prompt
         faster, read = over_baseline(contexts, name, temperature, last=4096)
         assert faster < 0.93
         assert read >= 900
