@@ -98,7 +98,7 @@ def test_the_shell_completes_commands_and_their_options(typed: str, completed: s
     assert done.stderr == ""
 
 
-# Watches the imports that the main thread makes, which alone is told of Ctrl+C.
+# Watches the imports of the main thread, the only one that Ctrl+C interrupts.
 WATCHED = """
 import signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)

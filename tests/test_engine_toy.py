@@ -54,7 +54,7 @@ def test_measuring_leaves_caches_and_answers_as_they_were(
     before = answer()
     for context in (engine.target, draft_context):
         held, cells = list(context.tokens), state(context)
-        assert measured(context) == [len(held)]  # behind an answer
+        assert measured(context) == [len(held)]  # after an answer
         assert (context.tokens, state(context)) == (held, cells)
         context.clear()
         empty = state(context)

@@ -48,7 +48,7 @@ def loaded(target: Path, **how: Any) -> Iterator[tuple[Context, Any]]:
 
 
 def unequal(target: Context, most: int = 8) -> list[int]:
-    """The sizes of passes that differ by a bit from single tokens, along a greedy text."""
+    """The sizes of passes whose logits differ in any bit from single tokens', on a greedy text."""
     text = target.model.tokenize(60 * "Once upon a time. ", add_special=True, parse_special=False)
     target.clear()
     target.decode(text[:DEPTH], 0)
@@ -156,7 +156,7 @@ def keep(
     exact: dict[int, float],
     usual: dict[int, float] = USUAL,
 ) -> ExactnessCost | None:
-    """Store a trial as `tune` does; return the cost that follows."""
+    """Store a trial as `tune` does; return the cost derived from it."""
     store = profile_store()
     store.save(Profile(known, {288: dict.fromkeys(range(1, longest + 1), 0.01)}))
     for manner, points in (("usual", usual), ("exact", exact)):

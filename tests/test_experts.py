@@ -1,4 +1,4 @@
-"""Mixtures of experts whose experts stay in main memory: planned, loaded, and the same text."""
+"""Mixtures whose experts stay in main memory: they are planned, loaded, and write the same."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ needs_backend = pytest.mark.skipif("RPC" not in backends(), reason="this build h
 
 
 def mixture(layers: int = 24, expert_gb: float = 0.5, other_gb: float = 0.05) -> ModelFacts:
-    """The sizes of a mixture: of each layer, what its experts and the rest of it take."""
+    """The sizes of a mixture: for each layer, those of its experts and of the rest."""
     experts, rest = round(expert_gb * GB), round(other_gb * GB)
     return ModelFacts(
         architecture="qwen3moe",
@@ -134,7 +134,7 @@ def gpt_oss(tmp_path_factory: pytest.TempPathFactory) -> ModelFacts:
 
 
 def test_weights_of_a_published_mixture_lie_where_llama_cpp_put_them(gpt_oss: ModelFacts) -> None:
-    """With all experts on the processor, on eight cards: 1,242 MiB, by a published log."""
+    """A published log has 1,242 MiB on eight cards, with all experts on the processor."""
     printed = 109.20 + 6 * 81.90 + 641.43
     taken = need(gpt_oss, ModelSetup(n_ctx=4096, gpu_layers=-1, cpu_moe=24))
     assert taken.device_weights / MIB == pytest.approx(printed, rel=0.001)
@@ -146,7 +146,7 @@ def test_weights_of_a_published_mixture_lie_where_llama_cpp_put_them(gpt_oss: Mo
 def test_a_published_mixture_fits_consumer_machines(
     gpt_oss: ModelFacts, card_gb: int, ram_gb: int
 ) -> None:
-    """Never more than there is, and no more experts in main memory than need be."""
+    """The plan fits into the card, and keeps no more experts in main memory than it must."""
     room = card_gb * GB - DEVICE_RESERVE
     free = FreeMemory(ram_gb * GB, (Device(card_gb * GB),), total=ram_gb * GB)
     found = plan(gpt_oss, None, free, UserLimits())
@@ -175,7 +175,7 @@ def endpoint() -> Iterator[str]:
 
 
 def weights_by_place(path: Path, moved: int) -> tuple[int, int, np.ndarray]:
-    """Bytes of weights here and there by llama.cpp's account, and the logits of a text."""
+    """Bytes of weights on this machine and on the worker, by llama.cpp, and a text's logits."""
     section = start_backend().section()
     labels = [each.label for each in devices()]
     with Model.load(path, devices=labels, cpu_moe=moved) as model:
@@ -209,7 +209,7 @@ def test_experts_lie_where_the_plan_says_and_compute_the_same(path: Path, endpoi
 def test_mixtures_of_other_architectures_are_placed_and_answer_alike(
     architecture: str, endpoint: str, tmp_path: Path
 ) -> None:
-    """With the experts of no, some and all layers here, and drafts that are copied."""
+    """The experts of no, some or all layers are on this machine; prompt lookup drafts."""
     target = write_any(tmp_path / "it.gguf", architecture)
     add_workers([endpoint])
     model, said = facts(read_header(target)), []
@@ -254,7 +254,7 @@ def test_mixtures_of_other_architectures_are_placed_and_answer_alike(
 def test_drafting_changes_nothing_of_it(
     path: Path, endpoint: str, draft: str, moved: dict[str, object], tmp_path: Path
 ) -> None:
-    """Copies, a model, and the head inside a mixture of another architecture."""
+    """Drafts come from prompt lookup, from a model, and from MTP in another architecture."""
     target = write_mtp(tmp_path / "mtp.gguf", dense=0) if draft == "mtp" else path
     said = []
     for gamma in (0, 4):

@@ -1,4 +1,4 @@
-"""Inside a round: the same numbers as the replay of a trace, under every rule and drafter."""
+"""Explanations of a round have the numbers of a trace's replay, for every rule and drafter."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ ROWS = {script: cache(script) for script in (TARGET, DRAFTS)}
 
 
 def stubs(*, lookup: bool = False) -> Engine:
-    """A target with a draft model, or one that repeats itself with lookup."""
+    """An engine with a draft model, or, for `lookup`, a target that repeats itself."""
     window = 1 if lookup else 3
     script, drafts = (lambda tokens, of=of: ROWS[of](tokens[-window:]) for of in (TARGET, DRAFTS))
     target = StubContext(script, StubModel(VOCAB), n_ctx=2000)
@@ -80,7 +80,7 @@ def traced(
 ) -> tuple[Trace, list[RoundExplanation]]:
     """A trace of a generation, and the explanations of its rounds.
 
-    It ends after `rounds` rounds if given, else after a number of tokens.
+    The generation ends after `rounds` rounds if given, else after `n_predict` tokens.
     """
     lines: list[str] = []
     seen: list[RoundExplanation] = []
@@ -117,14 +117,14 @@ def check(engine: Engine, trace: Trace, found: RoundExplanation, *, within: floa
     tests = [one.test for one in found.guesses if one.test is not None]
     assert [one.accepted for one in tests][: found.accepted] == [True] * found.accepted
     assert not any(one.accepted for one in tests[found.accepted :])
-    if within:  # of other rows follow other numbers: p/q of small shares, above all
+    if within:  # rows that differ a little give other numbers, above all p/q of small shares
         check_shown(trace, found)
     else:
         check_numbers(trace, done, tests)
 
 
 def check_shown(trace: Trace, found: RoundExplanation) -> None:
-    """Check that the token rule's tests have the numbers of the bars next to them."""
+    """Check that the token rule's chances follow from the shares drawn as bars next to them."""
     for one in found.guesses:
         if trace.rule in ("token", "lossy") and one.test and one.draft and one.target:
             below = (trace.lenience or 1.0) * one.draft.guess
@@ -132,7 +132,7 @@ def check_shown(trace: Trace, found: RoundExplanation) -> None:
 
 
 def check_numbers(trace: Trace, done: TracedRound, tests: Sequence[TokenVerdict]) -> None:
-    """Check that the tests have the numbers that the rule's paper gives for the recorded rows."""
+    """Check that the tests' numbers are those that the rule's paper derives from the rows."""
     p, q, tokens = done.p, done.draft.q, done.draft.tokens
     draws = iter(done.draws)
     if trace.rule in ("token", "lossy") and (q is not None or trace.rule == "lossy"):
@@ -345,7 +345,7 @@ def test_real_rounds_are_told_as_a_replay_derives_them(
     for found in live[:: max(4, rounds // 8)]:
         try:
             again = explain_again(real, real.recorder.generation, found.number, Cancel())
-        except EngineError:  # the least likely that may be drawn then may be none that may now
+        except EngineError:  # an unlikely token drawn then may be filtered out now
             draft = trace.rounds[found.number - 1].draft
             drawn = zip(draft.q or (), draft.tokens, strict=True)
             assert min(q.prob(token) for q, token in drawn) < 0.05
@@ -358,7 +358,7 @@ def test_real_rounds_are_told_as_a_replay_derives_them(
 @pytest.mark.slow
 @pytest.mark.parametrize("real", [EAGLE3, DFLASH], indirect=True)
 def test_what_a_head_read_long_ago_is_read_again(real: Engine) -> None:
-    """The head began with the end of the text and went on from there."""
+    """The head began to read near the end of the text; an explanation begins at the same place."""
     text = "The dog and the cat went to the market. " * 40
     prompt = real.target.model.tokenize(text, add_special=True, parse_special=False)[:350]
     never = dict.fromkeys(real.target.model.end_tokens, float("-inf"))

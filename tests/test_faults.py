@@ -1,8 +1,8 @@
 """Whatever fails in the middle of a round, the next answer is right.
 
 Calls of llama.cpp and steps of the engine fail one at a time: before they have done anything, after
-they have done all, or with the code that llama.cpp gives. Then the same engine goes on from what
-was emitted, and answers again from the start.
+they have done everything, or with an error code of llama.cpp's. Then the same engine goes on from
+what was emitted, and answers again from the start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fifty conversations with the pair `demo`, of which the starter takes the place: none is lost.
+"""None of fifty conversations with the pair `demo` is lost now that the starter replaces it.
 
 `tests/support/old_store.py` says how their file was made.
 """
@@ -117,7 +117,7 @@ async def test_the_starter_goes_on_with_any_of_them(
             await until(lambda it=conversation: app.library.record.header.id == it)
             await until(lambda: app.turns.phase is EnginePhase.READY)
             await until(lambda: NOW in shown(app))
-            assert app.session.settings.sampling.temperature == 0.2  # 0.8 was nobody's choice
+            assert app.session.settings.sampling.temperature == 0.2  # 0.8 was not chosen
             kept = len(app.library.record.nodes())
             app.prompt.insert("Go on.")
             app.prompt.submit()

@@ -1,4 +1,4 @@
-"""A disk that fills up and gets room again: a small one of its own, in memory."""
+"""A disk that fills up and gets room again: a small file system in memory."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_tune_is_printed_where_it_cannot_be_stored(disk: Disk, toy_target: Pat
     assert kept
     disk.fill()
     done = run("tune", "toy", "-t", "1", CACHE=cache)
-    # Of a model whose timings varied more it is not even tried.
+    # Timings that varied more than those in the cache are not even to be stored.
     told = [
         line for line in done.stdout.splitlines() if "nothing was stored" in line or "kept" in line
     ]

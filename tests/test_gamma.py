@@ -93,7 +93,7 @@ def test_a_bad_draft_loses_its_credit_at_every_confidence() -> None:
 
 @pytest.mark.parametrize("differ", [0.0, 0.25, 0.5])
 def test_it_learns_how_far_positions_differ(differ: float) -> None:
-    """The spread tells whether a pass is informative: equal confidence everywhere is not."""
+    """The spread tells how much a pass can reveal: nothing if the confidence never varies."""
     calibration = Calibration()
     luck = random.Random(2)
     for _ in range(300):
@@ -103,7 +103,7 @@ def test_it_learns_how_far_positions_differ(differ: float) -> None:
 
 
 def test_a_pass_is_worth_more_where_positions_differ_more() -> None:
-    """A pass may find a good position: a draft that is sometimes sure pays, its mean does not."""
+    """A pass may find a good position: a draft that is sometimes sure pays, a constant one not."""
     found = []
     for spread in (0.0, 0.2, 0.4):
         calibration = Told(0.4, spread)
@@ -201,7 +201,7 @@ def test_best_lengths_for_steady_acceptance() -> None:
 
 
 def test_what_a_draft_takes_however_long_it_is_makes_longer_ones_pay() -> None:
-    """Such as the single pass of a block."""
+    """A cost that does not depend on the length, such as that of the single pass of a block."""
     times = [0.0, *(1 + 0.05 * n for n in range(20))]
     for acceptance in (0.3, 0.6, 0.9):
         for step in (0.0, 0.02, 0.3):
@@ -219,7 +219,7 @@ def test_what_a_draft_takes_however_long_it_is_makes_longer_ones_pay() -> None:
 
 
 def test_a_block_is_asked_for_what_it_is_worth_and_no_longer_than_it_can_be() -> None:
-    """One pass guesses them all, so a further token costs only its verification."""
+    """One pass guesses the whole block, so a further token costs only its verification."""
     lengths = {}
     for accepted, chance in ((6, 0.95), (1, 0.3)):
         policy = auto(drafts=(DFLASH,), step=0.3)
@@ -300,7 +300,7 @@ def test_between_probes_nothing_is_worked_out_unless_something_could_be_copied(
 
 
 def test_copies_in_sight_bring_no_more_probes() -> None:
-    """Accepted copies do not fill the account either: they say nothing about the model."""
+    """Accepted copies do not pay for probes of the model either: they say nothing about it."""
 
     def asked(right: float = 0.0, **how: Any) -> Counter[str]:
         policy, found = auto({1: 1.0, 2: 1.6, 17: 6.0}, step=0.1), Counter[str]()
@@ -324,7 +324,7 @@ def test_copies_in_sight_bring_no_more_probes() -> None:
 
 
 def test_no_draft_that_has_much_to_read_is_probed_while_copies_go_on() -> None:
-    """It would have to read as much again after the next copy; one with little to read may."""
+    """A draft would have as much to read again after the next copy; one with little is probed."""
 
     def first(pending: int) -> int:
         policy = auto({1: 1.0, 2: 1.9, 17: 9.0}, step=0.1)
@@ -340,7 +340,7 @@ def test_no_draft_that_has_much_to_read_is_probed_while_copies_go_on() -> None:
 
 
 def test_what_copying_brings_counts_the_rounds_between_two_copies() -> None:
-    """Otherwise good copies would be left out; rounds without any do not count."""
+    """Otherwise good copies would not be made; rounds in which nothing was found do not count."""
     policy = auto({1: 1.0, 2: 1.2, 17: 3.0}, step=0.1)
     copied = replace(round_of(16, 16, drafter=LOOKUP, passes=0), copied=16)
     copied = replace(copied, copy_confidences=(0.9,), copy_chances=(1.0,))
@@ -388,7 +388,7 @@ def test_a_text_that_becomes_easy_is_noticed() -> None:
 
 @pytest.mark.parametrize("slower", [0.5, 2.0, 3.0])
 def test_a_machine_that_throttles_is_no_reason_to_draft_otherwise(slower: float) -> None:
-    """Lambda is the rate that this machine reaches now, not the one before it became slower."""
+    """Lambda is the rate of the machine as it is now, not as it was before it slowed down."""
     times = {1: 1.0, 2: 1.25, 4: 1.6, 8: 2.6, 16: 4.5, 25: 6.8}
     policy = auto(times, step=0.1)
     policy.begin(follow_clock=True)
@@ -409,7 +409,7 @@ def test_a_machine_that_throttles_is_no_reason_to_draft_otherwise(slower: float)
             done = round_of(n, n - 1 if n else 0, chance=0.8)
             policy.observe(replace(done, draft_s=draft_s, total_s=draft_s + verify_s))
             lengths.append(n)
-        return [n for n in lengths if n]  # but for baseline rounds, to compare
+        return [n for n in lengths if n]  # without the baseline rounds, which only compare
 
     before = rounds(60, 1.0)[-10:]
     assert rounds(20, slower)[-10:] == before
@@ -524,7 +524,7 @@ def test_snapshots_bound_the_draft() -> None:
 def test_with_a_state_to_copy_it_is_never_much_slower_than_the_baseline(
     acceptance: float, copy_s: float, follow_clock: bool
 ) -> None:
-    """A target that rolls back by a copy, on a clock that counts copies and decoding again."""
+    """The target rolls back from a copy; the clock counts the copies and the decoding again."""
 
     def verifying(n: int) -> float:
         return 1 + n / 80 + (copy_s if n > 1 else 0.0)
@@ -574,7 +574,7 @@ def test_seeded_runs_repeat_whatever_the_clock_says(accept: Accept) -> None:
     assert [r.tokens for r in first] == [r.tokens for r in again]
     assert [r.drafted for r in first] == [r.drafted for r in again]
     assert [r.tokens for r in generate(policy, accept)] == [r.tokens for r in first]
-    assert policy.costs.target.learned()  # which does not influence the lengths
+    assert policy.costs.target.learned()  # what it learnt does not influence the lengths
     assert any(r.gamma == 0 for r in first[1:-3])  # one drafted nothing, to compare
     assert sum(r.drafted for r in first) > 0
 
@@ -718,7 +718,7 @@ def test_a_decision_takes_microseconds() -> None:
 
 
 def test_a_draft_is_planned_for_by_what_it_read_not_by_the_whole_text() -> None:
-    """After a thousand tokens its passes take ten times as long as after thirty."""
+    """Its passes take ten times as long after a thousand tokens as after thirty."""
     draft = {0: {1: 0.02, 16: 0.04}, 1000: {1: 0.2, 16: 0.4}}
     policy = AutoGamma(Costs({0: {1: 1.0, 8: 1.2}}, {DRAFT: draft}))
     steps = []

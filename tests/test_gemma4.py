@@ -1,4 +1,4 @@
-"""Gemma 4's assistant: a head without a cache of its own, with random weights.
+"""Gemma 4's assistant, with random weights: a head that has no cache and reads the target's.
 
 What holds for heads of every kind is in `test_heads.py`, with an assistant among them; files that
 do not fit are in `support/wrong_heads.py`.
@@ -76,7 +76,7 @@ def made(models: tuple[Model, Model]) -> Iterator[SharedHead]:
 
 
 def shown(head: SharedHead, tokens: list[int]) -> np.ndarray:
-    """Have the target read `tokens` before the head's eyes; the state of the last one."""
+    """Have the target read `tokens` with the head attached; return the last token's state."""
     head.target.show([head])
     head.target.clear()
     head.target.decode(tokens, 0)
@@ -133,7 +133,10 @@ def test_a_pass_leaves_nothing_and_reads_all_that_the_target_holds(made: SharedH
 
 
 def test_the_draft_is_what_llama_cpp_s_own_driver_would_write(made: SharedHead) -> None:
-    """common/speculative.cpp: every token at the newest one's place, each with the state before."""
+    """As in common/speculative.cpp: each token is read at the newest one's position.
+
+    With it goes the state of the token before.
+    """
     state, text = shown(made, TEXT), [*TEXT, 7]
     token, written = text[-1], []
     for _ in range(6):
@@ -153,7 +156,7 @@ def test_nothing_is_drafted_where_the_target_holds_another_text(made: SharedHead
     made.target.truncate(len(TEXT))
     assert drafts(made, [*TEXT, 7], 3).draft.tokens
     made.clear()
-    assert places(made.target)[1] == len(TEXT) - 1  # that is not the head's to empty
+    assert places(made.target)[1] == len(TEXT) - 1  # the target's cache is kept
     assert not drafts(made, [*TEXT, 7], 3).draft.tokens
 
 
@@ -200,7 +203,7 @@ def test_two_heads_of_one_target_do_not_disturb_each_other(
 def test_cells_are_read_as_the_target_wrote_them(
     models: tuple[Model, Model], made: SharedHead, how: ContextOptions
 ) -> None:
-    """However the head itself was asked to be made: the layout is the target's."""
+    """The layout of the cells is the target's, whatever options the head was made with."""
     expected, _ = made.read([7], shown(made, TEXT), output=True)
     with Context(models[0], how) as target, head_of(models[1], target, OPTIONS) as head:
         assert isinstance(head, SharedHead)
@@ -242,7 +245,7 @@ def test_text_is_the_target_s_with_other_shapes(shape: str, tmp_path: Path) -> N
 
 
 def test_what_a_shared_layer_reads_is_what_the_earlier_one_cached(tmp_path: Path) -> None:
-    """The earlier layers' caches have other widths than the last layers would have."""
+    """The shared caches of earlier layers have other widths than the last layers' would have."""
     usual = Attention(sliding=(True, False, True, False), shared=2)
     target = gguf.read_header(write_gemma4(tmp_path / "target.gguf", attention=usual))
     head = gguf.read_model(write_assistant(tmp_path / "head.gguf"))
@@ -313,14 +316,14 @@ def test_a_pair_with_it_is_planned_loaded_and_measured(
 
 @pytest.mark.slow
 def test_a_stored_conversation_is_gone_on_with(tmp_path: Path) -> None:
-    """Its window is longer than the text: of a shorter one the end alone is stored."""
+    """The window is longer than the text; of a shorter one only the end would be stored."""
     write_gemma4(tmp_path / "t-Q8_0.gguf", attention=replace(USUAL, window=400))
     pair = str(tmp_path / "t"), str(write_assistant(tmp_path / "assistant.gguf"))
     first = loaded(tmp_path / "states", *pair)
     first.enter("c1")
     answered(first, STORY)
     said = list(first.messages)
-    first.enter("")  # it is written down, and the caches are what they were
+    first.enter("")  # the conversation is stored, and the caches stay as they were
     expected = answered(first, "And then?")
     text = first.messages[-1].content
     first.close()
@@ -339,7 +342,7 @@ def test_a_stored_conversation_is_gone_on_with(tmp_path: Path) -> None:
 def test_a_bench_compares_it(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its context is made for a target that another session uses already."""
+    """The head's context is made for a target that another session already uses."""
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     monkeypatch.setattr(benchmark, "wait_for_calm", lambda *_: 0.0)
     one = PromptSet("one", toy.questions(1).prompts, ignore_end=True)

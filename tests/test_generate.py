@@ -46,7 +46,7 @@ def pair(
 
     def draft_script(tokens: tuple[int, ...]) -> NDArray[np.float32]:
         row = near(script, noise, seed + 1)(tokens)
-        # Ids beyond the target's vocabulary are the draft's favourites, to see that none comes.
+        # The draft prefers ids that the target lacks, so that emitting one would be noticed.
         return np.concatenate([row, np.full(draft_vocab - VOCAB, 99, np.float32)])
 
     draft = StubContext(draft_script, StubModel(draft_vocab, ends), n_ctx)
@@ -82,7 +82,7 @@ def read(engine: Engine, prompt: Sequence[int]) -> Prefill:
 
 
 def test_what_a_device_has_still_to_read_of_the_prompt_is_no_part_of_the_first_round() -> None:
-    """A device works on by itself: only asking for logits, or `wait`, waits for it."""
+    """A device computes in the background: only reading logits, or `wait`, waits for it."""
     engine, busy = pair(), 0.0
     target = cast("StubContext", engine.target)
     at_once = target.decode
@@ -202,7 +202,7 @@ def test_an_end_inside_an_accepted_run_ends_the_text() -> None:
         assert tokens == want
         assert rounds[-1].finish is FinishReason.STOP
         assert all(done.finish is None for done in rounds[:-1])
-        # The end itself may stay in the cache, since a template goes on after it; no more.
+        # Only the end token itself may stay in the cache, since a template goes on after it.
         held = engine.target.tokens
         assert held == [*PROMPT, *want, end][: len(held)]
         assert len(held) >= len(PROMPT) + len(want)
@@ -347,7 +347,7 @@ def test_cancelling_during_the_prefill() -> None:
 
 
 def passes_over(monkeypatch: pytest.MonkeyPatch, token_s: float, **how: bool) -> list[int]:
-    """The tokens of each pass over a prompt of 3,000, if a token takes `token_s`; then 900 more."""
+    """The sizes of the passes over 3,000 tokens of a prompt, then 900 more, at `token_s` each."""
     now = [0.0]
     target = StubContext(random_script(VOCAB, 5), StubModel(VOCAB), n_ctx=4096, n_batch=512)
     decode = target.decode
@@ -368,7 +368,7 @@ def passes_over(monkeypatch: pytest.MonkeyPatch, token_s: float, **how: bool) ->
 
 @dataclass
 class Told:
-    """The state before a pass over a prompt: the clock's seconds, and the announced time left."""
+    """What was announced before a pass over a prompt: the time left, and the clock's seconds."""
 
     at: float
     left: float | None
@@ -408,7 +408,7 @@ def test_every_pass_over_a_prompt_takes_less_than_a_second(
     first, *later = passes_over(monkeypatch, token_s)
     assert first == 16  # nothing is known yet
     assert max(later) == step <= 0.8 / token_s < step + 16
-    # The ends of both prompts, and one before it is known that attention takes no time here.
+    # At the end of each prompt, and once before attention is known to take no time here.
     assert sum(each != step for each in later) <= 3
 
 
@@ -438,7 +438,7 @@ def test_a_machine_that_becomes_busy_gets_shorter_passes() -> None:
 def test_the_time_left_is_told_once_it_can_be_trusted(
     monkeypatch: pytest.MonkeyPatch, token_s: float, growth: float
 ) -> None:
-    """It counts attention in, which takes longer with every token before."""
+    """The estimate includes attention, which takes longer with every token read before."""
     seen = times_told(monkeypatch, lambda _, depth: token_s * (1 + growth * depth))
     assert max(after.at - before.at for before, after in pairwise(seen[1:])) < 1
     told = [each for each in seen if each.left is not None]
@@ -517,7 +517,7 @@ def test_a_target_that_cannot_roll_back_is_never_speculated_on() -> None:
     assert not alone.drafts
     tokens, rounds = run(alone, 4)
     assert all(done.drafted == 0 for done in rounds)
-    # Nothing may be rolled back when the text ends either.
+    # When the text ends nothing may be rolled back either.
     target.model = StubModel(VOCAB, frozenset({tokens[7]}))  # type: ignore[misc, assignment]
     target.tokens.clear()
     assert run(alone, 4)[1][-1].finish is FinishReason.STOP

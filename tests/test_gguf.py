@@ -347,7 +347,7 @@ print(machine.peak_resident() - before)
 
 
 def growth(data: bytes) -> int:
-    """By how many bytes a process grows that parses `data` and endless zeros after it."""
+    """The bytes by which a process grows that parses `data` followed by endless zeros."""
     script = [sys.executable, "-c", GROWTH]
     done = subprocess.run(script, input=data, capture_output=True, check=True, timeout=60)
     return int(done.stdout)

@@ -171,7 +171,7 @@ def test_a_forbidden_token_is_an_error_and_not_the_end_of_the_process(target_mod
 
 
 def test_characters_across_tokens(target_model: Model) -> None:
-    """A character of several bytes may come in several tokens."""
+    """A character of several bytes may be split over several tokens."""
     state = LlamaGrammar.parse(target_model, 'root ::= "été" | "über"')
     tokens = target_model.tokenize("été", add_special=False, parse_special=False)
     final = walk(state, tokens)
@@ -244,7 +244,7 @@ def test_good_grammars_pass_the_check() -> None:
 
 
 def test_bytes_that_make_no_text_are_never_allowed(target_model: Model) -> None:
-    """llama.cpp takes any byte from 0xC0 on for the first of a character, and overlong ones too."""
+    """llama.cpp lets any byte from 0xC0 on begin a character, and takes overlong encodings."""
     anything = LlamaGrammar.parse(target_model, r"root ::= [^\n]*")
     ids = np.arange(target_model.n_vocab)
     bytes_ = {piece: int(i) for i in ids if len(piece := target_model.piece(int(i))) == 1}

@@ -85,7 +85,7 @@ PROMPTS = (
     "<|im_start|>user\nWrite a Python function that adds two numbers.<|im_end|>\n"
     "<|im_start|>assistant\n",
 )
-# As many of every kind that the toy knows; written for the bench, so no model was trained on them.
+# Equally many of every kind that the toy knows; written for the bench, so no model saw them.
 HELD_OUT = tuple(
     f"<|im_start|>user\n{each.text}<|im_end|>\n<|im_start|>assistant\n"
     for each in toy.questions().prompts
@@ -241,7 +241,7 @@ def test_coupled_text_depends_on_the_seed_alone(engine: Engine, gamma: int) -> N
 def wrong(
     made: Head, truth: Sequence[int], places: Iterator[int], monkeypatch: pytest.MonkeyPatch
 ) -> HeadDrafter:
-    """Drafts the target's tokens up to the next of `places`, and a wrong token there."""
+    """A drafter of the target's tokens up to the next of `places`, and of a wrong one there."""
     it = head_drafter(made)
     propose = it.propose
 
@@ -279,9 +279,9 @@ def test_a_rejection_at_every_position_leaves_no_trace(
 
 
 class Seldom(FixedGamma):
-    """Asks the head in the `at`th round only; in every round for 0.
+    """A policy that drafts only in round `at`, or in every round for 0.
 
-    Nothing drafts in the rounds after those of `off`.
+    Drafting is switched off in the rounds after those of `off`.
     """
 
     def __init__(self, at: int, *, off: range = range(0)) -> None:
@@ -304,7 +304,7 @@ def check_all_ways(
     """Compare a conversation with the baseline's, whatever happens in it.
 
     Returns:
-        At which places drafted tokens were rejected, and how the answers ended.
+        The indices in the draft at which tokens were rejected, and how the answers ended.
     """
     said = run(alone, prompt, 0, n_predict=8, **how)[0]
     its = wrong(drafter(engine).head, [*prompt, *said], itertools.cycle(range(3)), monkeypatch)
@@ -335,7 +335,7 @@ def check_all_ways(
 def test_twenty_conversations_are_those_of_the_baseline(
     engine: Engine, accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit by bit under `OPTIONS`: Q8_0 weights, a processor, one thread, flash attention."""
+    """They are equal bit by bit under `OPTIONS`: Q8_0, a CPU, one thread, flash attention."""
     rejected, ended = set(), set()
     with Context(engine.target.model, OPTIONS) as context:
         for seed, text in enumerate(HELD_OUT[:20]):
@@ -407,7 +407,7 @@ def passes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.few(1)
 def test_baseline_rounds_and_prompts_cost_a_head_nothing(engine: Engine, passes: list[int]) -> None:
-    """Whether it is asked seldom or drafting is off; llama.cpp then copies no states, either."""
+    """So it is with a head that seldom drafts, and with drafting off: then no states are copied."""
     prompt = ids(engine, PROMPTS[2]) * 4
     run(engine, prompt, 0, n_predict=24)
     made = drafter(engine).head
@@ -444,7 +444,7 @@ def test_a_head_not_asked_for_long_begins_with_the_last_part_of_the_text(
 def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(
     engine: Engine, passes: list[int]
 ) -> None:
-    """So a head that is never right costs little after a long prompt."""
+    """A head that is never right therefore costs little after a long prompt."""
     its, prompt = drafter(engine), (ids(engine, PROMPTS[2]) * 12)[:250]
     list(engine.prefill(prompt, Cancel(), FixedGamma(3)))
     engine.target.decode(prompt[-1:], 1)
@@ -473,7 +473,7 @@ def test_a_head_switched_off_and_on_in_an_answer_says_the_same(engine: Engine) -
     for at, off in ((12, range(3, 8)), (5, range(3, 5)), (7, range(3, 5))):
         tokens, drafted = run(engine, prompt, 0, policy=Seldom(at, off=off))
         assert tokens == expected
-        assert drafted == (0 if at - 2 in off else 3)  # its last token was not shown
+        assert drafted == (0 if at - 2 in off else 3)  # after `off` it lacks a state
 
 
 @pytest.mark.slow
@@ -499,7 +499,7 @@ def test_a_head_is_shown_what_its_own_engine_decodes_alone(models: tuple[Model, 
 def test_a_head_inside_a_target_with_a_state_goes_back_with_it(
     models: tuple[Model, Model], snapshots: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By copies of the state, and by as many snapshots; the head's own cache is truncated."""
+    """The target goes back to copies of its state, or to snapshots; the head's cache is cut."""
     head_checks.require_mtp(gguf.read_header(models[0].path), "it")
     how = replace(OPTIONS, snapshots=snapshots)
     with (
@@ -520,7 +520,7 @@ def test_a_head_inside_a_target_with_a_state_goes_back_with_it(
 
 @pytest.mark.few(1)
 def test_a_text_without_its_first_turns_is_answered_like_any_other(engine: Engine) -> None:
-    """Everything moves to other positions, as in a full context."""
+    """All tokens move to other positions, as when a full context drops its first turns."""
     first = ids(engine, PROMPTS[1])
     said, _ = run(engine, [*first, *ids(engine, PROMPTS[2])[1:]], 3)
     left = [*ids(engine, PROMPTS[2]), *said, *ids(engine, "\nThen")[1:]]
@@ -535,7 +535,7 @@ def test_a_text_without_its_first_turns_is_answered_like_any_other(engine: Engin
 def test_with_a_seed_a_text_does_not_depend_on_what_a_head_read_before(
     engine: Engine, accept: Accept
 ) -> None:
-    """A second turn: after a first with or without drafts, repeated, and with a new cache."""
+    """The second turn follows one with or without drafts, is repeated, and has a new cache."""
     sampling = SamplingParams(temperature=1.0, seed=5)
     first = ids(engine, PROMPTS[1])
     said, _ = run(engine, first, 3)
@@ -598,7 +598,7 @@ def states_of(made: Head, tokens: Sequence[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("models", CHAINS, indirect=True)
 def test_rows_are_the_same_one_by_one_and_together(engine: Engine) -> None:
-    """A trap: if only some rows have logits, EAGLE-3's other rows are wrong."""
+    """llama.cpp computes EAGLE-3's other rows wrongly if only some rows have logits."""
     made = drafter(engine).head
     text = ids(engine, PROMPTS[2])[:14]
     states = states_of(made, text)
@@ -656,7 +656,7 @@ def test_blocks_of_every_kind_leave_the_text_as_it_is(blocks: Engine) -> None:
 
 
 def test_a_guess_leaves_nothing_behind(blocks: Engine) -> None:
-    """The guess follows from states and the newest token; a longer block guesses differently."""
+    """A guess depends only on the states, the newest token and the length of the block."""
     made, text = drafter(blocks).head, ids(blocks, PROMPTS[2])[:14]
     assert isinstance(made, BlockHead)
     states = states_of(made, text)
@@ -737,7 +737,7 @@ def test_an_mtp_file_next_to_a_target_is_found_and_planned(tmp_path: Path) -> No
 
 @pytest.fixture
 def chain(tmp_path: Path) -> Iterator[Engine]:
-    """A target with three layers of MTP, each for a token further than the one before."""
+    """A target with three MTP layers, each of which predicts one token further ahead."""
     path = write_chain(tmp_path / "chain.gguf")
     head_checks.require_mtp(gguf.read_header(path), "it")
     with (
@@ -881,7 +881,7 @@ def test_a_pair_may_have_a_draft_model_and_a_head(hub_world: World) -> None:
     row = next(row for row in catalogue.rows() if row.name == "mine")
     assert (row.state, row.draft) == ("installed", f"{draft},{head}")
     assert row.n_bytes == sum(path.stat().st_size for path in (target, draft, head))
-    # Whoever names the target, or the pair for what drafts in it, gets both.
+    # Naming the target, or the pair as the draft, brings both drafters.
     for how in ({"pair": str(target)}, {"pair": str(target), "draft": "mine"}):
         again = check(LoadRequest(ctx_size=256, **how))
         assert [each.files.paths[0] for each in again.drafts] == [draft, head]
@@ -990,7 +990,7 @@ TEXTS = (
 
 
 def computed(model: Model, text: Sequence[int], size: int, *, flash: bool, heads: int = 0) -> Rows:
-    """Logits of a whole text, read so many tokens at once, with heads that read the states."""
+    """Logits of a whole text read `size` tokens at once, with `heads` that read the states."""
     with ExitStack() as stack:
         how = replace(OPTIONS, flash_attention=flash)
         context = stack.enter_context(Context(model, how))
@@ -1025,7 +1025,7 @@ def test_a_head_inside_the_target_changes_no_bit_of_what_it_computes(
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [20, 1])
 def test_the_target_with_mtp_computes_what_the_plain_one_does(size: int) -> None:
-    """After other tokens, sums over keys run in another order, which Q8_0 turns into hundredths."""
+    """Sums over keys run in another order, which Q8_0 magnifies to hundredths of a logit."""
     files = [toy.TARGET, toy.mtp()]
     with Model.load(files[0]) as plain_one, Model.load(files[1], mtp=True) as model:
         for text, flash in itertools.product(TEXTS, (False, True)):
@@ -1053,7 +1053,7 @@ def test_of_a_token_alone_the_target_with_mtp_computes_the_same_bits() -> None:
 
 
 def test_the_target_with_mtp_holds_the_plain_one_s_weights() -> None:
-    """Compared byte by byte; rows that llama.cpp rotates in pairs are stored in halves there."""
+    """They are equal byte by byte, except that rows rotated in pairs are stored in halves."""
     files = [reader.GGUFReader(path) for path in (toy.TARGET, toy.mtp())]
     plain_one, model = ({each.name: each.data for each in file.tensors} for file in files)
     width = 64  # of a head
@@ -1086,7 +1086,7 @@ def test_a_head_takes_what_was_planned(models: tuple[Model, Model], n_ctx: int) 
 
 
 def taken(target: str, file: str, n_ctx: int) -> int:
-    """Bytes of this process for a head and a draft of it, the target's decodes included."""
+    """Bytes that a head and a draft of it add to this process, the target's decodes included."""
     how, process = replace(OPTIONS, n_ctx=n_ctx), psutil.Process()
     with Model.load(Path(target)) as model, Context(model, how) as context:
         text = [300] * 600
@@ -1149,7 +1149,7 @@ def test_a_head_takes_no_more_than_was_planned_as_the_system_counts(
 @pytest.mark.drawn
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="each is answered with in a fork")
 def test_every_wrong_head_ends_the_command_with_one_line(tmp_path: Path) -> None:
-    """In another process, since llama.cpp ends it if a check is missing."""
+    """Each runs in another process, since llama.cpp ends it where a check is missing."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.wrong_heads", str(tmp_path)],
         capture_output=True,
@@ -1261,7 +1261,7 @@ def test_a_build_with_the_names_of_msvc_is_taken(monkeypatch: pytest.MonkeyPatch
 def test_before_loading_as_much_memory_is_counted_as_loading_plans(
     tmp_path: Path, write: Callable[[Path], Path]
 ) -> None:
-    """Including a head inside the target and the snapshots of a state."""
+    """The count includes a head inside the target and the snapshots of a state."""
     path = str(write(tmp_path / "target.gguf"))
     needed = {}
     for draft in (None, "lookup", "none"):

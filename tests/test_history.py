@@ -327,7 +327,7 @@ def test_a_killed_program_loses_at_most_one_round(
     assert child.stdout is not None
 
     def left() -> list[str]:
-        """The contents of the file while the program stands still, as a kill would leave it."""
+        """The contents of the file while the program is stopped, as a kill would leave it."""
         child.send_signal(signal.SIGSTOP)
         pieces = written(path)
         child.send_signal(signal.SIGCONT)
@@ -335,7 +335,7 @@ def test_a_killed_program_loses_at_most_one_round(
 
     try:
         for heard in range(1, 20):
-            print(file=child.stdin, flush=True)  # lets it hear a round
+            print(file=child.stdin, flush=True)  # tells the child to record a round
             assert child.stdout.readline() == f"word{heard - 1}\n"
             pieces = left()
             assert begins_with_words("".join(pieces), heard - 1)
@@ -414,7 +414,7 @@ def test_many_programs_write_at_once(path: Path) -> None:
 
 @pytest.mark.slow
 def test_many_programs_make_the_file_at_once(tmp_path: Path) -> None:
-    """SQLite refused one of two at once, in one of 30 such rounds."""
+    """SQLite used to refuse one of two programs, in one of 30 such rounds."""
     refused: list[Exception] = []
 
     def make(path: Path, ready: threading.Barrier) -> None:

@@ -31,7 +31,7 @@ from tests.support.processor import worked
 
 TALK = [Message(Role.SYSTEM, "Be brief."), Message(Role.USER, "hi")]
 ENDLESS = "{{ 10 ** (10 ** 9) }}"
-# Nothing of it can be worked out while it is read.
+# No part of it can be evaluated while it is parsed.
 LATER = "{% if messages|length > 1 %}{{ (messages|length) ** (10 ** 9) }}{% endif %}" + CHATML
 
 
@@ -99,7 +99,7 @@ KINDS: list[Callable[[random.Random], str]] = [
 
 
 def hostile(number: int) -> str:
-    """Attack `number`, now and then behind something that keeps it from running at once."""
+    """Attack `number`; three in ten run only once the conversation has several messages."""
     rng = random.Random(number)
     text = KINDS[number % len(KINDS)](rng)
     if rng.random() < 0.3:
@@ -109,7 +109,7 @@ def hostile(number: int) -> str:
 
 @contextmanager
 def memory_of_children() -> Iterator[list[int]]:
-    """The largest size that a process we start has meanwhile."""
+    """Yield a list whose only item is the largest size of a child process so far, in bytes."""
     largest, over = [0], threading.Event()
 
     def watch() -> None:
@@ -128,7 +128,7 @@ def memory_of_children() -> Iterator[list[int]]:
 
 
 def attack(number: int, reading: float = 2.5, rendering: float = 2.0) -> None:
-    """Seconds that it may take: its budget, and what our own process takes to start."""
+    """Run an attack within seconds of processor time: its budget and our process's start."""
     with memory_of_children() as largest:
         begun = worked()
         chat = ChatTemplate(FakeModel(chat_template=hostile(number)), renderer())
@@ -215,7 +215,7 @@ def test_a_turn_is_stopped_while_its_template_runs() -> None:
     end = list(session.turn("hi", cancel))[-1]
     assert isinstance(end, TurnEnd)
     assert end.reason is FinishReason.CANCELLED
-    assert session.notices == []  # it was not given up: somebody was impatient
+    assert session.notices == []  # the user cancelled: the template is not given up
 
 
 def test_a_template_that_is_given_up_in_a_turn_is_told_in_that_turn(

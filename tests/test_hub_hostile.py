@@ -1,4 +1,4 @@
-"""Hubs and caches that mean harm: the right file or a refusal, soon, and nothing without end."""
+"""Hostile Hubs and caches end in the right file or a refusal, soon, and nothing grows forever."""
 
 from __future__ import annotations
 

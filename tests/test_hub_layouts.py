@@ -23,7 +23,7 @@ from tests.support.hub_world import World, world
 QUICK = RetryPolicy(pauses=(0.0, 0.0))
 GB = 1_000_000_000
 
-# What is not answered as the file says, and why.
+# Questions that are not answered as the file says, and why.
 EXCEPTIONS = {
     ("TheBloke/Airoboros-L2-70b-2.2.1-GGUF", "Q6_K"): "pieces cut at any byte are not joined",
     ("TheBloke/Airoboros-L2-70b-2.2.1-GGUF", "Q8_0"): "the same",
@@ -119,7 +119,7 @@ def split(stem: str, count: int, *, without: int = 0) -> dict[str, Hollow]:
     }
 
 
-# What is in the repository, what is asked of it, and the files that come; none if it is refused.
+# A repository's files, the reference asked for, and the files taken; empty if it is refused.
 HOSTILE: dict[str, tuple[Mapping[str, Content], str, list[str]]] = {
     "a vocabulary alone": ({"ggml-vocab-Q4_K_M.gguf": of(model(tensors=False))}, "", []),
     "a vocabulary called a model": (
@@ -212,7 +212,7 @@ def test_no_wrong_file_of_a_hostile_repository_comes(hub: World, name: str) -> N
     assert ([each.name for each in found.target.files] if found else []) == expected
 
 
-# A head next to the model, and whether it is offered.
+# The place of a head in the model's repository, and whether it is offered.
 BESIDE: dict[str, tuple[str, Hollow, bool]] = {
     "fits": ("eagle3-a.gguf", of(head("eagle3")), True),
     "a folder of its own": ("EAGLE3/a-eagle3-Q8_0.gguf", of(head("eagle3")), True),

@@ -65,7 +65,7 @@ def test_other_files_come_first_as_llama_server_has_them(model: Model) -> None:
 
 
 def test_what_does_not_fit_is_left_out_from_afar(model: Model) -> None:
-    """Before the gap the end of the text stays, after it the beginning, of others the last."""
+    """The text nearest to the gap is kept on both sides, and of other files the last ones."""
     text = "".join(f"line {i}\n" for i in range(4000))
     gap = Infill(text, text, "", (("a", text), ("b", text)), in_repository=True)
     made = InfillPrompt(model, gap, 8192, 128).ids
@@ -149,7 +149,7 @@ def test_a_suffix_makes_a_gap_of_a_completion() -> None:
 
 
 def filled(pieces: list[str], *, pause: float = 0.0, **fields: Any) -> tuple[str, InfillWriter]:
-    """What a client of a stream gets for these pieces."""
+    """The text that a client of a stream gets if the model writes these pieces."""
     writer = asked(**fields).writer("toy", IncomingAnswer(None))
     sent = ""
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""`run`, `bench` and `tune`, whose engine is a process of its own: what they import, its death."""
+"""`run`, `bench` and `tune` with their engine's process: what they import, and its death."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_commands_own_process_imports_neither_llama_cpp_nor_numpy(
     words: list[str], also: str, tmp_path: Path
 ) -> None:
-    """Started for real; the last time as a control that sees it."""
+    """The commands run as real processes; the last one imports numpy, as a control."""
     done = subprocess.run(
         [sys.executable, "-c", WATCHED.format(also=also), *words],
         cwd=tmp_path,

@@ -105,7 +105,7 @@ def written(model: Model, state: Guided, rng: np.random.Generator, length: int) 
         ('{"oneOf": [{"type": "integer"}, {"type": "number"}]}', "oneOf"),
         ('{"oneOf": [{"enum": [1, 2]}, {"const": 1.0}]}', "oneOf"),
         ('{"oneOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}', "oneOf"),
-        # Closed objects differ, but what the first one writes fits the second as it came.
+        # Closed, they do not overlap, but what the first writes fits the second as it was sent.
         (
             '{"oneOf": [{"type": "object", "properties": {"a": {}}, "required": ["a"]},'
             ' {"type": "object", "properties": {"b": {}}}]}',
@@ -410,7 +410,7 @@ def test_strings_hold_no_control_characters(target_model: Model) -> None:
     state, ids = state.after(quote), np.arange(target_model.n_vocab)
     inside = [target_model.piece(int(i), special=True) for i in ids[state.allowed(ids)]]
     assert len(inside) > 100
-    # Behind the closing quote a line may end.
+    # A token may hold a line break after the closing quote.
     assert not any(byte < 32 for piece in inside for byte in piece.partition(b'"')[0])
 
 

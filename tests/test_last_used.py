@@ -69,7 +69,7 @@ def test_a_pair_that_is_gone_is_named_in_one_line(
     assert "does not exist" in said
     assert "\n" not in said
     gone.symlink_to(toy_target)
-    assert opened()[0] == "gone"  # what may come back is not forgotten
+    assert opened()[0] == "gone"  # a pair whose file may come back is not forgotten
 
 
 def test_what_cannot_be_opened_is_not_remembered(tmp_path: Path) -> None:

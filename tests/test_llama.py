@@ -232,7 +232,7 @@ def test_cores_of_little_capacity_are_left_out(tmp_path: Path) -> None:
 
 
 def windows(*classes: int, other: int = 0) -> bytes:
-    """What Windows says of cores of these classes, records of another kind before them."""
+    """Windows's records of cores of these classes, after records of another kind."""
     core = b"".join(struct.pack("<IIBB38x", 0, 48, 1, each) for each in classes)
     return struct.pack("<IIBB22x", 3, 32, 9, 9) * other + core
 

@@ -1,4 +1,4 @@
-"""One load looks at each thing once: names are resolved, and headers are parsed, a single time."""
+"""A load resolves each name and parses each header only once."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def engine() -> Iterator[EngineServer]:
 def test_a_change_to_another_pair_parses_each_header_once(
     engine: EngineServer, parsed: Counter[str]
 ) -> None:
-    """The check comes while the pair before is still loaded; the load goes on with its result."""
+    """The new pair is checked while the old one is still loaded; the load uses that result."""
     said: queue.Queue[m.Envelope[m.Event]] = queue.Queue()
     engine.listen(said.put)
 

@@ -67,7 +67,7 @@ def test_the_longest_match_counts_and_of_equals_the_latest() -> None:
 
 
 def test_a_copy_goes_on_where_it_came_from_however_often_its_last_tokens_stood_since() -> None:
-    """In code two tokens occur in hundreds of places; a change does not lose the right one."""
+    """In code two tokens occur in hundreds of places; after a change the right one is found."""
     chance = random.Random(4)
     often, lines = [7, 8], [[chance.randrange(100, 9000) for _ in range(6)] for _ in range(300)]
     code = [token for line in lines for token in (*line, *often)]
@@ -105,7 +105,7 @@ def test_a_guess_has_room_for_no_more_than_a_round() -> None:
 def test_whatever_was_before_an_index_is_that_of_its_text() -> None:
     """After the text grew, shrank and changed, it equals a new index."""
     chance = random.Random(3)
-    used = lookup(64)  # few slots: many keys share one
+    used = lookup(64)  # with few slots many keys share one
     text: list[int] = []
     found = 0
     for _ in range(400):
@@ -217,7 +217,7 @@ PROMPT = [3, 1, 4, 1, 5]
 
 
 def engine(*, model: float | None = None, copies: bool = True) -> Engine:
-    """A target, with a draft that is off by `model` if given, and with lookup if wanted."""
+    """A target, a draft whose logits are off by `model` if given, and lookup if wanted."""
     target = StubContext(SCRIPT, StubModel(VOCAB))
     draft = StubContext(near(SCRIPT, model or 0.0, 5), StubModel(VOCAB))
     drafters = [] if model is None else [ModelDrafter(draft, VOCAB)]  # type: ignore[arg-type]
@@ -317,7 +317,7 @@ def test_of_a_copy_what_comes_after_the_first_wrong_token_is_not_judged() -> Non
 
 
 def test_lookup_goes_on_where_a_model_stops() -> None:
-    """An expensive draft that is asked nevertheless; the text soon repeats."""
+    """An expensive model is made to draft all the same; the text soon repeats."""
     of = engine(model=0.0)
     baseline = text(run(engine(copies=False), FixedGamma(0)))
 
@@ -398,7 +398,7 @@ def brought(policy: AutoGamma, tokens: int, times: int = 1) -> None:
 
 
 def test_copies_stake_what_they_have_brought() -> None:
-    """The stake starts at nothing and grows with what copies gained, but stays limited."""
+    """The time at stake starts at nothing and grows with what copies saved, up to a limit."""
     policy = AutoGamma(Costs(STEEP, {}))
     assert _plan_of(policy, [0.99] * 63) == 0
     observed(policy, 0.99, [1.0], 5)
@@ -449,7 +449,7 @@ def _plan_of(policy: AutoGamma, confidences: Sequence[float]) -> int:
 
 @pytest.mark.parametrize("times", [FLAT, STEEP])
 def test_a_copy_that_is_always_wrong_is_soon_left_alone(times: ByContext) -> None:
-    """At most 2 % of 256 tokens are lost to it."""
+    """Over 256 tokens it costs at most 2 % of the time."""
     policy, target, lost = AutoGamma(Costs(times, {})), Costs(times, {}).target.at(0), 0.0
     for _ in range(256):
         length = _plan_of(policy, [0.9] * 63)
@@ -469,14 +469,14 @@ def test_a_copy_that_is_always_wrong_is_soon_left_alone(times: ByContext) -> Non
 
 
 def _asked(policy: AutoGamma, copies: Sequence[float], pending: int = 1) -> str:
-    """The drafter that is asked when lookup found something and a model is ready."""
+    """The drafter chosen when lookup has found `copies` and a model is ready."""
     return policy.plan(Situation(room=63, pending_tokens={DRAFT: pending}, copies=copies)).drafter
 
 
 def test_the_proposal_that_is_worth_most_now_is_chosen() -> None:
     policy = auto(step=0.2)
     assert _asked(policy, ()) == DRAFT
-    assert _asked(policy, [0.6] * 40) == DRAFT  # as most texts end such a copy
+    assert _asked(policy, [0.6] * 40) == DRAFT  # such a copy soon ends in most texts
     observed(policy, 0.95, [1.0] * 2, 1)
     assert _asked(policy, [0.95] * 40) == LOOKUP
     assert _asked(policy, [0.3]) == DRAFT
@@ -485,7 +485,7 @@ def test_the_proposal_that_is_worth_most_now_is_chosen() -> None:
 
 
 def agreeing(chance: float, slope: float) -> AutoGamma:
-    """A policy whose model agrees with lookup at rate `chance` and reads a token in `slope`."""
+    """A policy whose model agrees with lookup at rate `chance` and reads a token in `slope` s."""
     policy = AutoGamma(Costs(STEEP, {DRAFT: {0: {1: 0.1, 64: 0.1 + 63 * slope}}}))
     for _ in range(20):
         policy.observe(
@@ -518,11 +518,11 @@ def test_a_model_reads_what_lookup_says_where_that_saves_passes() -> None:
     assert read(agreeing(0.02, flat)) == read(agreeing(0.95, dear)) == 0
     assert read(agreeing(0.95, flat), able=False) == 0
     unknown = AutoGamma(Costs(STEEP, {DRAFT: {0: {1: 0.1, 64: 0.2}}}))
-    assert read(unknown) == 0  # until it was seen what both say
+    assert read(unknown) == 0  # before their agreement was observed
 
 
 def test_what_reading_saves_counts_when_a_drafter_is_chosen() -> None:
-    """A good copy is worth more than a model's passes, and less than a model that reads it."""
+    """A good copy is worth more than a model's own draft, and less than a model that reads it."""
     policy = agreeing(0.95, 0.002)
     observed(policy, 0.6, [0.9] * 2, 40)
     chosen = [
@@ -535,7 +535,7 @@ def test_what_reading_saves_counts_when_a_drafter_is_chosen() -> None:
 
 
 def test_what_a_model_reads_between_copies_pays_for_the_rounds_until_the_next() -> None:
-    """After every copy it has to catch up again: the cost is not spread over a long answer."""
+    """After every copy the model has to catch up, so that cost counts until the next copy only."""
     asked = []
     for copies in (0, 12):
         policy = AutoGamma(Costs(FLAT, {DRAFT: {0: {1: 0.2, 64: 4.0}}}))
@@ -561,7 +561,7 @@ def test_a_model_that_is_not_asked_does_nothing() -> None:
 
 
 def _seconds(copies: Sequence[float], seed: int, tokens: int = 256) -> float:
-    """Seconds of a number of tokens with a good model next to a lookup that is always wrong."""
+    """Seconds for `tokens` tokens with a good model and a lookup that is always wrong."""
     costs = Costs(RISING, {DRAFT: {0: {1: 0.08, 64: 1.0}}})
     policy, times, luck = AutoGamma(costs), costs.target.at(0), random.Random(seed)
     step, pending, took, written = 0.08, 1, 0.0, 0
@@ -602,7 +602,7 @@ def _seconds(copies: Sequence[float], seed: int, tokens: int = 256) -> float:
 
 @pytest.mark.slow
 def test_a_wrong_lookup_hardly_slows_a_good_model_down() -> None:
-    """Over 256 tokens, at least 0.98 of the model's speed without lookup."""
+    """Over 256 tokens the speed is at least 0.98 of the model's without lookup."""
     alone, beside = (
         sum(_seconds(copies, seed) for seed in range(30)) for copies in ((), [0.95] * 40)
     )
