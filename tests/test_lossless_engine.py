@@ -201,7 +201,7 @@ class Comparison:
     def p(self, prefix: Tokens) -> np.ndarray:
         """(n_vocab,): the softmax of the target's logits after the prompt and `prefix`.
 
-        All that ends a generation counts as the first id that does.
+        All ids that end a generation are counted as the first of them.
         """
         if prefix not in self._known:
             tokens = [*self._prompt, *prefix]
@@ -322,7 +322,7 @@ def compare(
         return Comparison(reference, prompt, params).excess(drawn)
 
 
-FEW = dict.fromkeys(range(300, 316), 40.0)  # nothing else is ever said: so few seeds tell
+FEW = dict.fromkeys(range(300, 316), 40.0)  # no others are drawn: few seeds suffice
 TINY = Sizes(n_layer=3, n_embd=64, n_head=2, n_head_kv=2, n_ff=64, n_ctx=512)
 
 
@@ -395,7 +395,7 @@ def test_a_biased_draw_is_rejected_under_the_coupled_rule(
 ) -> None:
     """The negative control: the same Gumbel variables at every position.
 
-    They show where one position's likely tokens are likely at the next one too: among digits.
+    The bias shows where likely tokens are likely at the next position too: among digits.
     """
     bias_the_draw(monkeypatch)
     assert max(compare(target_model, draft_model, Accept.COUPLED, 2000, text="Call 48151623")) > 1
@@ -423,7 +423,7 @@ class Counts(FixedGamma):
 
 
 class Turns(Counts):
-    """By turns, decided by how long the text is: what is copied, a model's token and a copy."""
+    """Drafters in turn, by the length of the text: a copy, or a model's token and then a copy."""
 
     def __init__(self, *names: str) -> None:
         super().__init__(2)
@@ -477,7 +477,7 @@ COMBINED: dict[str, tuple[Make, Callable[[], Counts]]] = {
 def with_copies(
     target: Model, draft: Model, accept: Accept, make: Make, policy: GammaPolicy
 ) -> list[float]:
-    """As `compare`, of a text in which something can be copied."""
+    """As `compare`, with a prompt that repeats itself, so that lookup finds copies."""
     return compare(target, draft, accept, SEEDS, text=REPEATS, make=make, policy=policy)
 
 
@@ -516,9 +516,9 @@ def test_copied_tokens_that_count_as_drawn_are_rejected(
 def test_copies_alone_under_a_biased_rule_are_rejected(
     target_model: Model, draft_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control: a copied token that was rejected may be drawn in its own place.
+    """The negative control: a rejected copied token may be drawn again at the same position.
 
-    Under the block rule, copies alone are judged by the very same function.
+    The block rule verifies drafts of copies alone with the same function.
     """
     match = verify.match_rule
 
@@ -550,7 +550,7 @@ def test_copies_alone_under_a_biased_draw_are_rejected(
 def test_a_path_whose_other_token_is_dropped_is_rejected(
     target_model: Model, draft_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control: of what the model drew only what lookup said as well is submitted."""
+    """The negative control: only drawn tokens that agree with lookup are submitted."""
     propose = ModelDrafter.propose
 
     def agreed(self: ModelDrafter, tokens: Any, plan: Plan, path: Tokens = ()) -> Any:
@@ -569,7 +569,7 @@ def test_a_path_whose_other_token_is_dropped_is_rejected(
 def test_shared_tokens_that_are_not_renormalised_are_rejected(
     target_model: Model, other_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control: q counts as if others of the draft's tokens still had their part."""
+    """The negative control: q keeps mass for draft tokens that the target does not have."""
     sampled = SamplingProposer.__call__
 
     def unnormalised(self: SamplingProposer, *asked: Any) -> Any:
@@ -604,11 +604,11 @@ TINY_HEADS: dict[str, tuple[Write, Write | None]] = {
     "several layers of mtp": (write_chain, None),
     "mtp beside a state": (partial(write_random_qwen35, nextn=1), None),
 }
-"""Random targets, and heads of their own or inside; what these guess is mostly rejected."""
+"""Random targets with a head in a separate file or inside; most of its guesses are rejected."""
 
 
 class Drafting(FixedGamma):
-    """Counts what was drafted: a head that says nothing has the target's distribution, too."""
+    """Counts drafted tokens: a head that drafts nothing would have the right distribution, too."""
 
     drafted = 0
 
@@ -617,7 +617,7 @@ class Drafting(FixedGamma):
 
 
 def compare_head(kind: str, accept: Accept, folder: Path) -> list[float]:
-    """As `compare`, of a tiny target and its head: 1,000 seeds, sixteen tokens that may be said."""
+    """As `compare`, for a tiny target with its head: 1,000 seeds, and only 16 tokens allowed."""
     how = ContextOptions(n_ctx=64, threads=1, snapshots=4)
     write, write_head = TINY_HEADS[kind]
     with ExitStack() as stack:

@@ -147,7 +147,7 @@ class World:
         return self._q[prefix]
 
     def rows(self, draft: Draft) -> Sequence[Dist]:
-        """Of the production sampler, which is asked once for each draft."""
+        """The target's rows along a draft, from one call of the production sampler."""
         known = (PROMPT, draft.tokens)
         if known not in self._rows:
             along = [draft.tokens[:i] for i in range(len(draft.tokens) + 1)]
@@ -315,7 +315,7 @@ def stop_by_coin(world: World, noise: Noise) -> Draft:
 
 
 def stop_by_value(world: World, noise: Noise) -> Draft:
-    """Like the stopping rule on a cost curve: the chance that all before was accepted decays."""
+    """As the stopping rule does: stop once the chance that all so far are accepted is low."""
     chain = [1.0]
 
     def before(q: Dist) -> bool:
@@ -337,7 +337,7 @@ def argmax(world: World, noise: Noise) -> Draft:
 
 
 def argmax_best_prefix(world: World, noise: Noise) -> Draft:
-    """Cut where the draft becomes unsure, its last token thrown away: safe without sampling."""
+    """Cut an argmax draft before its first unsure token: safe, since nothing was sampled."""
     tokens = argmax(world, noise).tokens
     sure = [world.q(tokens[:i]).probs.max() >= 0.5 for i in range(len(tokens))]
     return Draft(tokens[: (*sure, False).index(False)])
@@ -373,9 +373,9 @@ def drawn_from_another_q(world: World, noise: Noise) -> Draft:
 
 
 def sampled_then_copied(world: World, noise: Noise, *, must_verify: bool = True) -> Draft:
-    """Two sampled tokens, one that was not sampled; then cut for what all of them turned out to be.
+    """Two sampled tokens and one that was not, then a cut that depends on all three values.
 
-    Those that were sampled must be verified; as if none had to be, the output is biased.
+    The sampled tokens must be verified; without `must_verify` the output is biased.
     """
     sampled = _sampled(world, noise, after=lambda prob: prob < 0.3).tokens[:2]
     rows = tuple(world.q(sampled[:i]) for i in range(len(sampled)))
@@ -391,11 +391,11 @@ def cut_what_is_firm(world: World, noise: Noise) -> Draft:
 
 
 LOOPING = (0, 1, 2, 1, 0, 2, 0, 1, 2)
-"""A prompt after which lookup finds something to copy: 1, 0, 2, ..."""
+"""A prompt after which lookup finds a copy: 1, 0, 2, ..."""
 
 
 def copied(world: World, drafted: Tokens = ()) -> Tokens:
-    """What lookup would copy behind a prompt of `LOOPING` and `drafted`."""
+    """What lookup would copy after the prompt `LOOPING` and the tokens `drafted`."""
     lookup = Lookup(64, lambda _: False)
     lookup.begin(LOOPING)
     return lookup.guess(LOOPING, drafted, world.gamma - len(drafted)).tokens
@@ -414,7 +414,7 @@ def copied_on(world: World, noise: Noise) -> Draft:
 
 
 def read_by_the_model(world: World, noise: Noise, *, mismatch: bool = True) -> Draft:
-    """Vertical: the model draws along a copied path; its first other token is the last one."""
+    """Vertical: the model draws along a copied path, up to and with its first other token."""
     path = copied(world)
     tokens: Tokens = ()
     for token in path:
@@ -494,7 +494,7 @@ CHAINS = {
 def output(
     world: World, policy: Policy, rule: Rule, rows: Callable[[World, Draft], Sequence[Dist]]
 ) -> Callable[[Noise], Tokens]:
-    """One round, then the rest from p through the same noise where that is coupled."""
+    """One round; with coupled noise the rest of the output is drawn from p by the same noise."""
 
     def program(noise: Noise) -> Tokens:
         draft = policy(world, noise)
@@ -524,7 +524,7 @@ def distance(
 
 
 def _completed_distance(world: World, joint: defaultdict[Tokens, float]) -> float:
-    """The same, every output completed from p to gamma + 1 tokens."""
+    """The largest difference, after every output is completed from p to gamma + 1 tokens."""
     for length in range(1, world.gamma + 1):
         for emitted in [tokens for tokens in joint if len(tokens) == length]:
             weight = joint.pop(emitted)
@@ -550,7 +550,7 @@ FOR_ANY_PROPOSAL: tuple[Policy, ...] = (
     *(discarding, cut_at_grammar, argmax_with_q, drawn_from_another_q),
     *BIASED_COPIES,
 )
-"""Policies under which a rule is lossless only if it is for any proposal: match and coupled."""
+"""Policies that only rules for any proposal, match and coupled, verify losslessly."""
 
 
 @pytest.mark.parametrize(
@@ -750,7 +750,7 @@ END = 0  # where the world has an end of generation
 
 
 class StubHead(Head):
-    """A head whose states stand for the texts that they were computed from: `texts` by number."""
+    """A head whose states are the indices, in `texts`, of the texts they were computed from."""
 
     def __init__(self, target: StubContext, script: Script, n_vocab: int) -> None:
         self.kind, self.layers, self.first, self.tokens = EAGLE3, 1, 0, []
@@ -794,7 +794,7 @@ class StubHead(Head):
 
 
 class StubShared(StubHead, SharedHead):
-    """A head that holds nothing: each pass is behind what the target holds."""
+    """A head without a cache: each pass reads its token after all that the target holds."""
 
     def read(self, tokens: Sequence[int], states: Rows, *, output: bool) -> tuple[Rows, Rows]:
         assert output
@@ -806,9 +806,9 @@ class StubShared(StubHead, SharedHead):
 
 
 class StubBlock(StubHead, BlockHead):
-    """A head that guesses in blocks: every place has logits of its own, other ones in other blocks.
+    """A head that guesses in blocks: logits differ by place, and between blocks.
 
-    The production class makes of them what they are behind the tokens drafted before: `kind` is one
+    The production class turns them into logits after the tokens drafted before them; `kind` is one
     of `BLOCKS`.
     """
 
@@ -859,10 +859,10 @@ def world_engine(
     block: str = "",
     ahead: AheadPolicy | None = None,
 ) -> Engine:
-    """The production engine over the world; a head may stand in the place of the draft model.
+    """The production engine over the world; a head may take the place of the draft model.
 
-    The draft may have `extra` ids that the target lacks, and likes them. It goes on `ahead` of the
-    target, as far as that policy lets it.
+    The draft may have `extra` ids that the target lacks, and prefers them. With a policy `ahead` it
+    goes on during the target's pass, as far as the policy lets it.
     """
     ending = frozenset({END}) if ends else frozenset()
 
@@ -888,7 +888,7 @@ def world_engine(
 
 
 def wait_for(drafter: Drafter) -> None:
-    """Let what goes on beside the target's pass come to its end."""
+    """Wait until the draft's pass that runs during the target's has ended."""
     ahead = drafter.capabilities.ahead
     if ahead and ahead._running:
         ahead._running.result(timeout=10)
@@ -919,9 +919,9 @@ def engine_distance(
     read: set[int] | None = None,
     **how: Any,
 ) -> tuple[float, set[int]]:
-    """The distance to the target's distribution, and how many tokens the rounds emitted.
+    """The distance to the target's distribution, and the numbers of tokens that rounds emitted.
 
-    How many were copied in a round is added to `copied`, how many the model read to `read`.
+    A round's number of copied tokens is added to `copied`, that of read ones to `read`.
     """
     kind = CoupledBranching if accept is Accept.COUPLED else Branching
     joint: defaultdict[Tokens, float] = defaultdict(float)
@@ -964,7 +964,7 @@ FEWER_BRANCHES = {
 
 
 def branches_most(case: tuple[Any, ...]) -> bool:
-    """Whether a case takes seconds: the coupled rule, where every token may come at every place."""
+    """Whether a case takes seconds: the coupled rule with every token possible at every place."""
     return Accept.COUPLED in case and FEWER_BRANCHES.isdisjoint(
         one for one in case if isinstance(one, str)
     )
@@ -1017,7 +1017,7 @@ def test_the_engines_round_is_lossless_with_a_block_drafter(
 def test_a_block_that_counts_as_another_one_is_caught(
     accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its length changes every distribution: tokens drawn from one cannot stand with another's."""
+    """The length changes every row: tokens drawn from one block cannot carry another's q."""
 
     def shorter(
         self: BlockDrafter, tokens: Sequence[int], plan: Plan, path: Tokens = ()
@@ -1047,9 +1047,9 @@ def generation_distance(
     read: set[int] | None = None,
     **how: Any,
 ) -> tuple[float, set[tuple[str, ...]]]:
-    """The same for a whole generation, rounds that learn from those before them included.
+    """As `engine_distance` for a whole generation, whose rounds learn from those before them.
 
-    Not for the coupled rule: more than two draws share a position there.
+    The coupled rule is left out: with it more than two draws share a position.
     """
     joint: defaultdict[Tokens, float] = defaultdict(float)
     drafted: set[tuple[str, ...]] = set()
@@ -1109,7 +1109,7 @@ Learner = TypeVar("Learner", Calibration, Survival)
 
 
 def tried(learner: Learner) -> Learner:
-    """The same when it has seen a few copies come true."""
+    """The learner after it has seen a few copies accepted."""
     learner.learn((0.75, 0.75), (0.7, 0.7))
     return learner
 
@@ -1159,7 +1159,7 @@ def test_the_engines_round_is_lossless_with_lookup(
 
 
 class Reading(Stopping):
-    """The model reads what lookup would copy, before it drafts; lookup may go on behind it."""
+    """The model reads what lookup would copy, before it drafts; lookup may go on after it."""
 
     def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
         reads = len(situation.copies)
@@ -1217,7 +1217,7 @@ class Agreeing(Dropping):
 
 
 class Following(Dropping):
-    """Submits the path's token in place of its own other one, with its own q."""
+    """Submits the path's token in place of the different one it drew, with the drawn one's q."""
 
     def instead(self, draft: Draft, same: int, path: Tokens) -> Draft:
         if same == len(draft.tokens) or same == len(path):
@@ -1238,7 +1238,7 @@ def test_a_path_that_decides_what_is_submitted_is_caught(
 
 
 class Reaching(AheadPolicy):
-    """Goes on in any case, so many tokens far."""
+    """Goes on in any case, `tokens` tokens far."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__(forced=True)
@@ -1256,7 +1256,7 @@ def beside_distance(
     kept: set[int],
     **how: Any,
 ) -> float:
-    """Of two rounds; passes of the second made beside the first are added to `kept`."""
+    """The distance over two rounds; `kept` gets the second's passes made during the first's."""
     kind = CoupledBranching if accept is Accept.COUPLED else Branching
     joint: defaultdict[Tokens, float] = defaultdict(float)
 
@@ -1296,7 +1296,7 @@ class OneThen(FixedGamma):
 
 
 class InRoom(Stopping):
-    """As far as there is room."""
+    """The stopping rule, as far as there is room."""
 
     def plan(self, situation: Situation) -> StoppingPlan:
         times = self._times[: situation.room + 2]
@@ -1304,7 +1304,7 @@ class InRoom(Stopping):
 
 
 class _First(Plan):
-    """Submits one token of those that it drafts: the next one is known for a guess."""
+    """Submits the first token that it drafts: the next one is then known as a guess."""
 
     def keep(self) -> int:
         return 1
@@ -1328,7 +1328,7 @@ BESIDE: dict[str, tuple[GammaPolicy, int, dict[str, Any]]] = {
 BESIDE_CASES = [
     (policy, accept, chain)
     for policy, accept, chain in itertools.product(BESIDE, Accept, TELLING)
-    # Drafts of four tokens only where fewer tokens are possible.
+    # Gamma is four only in worlds where fewer tokens are possible.
     if BESIDE[policy][1] <= 3 or chain in ("filtered", "grammar, q masked")
 ]
 
@@ -1358,7 +1358,7 @@ def test_a_draft_that_goes_on_beside_the_target_is_lossless(
 def test_what_was_drafted_beside_the_target_is_kept_or_dropped(
     policy: str, accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without both, the test above would show nothing: some chains end within the first round."""
+    """The test above needs both; some chains end within the first round and show neither."""
     planned, gamma, how = BESIDE[policy]
     # What must be verified is not cut, and leaves no room to go on.
     must_verify = policy == "cutting" and accept is not Accept.COUPLED
@@ -1373,7 +1373,7 @@ def test_what_was_drafted_beside_the_target_is_kept_or_dropped(
 
 
 class Foreseeing(ModelDrafter):
-    """Drops what it drew where that is not what was guessed: what was kept depends on the draft."""
+    """Drops its draft if it is not what was guessed ahead: the values decide what is submitted."""
 
     def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         ahead = self.capabilities.ahead
@@ -1429,12 +1429,12 @@ def test_a_generation_whose_model_reads_first_is_lossless(
 
 
 class Knowing(AutoGamma):
-    """The default policy, not at its very first copy."""
+    """The default policy once it has made a few copies."""
 
     def begin(self, *, follow_clock: bool) -> None:
         super().begin(follow_clock=follow_clock)
         tried(self._copies)
-        self._stake = 2.0  # what copies brought
+        self._stake = 2.0  # time that copies have saved
         for track in self._tracks.values():
             tried(track.agreement)
 
@@ -1445,7 +1445,7 @@ def choosing(*, model: bool = True) -> AutoGamma:
 
 
 def choosing_to_read() -> AutoGamma:
-    """Lookup alone is known to be wrong here, and what it says to be what the model says."""
+    """A policy that knows that lookup alone is wrong here, and that the model agrees with it."""
 
     class Reads(Knowing):
         def begin(self, *, follow_clock: bool) -> None:
@@ -1518,7 +1518,7 @@ def test_ends_and_ids_that_the_target_lacks_are_lossless(
 
 
 class CutAt(ModelDrafter):
-    """Samples, then cuts the draft before the token that it should not have been."""
+    """Samples, then cuts the draft before the first token that `cut` names."""
 
     cut: Callable[[int], bool]
 
@@ -1560,7 +1560,7 @@ def test_cutting_what_was_sampled_is_caught_in_the_engine(
 
 
 class Letters(StubModel):
-    """A vocabulary of strings; the longest one that fits is cut off first."""
+    """A vocabulary of strings; the tokenizer takes the longest one that fits."""
 
     bos = None
     add_bos = False
@@ -1599,11 +1599,11 @@ OTHERS = {
     "more besides": ("c", "a", "zz", "b", "y"),
     "longer ones": ("c", "b", "a", "cb", "ac", "ba"),
 }
-"""Drafts' vocabularies for a world of a, b and c."""
+"""Vocabularies of drafts for a world of a, b and c."""
 
 
 def cross_vocabulary_engine(world: World, pieces: Sequence[str]) -> Engine:
-    """The production engine over the world, its draft with other tokens."""
+    """The production engine over the world, with a cross-vocabulary draft."""
     ours, theirs = Letters("a", "b", "c"), Letters(*pieces)
     seeds = np.random.default_rng(world.seed)
     likes = seeds.normal(scale=1.2, size=(7, 7, len(pieces))).astype(np.float32)
@@ -1630,7 +1630,7 @@ def cross_vocabulary_distance(
 
 
 class CrossVocabularyStopping(Stopping):
-    """The stopping rule, or a fixed length, for the drafter with other tokens."""
+    """The stopping rule, or with rate 0 a fixed length, for the cross-vocabulary drafter."""
 
     def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
         if not self._rate:
@@ -1665,7 +1665,7 @@ def test_another_vocabulary_is_lossless(
 
 
 class NotRenormalised(SamplingProposer):
-    """q over what both have, with the mass of the draft's whole vocabulary left in the sum."""
+    """q over the shared tokens, normalised over the draft's whole vocabulary."""
 
     def __call__(self, logits: Any, tokens: Sequence[int], drafted: Sequence[int]) -> Any:
         view = super().__call__(logits, tokens, drafted)
@@ -1689,7 +1689,7 @@ def test_a_row_that_is_not_renormalised_is_caught(
 def test_text_that_counts_as_drawn_is_caught(
     accept: Accept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A guess, or what was cut from a guessed text, has no q."""
+    """A guessed text, and tokens cut from it, have no q."""
     world, guessed = CHAINS["unsure"], CrossVocabularyDrafter._text
 
     def claimed(*asked: Any) -> Proposal:

@@ -29,7 +29,7 @@ from tests.support.pairwise import usually
 SHAPES = re.compile(
     r"<[|｜]?[^<>\s'\"{}]{1,40}[|｜]?>|<\|\"\|>|\[/?[A-Z_]{2,30}\]|◁/?\w+▷|\]<\]\w+\[>\["
 )
-UNKNOWN = ("[UNK]", "<unk>")  # what stands for letters that a vocabulary cannot write
+UNKNOWN = ("[UNK]", "<unk>")  # what replaces letters that a vocabulary cannot write
 CHANGED = "the text changed"
 EMBEDDING = ("bert-bge", "nomic-bert-moe")  # they change text, and say [UNK] where they must
 MARKUP = ("<b>", "</b>", "<em>", "<table>")  # text, unless a template uses it
@@ -38,7 +38,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 
 @cache
 def all_marks() -> tuple[str, ...]:
-    """The marks of all templates, the tests' own among them."""
+    """The marks of all templates, those in the tests included."""
     ours = [path.read_text("utf-8") for path in Path(__file__).parent.glob("test_*.py")]
     found = (SHAPES.findall(text) for text in (*templates().values(), *ours))
     return tuple(sorted({mark for marks in found for mark in marks}))
@@ -61,7 +61,7 @@ def own_marks(model: Model) -> list[str]:
 
 
 def attack(own: Sequence[str], rng: random.Random) -> str:
-    """Those of all marks that a vocabulary has, others of its own, and some within others."""
+    """A text of marks: templates' marks that the vocabulary has, others of it, and nested ones."""
     marks = [mark for mark in all_marks() if mark in set(own)]
     marks += rng.sample(own, min(len(own), 40))
     rng.shuffle(marks)
@@ -74,7 +74,7 @@ def attack(own: Sequence[str], rng: random.Random) -> str:
 
 
 def talks(text: str) -> dict[str, tuple[list[Message], dict[str, object]]]:
-    """Conversations that have `text` where others than the template write, and their tools."""
+    """Conversations, and their tools, with `text` wherever others than the template write."""
     asks, answer = Message(Role.USER, "hi"), Message(Role.ASSISTANT, "hello")
     call = {"id": "call00001", "type": "function", "function": {"name": "f", "arguments": {}}}
     calls = Message(Role.ASSISTANT, "", more={"tool_calls": [call]})
@@ -92,7 +92,7 @@ def talks(text: str) -> dict[str, tuple[list[Message], dict[str, object]]]:
 
 
 def sweep(model: Model, source: str, text: str) -> Iterator[str]:
-    """For each kind of message what is wrong where it has `text`; empty where nothing is."""
+    """Yield, for each kind of message with `text` in it, what is wrong; empty if nothing is."""
     chat = ChatTemplate(model, renderer(), source)
     for (messages, variables), (harmless, plain) in zip(
         talks(text).values(), talks("harmless").values(), strict=True
@@ -141,7 +141,7 @@ def test_no_text_makes_a_mark_with_real_vocabularies(most: int, drawn: int) -> N
     "name", usually(["command-r", "deepseek-coder", "gemma-4"], "deepseek-coder")
 )
 def test_the_old_judgement_makes_marks(name: str) -> None:
-    """That a mark is whatever has no text."""
+    """The control: it took only tokens without text for marks."""
     needed()
     with VocabularyOnly.of(vocabularies()[name]) as model:
         text = attack(own_marks(model), seeded())
@@ -178,7 +178,7 @@ def test_marks_that_only_look_like_it_are_text(share: float) -> None:
 
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    """A vocabulary with the marks of all templates, each of a type that is drawn."""
+    """A vocabulary with the marks of all templates, each of a random token type."""
     needed()
     rng, plain = seeded(), other_vocabulary()
     kinds = (gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED)
@@ -242,7 +242,7 @@ def test_a_mark_is_spelled_in_two_parts(by_hand: Model) -> None:
 
 
 def test_an_answers_thoughts_keep_their_marks(by_hand: Model) -> None:
-    """Templates look for them to leave earlier thoughts out; those of a question are text."""
+    """Templates look for them to leave earlier thoughts out; in a question they are only text."""
     source = "{% for m in messages %}{{ m.content.split('</think>')[-1] }}|{% endfor %}"
     chat = ChatTemplate(by_hand, renderer(), source)
     text = "<think>so</think>hello<|ask|>"

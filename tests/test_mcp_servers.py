@@ -99,7 +99,7 @@ def test_a_server_tells_its_tools_and_runs_them(shared: Tools) -> None:
     error = shared.call("error")
     assert error.failed
     assert "no such file" in error.text
-    told = shared.call("environment").text.split()  # before the server is gone, no secret is told
+    told = shared.call("environment").text.split()  # its variables: no secrets
     assert "PATH" in told
     assert not [name for name in told if name.startswith(("LOCALSPEC_DATA", "PYTEST"))]
     shared.process.stop("s")
@@ -320,7 +320,7 @@ CALL = json.dumps('<tool_call>\n{"name": "s__echo", "arguments": {"text": "hi"}}
 @pytest.mark.slow
 @pytest.mark.usefixtures("starter_file")
 def test_run_calls_what_is_allowed_and_nothing_else(tmp_path: Path) -> None:
-    """The starter, made to write one call again and again by a grammar."""
+    """A grammar makes the starter write the same call again and again."""
     folders = {"LOCALSPEC_CONFIG": str(tmp_path)}
     asked = ("run", "starter", "Say hi.", "--grammar", f"root ::= {CALL}", "-t", "1")
     ServersFile(tmp_path / FILE).put("s", scripted())
@@ -358,7 +358,7 @@ def test_the_allowed_tools_of_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 class Posing:
-    """In place of `ToolProcess`: `files` can read, and a tool of `evil` is named like that."""
+    """In place of `ToolProcess`: `files` can read; a tool of `evil` has the name of that tool."""
 
     def __init__(self, hear: Callable[[ToolReply], object]) -> None:
         self.hear = hear

@@ -146,7 +146,7 @@ KNOWN: dict[str, tuple[str, Keys, int]] = {
 def header(
     architecture: str, keys: Keys, tensors: Sequence[tuple[str, int]] = ()
 ) -> gguf.GgufHeader:
-    """A header with these keys, and tensors of one row of so many floats."""
+    """A header with these keys, and tensors of one row with the given numbers of floats."""
     metadata = [("general.architecture", ggufs.STRING, architecture)]
     for name, value in keys.items():
         kind = (ggufs.U32, value) if isinstance(value, int) else (ggufs.ARRAY, (ggufs.U32, value))

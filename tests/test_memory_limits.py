@@ -34,7 +34,7 @@ class Done:
     err: str
 
     def refused(self, *words: str) -> None:
-        """It said why and what helps, in a line each, and nothing else."""
+        """The command said why and what helps, in one line each, and nothing else."""
         assert (self.code, self.out) == (1, "")
         assert self.err.startswith("error: ")
         assert len(self.err.splitlines()) == 2
@@ -43,7 +43,7 @@ class Done:
 
 
 def run(*arguments: str, before: tuple[str, ...] = (), limit: int | None = None) -> Done:
-    """`localspec run` in a process of its own, its address space limited if asked for."""
+    """`localspec run` in a separate process, its address space limited if asked for."""
     done = subprocess.run(
         [*before, sys.executable, "-m", "localspec", "run", "-p", "hi", "-n", "2", *arguments],
         stdin=subprocess.DEVNULL,

@@ -41,7 +41,7 @@ def test_a_shape_has_the_published_number_of_parameters(name: str) -> None:
 
 
 def setups(model: ModelFacts) -> Iterator[ModelSetup]:
-    """Every placement, from the one with most on the card to the one with least."""
+    """Every placement, from the most on the card to the least."""
     whole = ModelSetup(n_ctx=8192, gpu_layers=-1)
     yield from (replace(whole, cpu_moe=moved) for moved in range(model.layers + 1))
     yield from (

@@ -1,4 +1,4 @@
-"""Draws follow their distribution, and the counter-based ones nothing but seed, position and id."""
+"""Draws follow their distribution; counter-based ones depend only on seed, position and id."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_neighbouring_positions_and_seeds_are_independent() -> None:
 def test_exponentials_are_finite_and_above_zero(
     drawn: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where all bits of the hash are the same."""
+    """This holds even where all bits of the hash are the same."""
     monkeypatch.setattr(noise_module, "_STEP", np.uint64(0))
     unmixed = _unmix(drawn)
     monkeypatch.setattr(noise_module, "_mix", lambda _z: unmixed)

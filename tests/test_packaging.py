@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 def done(*command: str | Path, where: Path, **environment: str) -> str:
-    """What a command says that has to succeed; it knows nothing of this folder."""
+    """The output of a command that must succeed; its environment does not name this folder."""
     known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     found = subprocess.run(
         [*map(str, command)], cwd=where, env=known | environment, timeout=120,
@@ -32,7 +32,7 @@ def done(*command: str | Path, where: Path, **environment: str) -> str:
 
 
 def built(kind: str, source: Path, out: Path) -> Path:
-    """The file that the build backend makes, with what this environment has of it."""
+    """The file that the build backend makes with this environment's packages."""
     done(sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", out, where=source)
     (found,) = out.iterdir()
     return found
@@ -68,7 +68,7 @@ def test_a_wheel_from_the_source_holds_all_that_it_needs(wheel: Path) -> None:
 
 
 def test_a_wheel_answers_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
-    """The packages that it needs are this environment's: a .pth file adds no other .pth files."""
+    """A .pth file adds this environment's packages, but not the .pth files among them."""
     done(sys.executable, "-m", "venv", tmp_path / "venv", where=tmp_path)
     scripts = tmp_path / "venv" / ("Scripts" if WINDOWS else "bin")
     done(scripts / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel,

@@ -58,7 +58,7 @@ def said_instead(record: GenerationRecord, token: int) -> GenerationRecord:
 
 
 def scores(session: Session, record: GenerationRecord) -> np.ndarray:
-    """The scores whose largest one the rule takes, from logits decoded here."""
+    """The scores of which the rule takes the largest, from logits decoded here."""
     text = record.tokens[: record.begun + AT]
     target = session.pair.target
     target.clear()

@@ -1,4 +1,4 @@
-"""What other conversations said: kept, found, copied by lookup, and gone with them."""
+"""Texts of other conversations are kept, found, copied by lookup, and deleted with them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_longer_match_is_copied_and_of_equals_the_own_text() -> None:
     own = [*range(10, 20), 70, 71, *range(10, 20)]
     assert copied(past_of([*range(10, 20), 80, 81]), own)[:2] == (70, 71)
     assert copied(past_of([71, *range(10, 20), 80]), own) == (80,)
-    assert copied(past_of([71, *range(10, 20)]), own)[:2] == (70, 71)  # nothing stands behind it
+    assert copied(past_of([71, *range(10, 20)]), own)[:2] == (70, 71)  # theirs ends there
     known = past_of([*range(10, 20), 1], [*range(10, 20), 2])
     assert copied(known, range(10, 20)) == (2,)  # the latest text
 
@@ -127,7 +127,7 @@ def test_other_conversations_are_known_and_no_longer_when_they_are_deleted(tmp_p
     assert known(store)
     assert known(PastStore(folder, Words()))
     assert not known(PastStore(folder, Words(b"b")))  # whose ids mean something else
-    store.enter("c1")  # its own text is no other
+    store.enter("c1")  # its own text does not count as another's
     assert not known(store)
     store.enter("now")
     assert known(store)

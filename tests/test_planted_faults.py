@@ -60,7 +60,7 @@ def test_two_models_that_differ_are_not_compared_line_by_line(
 def test_a_run_that_does_not_end_shows_its_stacks(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Also where its tests are over: faulthandler's limit is theirs alone."""
+    """Even if its tests have ended: faulthandler's limit covers only these."""
     waits = "import atexit, time\natexit.register(time.sleep, 600)\ndef test():\n    pass\n"
     with pytest.raises(subprocess.TimeoutExpired):
         exit_code(suite(tmp_path, waits), "test_one.py", limit=3)

@@ -1,4 +1,4 @@
-"""The engine in a process of its own: what is said, what it survives, and how it ends."""
+"""The engine in its own process: what it sends, what it survives, and how it ends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ signals = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 
 
 class Heard:
-    """An engine in a process of its own, and what it says.
+    """An engine in its own process, and the events it sends.
 
     Attributes:
         children: its processes, the newest last.
@@ -103,7 +103,7 @@ def toy() -> Iterator[Heard]:
 
 
 def through(body: Any, kind: Any) -> Any:
-    """What arrives of a message."""
+    """The body of an envelope as it is after encoding and decoding; `kind` is its type."""
     envelope = m.Envelope(3, 1, body)
     return msgspec.msgpack.decode(msgspec.msgpack.encode(envelope), type=m.Envelope[kind]).body
 

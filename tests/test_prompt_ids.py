@@ -9,7 +9,7 @@ from localspec.chat.prompt.prompt_ids import KnownIds
 from localspec.chat.prompt.template import ChatTemplate
 from tests.fakes import BOS, CHATML, END, EOS, FakeModel, renderer
 
-# "hello" written as he-llo: not what the tokeniser would make of the text.
+# "hello" as the tokens he-llo, which the tokenizer would not choose for the text.
 ODD_HELLO = [303, 304]
 TRIMMING = CHATML.replace("m['content']", "m['content'] | trim")
 FORGETTING = CHATML.replace("m['content']", "m['content'].split('</think>')[-1]")

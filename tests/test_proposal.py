@@ -24,7 +24,7 @@ GET = "\x06"  # Ctrl+F
 
 @pytest.fixture
 def hub(toy_target: Path, toy_draft: Path) -> Iterator[HubServer]:
-    """All of the catalogue: where a small model drafts the toy, else the toy with a head."""
+    """All pairs of the catalogue: the toy's, or the toy with MTP for pairs without a draft."""
     with running() as server:
         for entry in catalogue.pairs().values():
             served = toy_target if entry.draft else toy.mtp()
@@ -40,7 +40,7 @@ def start(
 ) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
-    costs.keep_starter(starter_file)  # measured in calm, whatever else runs: pairs are proposed
+    costs.keep_starter(starter_file)  # as on a quiet machine: pairs are proposed
 
     def begin(size: tuple[int, int], *arguments: str) -> Terminal:
         folders = {"LOCALSPEC_CACHE": str(tmp_path / "cache"), "HF_HOME": str(tmp_path / "hf")}
@@ -70,7 +70,7 @@ def ask(chat: Terminal, text: str) -> None:
 
 
 def answers(chat: Terminal, name: str) -> None:
-    """The pair is there, and the conversation goes on with it."""
+    """The pair is loaded, and the conversation goes on with it."""
     chat.until(lambda: f"localspec  {name}" in chat.text() and "ready" in chat.text(), name)
     ask(chat, "And now?")
 
@@ -115,7 +115,7 @@ def test_whatever_interrupts_it_the_next_start_offers_to_go_on(
 ) -> None:
     name = [*catalogue.pairs()][1]  # after the starter
     file = f"/cdn/{catalogue.pairs()[name].target.repo}"
-    chat = start(size, name)  # which is not here: that is offered, and no error
+    chat = start(size, name)  # the pair is not on this disk: it is offered
     chat.sees("is not on this disk yet")
     assert proposed(chat) == name
 
@@ -126,7 +126,7 @@ def test_whatever_interrupts_it_the_next_start_offers_to_go_on(
     kill(chat)
     checking.release.set()
 
-    chat = start(size, name)  # no byte of it came, so that nothing was begun
+    chat = start(size, name)  # no byte of the file came, so no pull was begun
     chat.sees("is not on this disk yet")
     assert "was being fetched" not in chat.text()
     fetching = hub.fault(file, whole=True, hold_after=5_000_000)

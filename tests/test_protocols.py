@@ -77,12 +77,12 @@ def client(served: Serving) -> Iterator[openai.OpenAI]:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(100))
 def test_a_conversation_is_answered_alike_in_all_protocols(served: Serving, seed: int) -> None:
-    """Of the 300 that `python -m tests.support.endpoint_sweep` asks."""
+    """A few of the 300 conversations of `python -m tests.support.endpoint_sweep`."""
     require_alike(served, seed)
 
 
 def test_with_the_servers_seed_all_protocols_draw_the_same(served: Serving) -> None:
-    """Two of them have no seed of their own."""
+    """Two of the protocols have no field for a seed, so the server's is used."""
     talk = replace(STORY, extra={"temperature": 0.9})
     answers = asked_all(served, talk)
     assert len({one.text for one in answers}) == 1
@@ -182,7 +182,7 @@ def test_a_call_goes_to_the_client_and_its_result_comes_back(
 @pytest.mark.few(1)
 @pytest.mark.parametrize("path", PATHS)
 def test_the_turns_of_an_agent_read_only_what_is_new(path: str) -> None:
-    """The toy lays its calls out in its own way: what it wrote itself is read once more."""
+    """The template lays out the toy's calls differently, so the toy's own calls are read again."""
     text = "The weather of every city, told by a tool. " * 4
     tools = {"weather": WEATHER}
     with Serving("-c", "4096", "--seed", "3") as one:
@@ -322,7 +322,7 @@ def message_prompt(messages: list[Any], **fields: Any) -> list[tuple[str, str]]:
 
 
 def test_a_late_system_message_keeps_the_prefix() -> None:
-    """Hoisted, it would change the beginning, which the caches hold."""
+    """Moved to the front, it would change the prefix that the caches hold."""
     user, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
     late = {"role": "system", "content": "It is late."}
     before = message_prompt([user], system="Be brief.")
@@ -555,7 +555,7 @@ def test_pictures_and_files_are_refused_with_their_place(block: Any) -> None:
 
 
 def test_a_picture_from_a_tool_does_not_end_an_agents_session() -> None:
-    """Agents send it again with every request."""
+    """Agents send the picture again with every request."""
     picture, pdf = ({"type": kind, "source": {"type": "base64", "data": "x"}}
                     for kind in ("image", "document"))  # fmt: skip
     content = [{"type": "text", "text": "a.png"}, picture, pdf]

@@ -60,7 +60,7 @@ def sha256(path: Path) -> str:
 
 
 def ignore(progress: FileProgress) -> None:
-    """Nobody looks."""
+    """Ignore the progress."""
 
 
 # --- a pull that works ------------------------------------------------------------------------
@@ -583,8 +583,8 @@ def test_through_a_proxy_certificates_count_and_the_token_goes_to_the_hub_alone(
     assert set(between.asked) == places
     assert server.token not in "".join(between.heads)
     assert {seen.authorization for seen in server.bodies()} == {""}
-    # A busy machine may need a second go at the header or at the rest; what came before is not
-    # asked for again.
+    # On a busy machine the header or the rest may take a second request, but no byte that has
+    # arrived is requested again.
     ranges = [seen.range for seen in server.bodies()]
     assert [*dict.fromkeys(ranges)] == ["bytes=0-262143", "", "bytes=900000-"]
 
@@ -704,7 +704,7 @@ def test_a_part_whose_header_is_damaged_is_no_dead_end(
     file = remote(pair[0], "big-Q4_K_M.gguf")
     part = download.part_path(file)
     part.parent.mkdir(parents=True)
-    part.write_bytes(bytes(1_000_000))  # as a power cut may leave it
+    part.write_bytes(bytes(1_000_000))  # zeros, as a power cut may leave them
     arguments = ("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF")
     done = hub_world.run(*arguments)
     assert done.code == 1

@@ -1,4 +1,4 @@
-"""Lookup copies the texts of a conversation also in the form in which calls quote them."""
+"""Lookup also copies a conversation's texts in the form in which tool calls quote them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_text_is_known_as_json_writes_it(target_model: Model) -> None:
 def test_the_texts_of_several_conversations_are_kept(
     target_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two agents that take turns do not have their files read anew each time."""
+    """When two agents take turns, their files are not tokenized anew each time."""
     quoted = QuotedTexts(target_model)
     one, other = ([Message(Role.USER, f"{name}\n{CODE}")] for name in ("one", "other"))
     for said in (one, other):

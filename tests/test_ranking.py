@@ -41,7 +41,10 @@ def row(
 
 
 def costs(rate: float, weights: float = 0.3, *, flat: bool = True, **more: object) -> PairCosts:
-    """Weights (in GB) are read at so many GB a second; more tokens cost nothing, or as much."""
+    """Costs where `weights` GB are read at `rate` GB/s; further tokens cost nothing if `flat`.
+
+    Otherwise each further token costs as much as the first.
+    """
     one = weights / rate
     times = tuple(one * (1.0 if flat else n) for n in range(26))
     return PairCosts(int(weights * GB), times, **({"bits": 8.5} | more))
@@ -61,7 +64,10 @@ def test_a_token_takes_as_long_as_its_weights_are_read() -> None:
 
 
 def noted(seconds: Callable[[float], float], *, mixture: bool = False) -> None:
-    """The demo, of 300 MB, takes so many seconds a pass; its weights are held twice."""
+    """Note the demo's costs: 300 MB take `seconds(0.3)` a pass, its draft `seconds(0.03)`.
+
+    The weights in memory are 1.8 times those in the file.
+    """
 
     def context(gb: float) -> SimpleNamespace:
         counts = {"file_weights": int(gb * GB), "n_params": int(gb * GB * 8 / 4.8)}
@@ -83,7 +89,7 @@ def noted(seconds: Callable[[float], float], *, mixture: bool = False) -> None:
 def test_what_no_weights_explain_does_not_grow_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pass takes 1 ms and 40 ms for every GB: target and draft tell both."""
+    """A pass takes 1 ms plus 40 ms for every GB; target and draft together tell the two apart."""
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
 
     def seconds(gb: float) -> float:
@@ -147,7 +153,7 @@ def test_every_further_token_of_a_check_costs_by_its_weights_and_not_by_their_by
         return one.drafted / one.baseline
 
     of_f16, of_q4_k_m = (gamma_for(0.7, curve(each, 0.1), 0.01)[1] for each in (F16, Q4_K_M))
-    assert gain(16) == gain(0) == pytest.approx(of_f16)  # 0: nobody knows
+    assert gain(16) == gain(0) == pytest.approx(of_f16)  # 0: unknown
     assert gain(4.86) == pytest.approx(of_q4_k_m, rel=0.05)
     assert of_f16 > 1.3 * of_q4_k_m
     twice = [0.1 * (1 + 2 * (each / 0.01 - 1)) for each in curve(F16)]
@@ -268,7 +274,7 @@ def test_the_type_of_most_weights_is_known_from_a_quant(quant: str, kind: str) -
 def test_a_file_is_expected_to_draft_as_models_of_its_type_do_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes are read as fast as by the largest model, whichever type that has."""
+    """The speed of reading bytes is that of the largest model measured, whatever its type."""
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     assert ranking.drafted_speed("Q8_0", GB) is None
     ranking.remember("large", costs(20, 4.0, weight_type="Q4_K", flat=False), None, None)
@@ -283,7 +289,7 @@ def test_a_file_is_expected_to_draft_as_models_of_its_type_do_here(
     card = costs(200, 4.0, on_device=True, weight_type="Q4_K")
     ranking.remember("large", card, None, None)
     assert ranking.drafted_speed("Q4_K_M", 2 * GB) == pytest.approx(100 * flat)
-    assert ranking.drafted_speed("Q8_0", GB) is None  # the processor does not tell of the card
+    assert ranking.drafted_speed("Q8_0", GB) is None  # the CPU's says nothing of the card
 
 
 def test_a_row_knows_its_bits_from_the_header_or_else_from_the_name(toy_target: Path) -> None:
@@ -297,7 +303,7 @@ def test_a_row_knows_its_bits_from_the_header_or_else_from_the_name(toy_target: 
 def test_a_draft_that_is_no_faster_than_its_target_tells_nothing_of_weights() -> None:
     for target, draft in (((GB, 0.1), (GB, 0.09)), ((GB, 0.1), (GB // 10, 0.2))):
         assert ranking.overhead(*target, *draft) == 0
-    assert ranking.overhead(GB, 0.1, GB // 10, 0.001) == 0  # and a line that begins below nothing
+    assert ranking.overhead(GB, 0.1, GB // 10, 0.001) == 0  # the line begins below zero
 
 
 def test_a_draft_helps_where_checking_is_cheap_and_nowhere_else() -> None:
@@ -330,7 +336,7 @@ def test_what_is_taken_to_be_accepted_is_told_where_something_drafts_alone() -> 
 
 def test_the_best_is_the_largest_that_writes_as_fast_as_one_reads() -> None:
     rows = [
-        row("huge", 17.6),  # 1.1 tokens/s: it fits, and that is all
+        row("huge", 17.6),  # it fits, but writes only 1.1 tokens/s
         row("small", 1),
         row("good", 3),
         row("slow", 5),
@@ -365,7 +371,7 @@ def test_a_pair_that_drafts_goes_before_a_larger_one_that_does_not() -> None:
         "coder: about 10 tokens/s (no draft model: only repeated text is copied ahead);"
         " 2 GB to fetch, MIT"
     )
-    slow = row("large", 5, **DRAFTS)  # drafts, and is slower than one reads all the same
+    slow = row("large", 5, **DRAFTS)  # below reading speed although it drafts
     (best,) = ranking.proposed(ranking.ranked([slow, row("quick", 1)], speed(8)))
     assert best.row.name == "quick"
     (mixture,) = ranking.proposed(ranking.ranked([row("a", 2, active=0.2, **DRAFTS)], speed()))
@@ -423,7 +429,7 @@ def test_a_model_that_a_card_does_not_hold_is_read_from_both() -> None:
     (inside,) = ranking.ranked([row("a", 5)], card)
     assert inside.baseline == pytest.approx(100)
     (beyond,) = ranking.ranked([row("a", 15)], card)
-    assert beyond.baseline is None  # nobody knows how fast the processor reads the rest
+    assert beyond.baseline is None  # the processor's reading speed is unknown
     both = MachineSpeed("here", {**pairs, "other": costs(20)}, room=12 * GB)
     (known,) = ranking.ranked([row("a", 15)], both)
     assert 15 / 500 < 1 / known.baseline < 15 / 20

@@ -22,7 +22,7 @@ def texts() -> Sequence[Answer]:
 @pytest.mark.parametrize("curve", CURVES)
 @pytest.mark.parametrize("how", SITUATIONS)
 def test_claims_are_true_and_their_intervals_hold_the_truth(how: str, curve: str) -> None:
-    """Of every answer of 80 tokens that drafted in eight rounds, whatever disturbs the clock."""
+    """For every answer of 80 tokens that drafted in eight rounds, whatever disturbs the clock."""
     found = claims(texts(), CURVES[curve], how, seeds=1)
     assert len(found.offs) >= 30
     assert 0.95 <= found.mean <= 1.05

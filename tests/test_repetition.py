@@ -15,7 +15,7 @@ from tests.support.command import run
 
 
 def stopped_after(tokens: list[int]) -> int | None:
-    """How many tokens were taken when it was told, None if it never was."""
+    """The number of tokens taken when repetition was noticed, or None if it never was."""
     watched = Repetition()
     return next((n for n, token in enumerate(tokens, 1) if watched.add(token)), None)
 
@@ -56,7 +56,7 @@ def test_a_round_is_cut_where_the_answer_repeated_itself(accepted: int) -> None:
     ("more", "reason"), [((), "repetition"), (("--no-repeat-stop",), "length")]
 )
 def test_run_stops_and_says_so(more: tuple[str, ...], reason: str) -> None:
-    """The grammar leaves nothing but one letter: by it any model repeats itself."""
+    """The grammar allows only one letter, so that any model repeats itself."""
     words = ("toy", "-p", "hi", "--grammar", 'root ::= "a" root', "-n", "400", "-t", "1", "--json")
     done = run("run", *words, "--temp", "0", *more)
     assert done.code == 0, done.err

@@ -190,7 +190,7 @@ def test_a_damaged_trace_is_told(damage: Callable[[list[str]], None]) -> None:
 
 
 def test_a_trace_with_one_character_changed_is_derived_or_refused() -> None:
-    """Whatever the change: no other exception, and no other tokens unnoticed."""
+    """Whatever the change, no other exception is raised and no other tokens go unnoticed."""
     tokens, lines = record(
         stubs(), PROMPT, n_predict=8, accept=Accept.BLOCK, sampling=SamplingParams(seed=2)
     )
@@ -232,7 +232,7 @@ def engine(target_context: Context, draft_context: Context) -> Engine:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("accept", list(Accept))
 def test_the_real_batches_give_the_same_bits(engine: Engine, accept: Accept) -> None:
-    """The same batches, so the same kernels: exact whatever the flash attention does."""
+    """The same batches use the same kernels, so they are exact whatever flash attention does."""
     model = engine.target.model
     prompt = model.tokenize("The dog and the cat went", add_special=True, parse_special=False)
     sampling = SamplingParams(temperature=1.0, seed=3)

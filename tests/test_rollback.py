@@ -63,7 +63,7 @@ def options(*, snapshots: int = 0, n_ctx: int = 512, flash: bool = True) -> Cont
 
 
 class Scripted:
-    """Drafts `k` right tokens, then a wrong one; `k` runs over every position."""
+    """Drafts k right tokens, then a wrong one; k runs over every position, round by round."""
 
     name = "scripted"
     capabilities = Capabilities()
@@ -94,7 +94,7 @@ class Scripted:
 
 
 class Watching(Scripted):
-    """Sees every decode of the target, and derives the contents of its cache from that alone."""
+    """Sees the target's decodes and checks that they alone tell what its cache contains."""
 
     def __init__(self, text: Sequence[int], gamma: int) -> None:
         super().__init__(text, gamma)
@@ -133,7 +133,7 @@ class Spoilt(ModelDrafter):
 
 
 class Waiting(FixedGamma):
-    """Does not draft while it waits."""
+    """A fixed length whose drafters stay ready even if it is 0."""
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
         return drafters
@@ -180,7 +180,7 @@ def test_a_target_that_rejects_at_every_position_says_what_the_baseline_says(
 @pytest.mark.few(7)
 @pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
 def test_a_drafter_sees_every_decode_of_the_target(model: Model, snapshots: int) -> None:
-    """Prompts in batches, baseline rounds, drafted ones, rejected tokens, what is read again."""
+    """Prompts in batches, baseline and drafting rounds, rejected tokens, and decoding again."""
     want = baseline(model, 60)
     how = replace(options(snapshots=snapshots), n_batch=16)
     with Context(model, how) as context:
@@ -350,7 +350,7 @@ def test_measuring_deep_in_a_context_leaves_no_trace(
 def test_nothing_is_drafted_where_the_copy_of_the_state_costs_more_than_the_draft_brings(
     folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, copy_s: float, pays: bool
 ) -> None:
-    """Real models and a drafter that is always right, on a clock that only their work advances."""
+    """The models are real, the draft is always right, and only their work advances the clock."""
     now = 0.0
     decode, take = Context.decode, Checkpoint.take
 
@@ -424,9 +424,9 @@ def test_where_going_back_gives_other_logits_nothing_is_drafted(
 def test_a_windows_logits_do_not_depend_on_how_its_cache_came_about(
     tmp_path: Path, flash_attention: bool
 ) -> None:
-    """Cut back or restored from a copy, a cache gives the same bits as one that was only filled.
+    """A cache cut back, or restored from a copy, gives the same bits as one only filled.
 
-    Only the split into passes could make a difference, and it is the same here.
+    Another split into passes could change them, so the split is the same here.
     """
     text = [*range(20, 220)]
     options = ContextOptions(n_ctx=512, threads=1, flash_attention=flash_attention)
