@@ -123,14 +123,14 @@ def test_a_server_is_greeted_and_registered(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("other", ["127.0.0.1", "localhost"])
 def test_one_worker_under_two_names_is_refused(monkeypatch: pytest.MonkeyPatch, other: str) -> None:
-    """The second would wait for the first for ever, and its memory would count twice."""
+    """The second connection would wait for ever, and the worker's memory would count twice."""
     called = scripted(monkeypatch, registered=42)
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         port = listening.getsockname()[1]
         with pytest.raises(UsageError, match="are one worker"):
             add_workers([f"127.0.0.1:{port}", f"{other}:{port}"])
         listening.setblocking(False)
-        with pytest.raises(BlockingIOError):  # nobody was asked
+        with pytest.raises(BlockingIOError):  # no connection was made
             listening.accept()
     assert len(called) == 1
 
@@ -183,7 +183,7 @@ def test_nobody_there_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_that_serves_somebody_else_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes the connection and says nothing."""
+    """Such a worker accepts the connection and says nothing."""
     called = scripted(monkeypatch, registered=42)
     monkeypatch.setattr(rpc, "_ANSWER_S", 0.1)
     with closing(socket.create_server(("127.0.0.1", 0))) as busy:
@@ -214,7 +214,7 @@ FAR = ("8.8.8.8", "0.0.0.0", "172.15.0.1", "172.32.0.1", "192.169.0.1", "11.0.0.
 
 @pytest.mark.parametrize("host", [*NEAR, *FAR])
 def test_both_sides_keep_to_private_networks(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    """Where a worker may listen unless it is forced, and what is connected to. Nothing is sent."""
+    """Workers listen only there unless forced, and clients connect only there; nothing is sent."""
     scripted(monkeypatch, registered=42)
     tried: list[tuple[str, int]] = []
 
@@ -231,7 +231,7 @@ def test_both_sides_keep_to_private_networks(monkeypatch: pytest.MonkeyPatch, ho
             with pytest.raises(UsageError, match="can be reached from other networks"):
                 side()
         else:
-            with suppress(UsageError):  # of the listening one: it cannot
+            with suppress(UsageError):  # the listening side: it cannot listen
                 side()
     assert tried == ([] if host in FAR else [(host, 50052)] * 2)
     with pytest.raises(UsageError, match="cannot listen at"):
@@ -290,7 +290,7 @@ def test_a_target_on_two_workers_says_what_it_says_here() -> None:
 @pytest.mark.slow
 @needs_backend
 def test_how_devices_share_a_target_is_chosen_as_in_llama_cpp() -> None:
-    """Workers have no parts of rows, which is a sentence; `tensor` says what it says here."""
+    """`row`, which workers lack, is an error; `tensor` gives the same text as on this machine."""
     with worker() as (one, _), worker() as (two, _):
         two_workers = (*RUN, *BOTH, "-n", "24", "--json", "--workers", f"{one},{two}")
         none = localspec(*two_workers, "--split-mode", "none")
@@ -316,7 +316,7 @@ def test_how_devices_share_a_target_is_chosen_as_in_llama_cpp() -> None:
 @pytest.mark.slow
 @needs_backend
 def test_show_tells_no_speed_of_a_pair_on_workers() -> None:
-    """What is stored holds without them."""
+    """The stored costs are those without workers."""
     show = ("show", str(toy.TARGET), "--no-scan")
     assert "ms a token" in localspec(*show).stdout
     with worker() as (one, _):
@@ -335,7 +335,7 @@ def test_parts_of_tensors_need_flash_attention() -> None:
 @pytest.mark.slow
 @needs_backend
 def test_what_two_workers_take_is_what_was_planned() -> None:
-    """Each computes, and where they hold all layers a prompt's inputs are there four times."""
+    """Each has buffers, and if they hold all layers, a prompt's inputs are on them four times."""
     with worker() as (one, _), worker() as (other, _):
         for flash, shares in (("on", (1.0, 1.0)), ("off", (1.0, 1.0)), ("on", (1.0, 0.0))):
             request = replace(
@@ -353,7 +353,7 @@ def test_what_two_workers_take_is_what_was_planned() -> None:
 @pytest.mark.slow
 @needs_backend
 def test_a_head_here_reads_tensors_of_a_target_that_is_there() -> None:
-    """It stays on this machine, but llama.cpp ended the process where it cannot reach them."""
+    """The head stays on this machine; llama.cpp used to end the process over the tensors there."""
     head = ("-n", "12", "--json", "--draft", str(toy.EAGLE3))
     with worker() as (endpoint, _):
         there = localspec(*RUN, *THERE, *head, "--workers", endpoint)
@@ -367,7 +367,7 @@ def test_a_head_here_reads_tensors_of_a_target_that_is_there() -> None:
 @pytest.mark.timed
 @needs_backend
 def test_behind_a_network_a_pass_over_eight_tokens_is_known_to_cost_little_more() -> None:
-    """Its first one takes half a second more: llama.cpp asks the worker what it needs."""
+    """The first pass takes half a second more: llama.cpp asks the worker what the graph needs."""
     with worker() as (endpoint, _), relay(endpoint, 0.02) as far:
         add_workers([far])
         model = Model.load(toy.TARGET, devices=[each.label for each in devices()])
@@ -389,7 +389,7 @@ def test_behind_a_network_a_pass_over_eight_tokens_is_known_to_cost_little_more(
 @needs_backend
 @pytest.mark.skipif(sys.platform != "linux", reason="the options have other names")
 def test_a_worker_whose_machine_falls_silent_is_noticed() -> None:
-    """Off, asleep or cut off: nothing comes any more, not even the end of the connection."""
+    """If it is off, asleep or cut off, nothing arrives, not even the end of the connection."""
     with worker() as (endpoint, _):
         add_workers([endpoint])
         model = Model.load(toy.TARGET, devices=[each.label for each in devices()])
@@ -407,7 +407,7 @@ def test_a_worker_whose_machine_falls_silent_is_noticed() -> None:
 @needs_backend
 @pytest.mark.skipif(sys.platform != "linux", reason="where the timers of connections are told")
 def test_a_worker_lets_go_of_whoever_falls_silent() -> None:
-    """One at a time may use it: it would be lost to everybody until somebody started it anew."""
+    """A worker has one client at a time: a silent one would block it until it is restarted."""
     with worker() as (endpoint, _):
         host, port = endpoint.split(":")
         with socket.create_connection((host, int(port))) as client:
@@ -417,7 +417,7 @@ def test_a_worker_lets_go_of_whoever_falls_silent() -> None:
             until = time.monotonic() + 30
             while timer_of(*ends) != "02" and time.monotonic() < until:
                 time.sleep(0.2)
-            assert timer_of(*ends) == "02"  # asks now and then whether somebody is there
+            assert timer_of(*ends) == "02"  # keepalive: it checks that the peer is there
 
 
 def timer_of(local: str, remote: str) -> str:
@@ -449,7 +449,7 @@ def test_a_worker_says_what_the_other_side_takes(host: str, said: str) -> None:
 def test_a_worker_that_is_gone_changes_no_choice_of_other_devices(
     asked: tuple[str, ...] | None, left: tuple[str, ...] | None
 ) -> None:
-    """None is all, and nothing is none."""
+    """As a choice, None means all devices, and an empty one means none."""
     request = replace(TOY, rpc=("a:1", "b:1"), tensor_split=(1.0, 2.0))
     request = replace(request, device=asked, draft_device=asked)
     found = planning._left_to(("b:1",), request)
@@ -461,7 +461,7 @@ def test_a_worker_that_is_gone_changes_no_choice_of_other_devices(
 @needs_backend
 @pytest.mark.parametrize("device", [("RPC0",), ("RPC0", "RPC1")])
 def test_a_device_of_a_worker_that_is_gone_is_not_asked_for(device: tuple[str, ...]) -> None:
-    """It had ended every attempt to load the pair again without it."""
+    """It used to end every attempt to load the pair again without the worker."""
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         gone = f"127.0.0.1:{taken.getsockname()[1]}"
     request = replace(TOY, rpc=(gone,), device=device, tensor_split=(1.0,), ctx_size=256)
@@ -477,7 +477,7 @@ def test_a_device_of_a_worker_that_is_gone_is_not_asked_for(device: tuple[str, .
 @pytest.mark.slow
 @needs_backend
 def test_a_worker_tells_what_it_lends() -> None:
-    """Of a limit and of what is free, not of all memory; beside a problem of another one."""
+    """It tells its limit or free memory, not all of it, even if another worker does not answer."""
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         gone = f"127.0.0.1:{taken.getsockname()[1]}"
     with worker("--memory", "1.5") as (endpoint, _):
@@ -517,7 +517,7 @@ def test_a_port_that_somebody_has_is_refused_and_ctrl_c_ends_a_worker() -> None:
         assert running.wait(10) == 130
 
 
-# What it has is told wrong: as if somebody else took it while the models are loaded.
+# It reports more than it has, as if another program took memory while the models are loaded.
 LIAR = "from localspec.engine.llama.platform import rpc; rpc.available = lambda: 1 << 40;"
 
 
@@ -543,7 +543,7 @@ def test_a_full_worker_is_no_end_but_a_sentence(lie: str, said: str) -> None:
 @needs_backend
 @pytest.mark.parametrize("moment", [0.1, 0.5, 0.9])
 def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat(moment: float) -> None:
-    """At most one round is lost, and the next answer comes without it."""
+    """At most one round is lost, and the next answer comes without the worker."""
     with worker() as (endpoint, running), worker() as (other, _):
         both = replace(TOY, rpc=(other, endpoint), n_gpu_layers=-1, tensor_split=(1.0, 1.0))
         chat = Heard(replace(both, ctx_size=ROOMY, n_predict=-1, grammar=ENDLESS))
@@ -563,7 +563,7 @@ def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat(moment: float)
         chat.ask("Tell me a story.")
         while not isinstance(chat.until(m.TurnReported).event, RoundText):
             pass
-        chat.engine.stop()  # it would go on as long
+        chat.engine.stop()  # the answer would be as long
         assert chat.until(m.TurnOver).error is None
         chat.engine.shut_down()
         assert chat.engine.join(20)

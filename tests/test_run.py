@@ -47,7 +47,7 @@ FIELDS = {
 
 @dataclass
 class Done:
-    """What a command left behind."""
+    """A command's exit code and output."""
 
     code: int
     out: str
@@ -67,11 +67,11 @@ Run = Callable[..., Done]
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run `localspec run` in this process, its engine in a thread.
 
-    With one thread: two that share their cores with other programs wait for each other.
+    It has one thread: two that share their cores with other programs wait for each other.
     """
 
-    # With a process for each engine this takes ten times as long; `process` and tests/test_jobs.py
-    # have one.
+    # With a process for each engine this would take ten times as long; `process` and
+    # tests/test_jobs.py test that.
     monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
 
     def invoke(*arguments: str) -> Done:
@@ -108,7 +108,7 @@ def finished(running: subprocess.Popen[bytes], stdin: bytes | None = None) -> Do
 
 
 def fails(done: Done, *words: str, code: int = 1) -> None:
-    """It failed with a message that has these words, a remedy, and nothing else."""
+    """The command failed with a message that has these words, a remedy, and nothing else."""
     assert done.code == code
     assert done.out == ""
     assert done.err.startswith("error: ")
@@ -280,11 +280,12 @@ def test_the_second_turn_reads_only_new_tokens_for_both_models(session: Session)
     before = first.stats.prompt_tokens + first.stats.generated_tokens
     new = second.stats.prompt_tokens - before
     assert 0 < new < 30
-    # All but the last token of the first answer is cached; the prompt's last is in no prefill.
+    # All but the last token of the first answer is cached; the prompt's last token is decoded by
+    # the first round, not by the prefill.
     assert second.stats.prefill_cached == before - 1
     assert second.stats.prefill_decoded == new
-    # After a draft accepted whole the draft lacks that draft's last token and the bonus, and one
-    # more where the last token allowed left no room to draft. It also reads what came first.
+    # After a fully accepted draft the draft model lacks the last drafted token and the bonus, and
+    # one more if no room was left to draft. It also reads the new answer's first token.
     assert before - 3 <= second.stats.draft_cached <= before
     assert second.stats.draft_prefill <= new + 4
 
@@ -499,7 +500,7 @@ def test_a_model_without_a_template_warns_and_answers(run: Run, tmp_path: Path) 
     assert "no chat template" in done.err
 
 
-# Streams and signals, in processes of their own.
+# Streams and signals, in separate processes.
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Ctrl+C while an engine works: a wish at first, an end if nobody listens."""
+"""Ctrl+C while an engine works: it asks first, and ends work that does not listen."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_it_works_outside_the_main_thread_too() -> None:
 
 
 def deaf(grace: float) -> subprocess.Popen[str]:
-    """A process whose work never looks at the flag, once that work has begun."""
+    """A process, interrupted once its work has begun, that ignores the request to stop."""
     running = subprocess.Popen(
         [sys.executable, "-c", DEAF.format(grace=grace)], stdout=subprocess.PIPE, text=True
     )

@@ -231,7 +231,7 @@ def test_the_k_largest(n: int, k: int, levels: int, seed: int) -> None:
 def test_one_token_that_min_p_leaves_alone_is_found_without_the_others(
     n: int, second: float, ties: int
 ) -> None:
-    """By the same numbers as the long way, wherever the best and the next one stand."""
+    """The shortcut decides by the same numbers as the full computation, whatever the positions."""
     random = np.random.default_rng(n)
     for _ in range(20):
         x = random.normal(-9, 3, n).astype(np.float32).clip(max=0)

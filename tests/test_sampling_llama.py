@@ -186,7 +186,7 @@ def extremes() -> Iterator[tuple[str, np.ndarray]]:
 
 @pytest.mark.parametrize("chain", CHAINS)
 def test_ties_and_extremes(chain: str) -> None:
-    """Which of several equal tokens survives is nobody's promise: sorted probabilities."""
+    """Which of several equal tokens survives is undefined: sorted probabilities are compared."""
     for name, logits in extremes():
         typical = "typical" in chain or chain == "everything"
         if typical and not np.isfinite(logits).all():

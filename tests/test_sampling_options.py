@@ -101,7 +101,7 @@ def test_a_setting_of_the_chain_is_on_every_surface(name: str) -> None:
 
 
 def test_a_setting_of_the_chain_is_declared_once() -> None:
-    """Elsewhere its name is a type for checkers, or computed with; no surface repeats it."""
+    """Elsewhere its name only declares a type, or is computed with; no surface repeats it."""
     names = {name for name in CHAIN if "penalty" in name} | {"typical_p", "repeat_last_n"}
     package = Path(localspec.__file__).parent
 

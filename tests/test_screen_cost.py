@@ -1,4 +1,4 @@
-"""The benchmark of the screen's cost finds the cost that is there."""
+"""The benchmark of the screen's cost finds a cost that is known."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from benchmarks.screen_cost import FRAMES, NEIGHBOURS, Alternating, Driven, Play
 def test_the_ratio_is_that_of_the_speeds_whatever_the_context_adds(
     stretches: int, cost: float
 ) -> None:
-    """Rounds take longer and longer, and by `cost` longer while the screen goes along."""
+    """Rounds take longer and longer, and longer by the factor 1 + `cost` while the screen draws."""
     now, told = 0.0, []
     outbox = Alternating(lambda: told.append(now), lambda: 1.0)
     (done,) = rounds_of([1])
@@ -115,4 +115,4 @@ def test_while_answers_are_measured_figures_are_drawn_with_the_text_alone(
         assert app.engine.join(10)
 
     asyncio.run(body())
-    assert len(alone) <= 2  # a timer that is resumed and paused at once ticks once an answer
+    assert len(alone) <= 2  # a timer resumed and paused at once ticks once an answer

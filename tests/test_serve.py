@@ -117,7 +117,7 @@ def test_plain_completions_go_on_from_text_and_from_ids(client: openai.OpenAI) -
 
 
 def test_each_token_of_a_picture_has_its_own_probability(served: Serving) -> None:
-    """The toy writes an emoji as four bytes: four tokens without a text of their own."""
+    """The toy writes an emoji as four bytes, each a token that has no text alone."""
     body = {"prompt": "A dog:", "grammar": 'root ::= "🐕漢🐕"', "temperature": 0, "logprobs": 5}
     _, _, data = served.ask("/v1/completions", {**body, "max_tokens": 30})
     choice = json.loads(data)["choices"][0]
@@ -134,7 +134,7 @@ def test_each_token_of_a_picture_has_its_own_probability(served: Serving) -> Non
 
 @pytest.mark.slow
 def test_a_seed_gives_the_same_text_with_and_without_drafts() -> None:
-    """By passes that give equal bits: without AVX-512 those over several tokens give others."""
+    """`--exact` makes passes give equal bits: without AVX-512 those over several tokens differ."""
     told = {"temperature": 0.9, "max_tokens": 40}
 
     def said(served: Serving, seed: int, gamma: int | str) -> str:
@@ -248,7 +248,8 @@ def test_with_tools_that_may_not_be_called_nothing_is_a_call(served: Serving) ->
 
 
 def test_eight_conversations_in_turn_read_only_what_is_new(served: Serving) -> None:
-    # What was accepted pays for reading whole conversations: else their last 64 tokens are read.
+    # Accepted tokens pay for the draft to read whole conversations; without any it would read
+    # only the last 64 tokens.
     found = served.chat(messages=MESSAGES, max_tokens=128, gamma=4)
     assert found["timings"]["draft_n_accepted"] > 40
     said: dict[int, list[dict[str, str]]] = {}
@@ -407,7 +408,7 @@ def test_a_prompt_that_does_not_fit_is_told_with_both_numbers(client: openai.Ope
 
 @pytest.mark.slow
 def test_one_conversation_that_is_too_much_spoils_no_other(served: Serving) -> None:
-    """A template that gives up on one is still the template of the others."""
+    """A template given up for one conversation is still used for the others."""
     before = served.chat()["choices"][0]["message"]["content"]
     huge = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}] * 60_000
     reply = served.ask("/v1/chat/completions", {"messages": [*huge, *MESSAGES], "max_tokens": 1})
@@ -555,7 +556,7 @@ def test_a_full_queue_says_when_to_come_again() -> None:
 
 @pytest.mark.parametrize("each", [8, pytest.param(25, marks=pytest.mark.slow)])
 def test_mixed_requests_of_four_clients(served: Serving, each: int) -> None:
-    """A fifth of them is given up: the answers are those of one that asks alone."""
+    """A fifth of them is abandoned; the other answers are those of a client that asks alone."""
     prompts = [f"Tell me a story about a {thing}." for thing in ("dog", "cat", "bird", "boy")]
     alone = {
         text: served.chat(text, max_tokens=24)["choices"][0]["message"]["content"]

@@ -37,7 +37,7 @@ STORY = Talk((Turn("user", "Tell me a story."),))
 
 @pytest.fixture(scope="module", autouse=True)
 def _another_pair() -> Iterator[None]:
-    """The target alone, under a name of its own."""
+    """Install the target alone, under another name."""
     install_alone()
     yield
     installed.forget(OTHER)
@@ -47,7 +47,7 @@ def _another_pair() -> Iterator[None]:
 
 
 class SeveralPairs:
-    """An engine that loads what it is told, when the test says so."""
+    """An engine that loads what it is told to, when the test says so."""
 
     def __init__(self) -> None:
         self.info: Any = SimpleNamespace(pair_name="one")
@@ -145,7 +145,7 @@ async def test_a_pair_that_cannot_be_loaded_is_told_and_the_others_go_on() -> No
 async def test_a_pair_that_ends_the_engine_is_not_loaded_again(event: m.Event) -> None:
     engine: Any = SeveralPairs()
     queue = await queue_of(engine)
-    for _ in range(3):  # however often somebody asks for it
+    for _ in range(3):  # however often it is asked for
         engine.done.clear()
         asked = [job("x", "two"), job("y", "one")]
         for one in asked:
@@ -347,7 +347,7 @@ def test_memory_is_given_back_and_the_next_request_loads_again() -> None:
 @pytest.mark.drawn
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_requests_outlive_kills_and_unloads() -> None:
-    """Some of the thousand that `python -m tests.support.endpoint_sweep` sends."""
+    """A few of the thousand requests of `python -m tests.support.endpoint_sweep`."""
     with Serving("--exact", "--idle-unload", "1", "--queue", "64") as one:
         mixed = MixedRequests(one, (toy.PAIR, OTHER), 3)
         mixed.run(each=4, bursts=2)

@@ -72,7 +72,7 @@ from tests.support.gguf_models import write_random_gemma3
 
 
 class ScriptedEngine:
-    """Says what the test says."""
+    """An engine that sends the events that the test gives it."""
 
     def __init__(self) -> None:
         self.info: Any = "loaded"
@@ -200,7 +200,7 @@ def test_an_answer_that_is_complete_stays_so_and_one_that_was_ended_is_none() ->
 async def test_a_stream_is_kept_alive_while_a_prompt_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The engine tells every second how much it has read; a client gets nothing of that."""
+    """The engine's progress, which comes every second, does not reach the client."""
     monkeypatch.setattr("localspec.serve.answering._ALIVE_S", 0.05)
     asked = job("a", "x")
     writer = ChatWriter("x", IncomingAnswer(Dialect()))
@@ -229,11 +229,11 @@ def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:
         assert len(completions._recalled(f"{i} is much longer")[1]) > 10
     assert len(completions._known) == 1
     completions._recalled("short and long")
-    assert not completions._known  # what it went on from had become the long one
+    assert not completions._known  # the prompt it went on from had become the long one
 
 
 async def one_runs_and_one_waits() -> tuple[Any, RequestQueue, QueuedRequest, QueuedRequest]:
-    """An engine with a queue before it, at work on one job while another one waits."""
+    """An engine and its queue: the engine works on one job while another one waits."""
     engine: Any = ScriptedEngine()
     request_queue = RequestQueue(engine, EndpointCounters(), most=4, limit_s=60)
     await engine.says(LOADED)
@@ -322,7 +322,7 @@ async def test_who_stops_reading_is_left_and_who_goes_on_is_not(
 
 
 def read(contexts: list[Context], prefixes: CachedPrefixes, prompt: list[int]) -> int:
-    """Read a prompt into all caches; how many tokens the target had to read."""
+    """Read a prompt into all caches; return how many tokens the target had to read."""
     prefixes.switch(prompt)
     missing = 0
     for context in reversed(contexts):
@@ -350,7 +350,7 @@ def test_a_prefix_that_was_left_is_gone_back_to(
 
 
 def test_of_a_window_a_copy_is_gone_back_to_whole(tmp_path: Path) -> None:
-    """llama.cpp copies of such layers what its last token sees: cut shorter, some would lack."""
+    """llama.cpp copies of such layers only what the last token sees: a shorter cut would lack it."""
     path = write_random_gemma3(tmp_path / "g.gguf", window=32)
     options = ContextOptions(n_ctx=512, threads=1, flash_attention=True)
     with (
@@ -595,7 +595,7 @@ def test_templates_see_calls_and_results_or_read_them_as_text() -> None:
 
 
 def test_a_call_that_is_cut_off_is_none() -> None:
-    """Its marks are not shown either."""
+    """The call's marks are not shown as text either."""
     tool = {"type": "function", "function": {"name": "f"}}
     answer = IncomingAnswer(Dialect(marks=PLAIN), tools=[tool])
     end = TurnEnd("", FinishReason.LENGTH, GenerationStats())
@@ -626,7 +626,7 @@ def test_calls_are_told_from_text_however_it_is_cut(data: st.DataObject) -> None
 
 
 def chat_document(answer: IncomingAnswer, events: list[TurnEvent]) -> dict[str, Any]:
-    """The document of an answer whose events come one by one."""
+    """The document of an answer whose events are read one by one."""
     writer = ChatWriter("x", answer)
     for event in events:
         list(writer.written(answer.take([event])))
@@ -703,7 +703,7 @@ def test_a_chats_whole_number_too_and_what_templates_get_stays(field: str) -> No
 
 
 def test_counts_in_a_tools_schema_may_be_written_with_a_point() -> None:
-    """In a notation that is not JSON, too, whose rules localspec writes itself."""
+    """This includes notations other than JSON, whose grammar rules localspec writes itself."""
 
     def written(count: float) -> str:
         listed = {"type": "array", "items": {"type": "integer"}, "maxItems": count}
@@ -872,7 +872,7 @@ def test_timings_of_a_single_token_are_numbers_that_agree() -> None:
 
 @pytest.mark.parametrize("given", ["", '{"a": "cut of', None, {"a": 1}, "null", "[1]", '{"a": 1}'])
 def test_earlier_arguments_are_made_an_object(given: Any) -> None:
-    """What localspec itself wrote, or a client left out, makes no later request fail."""
+    """Arguments that localspec wrote or a client left out must not make later requests fail."""
     call = {"function": {"name": "f", "arguments": given}}
     body = {
         "messages": [

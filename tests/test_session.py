@@ -165,7 +165,7 @@ def test_a_full_context_leaves_the_oldest_turns_out_whole_and_keeps_the_system_p
     assert len(session.messages) == 60
     assert told == sorted(set(told))
     assert told[0] % 2 == 0
-    assert 1 < len(told) < 10  # not at every turn: everything behind has to be read again
+    assert 1 < len(told) < 10  # not at every turn: all that follows is read again
     last = FakeModel().text(engine.prompts[-1])
     assert "Be brief." in last
     assert "question 0" not in last

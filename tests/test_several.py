@@ -86,7 +86,7 @@ def test_every_place_was_looked_at_by_all_and_lookup_copies_where_something_repe
 def test_where_it_is_told_the_truth_the_oracle_is_no_worse_than_any_fixed_choice(
     curve: str,
 ) -> None:
-    """Each token of these drafters is right with the probability they claim, independently."""
+    """Each token of these drafters is right, independently, with the claimed probability."""
     prices, luck = Prices.of(CURVES[curve], STEPS), random.Random(5)
 
     def look() -> Look:
@@ -106,7 +106,7 @@ def test_where_it_is_told_the_truth_the_oracle_is_no_worse_than_any_fixed_choice
 
 
 def test_an_oracle_takes_what_is_worth_most() -> None:
-    """Lookup where it is known to be right, elsewhere the better model, else nothing."""
+    """It takes lookup where that is right, a model where that is right, and else nothing."""
     prices = Prices.of(CURVES["RTX 3090, 8B Q4_0"], STEPS)
     sure = Copies((0.9,) * 8, (1.0,) * 8, right=8)
     places = [
@@ -133,7 +133,7 @@ def test_an_oracle_takes_what_is_worth_most() -> None:
 def test_the_choice_between_all_drafters_on_recorded_answers(
     curve: str, kinds: tuple[str, ...], temperature: float
 ) -> None:
-    """At least 0.93 of an oracle that knows the calibration in advance."""
+    """The speed is at least 0.93 of that of an oracle that knows the calibration in advance."""
     prices = Prices.of(CURVES[curve], STEPS)
     answers = several.recorded(kinds, temperature)
     assert speed(auto(prices), answers, prices) >= 0.93 * best_oracle(answers, prices)
@@ -143,7 +143,7 @@ def test_the_choice_between_all_drafters_on_recorded_answers(
 
 
 def always_wrong(text: Text, seed: int) -> Answer:
-    """A draft's places and luck, at each of which lookup is sure of forty tokens."""
+    """An answer at each place of which lookup is sure of forty wrong tokens."""
     luck, wrong = random.Random(seed), Copies((0.95,) * 40, (0.0,))
     return [
         Place({DRAFT: Look(at.confidence, at.chance, luck.random() < at.chance)}, wrong)
@@ -179,7 +179,7 @@ def test_a_lookup_that_was_right_in_the_answers_before_may_be_wrong_in_this_one(
         return min(shares)
 
     assert least() >= 0.96
-    if curve.startswith("M4"):  # so few copies pay there that the control loses nothing either
+    if curve.startswith("M4"):  # few copies pay there: the control loses nothing
         return
     begin = AutoGamma.begin
 
@@ -195,7 +195,7 @@ def test_a_lookup_that_was_right_in_the_answers_before_may_be_wrong_in_this_one(
 
 
 def misled(answer: Answer, luck: random.Random, right: int) -> Answer:
-    """The same text; at every place lookup is sure, and right for at most `right` tokens."""
+    """The same text with a lookup that is sure everywhere and right for at most `right` tokens."""
 
     def copies(at: int) -> Copies:
         stays = right - at % (right + 1)
@@ -220,7 +220,7 @@ def after_a_copy(prices: Prices, right: int, luck: random.Random) -> float:
 def test_a_text_that_stops_repeating_is_found_out_within_a_few_rounds(
     curve: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over 95 tokens after copied text: 0.9 of the speed without drafting on average."""
+    """Over the 95 tokens after copied text the mean speed is 0.9 of that without drafting."""
     prices = Prices.of(CURVES[curve], {DRAFT: 0.15})
 
     def share(right: int) -> float:
@@ -250,7 +250,7 @@ class Believing(FixedGamma):
 def test_a_lookup_that_is_sure_and_always_wrong_costs_next_to_nothing(
     curve: str, steps: Mapping[str, float]
 ) -> None:
-    """256 tokens at 0.98 of the draft alone; with a good draft, at 0.98 of the baseline too."""
+    """256 tokens take 0.98 of the speed without lookup; with a good draft, of the baseline too."""
     prices = Prices.of(CURVES[curve], steps)
     for acceptance, count in ((0.4, 12), (0.6, 6), (0.8, 3), (0.95, 3)):  # more where it is close
         texts = [steady(positions(), acceptance, 256, seed=seed) for seed in range(count)]

@@ -29,7 +29,7 @@ def shell(data: Path, *words: str, more: Mapping[str, str] | None = None) -> Res
 
 
 def real_shell(data: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """The same, as a process of its own."""
+    """The same in a separate process."""
     toy.install(data)
     return subprocess.run(
         [sys.executable, "-m", "localspec", *words],

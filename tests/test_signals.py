@@ -108,7 +108,7 @@ def test_a_signal_ends_an_answer_on_standard_output(number: int, toy_target: Pat
 
 
 def gone(left: list[bool]) -> None:
-    """What a dying terminal looks like from within."""
+    """What a program sees when its terminal goes away."""
     with leaving(lambda: left.append(True)):
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)  # a second one changes nothing

@@ -43,14 +43,14 @@ def auto(points: Points, step: float = STEP) -> AutoGamma:
 
 
 class Clocked:
-    """A policy that follows a clock which is not quite steady."""
+    """A policy that follows a clock with 3 % of noise."""
 
     def __init__(self, policy: AutoGamma) -> None:
         self._policy = policy
         self._luck = random.Random(5)
 
     def begin(self, *, follow_clock: bool) -> None:
-        assert not follow_clock  # the simulator's own way
+        assert not follow_clock  # as the simulator calls it
         self._policy.begin(follow_clock=True)
 
     def plan(self, situation: Situation) -> Plan:
@@ -97,7 +97,7 @@ def test_beside_the_target_a_draft_that_is_always_right_costs_nothing() -> None:
     points = {1: 1.0, 4: 1.5, 8: 2.0}
     world = replace(World.of(points, STEP), beside=Sharing())
     done = replay(FixedGamma(3), constant(1.0, 41), world)
-    # One baseline round, then ten of 1.5 each: the first draft alone was waited for.
+    # One baseline round, then ten of 1.5 each: only the first draft adds time.
     assert (done.rounds, done.accepted, done.beside) == (11, 30, 10)
     assert done.seconds == pytest.approx(1 + 10 * 1.5 + 0.3, rel=0.01)
 
@@ -117,7 +117,7 @@ def test_beside_the_target_no_more_is_ready_than_its_pass_gives_time_for() -> No
 def test_beside_pays_with_own_compute_and_is_left_alone_on_one_bus(
     curve: str, acceptance: float
 ) -> None:
-    """If both share one bus, each takes as long as both in turn, so nothing can be gained."""
+    """On a shared bus both together take as long as one after the other, so nothing is gained."""
     text, alone = steady(recorded(), acceptance, 800), World.of(CURVES[curve], 0.3)
     for length in (2, 4):
         in_turn = replay(FixedGamma(length), text, alone)
@@ -181,11 +181,11 @@ def test_the_rule_reaches_the_oracle_on_steady_acceptance(curve: str, acceptance
 def test_comparing_with_the_baseline_costs_a_percent_and_four_before_it_is_known(
     curve: str, tokens: int, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a steady clock, against a rule that never inserts baseline rounds."""
+    """Compared, on a steady clock, with a rule that never inserts baseline rounds."""
     text = steady(recorded(), 0.8, 2400, seed=3)
 
     def seconds() -> float:
-        """Each answer is the first of its pair."""
+        """The time of all answers, each with a policy that knows nothing of the others."""
         total = 0.0
         for at in range(0, 2400, tokens):
             world, policy = World.of(CURVES[curve], STEP, seed=at), Clocked(auto(CURVES[curve]))
@@ -205,7 +205,7 @@ def test_the_rule_on_texts_cut_from_recorded_rounds(
 ) -> None:
     """The acceptance rises and falls with the confidence, as recorded.
 
-    The rule alone: comparing with the baseline has a bound of its own.
+    The policy inserts no baseline rounds: another test bounds what comparing costs.
 
     The oracle is told every position's acceptance as far as confidence tells it, before anything
     is drafted; the rule sees a confidence only after it has paid for the pass.
@@ -256,7 +256,7 @@ def test_a_hopeless_draft_costs_less_than_two_percent(curve: str) -> None:
 def test_short_answers_do_not_pay_for_a_hopeless_draft_again_and_again(
     curve: str, step: float
 ) -> None:
-    """With a full account of probes for each answer, they reached 0.91 to 0.97."""
+    """When each answer began with a full account of probes, they reached only 0.91 to 0.97."""
     luck, world = random.Random(3), World.of(CURVES[curve], step)
     policy = Clocked(auto(CURVES[curve], step))
 
@@ -289,7 +289,7 @@ def test_a_measurement_that_was_disturbed_is_found_out(curve: str, factor: float
 
     right = replay(Clocked(policy(points)), text, world).speed
     assert replay(Clocked(policy(disturbed)), text, world).speed > 0.9 * right
-    few = {n: disturbed[n] for n in (1, 4)}  # through which there is no line
+    few = {n: disturbed[n] for n in (1, 4)}  # too few points to doubt one
     assert replay(Clocked(policy(few)), text, world).speed > 0.85 * right
 
 
@@ -298,7 +298,7 @@ def test_a_measurement_that_was_disturbed_is_found_out(curve: str, factor: float
 def test_a_draft_that_was_measured_while_something_else_ran_is_found_out(
     curve: str, step: float
 ) -> None:
-    """All of its half second may have been disturbed at once."""
+    """The whole half second in which it was measured may have been disturbed."""
     points = CURVES[curve]
     world, text = World.of(points, step), steady(recorded(), 0.8, 1200)
     dear = {n: 4.5 * step * seconds for n, seconds in points.items()}
@@ -308,8 +308,9 @@ def test_a_draft_that_was_measured_while_something_else_ran_is_found_out(
 
 
 def on_a_card(warmup: tuple[float, ...], *, known: bool) -> tuple[float, float]:
-    """Automatic over the best fixed length, and its claim over the truth, with a warm-up.
+    """Automatic speed over the best fixed length's, and the claimed over the true speed-up.
 
+    The first passes of a new size take `warmup` longer, which the policy knows if `known`.
     T(n) as measured on an H100 with 8 GB of Q8_0, a draft of a tenth (docs/measurements/README.md).
     """
     points, draft = (
@@ -336,9 +337,9 @@ def on_a_card(warmup: tuple[float, ...], *, known: bool) -> tuple[float, float]:
 def test_a_card_is_slower_when_the_size_of_passes_changes(
     warmup: tuple[float, ...], least: float
 ) -> None:
-    """Baseline rounds between drafts take longer there than decoding without drafting alone.
+    """Baseline rounds between drafts take longer there than in decoding without drafting.
 
-    A fixed length never changes the size: what the choice costs is not all won back.
+    A fixed length never changes the size, so the automatic choice stays a little slower.
     """
     share, claim = on_a_card(warmup, known=True)
     assert share > least
@@ -369,7 +370,7 @@ def talk(weather: type[Calm], factors: Mapping[int, float]) -> tuple[float, list
 
 
 WRONG: list[Mapping[int, float]] = [{}, {1: 5.0}, {1: 0.2}, {2: 5.0}, {4: 5.0}, {4: 0.2}]
-"""What each stored time of the target is multiplied by."""
+"""The factors by which stored times of the target are wrong."""
 
 
 @pytest.mark.parametrize("weather", usually([Calm, Bursts, Halving], Halving))
@@ -384,7 +385,7 @@ def test_what_is_claimed_is_true_whatever_disturbs_the_clock_and_the_table(
 
 
 def wrong_by(luck: random.Random, kept: int | None, factor: float) -> Callable[[int], float]:
-    """The factors on the stored times of target and draft."""
+    """Map n to the factor on its stored time: 1 for `kept`, and random if `kept` is None."""
     if kept is None:
         return lambda _n: factor ** luck.uniform(-1, 1)
     return lambda n: 1.0 if n == kept else factor
@@ -403,7 +404,7 @@ def wrong_by(luck: random.Random, kept: int | None, factor: float) -> Callable[[
 def test_a_wrong_table_costs_little_of_the_first_300_tokens_and_nothing_later(
     weather: type[Calm], kept: int | None, factor: float
 ) -> None:
-    """A table of random numbers once cost 5.5 %, since it was taken for an unusual kernel."""
+    """A table of random numbers once cost 5.5 %, because it was taken for an unusual kernel's."""
     points = {name: table for name, table in CURVES.items() if not name.startswith("M4")}
     seconds = {True: [0.0, 0.0], False: [0.0, 0.0]}
     for at, (table, acceptance) in enumerate(product(points.values(), (0.5, 0.7, 0.9))):

@@ -1,4 +1,4 @@
-"""Why it is slow: one sentence, in the words that `doctor` has for it."""
+"""Why a pair is slow: one sentence, in the words of `doctor`."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_what_is_the_pair_s_own_is_said_where_the_machine_is_well(
 def test_what_was_measured_while_something_disturbed_it_is_no_reason(
     monkeypatch: pytest.MonkeyPatch, spread: float | None
 ) -> None:
-    """Seven times T(1) behind 1000 tokens made 1.7 times as long of 114."""
+    """A table with seven times T(1) after 1000 tokens claims 1.7 times T(1) after 114."""
     depth = {1: 7.0, 4: 9.0, 8: 12.0}
     disturbed = Costs(ModelCosts({0: USUAL, 1000: depth}, spread=spread), {})
     assert disturbed.target.at(114).seconds(1) > 1.5

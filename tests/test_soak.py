@@ -121,7 +121,7 @@ def test_half_a_minute_of_chat_leaves_memory_flat() -> None:
 
 
 def stopped_after(cancel: Cancel, seconds: float) -> list[float]:
-    """Set `cancel` in so many seconds; the list then holds when that was."""
+    """Set `cancel` after `seconds`; the list then holds the moment."""
     moments: list[float] = []
 
     def stop() -> None:
@@ -133,7 +133,7 @@ def stopped_after(cancel: Cancel, seconds: float) -> list[float]:
 
 
 def prefill_until_stopped(context: Context, cancel: Cancel) -> None:
-    """Read a long prompt, again from the start should it end before it is stopped."""
+    """Read a long prompt again and again until it is stopped."""
     while True:
         context.clear()
         list(Engine(context).prefill(LONG, cancel))

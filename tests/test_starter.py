@@ -43,7 +43,7 @@ FUNCTION = "write a python function that reverses a string"
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folders that nothing was done in."""
+    """New, empty folders for cache, data and settings."""
     for name in ("CACHE", "DATA", "CONFIG"):
         monkeypatch.setenv(f"LOCALSPEC_{name}", str(tmp_path / name.lower()))
     return tmp_path
@@ -51,7 +51,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Converting takes no time: the copy is the file as it came."""
+    """Conversion only copies the file, so that it takes no time."""
 
     def write(source: Path, out: Path, _name: str) -> None:
         shutil.copyfile(source, out)
@@ -290,7 +290,7 @@ def test_a_start_that_was_killed_leaves_nothing_for_good(
         try:
             starter_form.settle(starter_file)
             assert copy_is_used()
-            assert half.exists()  # of another start that goes on
+            assert half.exists()  # another start is still writing it
         finally:
             start.kill()
     starter.converted().unlink()
@@ -343,7 +343,7 @@ def test_rm_deletes_the_copy_and_leaves_the_package(
 
 
 def former_left(places: Path) -> int:
-    """What the former pair kept for its user; give its bytes."""
+    """Write what the former pair kept for its user; return its bytes."""
     (places / "cache" / FORMER_STARTER).mkdir(parents=True)
     padded = places / "cache" / FORMER_STARTER / "target-F16-cf1261b1.gguf"
     padded.write_bytes(bytes(3_000_000))
@@ -455,7 +455,7 @@ def test_as_advised_it_is_an_assistant_with_four_of_five_seeds(starter_file: Pat
 
 @pytest.mark.slow
 def test_its_first_prompt_shows_drafting_at_work(starter_file: Path) -> None:
-    """With its own sampling: in four of five answers a third of the tokens is copied."""
+    """With its usual sampling a third of the tokens is copied in four of five answers."""
     shares = []
     with closing(loaded(pair=STARTER, n_predict=96)) as session:
         sampling = session.settings.sampling

@@ -47,7 +47,7 @@ SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 
 class Reference:
-    """llama.cpp, with nothing of localspec in between."""
+    """llama.cpp called directly, without any part of localspec."""
 
     def __init__(self, path: Path) -> None:
         params = lib.llama_model_default_params()
@@ -90,7 +90,7 @@ class Reference:
 
 @pytest.fixture(scope="module", params=[10, pytest.param(1, marks=pytest.mark.slow)])
 def prompts(request: pytest.FixtureRequest) -> Sequence[str]:
-    """Each tenth, or all of them."""
+    """Every tenth prompt, or all of them."""
     return PROMPTS[:: request.param]
 
 

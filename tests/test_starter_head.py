@@ -38,7 +38,7 @@ STEEP = {n: 2e-3 * times for n, times in CURVE.items()}
 
 @pytest.fixture
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starter_file: Path) -> Path:
-    """A random model in place of the starter's converted copy, and a head that ships for it."""
+    """A random model in place of the starter's converted copy, with a head shipped for it."""
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     starter.folder().mkdir(parents=True)
@@ -66,7 +66,7 @@ def test_the_head_is_that_of_the_copy_alone(copy: Path, monkeypatch: pytest.Monk
     head = Path(starter.HEAD)
     assert resolver.resolve("starter").drafts == (head,)
     assert resolver.resolve("starter", "lookup").drafts == ()
-    assert resolver.resolve(str(copy), "starter").drafts == (copy,)  # as a draft, it is its model
+    assert resolver.resolve(str(copy), "starter").drafts == (copy,)  # a draft is its model
     own = trained_head(copy.parent, copy, 0.5)
     record((copy,), own)
     assert resolver.resolve("starter").drafts == (own,)  # one that was trained here comes first
@@ -92,7 +92,7 @@ def test_it_drafts_where_it_pays_and_says_nothing_of_its_file(copy: Path) -> Non
 
 @pytest.mark.parametrize("asked", [{}, {"draft_anyway": True}, {"gamma": 4}])
 def test_it_is_not_loaded_where_no_head_pays(copy: Path, asked: dict[str, Any]) -> None:
-    """So the starter is not slower for it; nor is there a notice, since nobody asked for it."""
+    """The head must not make the starter slower, and is left out silently if not asked for."""
     costs.keep_target(STEEP, copy)
     with opened(**asked) as session:
         assert [*session.pair.drafts] == (["eagle3"] if asked else [])

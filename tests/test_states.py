@@ -1,4 +1,4 @@
-"""Stored conversations are gone on with as their caches were, and only as these were."""
+"""Stored conversations go on from their stored caches, and only from caches that fit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def answered(session: Session, text: str, cancel: Cancel | None = None) -> Gener
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Message], str]:
-    """A folder with one conversation, what was said in it, and what would be said next."""
+    """A folder with one conversation, its messages, and the next answer that it would get."""
     folder = tmp_path_factory.mktemp("states")
     session = loaded(folder)
     session.enter("c1")
@@ -84,7 +84,7 @@ def test_it_goes_on_without_reading(tmp_path: Path, target: str, draft: str) -> 
     answered(first, STORY)
     said = list(first.messages)
     n_read = len(first.pair.target.tokens)
-    first.enter("")  # it is written down, and the caches are what they were
+    first.enter("")  # the conversation is stored, and the caches stay as they were
     expected = answered(first, "And then?")
     text = first.messages[-1].content
     first.close()
@@ -161,7 +161,7 @@ def test_clients_that_alternate_keep_the_cache_of_a_draft_model_that_joined_late
         stats: GenerationStats = end.stats  # type: ignore[union-attr]
         return stats.draft_cached
 
-    texts = STORY, STORY[::-1]  # of the second, which is longer, the draft reads the end alone
+    texts = STORY, STORY[::-1]  # the draft reads only the end of the second, longer one
     assert [cached(text) for text in texts] == [0, 0]  # copies without a draft model
     session.load_drafts(Cancel())
     assert [cached(text) for text in texts] == [0, 0]
@@ -171,7 +171,7 @@ def test_clients_that_alternate_keep_the_cache_of_a_draft_model_that_joined_late
 
 @pytest.fixture
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Cancel:
-    """It is set once the first piece of a file's states was read."""
+    """A flag that is set once the first piece of a file's states has been read."""
     cancel, whole = Cancel(), state_files._pieces
 
     def pieces(*asked: Any) -> Iterator[memoryview]:
@@ -227,7 +227,7 @@ def test_the_target_goes_on_without_a_draft_model_of_before(
     first = told_a_story(tmp_path)
     said = list(first.messages)
     monkeypatch.setattr(state_files, "_LARGEST", first.pair.target.state().nbytes)
-    first.close()  # there is room for the target's cache alone
+    first.close()  # only the target's cache has room
     second = late(tmp_path)
     second.enter("c1")
     second.open(said)
@@ -363,7 +363,7 @@ def test_a_deleted_conversation_has_no_state(tmp_path: Path) -> None:
     store = StateFiles(tmp_path / "states", "one")
     for name in ("c1", "c2", "../c3", "*", ""):
         store.save(name, b"", TOKENS, BYTES)
-    (tmp_path / "states" / ".c1.x.state.part").touch()  # of a program that was killed
+    (tmp_path / "states" / ".c1.x.state.part").touch()  # left by a program that was killed
     if sys.platform != "win32":
         assert stat.S_IMODE(store._path("c1").stat().st_mode) == 0o600
     (first, second) = store.find("c1"), store.find("c2")

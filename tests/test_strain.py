@@ -1,4 +1,4 @@
-"""A full disk, too few open files, input without end, settings and values that nobody foresaw."""
+"""A full disk, too few open files, endless input, unforeseen settings and values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMITED = (
     "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4));"
     " os.execv(sys.argv[1], sys.argv[1:])"
 )
-# What a settings file may hold in place of what is wanted, as it is written there.
+# Values, in the notation of a settings file, that may stand in place of the right ones.
 VALUES = (
     *("inf", "-inf", "nan", "5.7", "-1", "0", "1e400", "9" * 4000, "true", "[]", "[1, inf]", "{}"),
     *('""', '"x"', '"\\u001b[2J"', '"\\u0000"', "1979-05-27", "[[1], [2]]", '"' + "x" * 9999 + '"'),
@@ -135,7 +135,7 @@ def commands() -> dict[str, click.Command]:
 
 
 def attack(number: int, path: Path) -> SettingsFile:
-    """Read settings of which any may be anything, for every command."""
+    """Read a file with random values for random settings of every command."""
     rng = random.Random(number)
     lines = []
     for name, command in commands().items():

@@ -1,4 +1,4 @@
-"""What a process stands on and may lose: folders, variables, libraries, the encodings of files.
+"""What a process depends on and may lack: folders, variables, libraries, encodings of files.
 
 Each fault that was reported has a second test of another example of its kind.
 """
@@ -367,7 +367,7 @@ def test_a_library_that_is_none_is_told_with_its_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
 def test_files_of_any_editor_are_read_without_their_mark(tmp_path: Path, encoding: str) -> None:
-    """Of every kind that a person may write: `utf-16` is what PowerShell's ``>`` makes."""
+    """This holds for every file that a user may write; PowerShell's ``>`` writes `utf-16`."""
     path = tmp_path / "file"
 
     def holds(text: str) -> Path:
@@ -393,7 +393,7 @@ def test_half_a_character_is_refused_in_words(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-be"])
 def test_wide_letters_without_a_mark_are_refused_in_words(tmp_path: Path, encoding: str) -> None:
-    """They pass as UTF-8 with zero bytes: llama.cpp would read a grammar up to the first one."""
+    """They are valid UTF-8 with zero bytes: llama.cpp would read a grammar up to the first one."""
     path = tmp_path / "file"
     path.write_bytes(f"root ::= {'a' * 30}".encode(encoding))
     with pytest.raises(click.BadParameter, match="not UTF-8"):
@@ -447,7 +447,7 @@ def test_a_name_that_no_host_can_have_is_told(host: str) -> None:
         listening(host, 0)
 
 
-# --- what nobody foresaw ----------------------------------------------------------------------
+# --- what was not foreseen --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_without_a_terminal_it_says_what_to_use_instead() -> None:
 
 
 def test_a_screen_that_nobody_could_see_is_not_opened() -> None:
-    """It is drawn on standard error."""
+    """The screen is drawn on standard error, which is a pipe here."""
     with pty_pair() as end:
         done = subprocess.run(
             [sys.executable, "-m", "localspec", "chat"],
@@ -233,7 +233,7 @@ def test_what_cannot_be_resumed_is_explained(terminal: Callable[..., Terminal]) 
 def test_the_screens_process_imports_neither_llama_cpp_nor_numpy(
     also: str, toy_target: Path, tmp_path: Path
 ) -> None:
-    """Started for real; the second time as a control that sees it."""
+    """The chat runs as a real process; the second run imports numpy, as a control."""
     found = tmp_path / "found"
     program = f"""
 import atexit, pathlib, sys

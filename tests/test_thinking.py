@@ -90,7 +90,7 @@ async def test_thoughts_are_folded_while_they_stream_and_open_on_demand(tmp_path
         await chat.until(lambda: "▌ why?" in chat.transcript())
         assert head in chat.transcript()
         assert "wonder" not in chat.transcript()
-        # The session knows the whole text: what of it the model sees again is the template's.
+        # The session keeps the whole text: the template decides what the model sees again.
         assert chat.session.messages[-1].content == ANSWER
 
 
@@ -105,7 +105,7 @@ SWITCHED = (
 
 
 def test_an_answer_that_begins_inside_a_thought_is_kept_with_its_mark() -> None:
-    """Whoever reads it later, under another setting, needs no prompt."""
+    """So it can be read later, under another setting, without its prompt."""
     answer = [*rounds_of(b"why</think>It is blue."), ended()]
     session, _ = fake_session(answer, model=FakeModel(chat_template=OPENS))
     events = list(session.turn("hi", Cancel()))

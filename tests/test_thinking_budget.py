@@ -30,7 +30,7 @@ def budget(left: int, begin: bytes = b"") -> Budgeted:
 
 
 def write(state: Constraint, wish: bytes) -> bytes:
-    """What is written where every byte of `wish` is wanted, and what must come comes."""
+    """The text of a model that wants to write `wish`, with every byte that the budget forces."""
     ids = np.arange(256)
     written = b""
     for _ in range(len(wish) + 20):
@@ -73,12 +73,12 @@ TEMPLATE = (
 )
 PROMPT = "Write a long story about a dog and a boat, with many chapters."
 BUDGET = 50
-# So that its thought is long on every machine: <|endoftext|> and <|im_end|> never come.
+# <|endoftext|> and <|im_end|> are ruled out, so that the thought is long on every machine.
 NO_END = ((0, -math.inf), (2, -math.inf))
 
 
 def loaded(path: Path, **more: Any) -> Session:
-    """A model under a template that opens a thought; by the coupled rule, with equal bits."""
+    """A session whose template opens a thought; the coupled rule and `exact` make it repeatable."""
     request = LoadRequest(
         pair=str(path), draft="lookup", threads=1, ctx_size=2048, temp=0.7, seed=1, gamma=4,
         chat_template=TEMPLATE, exact=True, logit_bias=NO_END, **more,

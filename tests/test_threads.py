@@ -1,4 +1,4 @@
-"""Threads on a busy machine: fewer while it lasts, and none of it where an answer must repeat."""
+"""A busy machine gets fewer threads while that lasts, unless an answer must be repeatable."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Machine:
     def run(
         self, controller: ThreadController, others: float, seconds: float, *, step: float = 0.05
     ) -> list[int]:
-        """What each decode runs with."""
+        """The number of threads after each decode."""
         found = []
         for _ in range(round(seconds / step)):
             mine = min(controller.threads, 4 - others)
@@ -129,7 +129,7 @@ def test_a_context_follows_unless_its_threads_are_held(
 
     target_context.threads.use(4, 6, at_most=True)
     wanted = 2
-    assert threads() == 4  # held until somebody lets go
+    assert threads() == 4  # held until they are released
     target_context.threads.hold(False)
     assert threads() == 2
     wanted = 3
@@ -138,6 +138,6 @@ def test_a_context_follows_unless_its_threads_are_held(
     assert target_context.threads.now == 4
     assert threads() == 4
     target_context.threads.hold(False)
-    target_context.threads.use(4)  # so many were asked for
+    target_context.threads.use(4)  # four were asked for
     wanted = 1
     assert threads() == 4

@@ -20,5 +20,5 @@ def test_the_starter_calls_tools_where_it_has_to(starter_file: Path) -> None:
         client = OpenAI(base_url=f"http://127.0.0.1:{one.port}/v1", api_key="none", timeout=600)
         model = client.models.list().data[0].id
         cities = random.sample(CITIES, 3)
-        print(cities)  # noqa: T201 - for whoever has to do it again
+        print(cities)  # noqa: T201 - to repeat a failure
         assert required(client, model, cities) == (3, 3)

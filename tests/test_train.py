@@ -88,7 +88,7 @@ def listener(
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short answers, since random models never end one, few own prompts, and no wait for calm."""
+    """Answers are short, since random models never end one; prompts are few, and no run waits."""
     monkeypatch.setattr(answers, "LONGEST", 160)
     monkeypatch.setattr(pipeline, "wait_for_calm", lambda *_: 0.0)
     few = replace(found := prompts.gather((), ()), held_out=found.held_out[:2])
@@ -193,7 +193,7 @@ def accepted_in(home: Path) -> tuple[float, ...]:
 
 
 def test_a_head_learns_what_a_target_repeats(home: Path) -> None:
-    """Of texts that go on as they began, a head drafts more and more: the loss leads somewhere."""
+    """A head that learns texts drafts more and more of them: the loss leads to acceptance."""
     target = write_random_llama(home / "target.gguf")
     found = read_model(target)
     shape = list(candidates(found.header))[-1]
@@ -212,7 +212,7 @@ def test_a_head_learns_what_a_target_repeats(home: Path) -> None:
         before = learns.judge([lesson], int(likeliest[0])).shares
         losses = [learns.learn(lesson, step / 80, step)[0] for step in range(80)]
         after = learns.judge([lesson], int(likeliest[0])).shares
-    assert losses[20] > losses[10]  # one more token of a draft counts from there on
+    assert losses[20] > losses[10]  # from there on one more token of a draft counts
     assert after[0] > before[0] + 0.1, (before, after)
     assert after == tuple(sorted(after, reverse=True))
 
@@ -261,7 +261,7 @@ def test_interrupted_at_ten_random_moments_it_ends_as_an_unbroken_one(
 
 
 def test_a_killed_process_goes_on(home: Path, asked: Path) -> None:
-    """SIGKILL at random moments: whatever was being written, the next one goes on."""
+    """After SIGKILL at random moments the next process goes on, whatever was being written."""
     target = write_random_llama(home / "target.gguf")
     command = [sys.executable, "-m", "localspec", "train", str(target), "--prompts", str(asked)]
     command += ["--tokens", str(TOKENS), "--passes", "1", "--force", "-t", "1"]
@@ -335,7 +335,7 @@ def test_a_head_no_better_than_the_control_is_not_used(home: Path, asked: Path) 
     with pytest.raises(LocalspecError, match="no head can make this target faster"):
         pipeline.train(request(target, asked, force=False), listener())
     started = pipeline.train(request(target, asked), listener())
-    assert not started.found.better  # nobody can guess what a random model says
+    assert not started.found.better  # a random model cannot be guessed
     head = started.head
     head.unlink()
     for pair in installed.all_pairs():

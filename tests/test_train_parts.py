@@ -287,7 +287,7 @@ def test_answers_written_together_are_those_written_alone(tmp_path: Path) -> Non
     assert len(found[0]) == 5
     assert all(each.ids[: each.start] == asked[n].ids for n, each in found[0].items())
     same = sum(found[0][n].ids[:40] == found[1][n].ids[:40] for n in found[0])
-    assert same >= 4  # other numbers of rows round otherwise
+    assert same >= 4  # passes of other sizes round differently
 
 
 def test_batches_hold_every_sample_once_and_fit() -> None:
@@ -380,7 +380,7 @@ def loaded(target: Path) -> Iterator[Session]:
 def test_a_head_is_as_large_on_a_busy_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float, of_largest: bool
 ) -> None:
-    """Other programs that began after T(1) was measured make a step look dear, and T(1) as well."""
+    """T(1) is measured again with the step: programs that began meanwhile make both look dear."""
     target = write_random_llama(tmp_path / "t.gguf")
     busy = 8.0
 
@@ -556,7 +556,7 @@ def test_the_target_drafts_with_its_head_and_rm_takes_it_away(
 def test_rm_takes_an_unfinished_training_away_with_its_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, own: bool
 ) -> None:
-    """Of the user's own file, which stays, it stays as well, and is told of."""
+    """If the target is the user's own file, file and training both stay, and rm says so."""
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     target = write_random_llama(tmp_path / "target.gguf")
     model = installed.InstalledModel((str(target),), n_bytes=9)

@@ -265,7 +265,7 @@ def test_a_draft_far_dearer_than_its_target_is_measured_again(
     monkeypatch: pytest.MonkeyPatch,
     stopped: int,
 ) -> None:
-    """The program was stopped in both timed passes; such a draft would never be asked."""
+    """The program was stopped in both timed passes; such a draft would never be used."""
     really, looks = measured_costs.profile, []
 
     def disturbed(context: Context, known: dict[str, Any]) -> profile.Profile:
@@ -285,7 +285,7 @@ def test_a_draft_far_dearer_than_its_target_is_measured_again(
 
 
 def timed(drafted: int, seconds: float, context: int = 0) -> Round:
-    """A round that drafted `drafted` tokens, all accepted, and took `seconds` besides drafting."""
+    """A round of `drafted` tokens, all accepted; verifying took `seconds`, drafting no time."""
     who = DRAFT if drafted else ""
     return round_of(drafted, drafted, seconds=seconds, passes=0, context=context, drafter=who)
 
@@ -299,7 +299,7 @@ def start(target: Context, draft: Context) -> MeasuredPair:
 def teach(one: MeasuredPair, drafted: int, seconds: float) -> None:
     """Three stretches of a baseline round and five drafting rounds of `seconds`."""
     for _ in range(3):
-        one.auto.observe(timed(0, 20e-3))  # the machine is half as fast as when measured
+        one.auto.observe(timed(0, 20e-3))  # the machine is now half as fast as measured
         for _ in range(5):
             one.auto.observe(timed(drafted, 2 * seconds))
 
@@ -325,7 +325,7 @@ def test_what_rounds_teach_is_kept_but_a_repeatable_answer_goes_by_what_was_meas
             one.auto.observe(timed(3, 30e-3))
         return shapes
 
-    # Whatever was learnt before, in this process or another, before this answer or in it.
+    # What was learnt in this process or another, before this answer or in it, does not count.
     assert plans(back) == plans(found)
     assert plans(back)[0][5] == pytest.approx(13e-3)
 
@@ -350,7 +350,7 @@ def test_what_is_measured_anew_meanwhile_stays(
     found.auto.begin(follow_clock=True)
     found.auto.observe(timed(3, 20e-3))
     anew = profile.Profile(found.target.identity, {0: {1: 5e-3}})
-    profile_store().save(anew)  # as `localspec tune` does beside a chat
+    profile_store().save(anew)  # as `localspec tune` does while a chat runs
     found.keep()
     assert profile_store().load(found.target.identity) == anew
 
@@ -416,7 +416,7 @@ def test_show_says_how_to_measure_and_then_what_was_measured(toy_target: Path) -
 
 @pytest.mark.slow
 def test_the_speed_that_is_shown_is_that_of_an_answer_of_usual_length(toy_target: Path) -> None:
-    """An empty context would promise more than a stopwatch finds in an answer."""
+    """The speed at an empty context would be higher than that measured over an answer."""
     tune("toy", "--json", "-c", "1024")
     for stored in profile_store().matching(profile.of_file(toy_target, draft=False)):
         deep = {0: {1: 0.01, 4: 0.02}, 512: {1: 0.02, 4: 0.04}}
@@ -489,7 +489,7 @@ def test_a_worse_measurement_does_not_replace_a_better_one(
         found = [json.loads(path.read_text())["measured"]["0"]["1"] for path in cache.glob("*")]
         return set(found)
 
-    said = measured_with(5.03, 5e-3)  # not even where there is nothing better
+    said = measured_with(5.03, 5e-3)  # even if nothing better is stored
     assert "Timings varied by 503 %" in said
     assert "This is too uncertain to keep: tune again in a calm moment." in said
     assert "cache folder" not in said
@@ -559,7 +559,7 @@ def test_a_vague_table_of_before_stands_in_nobodys_way_and_is_measured_again_whe
     monkeypatch.setattr(tuning, "measure_by_context", lambda *_, **__: ({0: vague.points}, vague))
     told = json.loads(tune("toy", "--json", *how).stdout)["target"]
     assert (told["stored"], told["kept"], told["noisy"]) == (False, False, True)
-    assert told["seconds"]["1"] == 3e-3  # not what was no better
+    assert told["seconds"]["1"] == 3e-3  # the stored time, not the vague one
 
 
 def test_what_is_measured_beside_other_programs_is_not_kept(

@@ -276,7 +276,7 @@ async def test_an_edited_message_is_another_version_of_it() -> None:
 
 
 class Reusing(ScriptedSession):
-    """Has its answers where messages were that are gone, as Python may put them."""
+    """Reuses the addresses of deleted messages for its answers, as Python may do."""
 
     def open(self, messages: Sequence[Message]) -> None:
         self.gone = [one for one in self.messages if all(one is not other for other in messages)]

@@ -64,7 +64,7 @@ def target(hub_world: World) -> Repo:
 
 
 class Rooms:
-    """Pairs that are scripted sessions; what happens is written down in order."""
+    """Pairs that are scripted sessions; `log` has what happens, in order."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -200,7 +200,7 @@ async def test_cancelling_keeps_what_came_and_pulling_again_continues(
         fault = hub_world.server.fault("/cdn/", hold_after=10_000)
         await chat.press("enter")
         await chat.until(fault.reached.is_set)
-        await chat.press("escape")  # a pull goes on behind a closed screen
+        await chat.press("escape")  # a pull goes on after its screen is closed
         fault.release.set()
         await chat.until(lambda: f"{NAME} is installed" in chat.transcript())
         assert f"bytes={kept}-" in [seen.range for seen in hub_world.server.bodies()]
@@ -324,7 +324,7 @@ async def test_the_keys_of_the_app_that_make_sense_work_on_the_screen_and_are_na
         await chat.until(chat.ready)
         await chat.until(lambda: "press Ctrl+C again to quit" in chat.screen())
         await chat.until(lambda: "stop the answer" not in chat.screen())
-        await chat.press("f5", "f2", "f7")  # what is behind does not answer
+        await chat.press("f5", "f2", "f7")  # the screen below ignores keys
         assert isinstance(chat.app.screen, PairsScreen)
         assert chat.session.speculation
         assert chat.ready()
@@ -418,7 +418,7 @@ async def test_a_changed_pair_or_draft_shows_no_figures_of_the_one_before(
             assert not answered()
         await chat.ask("And now?")
         await chat.until(answered, "its figures")
-        await loaded("the same")  # they are its own
+        await loaded("the same")  # the figures are those of this pair
         await chat.until(answered, "them again")
 
 
@@ -518,7 +518,7 @@ async def test_no_switch_while_an_answer_runs_nor_to_the_same_pair() -> None:
 
 @pytest.fixture
 def strangers(hub_world: World) -> Repo:
-    """A pair that the catalogue does not know."""
+    """A pair on the Hub that is not in the catalogue."""
     hub_world.server.add("ann/Small-GGUF", {"s-Q8_0.gguf": ggufs.model(seed=1)})
     files = {"b-Q8_0.gguf": ggufs.model(n_bytes=BIG), "b-Q2_K.gguf": ggufs.model(seed=3)}
     return hub_world.server.add("ann/Big-GGUF", files)

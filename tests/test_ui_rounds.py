@@ -195,7 +195,7 @@ async def opened(chat: Chat) -> RoundScreen:
 
 
 async def end_of_rounds(chat: Chat, screen: RoundScreen) -> None:
-    """The screen says that there is no further round, until something else is asked for."""
+    """The screen says that no further round has a draft, until another key asks for more."""
     now = screen.player.explained
     assert now is not None
     screen.player.show(replace(now, later=0, earlier=0))
@@ -328,7 +328,7 @@ def test_content_has_no_markup() -> None:
 
 
 async def test_the_next_picture_lays_nothing_out_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layout would take as long as the rest of a picture, on a core that a model needs."""
+    """A layout would take as long as the rest of the picture, on a core that a model needs."""
     laid: list[object] = []
     plainly = RoundScreen._refresh_layout
 

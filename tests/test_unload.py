@@ -1,4 +1,4 @@
-"""The chat gives the memory back while nothing is asked, and goes on from the stored caches."""
+"""An idle chat frees the models' memory, and goes on from the stored caches."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_time_counts_from_the_last_sign(monkeypatch: pytest.MonkeyPatch) -> 
     pass_by(40)
     assert (rested, waits[-1][0]) == ([200.0], 60)
     pass_by(60)
-    assert rested == [200.0, 260.0]  # such as after an answer that took long
+    assert rested == [200.0, 260.0]  # after the end of a long answer, say
 
 
 def test_no_time_means_never() -> None:
@@ -173,7 +173,7 @@ def test_the_end_is_waited_for_while_caches_are_being_stored(
     ended = server._thread.join
 
     def wait(_seconds: float) -> None:
-        """Return before the thread ends, as if the seconds had passed, in each of two steps."""
+        """Return in each of two steps before the thread ends, as if the seconds had passed."""
         nonlocal waits
         waits += 1
         if waits > 1:
@@ -208,7 +208,7 @@ for step in "01":
     ended, steps = child._process.wait, iter("01")
 
     def wait(timeout: float | None = None) -> int:
-        """Let the next step begin, and say that the time is over then."""
+        """Let the next step begin, then report that the time is over."""
         step = next(steps, "") if timeout is not None else ""
         if not step:
             return ended(60)
@@ -225,7 +225,7 @@ async def talked(folder: Path, *, unload: bool, again: bool) -> tuple[list[str],
     """Ask twice, or once and answer `again`.
 
     Returns:
-        The answers, and what the second found in the caches and read.
+        The answers, and the tokens of the second prompt that were cached and that were read.
     """
     engine = EngineClient(TOY)
     app = ChatApp(engine, archive=folder / "conversations.db")

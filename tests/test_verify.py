@@ -146,7 +146,7 @@ def test_the_coupled_rule_says_what_the_baseline_says() -> None:
 
 
 def expected_accepted(rule: str, draft: Draft, p: list[Dist]) -> float:
-    """The mean number of accepted tokens over the rule's own draws, from its own chances."""
+    """The expected number of accepted tokens, from the chances that the rule computes."""
     assert draft.q is not None
     if rule == "token":
         chain = [
@@ -167,7 +167,7 @@ def expected_accepted(rule: str, draft: Draft, p: list[Dist]) -> float:
 def test_the_block_rule_accepts_no_fewer_than_the_token_rule(
     seed: int, gamma: int, sharpness: float
 ) -> None:
-    """In expectation over all drafts of a random tree of three tokens (2403.10444, theorem 2)."""
+    """In expectation over all drafts of a random model of three tokens (2403.10444, theorem 2)."""
     rng = np.random.default_rng(seed)
     p, q = (
         {
@@ -239,7 +239,7 @@ def test_lenience_at_temperature_0_takes_what_is_near_the_best() -> None:
 
 
 def test_lenience_1_at_temperature_0_is_greedy_without_a_draft() -> None:
-    """Of two best tokens only the one that the baseline takes is accepted."""
+    """If two tokens tie for the best, only the one that the baseline takes is accepted."""
     how = verification(Accept.MATCH, SamplingParams(temperature=0), lenience=1.0)
     p = [how.sampler.row(np.array([1, 1, 0], np.float32), [])] * 2
     assert how.rule(Draft((1,)), p, how.noise, 0) == Verdict(0, 0)
