@@ -1,8 +1,9 @@
-"""What drafters made for the bare target still guess when it has an adapter (LoRA).
+"""How much drafters made for the bare target still guess right when it has an adapter (LoRA).
 
 The toy of the tests answers 14 questions, greedily, with random adapters of growing strength. The
-adapters are no fine-tunes: they show how far a draft may depend on the bare target's weights, not
-how far one does that has learned something. Takes two minutes on a core.
+adapters are random, not fine-tuned: they show how far drafts can depend on the bare target's
+weights, not how far they do with an adapter that has learnt something. It takes two minutes on a
+core.
 
     uv run python -m benchmarks.adapters
 """
@@ -58,7 +59,7 @@ def _target(draft: str) -> Path:
 
 
 def _alike(plain: list[list[int]], texts: list[list[int]]) -> float:
-    """The share of tokens that are the same at the same place of the same answer."""
+    """The share of tokens that are equal at the same place of the same answer."""
     same = sum(
         one == other
         for before, after in zip(plain, texts, strict=True)

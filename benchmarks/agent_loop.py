@@ -1,10 +1,10 @@
 """An agent's loop of tool calls on real files through `localspec serve`.
 
 Files of this package are searched, read and edited: four calls a file, each of a tool that the
-request names. Every turn is answered twice, with drafts and without, in changing order. Prints for
-each turn how much of what the turn before held came from the caches, how many of the answer's
-tokens stand in runs of 16 and more that the conversation holds, and both speeds of decoding; then
-the ratio over the turns with many such tokens, and over the others. Some ten minutes.
+request names. Every turn is answered twice, with drafts and without, in changing order. For each
+turn the script prints how much of the turn before came from the caches, how many of the answer's
+tokens are in runs of 16 and more that the conversation holds, and both speeds of decoding; then
+the ratio over the turns with many such tokens, and over the others. It takes some ten minutes.
 
     uv run python -m benchmarks.agent_loop MODEL.gguf
 """
@@ -56,7 +56,7 @@ class Workspace:
         self.texts = {name: (folder / name).read_text("utf-8") for name in FILES}
 
     def done(self, name: str, given: dict[str, Any]) -> str:
-        """What a tool returns."""
+        """The result of a tool."""
         if name == "write_note":
             return "noted"
         text = self.texts.get(str(given["path"]).rpartition("/")[2])
@@ -95,7 +95,7 @@ class TurnFigures:
 
 
 def copied(answer: Sequence[int], context: Sequence[int]) -> float:
-    """The share of tokens in runs of `RUN` and more that stand in the context."""
+    """The share of tokens in runs of `RUN` and more that occur in the context."""
     known = {tuple(context[i : i + RUN]) for i in range(len(context) - RUN + 1)}
     inside = [False] * len(answer)
     for i in range(len(answer) - RUN + 1):
@@ -107,7 +107,7 @@ def copied(answer: Sequence[int], context: Sequence[int]) -> float:
 def loop(
     client: OpenAI, vocabulary: Model, turns: int, alone: AbstractContextManager[object]
 ) -> Iterator[TurnFigures]:
-    """Turn by turn; `alone` is entered while answers are timed."""
+    """Yield the figures of each turn; `alone` is entered while answers are timed."""
     workspace = Workspace()
     messages: list[Any] = [{"role": "user", "content": TASK.format(files=", ".join(FILES))}]
     held = 0
@@ -162,7 +162,7 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def ratio(turns: Sequence[TurnFigures]) -> str:
-    """How much faster drafts make these turns together."""
+    """The speed of these turns with drafts over that without, all turns together."""
     if not turns:
         return "no turn"
     seconds = [sum(turn.tokens / turn.speeds[arm] for turn in turns) for arm in (0, 1)]

@@ -3,7 +3,7 @@
 The bare loop does what llama-bench's ``tg`` does: one token per ``llama_decode``, then
 ``llama_synchronize``; nothing reads the logits. Both arms take turns in one process and over one
 context: they decode the same tokens at the same depth, with the same threads and the same
-attention. The arms of localspec, each with all that the one before it does:
+attention. Each arm of localspec does all that the arm before it does, and more:
 
     engine    rounds of `Engine.generate`: the pass, the sampler chain, the record of the round
     session   `Session.complete`: text and figures are made of the rounds
@@ -92,7 +92,7 @@ class Arms:
         self.envelopes = 0
         self.reader = subprocess.Popen([sys.executable, "-c", READER], stdin=subprocess.PIPE)
         assert self.reader.stdin is not None
-        self.nothing = Path(os.devnull).open("rb")  # noqa: SIM115 - nobody answers
+        self.nothing = Path(os.devnull).open("rb")  # noqa: SIM115 - there are no answers to read
         self.channel = Channel(self.nothing, self.reader.stdin, Envelope)
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class Arms:
         self.nothing.close()
 
     def bare(self) -> Took:
-        """`llama_decode` alone, over the tokens that were written last."""
+        """`llama_decode` alone, over the tokens that the last arm wrote."""
         target = self.session.pair.target
         target.keep_prefix(self.prompt[:-1])
         token, position = np.zeros((2, 1), np.int32)
@@ -126,7 +126,7 @@ class Arms:
         return Took(*(1e3 * each / (len(tokens) - 1) for each in spent))
 
     def engine(self) -> Took:
-        """Rounds of the engine."""
+        """The rounds of the engine."""
         engine, cancel = self.session.engine, Cancel()
         list(engine.prefill(self.prompt, cancel))
         how = GenerateSettings(
@@ -135,15 +135,15 @@ class Arms:
         return self._timed(engine.generate(self.prompt, how, FixedGamma(0), cancel))
 
     def text(self) -> Took:
-        """Text and figures are made of the rounds."""
+        """Rounds, with text and figures made of them."""
         return self._timed(self._events(0))
 
     def told(self) -> Took:
-        """Every round is told to another process."""
+        """As `text`, and every round is sent to another process."""
         return self._timed(self._telling(self._events(0)))
 
     def lookup(self) -> Took:
-        """The automatic length, which looks for copies and weighs them."""
+        """As `told`, with the automatic length, which looks for copies and weighs them."""
         return self._timed(self._telling(self._events("auto")))
 
     def _events(self, gamma: Gamma) -> Iterator[TurnEvent]:

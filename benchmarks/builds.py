@@ -1,9 +1,9 @@
-"""How fast one build of llama.cpp is next to another, each installed in an environment of its own.
+"""Compare the speed of two builds of llama.cpp, each installed in its own environment.
 
 Both builds load the same model, each in a process of its Python, and take turns: passes of one
 token, of four, and a prompt of 256. While one measures, the other waits for its standard input.
-Prints the speed of the second build over the first one's, for each kind of pass the median of the
-turns with a bootstrap interval of 95 %.
+For each kind of pass the script prints the speed of the second build over the first one's: the
+median of the turns with a bootstrap interval of 95 %.
 
     python benchmarks/builds.py MODEL.gguf NATIVE/bin/python WHEEL/bin/python --seconds 80
 
@@ -92,7 +92,7 @@ class Build:
 
 
 def turns(given: argparse.Namespace) -> list[dict[str, tuple[float, float]]]:
-    """Seconds of both builds for each kind of pass, for each turn; who begins changes."""
+    """Seconds of both builds for each kind of pass, turn by turn; the first build alternates."""
     found: list[dict[str, tuple[float, float]]] = []
     end = perf_counter() + given.seconds
     builds = [Build(python, given) for python in (given.first, given.second)]

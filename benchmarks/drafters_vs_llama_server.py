@@ -8,14 +8,15 @@ run the same kernels (cmake -B build vendor/llama.cpp, then cmake --build build 
 Questions of the eight kinds of `real_prompts.py` are asked of three `localspec serve`, one that
 drafts by its own choice and two that never draft, and of llama-server: without drafting, with
 `ngram-mod` and `ngram-map-k` as they come and with short patterns, and with the draft at some
-lengths, alone and after either. All of them are loaded. They answer in turns, in a random order:
-the same rendered prompts, threads and context. The second that never drafts shows the noise.
+lengths, alone and after either. All of them are loaded. They answer in turns, in a random order,
+with the same rendered prompts, threads and context. The second server that never drafts shows the
+noise.
 
 The first questions of every kind choose the best of llama-server's settings, the others score it;
 a setting that is 10 % slower than the best of its kind after four questions is not asked again. At
-temperatures above 0 only localspec is asked, with one seed. Compared is what a client sees: tokens
-a second after the first, and seconds until the first. `ngram-mod` remembers other requests, so its
-servers begin anew for every question.
+temperatures above 0 only localspec is asked, with one seed. The figures are those that a client
+sees: tokens a second after the first, and seconds until the first. `ngram-mod` remembers other
+requests, so its servers begin anew for every question.
 
 It prints how many hours are left, stops after `--minutes`, and goes on from the JSON next to
 `--output`.

@@ -5,7 +5,7 @@
     uv run python -m benchmarks.first_day [PAIR] --answers               # twelve short, twelve long
 
 PAIR (by default the starter) answers questions in the chat, as if a person typed them. At every
-moment the screen is read off: the line below the answer, the sentence, the panel. Figures and
+moment the screen is read: the line below the answer, the sentence, the panel. Figures and
 sentences are compared with each other (`tests/support/screen_figures.py`) and with a stopwatch:
 speeds and waits by the time that an answer takes on the screen, ratios by the same question
 answered with drafting switched off (F2, F5), the time left by how long the rest of a prompt took.
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 F2, F4, F5, CTRL_B, ESC = "\x1bOQ", "\x1bOS", "\x1b[15~", "\x02", "\x1b"
-ROUNDS = 8  # that draft, from which on a ratio may be told
+ROUNDS = 8  # that drafted; with fewer no ratio may be told
 LONG, SHORT = 160, 40  # tokens of the answers
 EDITS = ("edit", "fix", "convert")  # questions whose answers copy
 LOOKS_S = 0.1  # between two looks: an observer that never rests keeps a core busy
 SPEED_OFF = 0.12  # largest relative difference between a speed and the stopwatch's
-FRAME_S = 0.6  # by which a time may differ from it besides: two frames of 0.3 seconds
-LEFT_OFF, LEFT_OFF_S = 0.35, 1.0  # the same of a time left; an error of a second is allowed
+FRAME_S = 0.6  # by which a time may differ in addition: two frames of 0.3 seconds
+LEFT_OFF, LEFT_OFF_S = 0.35, 1.0  # the same for a time left; an error of a second is allowed
 MOST_PAUSE_S = 1.2  # between two steps while a prompt is read: one second, and a frame
 HEAD = """| moment | tokens | tokens/s | ratio | sentence | contradictions |
 |---|---|---|---|---|---|"""
@@ -240,7 +240,7 @@ def tales(day: Day, _lines: int) -> None:
 
 
 def compared(day: Day, name: str, drafted: Timed) -> None:
-    """Answer once more without drafting: the ratio by the stopwatch against the panel's."""
+    """Answer once more without drafting, and compare the stopwatch's ratio with the panel's."""
     day.switch(on=False)
     baseline = day.answered(f"{name}, drafting off", day.again())
     day.switch(on=True)
@@ -312,7 +312,11 @@ def reading(day: Day, lines: int) -> None:
 
 
 def answers(day: Day) -> None:
-    """Twelve short answers without a ×; of edits twelve that drafted, of 150 tokens, with one."""
+    """Check that twelve short answers have no ×, then answer edits until twelve may have one.
+
+    Those may that have at least 150 tokens and drafted in `ROUNDS` rounds. It prints how many of
+    them have one, and the widths of their intervals.
+    """
     for question in WORDS:
         now = day.answered("short", day.ask(question)).now
         if "×" in now.text:
@@ -335,7 +339,7 @@ def answers(day: Day) -> None:
 
 
 def edits() -> Iterator[str]:
-    """Questions whose answers copy, the shorter ones first: their answers are long, too."""
+    """Questions whose answers copy, the shorter ones first: these have long answers, too."""
     drawn = [each.turns[0] for each in real_prompts.questions(12) if each.kind in EDITS]
     return iter(sorted(drawn, key=len))
 

@@ -73,14 +73,14 @@ def build(folder: Path) -> Path:
 
 
 def lend(n_bytes: int) -> None:
-    """Be a worker whose device has so many bytes, whatever this machine has."""
+    """Be a worker whose device claims `n_bytes` of memory, whatever this machine has."""
     rpc.available, rpc.resident = (lambda: n_bytes), (lambda: 0)
     rpc.lend("127.0.0.1", 0, threads=1, device=(), memory=n_bytes, ready=lambda _: None)
 
 
 @contextmanager
 def card(n_bytes: int) -> Iterator[str]:
-    """The address of a worker in a process of its own, once it listens."""
+    """Yield the address of a worker in a separate process, once it listens."""
     command = [sys.executable, "-m", "benchmarks.fit_params", "--lend", str(n_bytes)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
@@ -99,9 +99,9 @@ class Placement:
     """What stays on a card.
 
     Attributes:
-        layers: how many layers have their experts there.
-        part: whether a part of another one's is there.
-        mib: MiB of weights, cache and buffers there.
+        layers: how many layers have their experts on the card.
+        part: whether a part of one more layer's experts is on it.
+        mib: MiB of weights, cache and buffers on it.
     """
 
     layers: int
@@ -113,12 +113,12 @@ class Placement:
 
 
 def loaded(shape: Shape) -> int:
-    """How many layers are loaded: those that predict further tokens are not."""
+    """How many layers are loaded: all but those that predict further tokens (MTP)."""
     return shape.layers - int(str(shape.keys.get("nextn_predict_layers", 0)))
 
 
 def told(tool: Path, address: str, model: Path, *options: str) -> tuple[str, str]:
-    """What the tool prints for a model: its answer, and its log."""
+    """The tool's answer for a model, and its log."""
     usual = ("-c", str(N_CTX), "--swa-full", "--no-repack")
     command = [tool, "--rpc", address, "-m", model, *usual, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -126,7 +126,7 @@ def told(tool: Path, address: str, model: Path, *options: str) -> tuple[str, str
 
 
 def fitted(tool: Path, address: str, model: Path, shape: Shape) -> Placement:
-    """What llama.cpp decides."""
+    """The placement that llama.cpp decides on."""
     out, log = told(tool, address, model, "-v", "-fitt", str(DEVICE_RESERVE // MIB))
     mib = [int(whole or used) for whole, used in USED.findall(log)][-1]
     layers = re.search(r"-ngl (-?\d+)", out)
@@ -148,7 +148,7 @@ def counted(tool: Path, address: str, model: Path, made: MemoryPlan) -> int:
 
 
 def planned(sizes: ModelFacts, gb: int, shape: Shape) -> tuple[MemoryPlan, Placement]:
-    """What localspec decides for a card of so many GB."""
+    """The plan and placement that localspec decides on for a card of `gb` GB."""
     free = FreeMemory(RAM, (Device(gb * GB),), total=RAM)
     made = plan(replace(sizes, outputs=512), None, free, UserLimits(n_ctx=N_CTX))
     last = loaded(shape)

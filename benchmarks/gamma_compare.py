@@ -1,12 +1,13 @@
 """Automatic gamma against every fixed one and the baseline, on a real pair or with prompt lookup.
 
-Four kinds of text at temperature 0 and 0.8. All settings go side by side in one process, each with
-contexts of its own over the same weights: round by round the one that has written least goes on,
-and only its own rounds are timed. So a machine that slows down for some seconds slows all of them
-down. First every setting runs `--choose` times: that chooses the best fixed gamma of each kind of
-text and the best single one of the mix. Then `--repeats` other runs, with other questions and
-seeds, score: automatic, the baseline and the chosen ones. A figure is the median of the paired
-ratios, over all texts their geometric mean, with its 95 % interval (bootstrap).
+The texts are of four kinds, at temperature 0 and 0.8. All settings run side by side in one process,
+each with separate contexts over the same weights: round by round the one that has written least
+goes on, and only its own rounds are timed. So a machine that slows down for some seconds slows all
+of them down. First every setting runs `--choose` times: these runs choose the best fixed gamma of
+each kind of text and the best single one of the mix. Then `--repeats` other runs, with other
+questions and seeds, score automatic gamma, the baseline and the chosen ones. A figure is the
+median of the paired ratios, over all texts their geometric mean, with its 95 % interval
+(bootstrap).
 
 A choice from few runs is not always the best one: on recorded rounds the chosen length has on
 average 0.994 of the best one's speed if 3 runs choose, 0.993 if 2 do, 0.996 if 5 do, and 0.985 at
@@ -150,15 +151,15 @@ class OwnTime:
         self._policy = policy
 
     def begin(self, *, follow_clock: bool) -> None:
-        """As it does."""
+        """Begin as the policy does."""
         self._policy.begin(follow_clock=follow_clock)
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
-        """As it does."""
+        """Ask the drafters that the policy asks."""
         return self._policy.asks(drafters)
 
     def plan(self, situation: Situation) -> Plan:
-        """As it decides."""
+        """Plan as the policy does."""
         return self._policy.plan(situation)
 
     def observe(self, done: Round) -> None:
@@ -167,13 +168,13 @@ class OwnTime:
 
 
 class Lane:
-    """One setting with contexts of its own: it goes a round at a time, on a clock of its own.
+    """One setting with separate contexts, which runs a round at a time and times only these.
 
     Args:
         name: how the setting is called.
         target, drafts: its contexts.
         policy: how much is drafted.
-        lookup: whether what repeats is copied.
+        lookup: whether prompt lookup drafts, too.
         same_text: draw so that every lane writes the same text with one seed.
     """
 
@@ -223,7 +224,7 @@ class Lane:
 
     @property
     def over(self) -> bool:
-        """Whether all is written."""
+        """Whether the whole answer is written."""
         return self.stats.finish_reason is not None
 
     @property
@@ -347,7 +348,7 @@ def speeds_of(path: Path, phase: str) -> Speeds:
 
 
 def own_ratio(lane: Lane) -> list[float]:
-    """Speed over that of the run's own baseline rounds, if half of the rounds are such.
+    """Speed over that of the run's own baseline rounds, if at least half of its rounds are such.
 
     If a draft is of no use, this shows the cost of finding that out, more exactly than two runs.
     """

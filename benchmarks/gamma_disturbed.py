@@ -1,12 +1,16 @@
 """Automatic gamma on a disturbed machine and with a wrong cost table, in the simulator.
 
-Every conversation has eight answers of 150 tokens, and a T(1) lasts 30 ms. Prints Markdown: for
-every situation the speed in the first 300 tokens and after them, as shares of the oracle's: mean,
-least (undisturbed seconds count, so that no luck with the weather does); the ratio of claimed to
-true speed-ups of the answers after the second, geometric mean and the middle 90 %; how many of the
-intervals hold the truth, and how wide they are, high over low, in 90 % of all; in how many answers
-nothing is claimed. With --beside, the same with the package of another checkout. Takes a minute
-each.
+Every conversation has eight answers of 150 tokens, and a T(1) lasts 30 ms. For every situation a
+table in Markdown has:
+
+- the speed in the first 300 tokens and after them, as shares of the oracle's: mean and least;
+  seconds are undisturbed ones, so that luck with the weather does not count;
+- the ratio of claimed to true speed-ups of the answers after the second: geometric mean and the
+  middle 90 %;
+- how many of the intervals hold the truth, and how wide 90 % of them are at most (high over low);
+- in how many answers nothing is claimed.
+
+With --beside the same follows with the package of another checkout. Each takes a minute.
 
     uv run python benchmarks/gamma_disturbed.py --beside ../another/checkout
 """
@@ -93,7 +97,7 @@ SITUATIONS: dict[str, tuple[type[Calm], Wrong]] = {
 
 
 class Watched:
-    """A policy with its claim for every answer; without a claim of its own, one from its costs."""
+    """A policy with its claim for every answer; without `speedup` the claim is from its costs."""
 
     def __init__(self, policy: AutoGamma) -> None:
         self.policy = policy
@@ -105,11 +109,11 @@ class Watched:
         self.policy.begin(follow_clock=follow_clock)
 
     def plan(self, situation: Situation) -> Plan:
-        """As it decides."""
+        """Plan as the policy does."""
         return self.policy.plan(situation)
 
     def observe(self, done: Round) -> None:
-        """As it learns."""
+        """Let the policy learn from a round."""
         self.policy.observe(done)
         if not hasattr(self.policy, "speedup"):
             baseline = done.undrafted_s if done.drafted == 0 else self._now() * done.emitted
@@ -120,7 +124,7 @@ class Watched:
         return self.policy.costs.target.at(0).seconds(1)
 
     def claim(self) -> tuple[float, float, float] | None:
-        """Of this answer: estimate, low, high."""
+        """The claimed speed-up of this answer: estimate, low, high."""
         if not hasattr(self.policy, "speedup"):
             found = self._baseline_s / self._seconds
             return found, found, found
@@ -130,7 +134,7 @@ class Watched:
 
 @dataclass
 class Seen:
-    """Of all conversations of one situation."""
+    """The figures of all conversations of one situation."""
 
     early: list[float] = field(default_factory=list)
     late: list[float] = field(default_factory=list)

@@ -44,9 +44,9 @@ COLUMNS: Final = {  # the recorded kinds in each kind of `published.KINDS`
     "code": ("code",),
     "chat": ("chat", "explain", "summarise"),
 }
-# Bytes that a step of the MTP head of Qwen3.8-27B reads, over those of the target: its layer (0.4
-# of 27 billion weights) and the output matrix (248,320 x 5,120), of which files with some 4.8 bits
-# a weight have 6.56.
+# Bytes that a step of Qwen3.8-27B's MTP head reads, over those of the target: its layer (0.4 of 27
+# billion weights) and the output matrix (248,320 x 5,120), which has 6.56 bits a weight in files
+# with some 4.8.
 HEAD_STEP: Final = (0.4e9 * 4.8 + 248_320 * 5_120 * 6.56) / (27e9 * 4.8)
 KINDS: Final[Mapping[str, Callable[[PublishedCurve], bool]]] = {
     "NVIDIA card": lambda curve: curve.kind == "nvidia" and not curve.experts,
@@ -148,7 +148,7 @@ def points(times: Mapping[str, float]) -> Points:
 
 
 def on_processor(curve: PublishedCurve, *, sixteen: bool) -> bool:
-    """Whether a processor computed a dense model, with weights of 16 bits or of fewer."""
+    """Whether a curve is a dense model's on a processor, with weights of 16 bits, or of fewer."""
     own = curve.kind == "processor" and not curve.experts
     return own and curve.model.endswith("F16") == sixteen
 

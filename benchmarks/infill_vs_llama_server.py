@@ -85,7 +85,7 @@ def ask(port: int, before: str, after: str) -> Reply:
 
 @contextmanager
 def llama_server(program: str, model: str) -> Iterator[int]:
-    """llama-server on a port of its own."""
+    """Run llama-server on a free port."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -106,13 +106,13 @@ def llama_server(program: str, model: str) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Filled:
-    """What both servers made of one place.
+    """The replies of both servers for one place.
 
     Attributes:
         same_prompt: both prompts have the same number of tokens.
         same: both texts are the same.
         first: seconds until the first text came, over those that reading the prompt took.
-        drafted, accepted: tokens that lookup proposed, and those that stayed.
+        drafted, accepted: tokens that lookup proposed, and those of them that were accepted.
     """
 
     same_prompt: bool
@@ -125,7 +125,7 @@ class Filled:
 def compared(
     ours: int, theirs: int, before: str, after: str, alone: AbstractContextManager[object]
 ) -> Filled:
-    """Have both servers fill one place, whose prompt ours has not read before."""
+    """Have both servers fill one place, whose prompt `localspec serve` has not read before."""
     with alone:
         found = ask(ours, before, after)
     other = ask(theirs, before, after)

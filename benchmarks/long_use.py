@@ -65,7 +65,7 @@ def reading(program: psutil.Process, minute: float) -> Reading:
 
 
 def growth(readings: Sequence[Reading]) -> float:
-    """Resident size at the end over that after the warm-up, less one; medians of ten readings."""
+    """Growth of the resident size, as a share of that after the warm-up; medians of ten."""
     warm = [each.resident for each in readings if each.minute >= WARM_MIN]
     part = max(1, min(10, len(warm) // 2))
     return median(warm[-part:]) / median(warm[:part]) - 1 if warm else 0.0
@@ -133,7 +133,7 @@ class Client:
 
 @contextmanager
 def endpoint(pair: str, data: Path) -> Iterator[tuple[psutil.Process, str]]:
-    """`localspec serve` as a process of its own, and its address."""
+    """`localspec serve` in a separate process, and its address."""
     words = [sys.executable, "-m", "localspec", "serve", pair, "--port", "0"]
     log = data / "serve.log"
     with log.open("wb") as out:

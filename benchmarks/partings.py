@@ -1,8 +1,8 @@
 """How often drafting changes a greedy answer by rounding, and how near a tie it was there.
 
-Passes over several tokens round otherwise than passes over one. For every question the answer is
+Passes over several tokens round differently from passes over one. For every question the answer is
 written without drafting, then with every copy that lookup finds (passes of up to 8 tokens). Where
-the two part, the target's logits there are measured, and the drafted answer goes on along the one
+the two part, the target's logits there are recorded, and the drafted answer goes on from the one
 without drafting, so that every token counts. Along the same answers the logits of passes over 2 to
 16 tokens are compared with those of single ones. Nothing depends on speed, so other programs may
 run.
@@ -104,7 +104,7 @@ def typed(source: Path, name: str, folder: Path) -> Path:
 
 
 def answered(model: Path, path: Path, answers: int, tokens: int, *, exact: bool) -> Iterator[Run]:
-    """The run so far, after every further answer."""
+    """Yield the run after every further answer."""
     request = LoadRequest(
         pair=str(model), draft="lookup", gamma=GAMMA, temp=0.0, ctx_size=4096, exact=exact
     )
@@ -125,7 +125,7 @@ def answered(model: Path, path: Path, answers: int, tokens: int, *, exact: bool)
 
 
 def short(n: int) -> list[Question]:
-    """Short questions of all kinds, as many of each; the same ones every time."""
+    """The first `n` short questions, the kinds in turn; they are the same every time."""
     return [each for each in questions(DRAWN, seed=7) if len(each.turns[0]) < SHORT][:n]
 
 
@@ -178,7 +178,10 @@ def written(engine: Engine, ids: Sequence[int], tokens: int, gamma: int) -> Gene
 
 
 def differences(engine: Engine, baseline: GenerationRecord) -> dict[int, tuple[int, float, float]]:
-    """By size: how many logits, their summed squared difference from single passes, the largest."""
+    """By size of a pass: the number of logits, and their differences from those of single passes.
+
+    The differences are the sum of their squares and the largest one.
+    """
     target, depth = engine.target, len(baseline.tokens) - LONGEST
     if depth < baseline.begun:
         return {}
@@ -213,7 +216,7 @@ def table(runs: Sequence[Run]) -> str:
 
 
 def sums(run: Run) -> tuple[int, int, list[float]]:
-    """Answers, their tokens, and the margins of their partings."""
+    """The numbers of answers and of their tokens, and the margins of the partings."""
     answers = run["answers"]
     margins = [margin for each in answers for _, margin in each["partings"]]
     far = [margin for margin in margins if margin is None or margin > NEAR_TIE]
@@ -228,7 +231,7 @@ def spread(margins: Sequence[float]) -> str:
 
 
 def logits(run: Run) -> Callable[[int], str]:
-    """For a size of a pass: the differences of its logits from single ones, rms (largest)."""
+    """A function of the size of a pass: its logits' differences from single ones, rms (largest)."""
 
     def cell(size: int) -> str:
         n, squares, most = run["logits"].get(str(size), (0, 0.0, 0.0))

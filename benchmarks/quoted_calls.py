@@ -1,12 +1,12 @@
-"""An agent's calls that quote files: what lookup copies of them, over several cost curves.
+"""How much lookup copies of an agent's calls that quote files, over several cost curves.
 
 The loop of `benchmarks/agent_loop.py` with scripted answers in place of a model's: every call does
 what the task asks for, written as Qwen2.5-Coder writes calls. The real lookup and the real policy
 replay the answers at temperature 0, first with the prompt alone to copy from, then also with its
-messages as JSON writes them (`QuotedTexts`). Printed for each curve are tokens per baseline round:
-over the turns of which at least 60 % of the tokens stand in runs of 16 and more that the context
-holds, as it is or as JSON writes it, and over the others, with a bound that knows where every copy
-ends. Only the vocabulary and the template of the model are read; it takes half a minute:
+messages as JSON writes them (`QuotedTexts`). For each curve the script prints tokens per baseline
+round: over the turns of which at least 60 % of the tokens are in runs of 16 and more that the
+context holds, as it is or as JSON writes it, and over the others, with a bound that knows where
+every copy ends. Only the vocabulary and the template of the model are read; it takes half a minute:
 
     uv run python -m benchmarks.quoted_calls QWEN2.5-CODER.gguf
 """
@@ -67,7 +67,7 @@ def scripted(name: str, source: str, file: str) -> dict[str, Any]:
     tree = ast.parse(source)
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     first = next(functions, None)
-    told = (first or tree).body[0]  # a module's, where there is no function
+    told = (first or tree).body[0]  # the module's, if it has no function
     document = ast.get_source_segment(source, told) or ""
     if name == "replace_text":
         sentence = document.strip('"').split(".")[0].split("\n")[0]

@@ -3,8 +3,8 @@
 Conversations of recorded answers (`benchmarks/real_record.py`) are replayed with the real lookup
 and the real policy on a clock. An answer counts if it has 80 tokens or more and drafted in eight
 rounds: nothing is claimed for shorter ones. The truth is the undisturbed time of its rounds after
-the first. Printed for each situation: claims over the truth, how often their intervals hold it,
-and how wide these are. No model is loaded; some minutes:
+the first. For each situation the script prints the claims over the truth, how often their intervals
+hold it, and how wide these are. No model is loaded; it takes some minutes:
 
     uv run python -m benchmarks.real_claims
 """
@@ -60,7 +60,7 @@ def recorded() -> list[Answer]:
 
 @dataclass
 class Claims:
-    """Those of one situation.
+    """The claims of one situation.
 
     Attributes:
         offs: logarithms of claim over truth.
@@ -86,7 +86,7 @@ class Claims:
 
     @property
     def width(self) -> float:
-        """To either side of a claim, in the median."""
+        """The median half-width of the intervals, relative to the claim."""
         return math.sqrt(median(self.widths)) - 1
 
     def line(self) -> str:
@@ -129,7 +129,7 @@ def conversations(texts: Sequence[Answer], seed: int) -> Iterator[Sequence[Answe
 
 
 def claims(texts: Sequence[Answer], points: Points, how: str, seeds: int) -> Claims:
-    """Those of all answers on one curve in one situation, `seeds` times."""
+    """The claims of all answers on one curve in one situation, in `seeds` orders."""
     found = Claims()
     for seed in range(seeds):
         for at, some in enumerate(conversations(texts, seed)):

@@ -3,10 +3,10 @@
 Lookup is replayed over the curves of `models/curves.toml`, those of `benchmarks/data/stepped.toml`
 and those measured on two cores (`benchmarks/real_lookup.py`); then, where a draft model was
 recorded (`benchmarks/real_draft.py`), with the draft, at a step of a tenth of T(1). Every answer
-starts anew. Printed for each curve, of both: tokens per baseline round in the worst kind of text;
-the least share of the best fixed choice of drafter and length in any kind, which is chosen and
-scored on the same answers; tokens per baseline round over all. The policy follows
-an undisturbed clock. No model is loaded; it takes half an hour:
+starts anew. For each curve the script prints, with lookup and with both: tokens per baseline round
+in the worst kind of text; the least share, over the kinds, of the speed of the best fixed drafter
+and length, chosen and scored on the same answers; and tokens per baseline round over all. The
+policy follows an undisturbed clock. No model is loaded; it takes half an hour:
 
     uv run python -m benchmarks.real_curves
 """
@@ -93,7 +93,7 @@ def auto(prices: Prices) -> GammaPolicy:
 
 
 def fixed(names: Sequence[str]) -> Iterator[Make]:
-    """Every drafter at every length, and none."""
+    """Policies of every drafter at every length, and one without drafting."""
     yield lambda _: FixedGamma(0)
     for name in names:
         for length in LENGTHS[name]:
@@ -101,7 +101,7 @@ def fixed(names: Sequence[str]) -> Iterator[Make]:
 
 
 def shares(texts: Kinds, prices: Prices) -> tuple[dict[str, float], dict[str, float]]:
-    """Tokens per baseline round by kind, and the share of the best fixed choice of each."""
+    """By kind: tokens per baseline round, and their share of the best fixed choice's."""
     own = rates(texts, prices, auto)
     others = [rates(texts, prices, make) for make in fixed((LOOKUP, *prices.drafts))]
     best = {kind: max(each[kind] for each in others) for kind in own}

@@ -1,8 +1,8 @@
 """Record what a draft model says along the recorded answers of a target.
 
-For every token of an answer: how sure the draft was of its best guess there (in percent), and
-whether that is what came, which at temperature 0 is whether it would have been accepted. The draft
-has read all before it. The answers are those of `benchmarks/real_record.py`; the draft must have
+For every token of an answer the file has how sure the draft was of its best guess (in percent), and
+whether the guess was right, that is, accepted at temperature 0. The draft has read all tokens
+before it. The answers are those of `benchmarks/real_record.py`; the draft must have
 the same vocabulary. A run that was stopped goes on where it ended. On two quiet cores a draft of
 half a billion parameters takes some minutes:
 

@@ -1,4 +1,4 @@
-"""Prompt lookup on recorded answers of real models: what the automatic choice makes of it.
+"""Speed-ups by prompt lookup, chosen automatically, on recorded answers of real models.
 
 Replays every recorded turn (`benchmarks/real_record.py`, temperature 0) with the real `Lookup` and
 the real policy over cost curves of real kernels, and prints tokens per baseline round by kind: the

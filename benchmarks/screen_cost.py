@@ -2,23 +2,24 @@
 
     python benchmarks/screen_cost.py [--pair starter] [--answers 12] [--tokens 1800] [--size 160x50]
 
-The real app runs in a pseudo-terminal of its own and asks its model, greedy, again and again, each
-time after a reset of the conversation. While an answer is written, stretches as long as the screen
-waits from frame to frame alternate: one begins with a frame, as it does in use, of the next one the
-screen learns nothing. Compared are the rounds of neighbouring stretches, so that a machine that is
-slower for some seconds is so for both. An answer gives one figure, the mean of its neighbours'
-ratios; reported is the median of the answers with a 95 % interval from 10,000 resamples. Two things
-are not as in use: a frame has the text of two stretches and shows the figures more often, for which
-the pace makes up by waiting longer, as it would; and the timer that wakes the screen for a frame is
-missing. Then come the pauses of the event loop and the frames a second during answers of their own,
-drawn as in use: with a core to spare (`--threads` one less than there are) at least 20.
+The real app runs in a new pseudo-terminal and asks its model, greedily, again and again, each time
+after a reset of the conversation. While an answer is written, two kinds of stretches alternate,
+each as long as the screen waits from frame to frame: one begins with a frame, as in use, and during
+the next the screen gets no events. The rounds of neighbouring stretches are compared, so that a
+machine that slows down for some seconds slows both. An answer gives one figure, the mean of its
+neighbours' ratios; the result is the median of the answers with a 95 % interval from 10,000
+resamples. Two things differ from use: a frame has the text of two stretches and shows the figures
+more often, for which the pace makes up by waiting longer, as it would in use; and the timer that
+wakes the screen for a frame is missing. Further answers, drawn as in use, then give the pauses of
+the event loop and the frames a second: with a core to spare (`--threads` one less than there are)
+at least 20.
 
-With `--inside` the screen goes along all the time; what alternates, every few seconds, is whether
-a round plays in the view inside it. An answer is stopped there once it had its stretches, after
-some 16 seconds whatever the pair, and pauses and frames are left out.
+With `--inside` the screen draws all the time, and every few seconds the view inside a round begins
+or ceases to play a round. Such an answer is stopped once it has had its stretches, after some 16
+seconds whatever the pair, and pauses and frames are left out.
 
-Takes about three minutes with a small pair on two cores, with `--inside` about four. A slow pair
-needs no more than some ten seconds an answer: fewer tokens will do.
+It takes about three minutes with a small pair on two cores, with `--inside` about four. Some ten
+seconds an answer are enough, so a slow pair needs fewer tokens.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def run_parent(arguments: argparse.Namespace) -> dict[str, list[float]]:
 
 @dataclass
 class Stretch:
-    """Some rounds of an answer, one after the other; the screen goes along or is still."""
+    """Consecutive rounds of an answer; the screen goes along with them or is still."""
 
     along: bool
     began: float
@@ -124,7 +125,7 @@ class Stretch:
 
 
 class Alternating(EventInbox):
-    """Turn events on their way to a screen that hears of them every other stretch.
+    """Turn events on their way to a screen that gets them in every other stretch.
 
     Args:
         announce: makes the screen collect what there is, and draw.
@@ -139,7 +140,7 @@ class Alternating(EventInbox):
         self._now = 0.0  # seconds of rounds
 
     def put(self, event: TurnEvent) -> None:
-        """Add `event` (another thread). Rounds arrive in bundles: each says how long it took."""
+        """Add `event` from another thread. Rounds arrive in bundles: each says how long it took."""
         super().put(event)
         if isinstance(event, RoundText):
             self._now += event.round.between_s + event.round.total_s
@@ -148,7 +149,7 @@ class Alternating(EventInbox):
             self._tell()
 
     def _round(self, now: float) -> None:
-        """A round is over: it belongs to the stretch, which may be over too."""
+        """Add a round to the stretch, and begin the next stretch if this one is long enough."""
         along = True
         if self.stretches:
             last = self.stretches[-1]
@@ -162,8 +163,8 @@ class Alternating(EventInbox):
 
     def along_over_still(self) -> float | None:
         """The speed while the screen goes along, over that while it is still; None if too short."""
-        # The last one was cut off. Rounds take longer and longer as the context grows: with as many
-        # neighbours in one order as in the other that does not count.
+        # The last stretch was cut off. Rounds take longer as the context grows, which cancels out
+        # if both orders of neighbours are equally frequent.
         whole = self.stretches[: (len(self.stretches) - 2) // 2 * 2 + 1]
         logs = [
             math.log(one.round_s / other.round_s) * (-1 if one.along else 1)
@@ -178,7 +179,7 @@ class Alternating(EventInbox):
 
 
 class Played(Alternating):
-    """Turn events on their way to a screen that hears of all of them, a round playing or not."""
+    """Turn events on their way to a screen that gets all of them, while a round plays or not."""
 
     def __init__(
         self,
@@ -192,7 +193,7 @@ class Played(Alternating):
         self._stop = stop
 
     def put(self, event: TurnEvent) -> None:
-        """Add `event` (another thread)."""
+        """Add `event` from another thread."""
         before = self.stretches[-1].along if self.stretches else None
         super().put(event)
         if self.stretches and self.stretches[-1].along != before:
@@ -241,12 +242,12 @@ class Driven(ChatApp):
         }
 
     def _play(self, on: bool) -> None:
-        """Let the view inside a round play, or stand still."""
+        """Let the view inside a round play, or stop it."""
         if isinstance(self.screen, RoundScreen):
             self.screen.player.playing = on
 
     def on_ready(self) -> None:
-        """Begin as soon as the screen stands."""
+        """Begin as soon as the screen is drawn."""
         self.run_worker(self._drive())
 
     async def _drive(self) -> None:
@@ -271,7 +272,7 @@ class Driven(ChatApp):
         self._over.clear()
         if self._inside:
             self.action_command("round")
-        # Frames are twice as far apart as in use: the panel would think that no text comes, and
+        # Frames are twice as far apart as in use, so the panel would take the text for stopped and
         # draw its figures while the screen has to be still.
         self.dashboard.run(self._inside)
         await self._over.wait()
@@ -359,7 +360,7 @@ def report(arguments: argparse.Namespace, found: dict[str, list[float]], what: s
 
 
 def probed(found: dict[str, list[float]]) -> None:
-    """What answers of their own have shown, drawn as in use."""
+    """Print what the further answers have shown, which were drawn as in use."""
     pauses = np.array(found["pauses"]) * 1000
     print(f"| pauses of the event loop, 50th / 99th percentile | "
           f"{np.percentile(pauses, 50):.1f} / {np.percentile(pauses, 99):.1f} ms |")  # fmt: skip

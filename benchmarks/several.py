@@ -2,7 +2,7 @@
 
 The answers were written under the coupled rule with one seed (the toy pair and its head), so that
 they are the same whichever drafter runs. Each place of an answer holds every model's confidence in
-the next token, the tokens that lookup would copy, and whether these came. So a replayed round
+the next token, the tokens that lookup would copy, and whether these were right. So a replayed round
 accepts what the real one would have accepted, and its time follows from cost curves. A policy
 that follows a clock may be shown disturbed times.
 """
@@ -28,8 +28,8 @@ RECORDED = Path(__file__).parents[1] / "tests/data/drafters_rounds.json"
 COPYING = ("edit", "fix", "quote", "repeat")
 OTHERS = ("story", "talk", "facts", "mathematics")
 MOST = 64  # rows of a pass
-FIRST = Excerpt()  # of a long text a drafter reads the end
-BEGINS = "begins"  # what is told of a copy's first token
+FIRST = Excerpt()  # a drafter reads only the end of a long text
+BEGINS = "begins"  # the name of the calibration of a copy's first token
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Look:
     Attributes:
         confidence: how sure it is of its best guess.
         chance: that its token is accepted.
-        right: whether it was what came.
+        right: whether it is the text's next token.
     """
 
     confidence: float
@@ -115,14 +115,14 @@ KEYS = ("confidences", "chances", "right")
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Seconds of decodes: T(n) of the target, and by name those of each model, in one unit."""
+    """Times of decodes, all in one unit: T(n) of the target, and of each model by name."""
 
     target: Points
     drafts: Mapping[str, Points] = field(default_factory=dict)
 
     @staticmethod
     def of(points: Points, steps: Mapping[str, float]) -> Prices:
-        """Models whose steps cost these shares of T(1), on curves of the same shape."""
+        """Prices of models whose steps cost these shares of T(1), on curves of the same shape."""
         return Prices(
             points,
             {name: {n: step * s for n, s in points.items()} for name, step in steps.items()},
@@ -203,7 +203,7 @@ def _round(
     looks = [place.looks[plan.drafter] for place in ahead[: min(plan.limit, room)] if model]
     own, passes = _written(plan, looks)
     right = _right(looks[:own])
-    # Behind a token that is not the text's, lookup finds nothing: it compares two.
+    # After a token that differs from the text lookup finds nothing: it compares two tokens.
     behind = ahead[own].copies if right == own else NOTHING
     sure = behind.confidences[: room - own]
     copied = plan.copies(sure) if passes else min(plan.limit, len(sure)) * (plan.drafter == LOOKUP)
@@ -251,7 +251,7 @@ def _right(looks: Sequence[Look]) -> int:
 
 @dataclass(slots=True)
 class Chosen(Plan):
-    """A length of one model, and of what lookup adds to it."""
+    """A plan of one model's tokens, and of a number of copied ones after them."""
 
     tail: int = 0
 
@@ -264,7 +264,7 @@ class Always(FixedGamma):
     """One drafter in every round, with a fixed length; after a model's, up to 8 copied tokens."""
 
     def __init__(self, name: str, length: int) -> None:
-        """Ask this one; a length of 0 decodes without drafting."""
+        """Use the drafter `name`; a length of 0 decodes without drafting."""
         super().__init__(length)
         self._name = name
 
@@ -278,7 +278,7 @@ class Always(FixedGamma):
 # ---------------------------------------------------------------- the oracle
 
 Told = Callable[[float], float]
-"""From a confidence to the mean chance of the tokens with about that confidence."""
+"""Maps a confidence to the mean chance of the tokens with about that confidence."""
 
 
 def told(answer: Answer) -> dict[str, Told]:

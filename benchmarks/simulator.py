@@ -3,8 +3,8 @@
 A text is a sequence of positions, each with the draft's confidence there and the probability that
 its token is accepted. A round that starts at a position drafts along the text until a token is
 rejected; the next round starts after the token that took its place. Outcomes are drawn once per
-position, so that every policy meets the same luck. The simulator has no clock: with a
-`Weather`, the policy sees a round's time as the weather changes it.
+position, so that every policy has the same luck. The simulator has no clock: with a `Weather` the
+policy sees a round's time as the weather changes it.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class World:
         target: T(n) in any unit.
         draft: seconds of one decode of n tokens by the draft, in the same unit.
         seed: of the outcomes.
-        must_verify: whether the rule weighs q, so that what was drafted must be submitted.
+        must_verify: whether the rule weighs q, so that all that was drafted must be submitted.
         weather: what disturbs the clock; None for a policy that does not follow one.
-        beside: the cost of running both at the same time; None if they take turns.
+        beside: the cost of running both models at the same time; None if they take turns.
         warmup: extra seconds of the first passes of one size in a row.
     """
 
@@ -101,7 +101,7 @@ class World:
         must_verify: bool = False,
         weather: Weather | None = None,
     ) -> World:
-        """A draft whose step costs `step` of T(1), on a curve of the same shape."""
+        """A world whose draft has steps of `step` times T(1), on a curve of the same shape."""
         draft = {n: step * seconds for n, seconds in points.items()}
         return World(Curve(points), Curve(draft), seed, must_verify, weather)
 
@@ -111,7 +111,7 @@ class Sharing:
     """The time of a decode while the other model decodes, relative to taking turns.
 
     Attributes:
-        target: of a target's pass; 1 where each model has compute and memory of its own.
+        target: of a target's pass; 1 if the models share neither compute nor memory.
         draft: of a draft's pass.
     """
 
@@ -128,7 +128,7 @@ class Weather(Protocol):
 
 
 SECOND = 1 / 0.03
-"""In units of T(1), for what goes by the clock."""
+"""A second in units of T(1), which is 30 ms, for what depends on the clock."""
 
 
 @dataclass(slots=True)
@@ -181,7 +181,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a policy made of a text; `seconds` are undisturbed ones.
+    """The result of a policy on a text; `seconds` are undisturbed ones.
 
     `beside` counts the rounds in which draft and target ran at the same time.
     """
@@ -258,7 +258,7 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
             )
         )
         if asked.passes:
-            # The draft's cache ends with what it decoded of the text that stands now.
+            # The draft's cache ends with the last accepted token that it has decoded.
             read = at + min(stay, max(asked.passes, ahead.reached) - 1) + ahead.kept
         at += stay + 1
         seconds += work
@@ -279,15 +279,15 @@ class Ahead:
 
         h min(n, usual draft) c > (s - 1) V + (1 - h) c / 2:
 
-    what is saved, against how much longer the pass takes (s times) and waiting for the draft pass
-    that is going on when the guess proves wrong. Of drafts of m tokens a share w was accepted whole
-    lately; h is taken for w to the power (m + 1) / m, whether both run or not.
+    the time saved, against the pass that takes s times as long, and the wait for the draft pass
+    that is running when the guess proves wrong. If a share w of the last drafts of m tokens was
+    accepted whole, h is estimated as w to the power (m + 1) / m, whether both run or not.
 
     Attributes:
-        ready: tokens drafted of the round to come.
+        ready: tokens already drafted for the next round.
         reached: positions that the draft has read, in the last round and after it.
         kept: whether its guess was right.
-        debt: seconds until the draft can begin a pass; negative by the part already done.
+        debt: seconds until the draft can begin a pass; negative if a part of one is already done.
         rounds: how often both ran at the same time.
     """
 
@@ -307,7 +307,7 @@ class Ahead:
             stay: how many of its tokens are accepted.
             hit: whether the token after these is the draft's best guess.
         """
-        written = max(self.ready, asked.written)  # more than is verified, where a plan cut it
+        written = max(self.ready, asked.written)  # more than is verified if a plan has cut it
         self.ready, self.reached, self.kept, self.debt = 0, written, False, 0.0
         if not asked.tokens or self._beside is None:
             return seconds
@@ -365,7 +365,7 @@ def _draft_seconds(world: World, pending: int, passes: int) -> float:
 
 
 class Threshold:
-    """Drafts until the draft's confidence falls below a bound: what others do (2405.19715)."""
+    """Drafts until the draft's confidence falls below a bound, as others do (2405.19715)."""
 
     def __init__(self, bound: float, limit: int = LONGEST) -> None:
         self._bound = bound
@@ -461,8 +461,8 @@ def best_oracle(
 def calibrated(text: Text, *, bins: int = 20) -> list[float]:
     """Every position's acceptance probability as far as its confidence tells it.
 
-    That is the a_k of the stopping rule: the mean chance of the positions that are alike in
-    confidence, known beforehand for this very text.
+    That is the a_k of the stopping rule: the mean chance of the positions with about the same
+    confidence, known in advance for this very text.
     """
     order = sorted(range(len(text)), key=lambda i: text[i].confidence)
     known = [0.0] * len(text)

@@ -2,11 +2,11 @@
 
 Four situations: nothing else runs; another process keeps one core busy; it does so in bursts of 0.5
 to 3 s; every other 20 s this process is stopped half of the time (SIGSTOP and SIGCONT, 10 ms each).
-In each 40 answers of 128 tokens, at temperature 0 and 0.8 in turn, to questions of which half hold
-a text to copy from, by the starter with prompt lookup or by another pair. The baseline and
-automatic gamma write the same text side by side, a round at a time: their ratio is the reference
-for the claim of automatic gamma. In every third answer fixed lengths go along, and choose
-the best fixed length, which the others score.
+In each situation the starter with prompt lookup, or another pair, writes 40 answers of 128 tokens,
+at temperature 0 and 0.8 in turn, to questions of which half hold a text to copy from. The baseline
+and automatic gamma write the same text side by side, a round at a time: their ratio is the
+reference for the claim of automatic gamma. In every third answer fixed lengths run as well; these
+answers choose the best fixed length, and the others score it.
 
 Prints what has to hold as a table. Every answer is kept in the JSON next to --output: called again,
 it goes on where it was stopped. Takes about 13 minutes a situation, 53 in all, at 25 tokens/s;
@@ -126,7 +126,7 @@ def opened(stack: ExitStack, pair: str | None) -> Lanes:
 
 @contextmanager
 def disturbed(script: str) -> Iterator[None]:
-    """Run another process, which also continues this one after every stop."""
+    """Run a disturbing process, which also continues this one after every time it stops it."""
     if not script:
         yield
         return

@@ -125,12 +125,12 @@ class Report:
 
     @property
     def growth(self) -> int:
-        """Bytes that were added after the warm-up and are none of the conversation's."""
+        """Bytes by which memory grew after the warm-up, without those of the conversation."""
         return self.resident_last - self.resident_first - self.kept
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The report in a sentence."""
         flat = self.growth <= FLAT
         memory = "memory is flat" if flat else "MEMORY GROWS"
         if self.own is None:
@@ -221,7 +221,7 @@ def kept(session: Session) -> int:
 
 
 class _Yardstick:
-    """The same work again and again: batches as large as a round's, at the same place."""
+    """The same work again and again: batches of a round's size at the same position."""
 
     def __init__(self, session: Session) -> None:
         threads = session.pair.loaded.threads
@@ -239,7 +239,7 @@ class _Yardstick:
         return _YARD / taken if taken > 0 else 0.0
 
     def steady(self) -> float:
-        """The same, the median of a second or so."""
+        """The median of these over about a second."""
         return median(self.measure() for _ in range(_READINGS))
 
     def __enter__(self) -> _Yardstick:
@@ -250,12 +250,12 @@ class _Yardstick:
 
 
 def aged(session: Session, command: Sequence[str], pairs: int = 5) -> float:
-    """How fast the yardstick is here over how fast it is in a fresh process, in turns.
+    """The yardstick's speed here over that in a fresh process, measured in turns.
 
     Args:
         session: the one that has run for long.
         command: runs this script with ``--yardstick``, which prints a fresh process's speed.
-        pairs: of which the median counts.
+        pairs: how many ratios are measured; their median counts.
     """
     ratios = []
     with _Yardstick(session) as yardstick:
@@ -268,7 +268,7 @@ def aged(session: Session, command: Sequence[str], pairs: int = 5) -> float:
 
 
 def _fill(session: Session) -> None:
-    """Touch every buffer once; an answer has a draft read a long text only where that pays."""
+    """Fill every context once; in an answer a draft reads a long text only where that pays."""
     for context in (session.pair.target, *session.pair.drafts.values()):
         context.clear()
         while context.free:

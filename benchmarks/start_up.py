@@ -1,4 +1,4 @@
-"""From `localspec chat` to its first frame, and to the moment when it is ready for a question.
+"""The time from `localspec chat` to its first frame, and until it is ready for a question.
 
     uv run python benchmarks/start_up.py [--runs 20] [--other /path/to/another/checkout]
 

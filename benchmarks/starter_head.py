@@ -113,7 +113,7 @@ def best(shares: Sequence[float], times: Sequence[float], step: float) -> tuple[
 def in_turns(
     session: Session, asked: Sequence[BenchPrompt], temperature: float, repeats: int
 ) -> BenchReport:
-    """Answers with and without drafting, in turns; a seed makes both say the same."""
+    """Answers with and without drafting, in turns; a seed gives both the same text."""
     request = BenchRequest(
         prompts=PromptSet("held-out", tuple(asked)),
         repeats=repeats,

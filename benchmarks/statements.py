@@ -39,7 +39,7 @@ def now(room: str) -> Iterator[str]:
 
 
 def then(room: str, commit: str) -> Iterator[str]:
-    """The sources of a room at a commit; none if it was not there."""
+    """The sources of a room at a commit; empty if it did not exist."""
     listed = git("ls-tree", "-r", "--name-only", commit, f"localspec/{room}")
     for path in listed.splitlines():
         if path.endswith(".py"):

@@ -2,7 +2,7 @@
 
 Ten questions under ``tool_choice: required``, whole and as a stream, then a loop in which the model
 decides by itself: five turns of calls, each of which needs the result of the last, and an answer.
-Prints what came of each. Some minutes, by the model.
+It prints the result of each and takes some minutes, depending on the model.
 
     uv run python -m benchmarks.tool_calls MODEL
 """
@@ -72,9 +72,9 @@ def required(client: OpenAI, model: str, cities: Sequence[str] = CITIES) -> tupl
 def loop(client: OpenAI, model: str) -> tuple[int, str]:
     """How many turns called a tool, and the answer after them; empty without an end.
 
-    Each box names the next one, so that no call can be made before the result of the last. Where
-    the model ends its turn with nothing, which small models do, a call is required of it; where
-    that repeats an earlier one, it is asked for its answer.
+    Each box names the next one, so that no call can be made before the result of the last. If the
+    model ends its turn with nothing, as small models do, a call is required of it; if that repeats
+    an earlier one, it is asked for its answer.
     """
     question = (
         "There are boxes with labels. In each lies the label of the next box, in the last one a"

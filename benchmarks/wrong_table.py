@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def opened(stack: ExitStack, pair: str | None) -> tuple[Pair, Pair]:
-    """Twice contexts of their own, on one load, with as many threads as the pair is run with."""
+    """Two sets of contexts over one load, with as many threads as the pair is run with."""
     session = load_session(LoadRequest(pair=pair), progress=lambda *_: None, cancel=Cancel())
     loaded = stack.enter_context(closing(session)).pair
     assert loaded.draft is not None
@@ -76,7 +76,7 @@ def opened(stack: ExitStack, pair: str | None) -> tuple[Pair, Pair]:
 
 
 def measured(pair: Pair) -> Tables:
-    """The target's and the draft's points, as before a first prompt."""
+    """The target's and the draft's points, measured as before a first prompt."""
     budgets = (TARGET_BUDGET, False), (DRAFT_BUDGET, True)
     target, draft = (
         measure_by_context(context, draft=draft, budget=budget)[0]
@@ -88,7 +88,7 @@ def measured(pair: Pair) -> Tables:
 def conversation(
     pairs: tuple[Pair, Pair], tables: Tables, wrong: Wrong, at: int, tokens: int
 ) -> list[float]:
-    """Of each answer the speed by a wrong table over that by the right one."""
+    """For each answer the speed with a wrong table over that with the right one."""
     lanes = [
         Lane(
             name,

@@ -81,7 +81,7 @@ def test_what_was_measured_to_be_too_dear_is_not_loaded_again_and_said(stored: N
 def test_what_turns_out_to_be_too_dear_is_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No costs are stored for this file, and its size alone is no proof: it has to be measured."""
+    """No costs are stored for this file, and its size alone does not tell: it must be measured."""
     slow = {n: n * 2e-3 for n in (1, 2, 4, 16)}
     monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
     monkeypatch.setattr(

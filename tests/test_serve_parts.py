@@ -350,7 +350,7 @@ def test_a_prefix_that_was_left_is_gone_back_to(
 
 
 def test_of_a_window_a_copy_is_gone_back_to_whole(tmp_path: Path) -> None:
-    """llama.cpp copies of such layers only what the last token sees: a shorter cut would lack it."""
+    """llama.cpp copies only what the last token sees of these layers: a shorter cut lacks some."""
     path = write_random_gemma3(tmp_path / "g.gguf", window=32)
     options = ContextOptions(n_ctx=512, threads=1, flash_attention=True)
     with (

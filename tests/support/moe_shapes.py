@@ -71,7 +71,7 @@ class Shape:
         tied: whether the output is the embedding.
         last_norm: the name of the norm before the output.
         second_norm: the name of the norm between attention and feed-forward part.
-        rope: how many frequencies of a rotation of its own the file stores.
+        rope: how many rotation frequencies the file stores; 0 for none.
         trained: tokens of context.
         keys: further settings.
         parameters: their number as published, to the digits that were printed; 0 if unknown.
