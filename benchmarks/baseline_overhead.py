@@ -242,7 +242,7 @@ def main() -> None:
         words = model.tokenize(TEXT, add_special=False, parse_special=False)
         prompt = (words * (given.depth // len(words) + 1))[: given.depth]
         print(
-            f"{model.path.name}, {how.threads} threads, flash attention {how.flash_attn}, behind"
+            f"{model.path.name}, {how.threads} threads, flash attention {how.flash_attn}, after"
             f" {given.depth} tokens; milliseconds a token\n"
         )
         print(

@@ -267,7 +267,7 @@ def twice(day: Day, _lines: int) -> None:
         ratio = float(speeds[1][1]) / float(speeds[0][1])
         told = float(said[1]) if said[1] else 1 - int(said[2]) / 100 if said[2] else 1.0
         if abs(told - ratio) > 0.07:
-            day.tally.wrong.append(f"Ctrl+B: “{said[0]}” beside {speeds}")
+            day.tally.wrong.append(f"Ctrl+B: “{said[0]}” next to {speeds}")
     if said and int(speeds[1][2] or 0) == 0:
         day.tally.wrong.append("Ctrl+B: a ratio though nothing was guessed")
     day.tally.moments += 1

@@ -161,7 +161,7 @@ def test_nothing_is_imported_where_ctrl_c_raises(arguments: tuple[str, ...]) -> 
     assert "imported where Ctrl+C raises" not in done.stderr
 
 
-@pytest.mark.skipif(os.name == "nt", reason="there is no shell's background job there")
+@pytest.mark.skipif(os.name == "nt", reason="the shell has no background jobs")
 def test_a_background_job_goes_on_ignoring_ctrl_c() -> None:
     program = "import signal, sys\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     program += "from localspec.cli import main\nfrom localspec.cli import interrupt\n"

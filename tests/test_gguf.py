@@ -160,7 +160,7 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     assert failure(Path("a\0b")).message
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names there")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
 def test_what_never_ends_is_no_model(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.gguf")
     assert "not a regular file" in failure(tmp_path / "pipe.gguf").message

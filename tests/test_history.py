@@ -499,7 +499,7 @@ def test_who_asks_can_go_away_or_fail_and_the_rest_is_written(
 
     running = one.store_thread.ask(slow)
     assert asked.wait(10)
-    waiting = one.store_thread.ask(lambda _: pytest.fail("nobody wants to know any more"))
+    waiting = one.store_thread.ask(lambda _: pytest.fail("a withdrawn question is asked"))
     fault = one.store_thread.ask(broken)
     assert waiting.cancel()
     assert not running.cancel()  # it is being answered

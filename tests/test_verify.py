@@ -94,7 +94,7 @@ def test_block_rule_asks_from_the_longest_prefix_on() -> None:
 
 class _NotAsked(list[Dist]):
     def __getitem__(self, index):  # type: ignore[no-untyped-def,override]
-        assert index < 1, "a row behind an impossible token"
+        assert index < 1, "a row after an impossible token"
         return super().__getitem__(index)
 
 

@@ -238,7 +238,7 @@ def _whole(*numbers: Any) -> tuple[int, ...]:
 
 def _draws(numbers: Sequence[Any]) -> Sequence[float]:
     if not all(type(number) is float and 0 <= number < 1 for number in numbers):
-        raise _damaged("a drawn number is none from 0 to 1")
+        raise _damaged("a drawn number is not between 0 and 1")
     return numbers
 
 

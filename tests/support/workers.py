@@ -43,7 +43,7 @@ def until_it_listens(endpoint: str) -> None:
             time.sleep(0.05)
         else:
             return
-    raise AssertionError(f"nobody listens at {endpoint}")
+    raise AssertionError(f"no worker listens at {endpoint}")
 
 
 @contextlib.contextmanager
