@@ -92,7 +92,7 @@ class FakeModel:
         return token in SPECIALS
 
     def text(self, ids: Sequence[int]) -> str:
-        """Everything that `ids` stand for, control tokens included."""
+        """The text of `ids`, control tokens included."""
         return b"".join(self.piece(t, special=True) for t in ids).decode()
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class FakeModel:
 
 @dataclass
 class FakeThreads:
-    """Counts nothing, and does what it is told."""
+    """Threads that follow every request and count nothing."""
 
     now: int = 1
     others: float = 0.0
@@ -114,7 +114,7 @@ class FakeThreads:
 
 @dataclass
 class FakeContext:
-    """What a session wants to know about a context."""
+    """The parts of a context that a session reads."""
 
     model: FakeModel
     n_ctx: int = 1000
@@ -151,7 +151,7 @@ def round_of(
     seconds: float = 0.0,
     **more: Any,
 ) -> Round:
-    """A round whose tested positions all had this chance, and whose verification took so long."""
+    """A round whose tested positions all had `chance`, and whose verification took `seconds`."""
     passes = drafted if passes is None else passes
     return Round(
         tokens=(1,) * (accepted + 1),
@@ -175,7 +175,7 @@ def ended(reason: FinishReason = FinishReason.STOP) -> Round:
 
 
 def paced(token_s: float) -> PromptSteps:
-    """Passes over prompts that have taken so long for each token."""
+    """Passes over prompts that have taken this long for each token."""
     steps = PromptSteps(512)
     steps.took(512, 0, 512 * token_s)
     return steps
@@ -273,5 +273,5 @@ def impatient(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.4) -> None:
 
 @cache
 def renderer() -> TemplateRenderer:
-    """One for all: its process takes a tenth of a second to start."""
+    """One renderer for all tests: its process takes a tenth of a second to start."""
     return TemplateRenderer()

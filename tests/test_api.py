@@ -46,7 +46,7 @@ def test_the_examples_of_the_page_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))  # nothing measured takes seconds
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))  # nothing is measured for seconds
     monkeypatch.setattr(profile, "measure", lambda *_, **__: Timing({1: 1e-3, 4: 2e-3}))
     monkeypatch.setattr(attention, "in_turns", lambda *_, **__: {})
     monkeypatch.setattr(starter_form, "settle", lambda _source: "")  # the starter stays as it came

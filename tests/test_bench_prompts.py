@@ -1,4 +1,4 @@
-"""The prompts: the sets that ship, and files of a user's own."""
+"""Prompts: the sets that ship, and users' files."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - what models write is longer than a line
-"""Dialects: what templates write is read back, and what models really wrote is read as meant."""
+"""Dialects read back what templates write, and read real models' answers as they were meant."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def _machine(rng: random.Random) -> tuple[ModelFacts, tuple[Device, ...]]:
 
 
 def test_no_share_that_has_room_is_larger() -> None:
-    """Against every number of layers, for 300 machines; shared as llama.cpp does it."""
+    """Every number of layers is tried, for 300 machines, and shared as llama.cpp does it."""
     rng, found = random.Random(23), []
     for _ in range(300):
         small, devices = _machine(rng)
@@ -225,7 +225,7 @@ def test_no_share_that_has_room_is_larger() -> None:
 
 
 def test_no_division_that_has_room_lends_more() -> None:
-    """Against every one there is, for 300 machines; llama.cpp's own wherever that has room."""
+    """Every division is tried, for 300 machines; llama.cpp's own is taken wherever it fits."""
     rng, own_has_none = random.Random(7), 0
     for _ in range(300):
         small, devices = _machine(rng)

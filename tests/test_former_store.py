@@ -31,7 +31,7 @@ PACKED = Path(__file__).parent / "data" / "store_of_demo.db.gz"
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file as that version left it, and nothing of it anywhere else."""
+    """The file as that version left it, in folders with nothing else of that version."""
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     path = tmp_path / "data" / "conversations.db"
     path.parent.mkdir()

@@ -1,4 +1,4 @@
-"""GGUF headers: what is read, what is refused and why, and that hostile ones do no harm."""
+"""GGUF headers are read, or refused with a reason; hostile ones do no harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grammars: what is allowed, in which states, and that constrained output conforms and is exact."""
+"""Grammars: the tokens allowed in each state; constrained output conforms and is lossless."""
 
 from __future__ import annotations
 

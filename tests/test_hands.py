@@ -1,4 +1,4 @@
-"""What people type out of habit, in a real terminal with the toy pair."""
+"""Commands and keys that people use out of habit, in a real terminal with the toy pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever an option is given, what is printed is harmless, short, and ends in 1 or 2."""
+"""Whatever an option is given, the output is harmless and short, and the exit code 1 or 2."""
 
 from __future__ import annotations
 

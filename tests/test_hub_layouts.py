@@ -72,7 +72,7 @@ def answered(layout: Mapping[str, Any], ask: Mapping[str, Any]) -> list[str]:
 
 
 def wanted(ask: Mapping[str, Any]) -> list[str]:
-    """What a careful tool takes; else what llama.cpp takes."""
+    """The files that a careful tool takes, or, if the case names none, those llama.cpp takes."""
     better = ask.get("better_head", ask.get("better"))
     if better is None:
         better = ask["head"] if "head" in ask else ask["expect"]

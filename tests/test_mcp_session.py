@@ -1,4 +1,4 @@
-"""A session that is offered tools, and goes on after their results."""
+"""A session with tools, which goes on after their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under a real limit on memory there is an answer or a reason: never a killed process."""
+"""Under a real limit on memory a command answers or says why not; no process is killed."""
 
 from __future__ import annotations
 

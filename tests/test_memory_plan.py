@@ -1,4 +1,4 @@
-"""The memory plan: what headers promise is what llama.cpp takes, and what is chosen fits."""
+"""The memory plan: sizes from headers are those that llama.cpp takes, and every choice fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shared options: names, defaults, and what is refused before anything is loaded."""
+"""The shared options: names, defaults, and values refused before anything is loaded."""
 
 from __future__ import annotations
 

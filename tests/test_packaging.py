@@ -40,7 +40,7 @@ def built(kind: str, source: Path, out: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from what the source distribution holds, and nothing else."""
+    """A wheel built from the source distribution alone."""
     folder = tmp_path_factory.mktemp("built")
     with tarfile.open(built("sdist", ROOT, folder / "sdist")) as archive:
         archive.extractall(folder, filter="data")

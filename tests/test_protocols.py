@@ -626,7 +626,7 @@ def answered(
     stopped_by: str = "",
     request: dict[str, Any] | None = None,
 ) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, Any]]:
-    """The events and the document of an answer that the engine wrote like `raw`."""
+    """The events and the document of an answer that the engine wrote as `raw`."""
     both: list[Any] = []
     for streams in (True, False):
         asked = parsed(json.dumps(request or body(path, OFFERED)).encode(), KINDS[path])

@@ -1,4 +1,4 @@
-"""What is expected of drafting before this machine was measured, from what others published."""
+"""What drafting is expected to bring on a machine not measured yet, from published figures."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def test_what_is_here_is_pulled_offline(hub_world: World) -> None:
 
 
 def kill_at(world_: World, repo: Repo, name: str, point: int, *arguments: str) -> int:
-    """Start a pull, kill it once about `point` bytes are on disk, and return how many are."""
+    """Start a pull, kill it once about `point` bytes are on disk, and return their exact number."""
     fault = world_.server.fault(f"/cdn/{repo.name}", hold_after=point, whole=True)
     process = world_.start(*arguments)
     part = f"{repo.etag(name)}{download.PART_ENDING}"

@@ -1,4 +1,4 @@
-"""The starter: its file, the form in which it answers, what it can, and what it replaces."""
+"""The starter: its file, the form in which it answers, its abilities, and its predecessor."""
 
 from __future__ import annotations
 

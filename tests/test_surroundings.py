@@ -54,7 +54,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="a folder in use cann
 
 
 def localspec(*words: str, cwd: Path | None = None, **variables: str) -> tuple[int, str, str]:
-    """Run a command, in a folder that is deleted first where there is one."""
+    """Run a command, in a folder that is deleted first if it exists."""
     inside = (
         "import os, sys, runpy; os.rmdir(os.getcwd()); " if cwd is not None else "import runpy; "
     )
@@ -181,7 +181,7 @@ def test_where_memory_holds_no_file_either_the_variable_is_named(
 
 @posix
 def test_a_system_that_shows_no_processes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As without /proc, which a chroot may lack."""
+    """This is so without /proc, which a chroot may lack."""
     monkeypatch.setattr("psutil._psplatform.pids", list)
     told = run("ps")
     assert (told.code, told.err) == (

@@ -1,6 +1,6 @@
-"""`packaging/build_wheel.py`: what it makes of a source distribution, and what it refuses.
+"""`packaging/build_wheel.py`: its changes to a source distribution, and what it refuses.
 
-That a wheel is built and answers, the workflow that publishes wheels shows.
+The workflow that publishes wheels shows that a wheel is built and answers.
 """
 
 from __future__ import annotations

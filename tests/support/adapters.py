@@ -1,4 +1,4 @@
-"""LoRA adapters with random weights, for any target; what is wrong about one can be asked for."""
+"""LoRA adapters with random weights, for any target; arguments make one wrong in many ways."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def write_adapter(
         path: the file to write.
         target: the model that it is for.
         changed: endings of the names of the tensors that it changes.
-        rank: numbers between the two factors of a change.
+        rank: inner dimension of the two factors of a change.
         seed: of its weights.
         strength: standard deviation of a change's weights, in those of the tensor.
-        architecture: that it names; None for the target's.
-        keys: further texts of its metadata, or other ones.
+        architecture: the one that it names; None for the target's.
+        keys: texts of its metadata, added or in place of the usual ones.
         alpha: divided by the rank, a factor of every change; None for none.
         more: writes more into the file.
         rename: other names for some of its tensors.

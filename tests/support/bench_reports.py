@@ -101,7 +101,7 @@ def arm(
     acceptance: float = 0.8,
     shares: TimeShares | None = None,
 ) -> ArmReport:
-    """One setting; without `kinds` there is code alone."""
+    """One setting; without `kinds` it has only code."""
     chosen: Mapping[str, MeanInterval | None] = kinds or {"code": overall}
     total = row(ALL, overall, acceptance=acceptance)
     if shares is not None:
@@ -127,7 +127,7 @@ def sweep(rooflines: Mapping[int, float], speedups: Mapping[int, float]) -> tupl
 
 
 def report(*on: ArmReport, **changes: Any) -> BenchReport:
-    """A report over these settings; anything else can be changed by name."""
+    """A report over these settings; every other field can be changed by name."""
     off_kinds = [each.kind for each in on[0].kinds] if on else ["code"]
     off = ArmReport(
         name="off",

@@ -47,7 +47,7 @@ class Chat:
         self.app.screen._on_timer_update()
 
     async def press(self, *keys: str) -> None:
-        """Press keys, and see to it that each has been dealt with."""
+        """Press keys, and wait until each has been handled."""
         for key in keys:
             await self.pilot.press(key)
             await self.settle()
@@ -67,7 +67,7 @@ class Chat:
         return self.app.turns.phase is EnginePhase.READY
 
     def timers(self) -> list[Timer]:
-        """Those that run, on the present screen and the app's own one."""
+        """The running timers of the current screen and of the app."""
         screens = {self.app.screen, self.app.screen_stack[0]}
         nodes = [self.app, *screens, *(node for one in screens for node in one.walk_children())]
         return [timer for node in nodes for timer in node._timers if _runs(timer)]

@@ -14,7 +14,7 @@ from localspec.cli import subcommands
 
 @dataclass
 class Result:
-    """What a command left."""
+    """A command's output and exit code."""
 
     code: int
     out: str
@@ -24,7 +24,7 @@ class Result:
 def run(*words: str, **environment: str) -> Result:
     """Run a command with nothing on its standard input; its engine is a thread.
 
-    A start of Python and of an engine's process takes a second, this takes next to nothing.
+    Starting Python and an engine's process takes a second; this takes milliseconds.
     """
     out, err = (
         io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True) for _ in range(2)

@@ -69,7 +69,7 @@ def of_chunks(found: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
 
 
 def of_blocks(found: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """As the client accumulates them; the order of the events is checked."""
+    """The blocks as the client accumulates them; the order of the events is checked."""
     message: dict[str, Any] = {}
     open_ = False
     texts: list[str] = []
@@ -167,7 +167,7 @@ def asked_all(served: Serving, talk: Talk, **more: Any) -> list[Heard]:
 
 
 def alike(one: Heard) -> Heard:
-    """An answer without the arguments of a call that was cut off, which protocols tell apart."""
+    """The answer without the arguments of a call that was cut off, where protocols may differ."""
     calls = one.calls
     if one.finish == "length" and calls:
         calls = (*calls[:-1], (calls[-1][0], None))

@@ -1,7 +1,7 @@
-"""What decodes of the tests' models cost, stored beforehand: no program that loads one measures.
+"""Stores the costs of the tests' models beforehand, so that no program that loads one measures.
 
-On a machine that runs tests on every core a measurement is not trusted, so that it is not kept, and
-is made again whenever a model is loaded: for seconds, in a hundred processes.
+On a machine that runs tests on every core a measurement is not trusted and not stored, so it would
+be made again, for seconds, by each of a hundred processes that load a model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FLASH: Final[tuple[dict[str, str], ...]] = ({}, {"flash_attn": "on"}, {"flash_a
 
 
 def keep_toy() -> None:
-    """Store those of the toy pair in ``LOCALSPEC_CACHE``, for one thread and for all cores."""
+    """Store the toy pair's costs in ``LOCALSPEC_CACHE``, for one thread and for all cores."""
     _keep(toy.TARGET, _TARGET)
     _keep(toy.DRAFT, _DRAFT, draft=True)
 
@@ -48,12 +48,12 @@ def keep_draft(step: float, path: Path = toy.DRAFT) -> None:
 
 
 def keep_target(points: Points, path: Path = toy.TARGET) -> None:
-    """Store what decodes of a target take, of the toy's by default."""
+    """Store the costs of a target, by default the toy's."""
     _keep(path, points)
 
 
 def keep_starter(path: Path) -> None:
-    """Store those of the starter, and that it answers as it came: no process converts it."""
+    """Store the starter's costs, and that it answers from its own file: no process converts it."""
     _keep(path, _STARTER)
     starter.remember(StarterForm(machine(), build(), copy_bytes=0))
 

@@ -1,7 +1,7 @@
-"""GGUF files damaged where it hurts, and a process that loads them as localspec does.
+"""GGUF files with structural damage, and a process that loads them as localspec does.
 
-The damage is structural: one or two keys, tokens or tensors say something else, and the file
-around them is whole. What a header check lets through is given to llama.cpp; where that ends the
+One or two keys, tokens or tensors of a file are changed, and the rest of it is sound. A file that
+passes the check of its header is given to llama.cpp; where that ends the
 process, `load_all` says by which signal. One file in five is a draft for a sound target, one in
 five is a model in parts, and one in five is a head, in a separate file or inside its target.
 """
@@ -244,7 +244,7 @@ def _tensor_changed(parts: Parts, rng: random.Random) -> tuple[Parts, str]:
 
 
 def _resized(tensor: Tensor, data: bytes) -> bytes:
-    """As many bytes as the tensor's type and shape take, where that is not too many."""
+    """The tensor's data with the size that its type and shape need, unless that is too large."""
     from localspec.pairs.gguf.header import GGML_TYPES  # noqa: PLC0415
 
     _, block, n_bytes = GGML_TYPES[tensor.kind]

@@ -19,7 +19,7 @@ _SHARE = 4
 def drawn(items: Sequence[pytest.Item], seed: int) -> list[pytest.Item]:
     """`items` without the slow cases that `seed` leaves out.
 
-    What is drawn of one test's cases does not depend on which other tests there are.
+    The share of one test's cases does not depend on the other tests in the run.
     """
     groups: dict[str, list[pytest.Item]] = {}
     for item in items:

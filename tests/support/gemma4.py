@@ -1,7 +1,7 @@
 """Gemma 4 with random weights: a target, and an assistant that drafts from its last two layers.
 
 The full layers' heads are wider than those of the layers with a sliding window, and fewer, as in
-the real ones. Everything that can be wrong about an assistant can be asked for.
+the real ones. Arguments make an assistant wrong in every way that a check must notice.
 """
 
 from __future__ import annotations

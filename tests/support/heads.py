@@ -1,6 +1,6 @@
 """Draft heads with random weights: EAGLE-3 files for the toy target, and targets with MTP inside.
 
-Everything that can be wrong about a head can be asked for: see the arguments.
+Arguments make a head wrong in every way that a check must notice.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Block:
 
 
 def write_dflash(path: Path, head: Block | None = None, *, seed: int = 0) -> Path:
-    """Write a DFlash head, or one of those made of it."""
+    """Write a DFlash head, or one of the kinds derived from it."""
     head = head or Block()
     vocabulary = replace(head.vocabulary or read_vocabulary(toy.TARGET), template=None)
     sizes, width = head.sizes, head.sizes.n_embd
@@ -152,7 +152,7 @@ def write_dflash(path: Path, head: Block | None = None, *, seed: int = 0) -> Pat
 
 
 def _chain(weights: Weights, head: Block) -> None:
-    """What makes a DSpark head, or half of it."""
+    """The tensors that make a DSpark head, or half of them."""
     if head.anchored is not None:
         weights.writer.add_bool("dflash.sample_from_anchor", head.anchored)
     if head.markov or (head.markov is None and head.anchored is not None):

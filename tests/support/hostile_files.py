@@ -121,7 +121,7 @@ class OddFile:
 
 
 def cases(seed: int, count: int) -> Iterator[OddFile]:
-    """Draw `count`, each at most once as long as there are others."""
+    """Draw `count` cases; none is drawn again before all others were."""
     rng = random.Random(seed)
     every = [OddFile(kind, encoding) for kind in TEXTS for encoding in ENCODINGS]
     while count > 0:

@@ -71,7 +71,7 @@ def hostile(seed: int) -> str:
 
 @dataclass(slots=True)
 class Shown:
-    """What one text came to.
+    """The result of showing one text.
 
     Attributes:
         slowest: seconds of processor time of the longest step, and what it did.
@@ -97,7 +97,7 @@ class Shown:
 
 
 def show(text: str, seed: int) -> Shown:
-    """Show a text in every way there is, step by step, as the screen does."""
+    """Show a text in each of the screen's ways, step by step."""
     luck = random.Random(seed)
     shown = Shown()
     width = luck.choice(WIDTHS)

@@ -29,7 +29,7 @@ def layouts() -> list[dict[str, Any]]:
 
 
 def files(layout: Mapping[str, Any]) -> dict[str, Hollow]:
-    """The files of a layout: what they are says their name, and the target's architecture."""
+    """The files of a layout, with contents by their names and by the target's architecture."""
     architecture = layout["target_arch"] or "llama"
     return {
         each["path"]: Hollow(

@@ -1,4 +1,4 @@
-"""A Hub on loopback: enough of its HTTP interface for the real client library, and its bad days.
+"""A Hub on loopback: enough of its HTTP interface for the real client library, and its faults.
 
 Files are served as the Hub serves large ones: ``resolve`` answers with a redirect to another
 address (another port), so that forwarding of tokens can be watched.

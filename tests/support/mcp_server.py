@@ -1,7 +1,7 @@
-"""A server of the Model Context Protocol for tests, on standard input and output: a scripted one.
+"""A scripted server of the Model Context Protocol for tests, on standard input and output.
 
-It speaks the handshake of 2025-11-25. `python mcp_server.py [WHAT]`: what it does wrong at once,
-else what the called tool's name says.
+It speaks the handshake of 2025-11-25. `python mcp_server.py [WHAT]`: WHAT it does wrong from the
+start; without it the name of the called tool decides.
 """
 
 from __future__ import annotations

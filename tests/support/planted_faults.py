@@ -285,7 +285,7 @@ FAULTS: Final = {
 
 @contextmanager
 def copied() -> Iterator[Path]:
-    """A copy of the package in a folder that has everything else as here."""
+    """A copy of the package in a folder with everything else of the repository."""
     with tempfile.TemporaryDirectory(prefix="planted-") as name:
         folder = Path(name)
         for path in ROOT.iterdir():

@@ -1,4 +1,4 @@
-"""A target whose passes over several tokens round otherwise than those over one."""
+"""A target whose passes over several tokens round differently from those over one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localspec.engine.llama import Context
 
 
 def round_by(monkeypatch: pytest.MonkeyPatch, most: float) -> None:
-    """Have every logit of a pass over several tokens be off by up to `most`."""
+    """Make every logit of a pass over several tokens wrong by up to `most`."""
     drawn, decode = np.random.default_rng(0), Context.decode
 
     def rounded(context: Context, tokens: Sequence[int], n_logits: int) -> Any:

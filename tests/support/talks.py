@@ -1,4 +1,4 @@
-"""Conversations as requests of three protocols, and the answers of these read back."""
+"""Conversations as requests of three protocols, and their answers read back."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Terminal:
         environment: dict[str, str] | None = None,
     ) -> None:
         toy.install(data)
-        self.pause_s = 0.0  # between two looks at the screen: looking takes time from the program
+        self.pause_s = 0.0  # between two looks at the screen, which take time from the program
         self._data = data
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
@@ -57,7 +57,7 @@ class Terminal:
         )  # fmt: skip
 
     def read(self) -> None:
-        """Read all that has come: half a frame lacks texts that neither screen lacks."""
+        """Read all output so far: half a frame may lack texts that both whole screens have."""
         try:
             data: Any = self.child.read_nonblocking(
                 65536, timeout=0.05
@@ -83,7 +83,7 @@ class Terminal:
         self.until(lambda: text in self.text(), text)
 
     def kept(self) -> int:
-        """How many characters of answers are in the store, whole ones and one that is written."""
+        """How many characters of answers are stored, of whole ones and of one being written."""
         count = "SELECT coalesce(sum(length(content)), 0) FROM "
         parts = [f"{count}messages WHERE role = 'assistant'", f"{count}pieces"]
         path = f"file:{self._data}/conversations.db?mode=ro"

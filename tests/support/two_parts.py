@@ -1,7 +1,7 @@
-"""A run of the whole suite: in several processes what is not timed, then alone what is timed.
+"""A run of the whole suite: untimed tests in several processes, then timed tests alone.
 
-A run that names files or tests, a number of processes or a debugger is left as it is. Of slow tests
-that have many cases a whole run takes a share, unless it is told otherwise (`draws.py`).
+A run that names files or tests, a number of processes or a debugger is left as it is. A whole run
+takes a share of the slow tests that have many cases, unless an option says otherwise (`draws.py`).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ def cores() -> int:
 
 
 def with_timed_tests(folder: Path) -> list[str]:
-    """The files that have some: the others need not be imported for them."""
+    """The files with timed tests: the others need not be imported for these."""
     found = sorted(folder.glob("test_*.py"))
     return [str(path) for path in found if "mark.timed" in path.read_text("utf-8")]
 
 
 def surroundings(root: Path) -> dict[str, str]:
-    """The environment of both parts: compiled modules are kept, also where Python is told not to.
+    """The environment of both parts, which keeps compiled modules even if Python is told not to.
 
-    Without them each worker rewrites the assertions of all files anew, and each of some hundred
-    child processes compiles the package: 40 seconds of a whole run. They are kept in pytest's
+    Without them each worker would rewrite the assertions of all files, and each of some hundred
+    child processes would compile the package: 40 seconds of a whole run. They are in pytest's
     cache, not next to the sources: a user who tells Python to write none does not want them
     there.
     """
@@ -48,7 +48,7 @@ def surroundings(root: Path) -> dict[str, str]:
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """Whether this run is one of the whole suite that has nothing said against two parts."""
+    """Whether this run is one of the whole suite, without an option that rules out two parts."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
     shared = config.pluginmanager.hasplugin("xdist") and not hasattr(config, "workerinput")
     return shared and not named and not any(getattr(config.option, it, None) for it in _LEFT)

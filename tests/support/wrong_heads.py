@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from llama_cpp import llama_cpp as lib
 
-# All that a command imports, once: the processes are forks of this one. None makes a thread here.
+# A command's imports, made once: the processes are forks of this one, so no import may start a
+# thread.
 from localspec.cli import subcommands
 from localspec.cli.answers import answer_output, run  # noqa: F401
 from localspec.engine.llama import context_options
@@ -224,7 +225,7 @@ class Lacking:
 
 
 def lack(name: str) -> None:
-    """Be a build of llama.cpp that does not export this function."""
+    """Make the library behave as a build of llama.cpp that does not export this function."""
     lib._lib = Lacking(lib._lib, name)
 
 
