@@ -153,7 +153,7 @@ def test_every_further_token_of_a_check_costs_by_its_weights_and_not_by_their_by
         return one.drafted / one.baseline
 
     of_f16, of_q4_k_m = (gamma_for(0.7, curve(each, 0.1), 0.01)[1] for each in (F16, Q4_K_M))
-    assert gain(16) == gain(0) == pytest.approx(of_f16)  # 0: unknown
+    assert gain(16) == gain(0) == pytest.approx(of_f16)  # 0: not known
     assert gain(4.86) == pytest.approx(of_q4_k_m, rel=0.05)
     assert of_f16 > 1.3 * of_q4_k_m
     twice = [0.1 * (1 + 2 * (each / 0.01 - 1)) for each in curve(F16)]
