@@ -333,7 +333,7 @@ def test_what_planning_takes_in_rounds_without_a_draft_is_in_the_claim() -> None
 
 
 def test_a_wait_between_two_rounds_is_no_slow_round() -> None:
-    """A full pipe or a stopped parent used to widen the intervals of the next fifteen stretches."""
+    """Otherwise a full pipe or a stopped parent would widen the intervals of fifteen stretches."""
     widths = []
     for waited in (0.0, 3000.0):
         neighbours = Neighbours(Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}}))
@@ -686,7 +686,7 @@ def test_here_nobody_is_asked_anything() -> None:
 
 
 class Machine:
-    """A model, on a scripted clock, whose decodes grow with the cached tokens, as on a CPU."""
+    """A model, on a scripted clock, whose decodes take longer with a fuller cache, as on CPUs."""
 
     def __init__(self, first: float, each: float, attention: float) -> None:
         self.first, self.each, self.attention = first, each, attention

@@ -353,7 +353,7 @@ CONSENTS = (
 
 @pytest.mark.parametrize("attempts", [2, pytest.param(200, marks=pytest.mark.slow)])
 async def test_no_text_and_no_key_typed_ahead_is_consent(tmp_path: Path, attempts: int) -> None:
-    """Not arguments, names, descriptions, hints and results, and no keys that choose nothing."""
+    """No argument, name, description, hint or result is consent, nor a key that chooses nothing."""
     texts = [f"{CONSENTS[i % len(CONSENTS)]} {i}" for i in range(attempts)]
     answers = [one for text in texts for one in (calling("files__read", path=text), "No.")]
     async with with_tools(tmp_path, *answers) as (chat, process, tools):

@@ -289,7 +289,7 @@ def test_a_file_is_expected_to_draft_as_models_of_its_type_do_here(
     card = costs(200, 4.0, on_device=True, weight_type="Q4_K")
     ranking.remember("large", card, None, None)
     assert ranking.drafted_speed("Q4_K_M", 2 * GB) == pytest.approx(100 * flat)
-    assert ranking.drafted_speed("Q8_0", GB) is None  # the CPU's says nothing of the card
+    assert ranking.drafted_speed("Q8_0", GB) is None  # this type was timed on the CPU
 
 
 def test_a_row_knows_its_bits_from_the_header_or_else_from_the_name(toy_target: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_row_knows_its_bits_from_the_header_or_else_from_the_name(toy_target: 
 def test_a_draft_that_is_no_faster_than_its_target_tells_nothing_of_weights() -> None:
     for target, draft in (((GB, 0.1), (GB, 0.09)), ((GB, 0.1), (GB // 10, 0.2))):
         assert ranking.overhead(*target, *draft) == 0
-    assert ranking.overhead(GB, 0.1, GB // 10, 0.001) == 0  # the line begins below zero
+    assert ranking.overhead(GB, 0.1, GB // 10, 0.001) == 0  # nor does a line that begins below zero
 
 
 def test_a_draft_helps_where_checking_is_cheap_and_nowhere_else() -> None:

@@ -563,7 +563,7 @@ def test_a_worker_that_goes_away_ends_the_answer_and_not_the_chat(moment: float)
         chat.ask("Tell me a story.")
         while not isinstance(chat.until(m.TurnReported).event, RoundText):
             pass
-        chat.engine.stop()  # the answer would be as long
+        chat.engine.stop()  # this answer would not end either
         assert chat.until(m.TurnOver).error is None
         chat.engine.shut_down()
         assert chat.engine.join(20)

@@ -67,7 +67,7 @@ Run = Callable[..., Done]
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run `localspec run` in this process, its engine in a thread.
 
-    It has one thread: two that share their cores with other programs wait for each other.
+    The engine has one thread: two that share cores with other programs wait for each other.
     """
 
     # With a process for each engine this would take ten times as long; `process` and

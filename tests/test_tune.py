@@ -559,7 +559,7 @@ def test_a_vague_table_of_before_stands_in_nobodys_way_and_is_measured_again_whe
     monkeypatch.setattr(tuning, "measure_by_context", lambda *_, **__: ({0: vague.points}, vague))
     told = json.loads(tune("toy", "--json", *how).stdout)["target"]
     assert (told["stored"], told["kept"], told["noisy"]) == (False, False, True)
-    assert told["seconds"]["1"] == 3e-3  # the stored time, not the vague one
+    assert told["seconds"]["1"] == 3e-3  # the new time: the stored one is no better
 
 
 def test_what_is_measured_beside_other_programs_is_not_kept(

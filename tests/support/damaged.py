@@ -1,9 +1,9 @@
 """GGUF files with structural damage, and a process that loads them as localspec does.
 
 One or two keys, tokens or tensors of a file are changed, and the rest of it is sound. A file that
-passes the check of its header is given to llama.cpp; where that ends the
-process, `load_all` says by which signal. One file in five is a draft for a sound target, one in
-five is a model in parts, and one in five is a head, in a separate file or inside its target.
+passes the check of its header is given to llama.cpp; where that ends the process, `load_all` says
+by which signal. One file in five is a draft for a sound target, one in five is a model in parts,
+and one in five is a head, in a separate file or inside its target.
 """
 
 from __future__ import annotations

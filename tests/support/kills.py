@@ -229,7 +229,7 @@ def require_kept(database: Path, seen: str) -> None:
 
 @functools.cache
 def right_answer() -> str:
-    """What a chat says that is not disturbed."""
+    """The answer of a chat that is not disturbed."""
     with tempfile.TemporaryDirectory() as folder:
         toy.install(Path(folder))
         command = ["run", *OPTIONS[:-1], "2000", "-p", QUESTION, "--json"]

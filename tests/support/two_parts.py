@@ -38,8 +38,7 @@ def surroundings(root: Path) -> dict[str, str]:
 
     Without them each worker would rewrite the assertions of all files, and each of some hundred
     child processes would compile the package: 40 seconds of a whole run. They are in pytest's
-    cache, not next to the sources: a user who tells Python to write none does not want them
-    there.
+    cache, not next to the sources, where a user who tells Python to write none wants none.
     """
     found = dict(os.environ)
     if found.pop("PYTHONDONTWRITEBYTECODE", None) and "PYTHONPYCACHEPREFIX" not in found:
