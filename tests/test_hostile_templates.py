@@ -299,7 +299,7 @@ def hostile_file(tmp_path: Path) -> Path:
 @pytest.mark.timed
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
 def test_esc_and_quitting_work_while_a_template_runs(hostile_file: Path, tmp_path: Path) -> None:
-    from tests.support.terminal import Terminal  # noqa: PLC0415 - there is none on Windows
+    from tests.support.terminal import Terminal  # noqa: PLC0415 - Windows lacks it
 
     options = ("--system-prompt", "Be brief.", "--n-predict", "4", "--threads", "1")
     chat = Terminal(["chat", str(hostile_file), *options], tmp_path)

@@ -100,7 +100,7 @@ def test_going_on_with_nothing_is_explained(tmp_path: Path) -> None:
 def test_what_a_model_said_cannot_steer_the_terminal_that_shows_it(tmp_path: Path) -> None:
     asked = shell(tmp_path, "run", "Say \x1b[31m this.", *SHORT)
     assert asked.code == 0
-    from tests.support.terminal import Terminal  # noqa: PLC0415 - there is none on Windows
+    from tests.support.terminal import Terminal  # noqa: PLC0415 - Windows lacks it
 
     shown = Terminal(["logs"], tmp_path)
     assert shown.ends() == 0
@@ -224,7 +224,7 @@ def test_command_lines_that_run_localspec(words: list[str], command: str) -> Non
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_completes_once_it_was_told_to(tmp_path: Path) -> None:
-    import pexpect  # noqa: PLC0415 - there is none on Windows
+    import pexpect  # noqa: PLC0415 - Windows lacks it
 
     home = {"HOME": str(tmp_path), "SHELL": "/bin/bash"}
     (tmp_path / ".bashrc").write_text("PS1='ready$ '\nalias x=y")  # no line end

@@ -44,7 +44,7 @@ def test_nothing_that_is_typed_waits() -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has another driver")
 def test_textual_takes_such_a_paste_as_one() -> None:
     from textual._xterm_parser import XTermParser  # noqa: PLC0415
-    from textual.drivers import linux_driver  # noqa: PLC0415 - there is none on Windows
+    from textual.drivers import linux_driver  # noqa: PLC0415 - Windows lacks it
 
     usual = linux_driver.getincrementaldecoder  # type: ignore[attr-defined]
     with reading_anything():

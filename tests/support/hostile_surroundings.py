@@ -296,7 +296,7 @@ def _read(process: subprocess.Popen[bytes], said: bytearray) -> None:
 
 def _in_terminal(_one: Surroundings, start: list[str], folder: Path) -> tuple[int | None, str]:
     """Run on a terminal, and leave the chat as soon as it shows anything."""
-    import pexpect  # noqa: PLC0415 - there is none on Windows
+    import pexpect  # noqa: PLC0415 - Windows lacks it
 
     child = pexpect.spawn(start[0], start[1:], dimensions=(30, 100), cwd=str(folder / "here"))
     said, asked, end = b"", 0.0, time.monotonic() + PATIENCE_S
