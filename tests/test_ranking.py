@@ -274,22 +274,39 @@ def test_the_type_of_most_weights_is_known_from_a_quant(quant: str, kind: str) -
 def test_a_file_is_expected_to_draft_as_models_of_its_type_do_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The speed of reading bytes is that of the largest model measured, whatever its type."""
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     assert ranking.drafted_speed("Q8_0", GB) is None
     ranking.remember("large", costs(20, 4.0, weight_type="Q4_K", flat=False), None, None)
-    ranking.remember("small", costs(5, 0.1, weight_type="Q8_0"), None, None)
+    ranking.remember("small", costs(10, 0.5, weight_type="Q8_0"), None, None)
     ranking.remember("busy", costs(20, weight_type="Q6_K", doubtful=True), None, None)
     ranking.remember("mixture", costs(20, weight_type="MXFP4", bits=0.0), None, None)
     assert ranking.drafted_speed("Q4_K_M", 2 * GB) == pytest.approx(10)
     flat = gamma_for(0.7, (0.1,) * 26, 0)[1]
-    assert ranking.drafted_speed("Q8_0", 2 * GB) == pytest.approx(10 * flat)
+    assert ranking.drafted_speed("Q8_0", 2 * GB) == pytest.approx(5 * flat)
+    assert ranking.drafted_speed("Q8_0", 8 * GB) is None  # much larger than what was measured
     for unknown in ("Q6_K", "MXFP4", "IQ4_XS", ""):
         assert ranking.drafted_speed(unknown, GB) is None
     card = costs(200, 4.0, on_device=True, weight_type="Q4_K")
     ranking.remember("large", card, None, None)
     assert ranking.drafted_speed("Q4_K_M", 2 * GB) == pytest.approx(100 * flat)
     assert ranking.drafted_speed("Q8_0", GB) is None  # this type was timed on the CPU
+
+
+def test_a_file_is_expected_to_take_as_long_as_a_listed_pair_of_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a small model's pass is overhead, which makes its T(n)/T(1) flatter."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    times = tuple(0.2 + 0.03 * max(0, n - 1) for n in range(26))
+    measured = PairCosts(GB, times, overhead=0.1, bits=8.5, weight_type="Q8_0")
+    ranking.remember("small", measured, None, None)
+    known = ranking.recall()
+    assert known is not None
+    listed = ranking.expected_costs(row("a", 4), known)
+    assert listed is not None
+    assert listed.times[1] == pytest.approx(0.5)
+    gain = gamma_for(0.7, listed.times, 0.0)[1]
+    assert ranking.drafted_speed("Q8_0", 4 * GB) == pytest.approx(gain / 0.5)
 
 
 def test_a_row_knows_its_bits_from_the_header_or_else_from_the_name(toy_target: Path) -> None:

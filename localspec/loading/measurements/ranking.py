@@ -33,6 +33,7 @@ _MOST_WEIGHTS: Final = 1 << 50  # bytes
 _FEWEST_BITS, _MOST_BITS = 0.5, 64.0  # of a weight
 _BRIEF, _LONG = 1e-7, 1e5  # limits for the seconds of a decode
 _HEAD: Final = 0.05  # share of a target's bytes that its inner head reads
+_FAR: Final = 4  # a file of more times a measured model's bytes cannot be derived from it
 _ROOM: Final = 1.225  # bytes of memory per byte of a model's files
 _WORTH_A_WORD: Final = 1.05
 _CARD: Final = " on a card"
@@ -216,28 +217,29 @@ def forget(name: str) -> None:
 def drafted_speed(quant: str, n_bytes: int) -> float | None:
     """Tokens per second to expect, with drafting, of a dense model's file: to compare files.
 
-    Its weights are read as fast as those of the largest model that was measured here, and further
-    tokens of a pass cost as measured for the type of its weights. `ACCEPTED` of what is drafted is
-    taken to be accepted, and drafting itself to take no time.
+    It derives from the largest model with weights of the same type that was measured here. The
+    acceptance is that of `ACCEPTED`, and drafting itself is taken to cost no time.
 
     Args:
         quant: of the file, such as ``Q4_K_M``.
         n_bytes: of its weights.
 
     Returns:
-        None if no dense model with weights of this type was measured here in calm.
+        None if no dense model with weights of this type was measured here in calm, or only models
+            much smaller than the file.
     """
-    known = recall() or MachineSpeed("")
-    basis = known.largest(on_device=True) or known.largest(on_device=False)
-    if basis is None:
-        return None
-    kind, on_device = weight_type(quant), basis[1].on_device
-    calm = {name: one for name, one in known.pairs.items() if not one.doubtful}
-    alike = {name: one for name, one in calm.items() if one.weight_type == kind != ""}
+    known, kind = recall() or MachineSpeed(""), weight_type(quant)
+    alike = {
+        name: one
+        for name, one in known.pairs.items()
+        if one.weight_type == kind != "" and not one.doubtful and n_bytes <= _FAR * one.weights
+    }
+    on_device = known.largest(on_device=True) is not None
     found = replace(known, pairs=alike).largest(on_device=on_device)
     if found is None:
         return None
-    return gamma_for(ACCEPTED[DRAFT], found[1].times, 0.0)[1] / (n_bytes * basis[1].per_byte)
+    times = _times(n_bytes, found[1].bits, found[1])
+    return gamma_for(ACCEPTED[DRAFT], times, 0.0)[1] / times[1]
 
 
 def _path() -> Path:
@@ -395,13 +397,13 @@ def expected_costs(row: ListedPair, speed: MachineSpeed) -> PairCosts | None:
     basis = device or host
     if basis is None or not row.target_bytes:
         return None
-    like = basis[1]
-    times = _times(row, like)
+    like, read = basis[1], row.target_bytes * row.active
+    times = _times(read, row.bits, like)
     if device is not None and speed.room is not None and row.target_bytes * _ROOM > speed.room:
         if host is None:  # the processor's speed for the rest is unknown
             return None
         like, share = host[1], speed.room / (row.target_bytes * _ROOM)
-        both = zip(times, _times(row, like), strict=False)
+        both = zip(times, _times(read, row.bits, like), strict=False)
         times = [share * there + (1 - share) * here for there, here in both]
     reads = draft_reads(row)
     return PairCosts(
@@ -421,15 +423,19 @@ def draft_reads(row: ListedPair) -> float | None:
     return _HEAD * row.target_bytes * row.active if row.drafter == MTP else None
 
 
-def _times(row: ListedPair, like: PairCosts) -> list[float]:
-    """Seconds of decodes of 0, 1, 2, ... tokens if all of `row` runs as `like` does.
+def _times(read: float, bits: float, like: PairCosts) -> list[float]:
+    """Seconds of decodes of 0, 1, 2, ... tokens of a model that runs as `like` does.
 
     With B bytes and W weights: T(n) = a + B r + W c(n). The overhead a and the seconds per byte r
     are those of `like`; c(n) is the extra time of its further tokens, per weight.
+
+    Args:
+        read: bytes of weights that a token reads.
+        bits: per weight; 0 if unknown.
+        like: the measured costs.
     """
-    read = row.target_bytes * row.active
     one = like.overhead + read * like.per_byte
-    more = read / like.weights * like.bits / (row.bits or like.bits)  # weights over those of `like`
+    more = read / like.weights * like.bits / (bits or like.bits)  # weights over those of `like`
     return [one + more * max(0.0, each - like.times[1]) for each in like.times]
 
 
