@@ -132,6 +132,24 @@ def test_what_was_disturbed_is_doubtful_and_gives_way_to_what_was_not(
         assert found == (pytest.approx(there[0]), *there[1:])
 
 
+def test_a_record_without_a_type_gives_way_as_others_do_and_learns_the_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    calm = costs(20, step=0.001)
+    # A disturbed one, and one without a draft.
+    for less in (costs(30, step=0.001, doubtful=True), costs(30)):
+        ranking.remember("demo", calm, None, None)
+        ranking.remember("demo", replace(less, weight_type="Q8_0"), None, None)
+        found = ranking.recall()
+        assert found is not None
+        assert found.pairs["demo"] == replace(calm, weight_type="Q8_0")
+    ranking.remember("demo", replace(calm, weight_type="Q4_K", doubtful=True), None, None)
+    found = ranking.recall()
+    assert found is not None
+    assert found.pairs["demo"].weight_type == "Q4_K"  # another file
+
+
 # T(n) / T(1) of llama models of 300 MB, two threads, AMD EPYC (Zen 5, AVX-512).
 SIZES = (1, 2, 3, 4, 5, 6, 8, 16)
 F16 = (1, 1.23, 1.34, 1.48, 1.61, 1.66, 1.96, 2.66)

@@ -76,11 +76,11 @@ class PairCosts:
         """Whether to store it in place of the measurement `before` of the same pair.
 
         A measurement with a draft tells more: it separates the overhead. Disturbances only make
-        decodes longer.
+        decodes longer. An unknown type counts as the same.
         """
-        ours, its = ((each.weights, each.bits, each.weight_type) for each in (self, before))
-        if ours != its:  # another pair
-            return True
+        types = {self.weight_type, before.weight_type} - {""}
+        if (self.weights, self.bits) != (before.weights, before.bits) or len(types) > 1:
+            return True  # another pair
         if (self.step is None) != (before.step is None):
             return before.step is None
         if self.doubtful != before.doubtful:
@@ -200,6 +200,8 @@ def remember(
     before = pairs.get(key)
     if before is None or before.on_device != measured.on_device or measured.replaces(before):
         pairs[key] = measured
+    else:
+        pairs[key] = replace(before, weight_type=before.weight_type or measured.weight_type)
     speed = MachineSpeed(machine.processor_name(), pairs, room, advice)
     with suppress(OSError):
         private.write_json(_path(), speed)
