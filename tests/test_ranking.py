@@ -282,7 +282,8 @@ def test_bits_of_a_weight_are_about_known_from_a_files_name(file: str, bits: flo
     [
         *(("Q4_K_M", "Q4_K"), ("UD-Q4_K_XL", "Q4_K"), ("Q4_K", "Q4_K"), ("Q6_K", "Q6_K")),
         *(("Q8_0", "Q8_0"), ("IQ4_XS", "IQ4_XS"), ("MXFP4_MOE", "MXFP4"), ("BF16", "BF16")),
-        *(("", ""), ("IQ3_M", "")),
+        *(("UD-Q8_K_XL", "Q8_0"), ("IQ3_M", "IQ3_S"), ("FP16", "F16"), ("F16", "F16")),
+        *(("", ""), ("Q4", ""), ("Medium", "")),
     ],
 )
 def test_the_type_of_most_weights_is_known_from_a_quant(quant: str, kind: str) -> None:

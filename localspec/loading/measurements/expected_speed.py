@@ -28,7 +28,7 @@ from localspec.loading.measurements.measured_costs import (
 from localspec.loading.results import ExactnessCost, GammaChoice, exact_words
 from localspec.pairs.memory.need import ModelSetup
 from localspec.pairs.memory.placement import MemoryPlan
-from localspec.pairs.names.repository_files import quant_of, weight_type
+from localspec.pairs.names.repository_files import weight_type
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 BEHIND = 256
@@ -168,7 +168,7 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
             target.file_weights, times[1], model.model.file_weights, steps[DRAFT]
         )
     bits = 0.0 if target.is_mixture else 8 * target.file_weights / target.n_params
-    kind = weight_type(quant_of(target.description.replace(" ", "-")))
+    kind = next(filter(None, map(weight_type, target.description.split())), "")
     own = [each.free for each in pair.devices_before if not each.integrated]
     ranking.remember(
         pair.name,

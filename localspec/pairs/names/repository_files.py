@@ -27,6 +27,16 @@ _BITS: Final = {
     "FP32": 32.0,
     **{name: 8 * size / n for name, n, size in GGML_TYPES.values() if "K" not in name},
 }
+# The type of most weights in quants that are not named after it (llama.cpp's llama-quant.cpp).
+_MOSTLY: Final = {
+    "FP16": "F16",
+    "FP32": "F32",
+    "Q8_K": "Q8_0",
+    "IQ2_S": "IQ2_XS",
+    "IQ2_M": "IQ2_S",
+    "IQ3_XS": "IQ3_S",
+    "IQ3_M": "IQ3_S",
+}
 _HEAD_WORD: Final = rf"(?:{'|'.join(HEADS)})-"
 # Names of files that are not chat models, in whatever folder.
 _OTHER_NAME: Final = re.compile(
@@ -73,8 +83,9 @@ def quant_bits(quant: str) -> float:
 def weight_type(quant: str) -> str:
     """The type of most weights in a file of a quant, as ``Q4_K`` of ``UD-Q4_K_XL``; else empty."""
     words = f"{quant.upper().removeprefix('UD-')}_"
-    found = [name for name, _, _ in GGML_TYPES.values() if words.startswith(f"{name}_")]
-    return max(found, key=len, default="")
+    known = {name: name for name, _, _ in GGML_TYPES.values()} | _MOSTLY
+    found = max((name for name in known if words.startswith(f"{name}_")), key=len, default="")
+    return known.get(found, "")
 
 
 def is_model(path: str) -> bool:
