@@ -344,6 +344,19 @@ def test_of_files_as_good_as_each_other_the_one_that_drafts_faster_here_suits(
     assert shown["suited_file"]["quant"] == chosen
 
 
+def test_below_six_bits_no_file_of_worse_quality_is_chosen_for_its_speed(
+    hub_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    for kind, times in {"Q4_K": STEEP, "Q4_0": FLAT, "IQ4_NL": FLAT}.items():
+        ranking.remember(kind, PairCosts(GB, times, bits=4.5, weight_type=kind), None, None)
+    sizes = {"Q4_0": 4, "IQ4_NL": 4, "Q4_K_M": 5}
+    files = {f"a-{quant}.gguf": of(model(), size * 1_000_000) for quant, size in sizes.items()}
+    hub_world.server.add("ann/Sizes-GGUF", files)
+    best = hub_world.run("pull", "ann/Sizes-GGUF", "--quant", "best", "--dry-run").out
+    assert "target      ann/Sizes-GGUF:a-Q4_K_M.gguf" in best
+
+
 def test_no_file_below_four_bits_suits_a_machine_by_itself(
     hub_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,8 +23,7 @@ ROOM_CTX: Final = 16_384
 
 _LEAST_BITS: Final = 4.0  # below this, quality falls fast
 _ENOUGH_BITS: Final = 8.5  # Q8_0: above it, files grow and answers stay the same
-_FINE_BITS: Final = 6.5  # Q6_K: from here on, answers are hardly better
-_ALIKE_BITS: Final = 0.5  # files that differ by less are of similar quality
+_FINE_BITS: Final = 6.5  # Q6_K: from here on, answers are hardly better (docs/pull.md)
 _WORTH_A_CHANGE: Final = 1.05  # times as fast
 
 FileSpeed = Callable[[str, int], float | None]
@@ -70,11 +69,6 @@ class _File(NamedTuple):
     n_bytes: int
     bits: float
 
-    def is_like(self, best: _File) -> bool:
-        """Whether its quality is similar to that of the best file, or better."""
-        own, its = (min(each.bits, _FINE_BITS) for each in (self, best))
-        return self.small_enough and own > its - _ALIKE_BITS
-
 
 def suited(
     target: ModelSource, sizes: ModelFacts, fit: MemoryFit, speed_of: FileSpeed = unmeasured
@@ -82,8 +76,9 @@ def suited(
     """The best file of the target's model that leaves this machine enough memory.
 
     That is the largest up to `_ENOUGH_BITS` and not below `_LEAST_BITS` that fits with its cache
-    and buffers, by the same rule as proposals (`MemoryFit.modest`). Of a dense model it is the
-    fastest with drafting among those of similar quality, as far as their speeds are known.
+    and buffers, by the same rule as proposals (`MemoryFit.modest`). Of a dense model's files from
+    `_FINE_BITS` on it is the fastest with drafting, as far as their speeds are known; below, none
+    is preferred for its speed, as quality falls with every step.
 
     Args:
         target: a model on the Hub.
@@ -108,10 +103,9 @@ def suited(
         return None
     best = max(fitting)
     dense = not any(sizes.experts)
+    alike = [file for file in fitting if file.small_enough and file.bits >= _FINE_BITS]
     speeds = {
-        file: (dense and speed_of(file.quant, file.n_bytes)) or 0.0
-        for file in fitting
-        if file.is_like(best) or file == best
+        file: (dense and speed_of(file.quant, file.n_bytes)) or 0.0 for file in [best, *alike]
     }
     fast = max(speeds, key=lambda file: speeds[file])
     gain = speeds[fast] / speeds[best] if speeds[best] else 0.0
