@@ -18,7 +18,7 @@ from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import Timing
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
 from localspec.engine.llama.taps import Taps, TextRow, unpacked
-from localspec.errors import LocalspecError, UnsupportedModel, UsageError
+from localspec.errors import Cancelled, LocalspecError, UnsupportedModel, UsageError
 from localspec.loading.load import load_session
 from localspec.loading.measurements import head_promise, ranking
 from localspec.loading.measurements.head_promise import expected
@@ -415,10 +415,9 @@ def test_a_head_that_goes_on_with_a_private_one_says_so_too(tmp_path: Path) -> N
     untrained(tmp_path / "raw.gguf", target, next(candidates(read_model(target).header)))
     about = {trained_heads.TARGET_HASH: "x", trained_heads.PRIVATE: True}
     rewritten(tmp_path / "raw.gguf", tmp_path / "own.gguf", about)
-    begun = TrainingChoices(terms=terms(), tokens=5, feed_forward=1, drafted=1, step_s=0.1)
     for init, told in (("own.gguf", True), ("raw.gguf", False)):
         made = run_of(target, quiet(), init=tmp_path / init)
-        assert made._about([], begun)[trained_heads.PRIVATE] is told
+        assert made._about([], chosen())[trained_heads.PRIVATE] is told
 
 
 def test_a_missing_folder_for_the_head_is_told_at_once(tmp_path: Path) -> None:
@@ -438,9 +437,8 @@ def test_answering_tells_the_time_that_is_left(
     listener = TrainingListener(lambda _: None, lambda text, _: told.append(text), Cancel())
     run = run_of(target, listener)
     run.work.enter(terms(), resume=False, anew=True)
-    begun = TrainingChoices(terms=terms(), tokens=200, feed_forward=1, drafted=1, step_s=0.1)
     with loaded(target) as session:
-        run._answers(session, begun, [])
+        run._answers(session, chosen(tokens=200), [])
     assert told[-1].startswith("Answering: ")
     assert told[-1].endswith(" left")
 
@@ -470,6 +468,12 @@ def terms(**more: object) -> TrainingTerms:
     return TrainingTerms(**{**usual, **rest, **more})  # type: ignore[arg-type]
 
 
+def chosen(its: TrainingTerms | None = None, *, tokens: int = 5) -> TrainingChoices:
+    return TrainingChoices(
+        terms=its or terms(), tokens=tokens, feed_forward=1, drafted=1, step_s=0.1
+    )
+
+
 def test_a_training_goes_on_only_as_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,7 +482,7 @@ def test_a_training_goes_on_only_as_it_began(
     with pytest.raises(UsageError, match="no training of this target"):
         place_.enter(terms(), resume=True, anew=False)
     assert place_.enter(terms(), resume=False, anew=False) is None
-    begun = TrainingChoices(terms=terms(), tokens=5, feed_forward=32, drafted=64, step_s=0.1)
+    begun = chosen()
     place_.begin(begun)
     assert place_.enter(terms(), resume=True, anew=False) == begun
     with pytest.raises(UsageError, match="stopped before its end"):
@@ -552,18 +556,24 @@ def test_the_target_drafts_with_its_head_and_rm_takes_it_away(
     assert resolver.resolve(str(target)).draft is None
 
 
+def stopped_training(target: Path) -> Path:
+    """Record a pair of `target` and a training of it that was stopped; give the folder of that."""
+    model = installed.InstalledModel((str(target),), n_bytes=9)
+    installed.save(installed.InstalledPair("mine", model, None))
+    work = TrainingFolder(fingerprint([target]))
+    work.begin(chosen())
+    work.checkpoint.write_bytes(b"x" * 1000)
+    return work.folder
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_rm_takes_an_unfinished_training_away_with_its_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, own: bool
 ) -> None:
     """If the target is the user's own file, file and training both stay, and rm says so."""
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
-    target = write_random_llama(tmp_path / "target.gguf")
-    model = installed.InstalledModel((str(target),), n_bytes=9)
-    installed.save(installed.InstalledPair("mine", model, None))
-    work = TrainingFolder(fingerprint([target])).folder
-    work.mkdir(parents=True)
-    (work / "checkpoint.pt").write_bytes(b"x" * 1000)
+    target = write_random_llama(tmp_path / "my target.gguf")
+    work = stopped_training(target)
     if not own:
         monkeypatch.setattr(remove, "_reason_to_keep", lambda *_: "")
     with trainings.alone(), pytest.raises(LocalspecError, match="training is running"):
@@ -573,6 +583,39 @@ def test_rm_takes_an_unfinished_training_away_with_its_target(
     assert target.exists() is work.exists() is own
     assert (removal.freed > 1000) is not own
     assert [str(work) in line for line in removal.kept] == [False, True] * own
+    assert not own or f"`localspec train '{target}'` goes on" in removal.kept[1]
+
+
+def test_rm_deletes_a_training_that_never_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can go on with it, although the target stays."""
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    target = write_random_llama(tmp_path / "t.gguf")
+    work = stopped_training(target)
+    trainings.record_of(work).unlink()
+    removal = remove.remove("mine", RetryPolicy())
+    assert (removal.freed, work.exists(), len(removal.kept)) == (1000, False, 1)
+
+
+def test_a_training_that_is_stopped_before_it_began_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+
+    def stop(*_: object, **__: object) -> None:
+        raise Cancelled
+
+    run = run_of(write_random_llama(tmp_path / "t.gguf"), quiet())
+    monkeypatch.setattr(pipeline, "load_session", stop)
+    with pytest.raises(Cancelled):
+        run.whole()
+    assert not run.work.folder.exists()
+    run.work.begin(chosen(run._terms()))
+    run.request = replace(run.request, resume=True)
+    with pytest.raises(Cancelled):
+        run.whole()
+    assert run.work.begun() is not None
 
 
 def test_a_pair_keeps_its_draft_and_gets_the_head_as_well(

@@ -168,9 +168,17 @@ class _TrainingRun:
         self.threads = request.threads or default_threads()
 
     def whole(self) -> TrainingResult:
-        """Run all steps."""
-        request, listener = self.request, self.listener
+        """Run all steps; a training that is refused or stopped before it began leaves nothing."""
+        request = self.request
         before = self.work.enter(self._terms(), resume=request.resume, anew=request.anew)
+        try:
+            return self._steps(before)
+        finally:
+            self.work.close()
+
+    def _steps(self, before: TrainingChoices | None) -> TrainingResult:
+        """Run all steps, or those that are left after the choices `before`."""
+        request, listener = self.request, self.listener
         options = target_options(self.target, "lookup", request.threads)
         with closing(
             load_session(options, progress=listener.progress, cancel=listener.cancel)
@@ -264,7 +272,6 @@ class _TrainingRun:
         self.listener.tell(f"{self.name}: {told.sentence()}")
         if not told.pays:
             if not self.request.force:
-                self.work.leave()
                 raise LocalspecError(told.doubt(), "Train all the same with --force.")
             self.listener.tell(told.doubt())
         require_disk(self.work.folder, told.disk)

@@ -68,7 +68,7 @@ class TrainingFolder:
         self.head = self.folder / "head.gguf"
         self.log = self.folder / "log.jsonl"
         self.probe = self.folder / "probe.gguf"
-        self._begun = self.folder / "begun.json"
+        self._begun = trainings.record_of(self.folder)
 
     def begun(self) -> TrainingChoices | None:
         """The decisions of an unfinished training; None without one."""
@@ -110,6 +110,11 @@ class TrainingFolder:
                 "Give the same ones with --resume, or forget it with --anew.",
             )
         return before
+
+    def close(self) -> None:
+        """Delete the folder unless a training has begun in it, which can go on."""
+        if not self._begun.exists():
+            self.leave()
 
     def leave(self) -> None:
         """Delete the folder; the head has been moved out."""

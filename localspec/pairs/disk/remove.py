@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -113,8 +114,8 @@ def _forgetting_training(target: Sequence[str | Path]) -> Iterator[_ForgetTraini
     """Find the unfinished training of a target before its files are deleted, and hold it.
 
     Yields:
-        A function to call afterwards. It deletes the training if the target is gone, and returns
-        the bytes freed, and what is kept and why.
+        A function to call afterwards. It deletes the training if the target is gone or the training
+        never began, and returns the bytes freed, and what is kept and why.
 
     Raises:
         LocalspecError: a training is running; it cannot be deleted.
@@ -125,10 +126,11 @@ def _forgetting_training(target: Sequence[str | Path]) -> Iterator[_ForgetTraini
     def forget() -> tuple[int, list[str]]:
         if folder is None:
             return 0, []
-        if not paths[0].exists():
+        if not paths[0].exists() or not trainings.record_of(folder).exists():
             return trainings.delete(folder), []
-        again = f"`localspec train {paths[0]}` goes on with it (--resume) or forgets it (--anew)"
-        return 0, [f"{folder}: a training that was stopped; {again}"]
+        command = f"`localspec train {shlex.quote(str(paths[0]))}`"
+        how = f"{command} goes on with it (--resume) or forgets it (--anew)"
+        return 0, [f"{folder}: a training that was stopped; {how}"]
 
     with trainings.alone() if folder is not None else contextlib.nullcontext():
         yield forget

@@ -29,8 +29,13 @@ def folder_of(target: str) -> Path:
     return root() / target[:16]
 
 
+def record_of(folder: Path) -> Path:
+    """The record that a training in `folder` has begun; without it, none can go on."""
+    return folder / "begun.json"
+
+
 def unfinished(target: Sequence[Path]) -> Path | None:
-    """The folder of a training of these files that was stopped; None without one."""
+    """The folder of a training of these files, begun or not; None without one."""
     try:
         if not any(path.is_dir() for path in root().iterdir()):
             return None
