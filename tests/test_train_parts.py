@@ -582,8 +582,33 @@ def test_rm_takes_an_unfinished_training_away_with_its_target(
     removal = remove.remove("mine", RetryPolicy())
     assert target.exists() is work.exists() is own
     assert (removal.freed > 1000) is not own
-    assert [str(work) in line for line in removal.kept] == [False, True] * own
-    assert not own or f"`localspec train '{target}'` goes on" in removal.kept[1]
+    assert [str(work) in line for line in removal.kept] == [True, False] * own
+    assert not own or f"`localspec train '{target}'` goes on" in removal.kept[0]
+
+
+def test_a_training_that_cannot_be_deleted_keeps_its_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the target's files alone the next `rm` finds it."""
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    target = write_random_llama(tmp_path / "t.gguf")
+    work = stopped_training(target)
+    installed.remember_last("mine")
+    monkeypatch.setattr(remove, "_reason_to_keep", lambda *_: "")
+
+    def fail(*_: object) -> None:
+        raise OSError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", fail)
+        with pytest.raises(LocalspecError, match="Permission denied"):
+            remove.remove("mine", RetryPolicy())
+    assert target.exists()
+    assert installed.recall_last() == installed.LastUsed("mine")
+    remove.remove("mine", RetryPolicy())
+    assert not target.exists()
+    assert not work.exists()
+    assert installed.recall_last() is None
 
 
 def test_rm_deletes_a_training_that_never_began(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from localspec.errors import LocalspecError, ModelError, NotOnHub
 from localspec.pairs.disk import folders, installed, starter, trained_heads, trainings
@@ -20,8 +19,6 @@ from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue, resolver
 from localspec.pairs.names.reserved_names import STARTER
-
-_ForgetTraining: TypeAlias = Callable[[], tuple[int, list[str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +53,13 @@ def remove_all(retries: RetryPolicy) -> list[Removal]:
     """Remove every installed pair, as `remove` does, and the starter's converted copy."""
     names = [*(pair.name for pair in installed.all_pairs()), *installed.damaged()]
     done = [remove(name, retries) for name in names]
-    freed, _ = _clear_starter()
-    return [*done, Removal(STARTER, freed, ())] if freed else done
+    freed, kept = _clear_starter()
+    return [*done, Removal(STARTER, freed, tuple(kept))] if freed or kept else done
 
 
 def _remove_starter(retries: RetryPolicy) -> Removal:
     """Remove the starter's converted copy, and its file if it was pulled."""
-    others = (pair for pair in installed.all_pairs() if pair.name != STARTER)
-    keep = {path for pair in others for path in _paths(pair)}
-    freed, left = _clear_starter(keep)
+    freed, left = _clear_starter()
     packaged = starter.packaged()
     try:
         removal = _remove_pair(STARTER, retries)
@@ -81,12 +76,17 @@ def _remove_starter(retries: RetryPolicy) -> Removal:
     return replace(removal, freed=removal.freed + freed, kept=(*removal.kept, *left, *kept))
 
 
-def _clear_starter(keep: Collection[Path] = ()) -> tuple[int, list[str]]:
-    """Delete the converted copy unless `keep` has it; the bytes freed, and what else is kept."""
-    with _forgetting_training([starter.converted()]) as forget_training:
-        freed = starter.clear(keep)
-        more, left = forget_training()
-    return freed + more, left
+def _clear_starter() -> tuple[int, list[str]]:
+    """Delete the converted copy unless another pair uses it.
+
+    Returns:
+        Bytes freed, and the training that is kept, if any, with the reason.
+    """
+    others = (pair for pair in installed.all_pairs() if pair.name != STARTER)
+    keep = {path for pair in others for path in _paths(pair)}
+    copy = starter.converted()
+    freed, kept = _forget_training([copy], stays=copy in keep)
+    return freed + starter.clear(keep), kept
 
 
 def _remove_pair(name: str, retries: RetryPolicy) -> Removal:
@@ -97,43 +97,39 @@ def _remove_pair(name: str, retries: RetryPolicy) -> Removal:
         return Removal(name, 0, ("the model files: the pair's record was damaged",))
     if pair is None:
         return _remove_partial(name, retries)
-    with _forgetting_training(pair.target.paths) as forget_training:
-        installed.forget_last(name)
-        installed.forget(name)  # first: a pair without all its files would be worse
-        try:
-            freed, kept = _delete_models(pair, retries)
-        except BaseException:
-            installed.save(pair)  # the rest can be removed another time
-            raise
-        more, left = forget_training()
+    installed.forget(name)  # first: a pair without all its files would be worse
+    try:
+        target = [Path(path) for path in pair.target.paths]
+        stays = any(_reason_to_keep(pair.target, path) for path in target)
+        freed, kept = _forget_training(target, stays=stays)
+        more, left = _delete_models(pair, retries)
+    except BaseException:
+        installed.save(pair)  # the rest can be removed another time
+        raise
+    installed.forget_last(name)
     return Removal(pair.name, freed + more, (*kept, *left))
 
 
-@contextlib.contextmanager
-def _forgetting_training(target: Sequence[str | Path]) -> Iterator[_ForgetTraining]:
-    """Find the unfinished training of a target before its files are deleted, and hold it.
+def _forget_training(target: Sequence[Path], *, stays: bool) -> tuple[int, list[str]]:
+    """Delete the unfinished training of a target, unless it has begun and the target `stays`.
 
-    Yields:
-        A function to call afterwards. It deletes the training if the target is gone or the training
-        never began, and returns the bytes freed, and what is kept and why.
+    The target's files have to be here still: a training is found by them alone.
+
+    Returns:
+        Bytes freed, and the training that is kept, if any, with the reason.
 
     Raises:
         LocalspecError: a training is running; it cannot be deleted.
     """
-    paths = [Path(path) for path in target]
-    folder = trainings.unfinished(paths)
-
-    def forget() -> tuple[int, list[str]]:
-        if folder is None:
-            return 0, []
-        if not paths[0].exists() or not trainings.record_of(folder).exists():
+    folder = trainings.unfinished(target)
+    if folder is None:
+        return 0, []
+    with trainings.alone():
+        if not stays or not trainings.record_of(folder).exists():
             return trainings.delete(folder), []
-        command = f"`localspec train {shlex.quote(str(paths[0]))}`"
-        how = f"{command} goes on with it (--resume) or forgets it (--anew)"
-        return 0, [f"{folder}: a training that was stopped; {how}"]
-
-    with trainings.alone() if folder is not None else contextlib.nullcontext():
-        yield forget
+    command = f"`localspec train {shlex.quote(str(target[0]))}`"
+    how = f"{command} goes on with it (--resume) or forgets it (--anew)"
+    return 0, [f"{folder}: a training that was stopped; {how}"]
 
 
 def _delete_models(pair: InstalledPair, retries: RetryPolicy) -> tuple[int, list[str]]:
