@@ -468,9 +468,9 @@ def terms(**more: object) -> TrainingTerms:
     return TrainingTerms(**{**usual, **rest, **more})  # type: ignore[arg-type]
 
 
-def chosen(its: TrainingTerms | None = None, *, tokens: int = 5) -> TrainingChoices:
+def chosen(its: TrainingTerms | None = None, *, tokens: int = 5, file: str = "") -> TrainingChoices:
     return TrainingChoices(
-        terms=its or terms(), tokens=tokens, feed_forward=1, drafted=1, step_s=0.1
+        terms=its or terms(), tokens=tokens, feed_forward=1, drafted=1, step_s=0.1, file=file
     )
 
 
@@ -609,6 +609,52 @@ def test_a_training_that_cannot_be_deleted_keeps_its_target(
     assert not target.exists()
     assert not work.exists()
     assert installed.recall_last() is None
+
+
+def test_rm_all_goes_on_after_a_pair_that_it_cannot_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    work = stopped_training(write_random_llama(tmp_path / "t.gguf"))
+    for name in ("before", "next"):
+        model = installed.InstalledModel((str(tmp_path / f"{name}.gguf"),))
+        installed.save(installed.InstalledPair(name, model, None))
+    removals = remove.remove_all(RetryPolicy())
+    with trainings.alone():
+        assert [next(removals).name, next(removals).name] == ["before", "next"]
+        with pytest.raises(LocalspecError, match=r"^not removed: mine \(another training is run"):
+            next(removals)
+    assert [pair.name for pair in installed.all_pairs()] == ["mine"]
+    (removal,) = remove.remove_all(RetryPolicy())
+    assert str(work) in removal.kept[0]
+    assert work.exists()
+
+
+@pytest.mark.parametrize(
+    ("record", "stays"),
+    [
+        (None, False),
+        (chosen(file="gone.gguf"), False),
+        (chosen(file="t.gguf"), True),
+        (chosen(), True),
+    ],
+)
+def test_rm_all_sweeps_trainings_whose_target_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: TrainingChoices | None, *, stays: bool
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    Path("t.gguf").touch()
+    work = TrainingFolder("f" * 64)
+    work.folder.mkdir(parents=True)
+    work.checkpoint.write_bytes(b"x" * 1000)
+    if record is not None:
+        work.begin(record)
+    told = [removal.name for removal in remove.remove_all(RetryPolicy())]
+    assert told == ([] if stays else ["unfinished trainings"])
+    assert work.folder.exists() is stays
 
 
 def test_rm_deletes_a_training_that_never_began(

@@ -24,10 +24,11 @@ def command(pair: str | None, every: bool) -> None:
     if pair is not None:
         _tell(remove(pair, RetryPolicy()))
         return
-    removals = remove_all(RetryPolicy())
-    for removal in removals:
+    removed = False
+    for removal in remove_all(RetryPolicy()):
+        removed = True
         _tell(removal)
-    if not removals:
+    if not removed:
         click.echo("no pair is installed")
     for path, holds in (
         (folders.data_folder(), "conversations and what was trained here"),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from localspec.errors import LocalspecError, ModelError, NotOnHub
@@ -49,12 +50,47 @@ def remove(name: str, retries: RetryPolicy) -> Removal:
     return _remove_pair(name, retries)
 
 
-def remove_all(retries: RetryPolicy) -> list[Removal]:
-    """Remove every installed pair, as `remove` does, and the starter's converted copy."""
+def remove_all(retries: RetryPolicy) -> Iterator[Removal]:
+    """Remove every installed pair, as `remove` does, and the starter's converted copy.
+
+    Unfinished trainings are removed too, except those of targets that stay.
+
+    Yields:
+        Each removal, when it is done.
+
+    Raises:
+        LocalspecError: at the end, if something could not be removed; the rest is.
+        Cancelled: as for `remove`.
+    """
     names = [*(pair.name for pair in installed.all_pairs()), *installed.damaged()]
-    done = [remove(name, retries) for name in names]
+    steps: dict[str, Callable[[], Removal]] = {
+        **{name: partial(remove, name, retries) for name in names},
+        "the starter's copy": _remove_copy,
+        "unfinished trainings": _remove_lost_trainings,
+    }
+    failed: dict[str, LocalspecError] = {}
+    for name, step in steps.items():
+        try:
+            removal = step()
+        except LocalspecError as error:
+            failed[name] = error
+            continue
+        if name in names or removal.freed or removal.kept:
+            yield removal
+    if failed:
+        said = ", ".join(f"{name} ({error.message})" for name, error in failed.items())
+        raise LocalspecError(f"not removed: {said}", next(iter(failed.values())).remedy)
+
+
+def _remove_copy() -> Removal:
     freed, kept = _clear_starter()
-    return [*done, Removal(STARTER, freed, tuple(kept))] if freed or kept else done
+    return Removal(STARTER, freed, tuple(kept))
+
+
+def _remove_lost_trainings() -> Removal:
+    lost = trainings.lost()
+    with trainings.alone() if lost else contextlib.nullcontext():
+        return Removal("unfinished trainings", sum(map(trainings.delete, lost)), ())
 
 
 def _remove_starter(retries: RetryPolicy) -> Removal:

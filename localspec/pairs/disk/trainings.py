@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import filelock
+import msgspec
 
 from localspec import private
 from localspec.errors import LocalspecError
@@ -17,6 +18,16 @@ from localspec.pairs.disk.fingerprint import fingerprint
 from localspec.safe_text import reason
 
 _LOCK: Final = "lock"
+
+
+class _Begun(msgspec.Struct):
+    """The part of a training's record that is read here.
+
+    Attributes:
+        file: the target's first file; empty in older records.
+    """
+
+    file: str = ""
 
 
 def root() -> Path:
@@ -36,13 +47,32 @@ def record_of(folder: Path) -> Path:
 
 def unfinished(target: Sequence[Path]) -> Path | None:
     """The folder of a training of these files, begun or not; None without one."""
+    if not _folders():
+        return None
     try:
-        if not any(path.is_dir() for path in root().iterdir()):
-            return None
         folder = folder_of(fingerprint(target))
     except OSError:
         return None
     return folder if folder.is_dir() else None
+
+
+def lost() -> list[Path]:
+    """The folders of trainings that never began, or whose target is no longer where it was."""
+    return [folder for folder in _folders() if _is_lost(folder)]
+
+
+def _is_lost(folder: Path) -> bool:
+    if not record_of(folder).exists():
+        return True
+    begun = private.read_json(record_of(folder), _Begun)
+    return begun is not None and begun.file != "" and not Path(begun.file).exists()
+
+
+def _folders() -> list[Path]:
+    try:
+        return [path for path in root().iterdir() if path.is_dir()]
+    except OSError:
+        return []
 
 
 @contextmanager
