@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from localspec.loading.measurements import ranking
 from localspec.loading.measurements.ranking import MachineSpeed, PairCosts, RankedPair
 from localspec.pairs.disk import installed, other_programs
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
+from localspec.pairs.disk.remove import Removal
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download, pair_pull
@@ -33,7 +35,8 @@ from localspec.process.loader import Loader
 from localspec.process.server import EngineServer
 from localspec.ui.chat_app import Appearance, ChatApp
 from localspec.ui.conversation.engine_phase import EnginePhase
-from localspec.ui.pairs import pair_messages
+from localspec.ui.pairs import pair_jobs, pair_messages
+from localspec.ui.pairs.pair_jobs import PairJobs
 from localspec.ui.screens.help import HelpScreen
 from localspec.ui.screens.pair_lines import (
     PairsState,
@@ -673,6 +676,23 @@ def test_a_pull_says_how_long_it_takes_on_as_soon_as_that_can_be_told() -> None:
     state.progress = replace(told, seconds_left=None)
     assert state.doing() == "fetching small 25 %"
     assert "fetching" in pull_lines(state, 80, 24)[0].plain
+
+
+def test_a_removal_says_why_each_file_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = "a.gguf: it is your own file", "train/f: a training that was stopped"
+    removal = Removal("mine", 0, files)
+    monkeypatch.setattr(pair_jobs.remove, "remove", lambda *_: removal)
+    monkeypatch.setattr(PairJobs, "_list", lambda _: None)
+    app = SimpleNamespace(call_later=lambda call, *its: call(*its), post_message=lambda _: None)
+    said: list[str] = []
+    turns: Any = SimpleNamespace(
+        transcript=SimpleNamespace(app=app, say=lambda *its, **_: said.extend(its))
+    )
+    jobs = PairJobs(turns, turns, ())
+    jobs._remove("mine")
+    told = tuple(f"kept {file}" for file in files)
+    assert jobs.state.said == ("mine is removed, 0 bytes freed", *told)
+    assert said[1] == "\n".join(told)
 
 
 def test_what_is_said_before_the_list_is_there_stays_with_its_pair_too() -> None:

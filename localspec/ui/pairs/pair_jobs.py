@@ -21,7 +21,7 @@ from localspec.pairs.names import catalogue
 from localspec.pairs.names.catalogue import ListedPair
 from localspec.pairs.report import describe
 from localspec.pairs.report.examine import examine
-from localspec.safe_text import one_line
+from localspec.safe_text import one_line, unbroken
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.pairs import pair_messages
@@ -232,7 +232,7 @@ class PairJobs:
 
     def _remove(self, name: str) -> None:
         removal = remove.remove(name, self._retries)
-        kept = f"{len(removal.kept)} files are kept: others use them" if removal.kept else ""
+        kept = "\n".join(f"kept {unbroken(line)}" for line in removal.kept)
         text = f"{name} is removed, {formats.size(removal.freed)} freed"
         self._settle(self._ended, text, kept)
         self._list()
@@ -368,7 +368,7 @@ class PairJobs:
         state = self.state
         if self._screen is None:
             self.turns.transcript.say(f"{state.name}: {text}", remedy, error=failed)
-        state.end((f"{'✗ ' if failed else ''}{text}", remedy))
+        state.end((f"{'✗ ' if failed else ''}{text}", *remedy.splitlines()))
         if state.typed:
             if failed and self._screen is not None:
                 self._screen.ask_again(state.name)
