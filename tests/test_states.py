@@ -196,8 +196,9 @@ def test_a_stop_ends_the_reading_of_states(tmp_path: Path, stopped: Cancel) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("leaves", [False, True])
 def test_a_stop_while_caches_are_read_costs_none_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: Cancel
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: Cancel, *, leaves: bool
 ) -> None:
     monkeypatch.setattr(draft_models, "_AT_ONCE", 0)
     first = told_a_story(tmp_path)
@@ -208,6 +209,7 @@ def test_a_stop_while_caches_are_read_costs_none_of_them(
     second.open(said)
     stopped.clear()
     assert answered(second, "And then?", stopped).prefill_cached == 0
+    assert second.written is None
     second.open(said)
     assert answered(second, "And then?").prefill_cached > 60
     stopped.clear()
@@ -215,6 +217,13 @@ def test_a_stop_while_caches_are_read_costs_none_of_them(
     assert stopped.is_set()
     assert not second.awaits_drafts
     assert [len(each.tokens) for each in second.pair.drafts.values()] == [0]
+    if leaves:  # before the next prompt
+        said = list(second.messages)
+        second.close()
+        second = late(tmp_path)
+        second.enter("c1")
+        second.open(said)
+        second.load_drafts(Cancel())
     assert answered(second, "And then?").draft_cached > 60
     second.close()
 

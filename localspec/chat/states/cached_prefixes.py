@@ -170,6 +170,7 @@ class StoredPrefix:
         if conversation == self._conversation:
             return
         if self._held and self._conversation and len(self._contexts[0].tokens) >= _LEAST:
+            self._restore_later(Cancel())  # or its caches would be lost with the file
             self._save(known.packed(), progress)
         self._conversation, self._held = conversation, False
         self._restored = self._lacking = None
