@@ -76,6 +76,10 @@ def test_the_texts_of_several_conversations_are_kept(
     quoted.past(other)
     quoted.past(one)
     assert len(read) == 1
+    quoted.past([*one, *other])  # one long conversation, whose next turn reads the new text alone
+    del read[:]
+    quoted.past([*one, *other, Message(Role.USER, "a\nb")])
+    assert read == ["a\\nb"]
 
 
 def test_a_quoted_file_is_copied_in_a_quarter_of_the_rounds(target_model: Model) -> None:

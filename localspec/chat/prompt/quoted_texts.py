@@ -20,7 +20,8 @@ class QuotedTexts:
     JSON escapes line breaks, quotes and backslashes, and the escapes are other tokens. A copy of
     the text as the prompt has it ends at each of them, so that lookup loses every quoted line.
 
-    The ids of the texts that were asked for last are kept, whichever conversation they are from.
+    The ids of the texts that were asked for last are kept, whichever conversation they are from;
+    those of the present conversation always.
 
     Args:
         model: the target.
@@ -41,13 +42,13 @@ class QuotedTexts:
                 self._ids[text] = self._ids.pop(text) if text in self._ids else self._read(text)
             self._past = Past([self._ids[text] for text in quoted])
             self._indexed = quoted
-            self._forget()
+            self._forget(len(self._ids) - len(quoted))
         return self._past
 
-    def _forget(self) -> None:
-        """Drop the ids of the oldest texts that are too many."""
+    def _forget(self, most: int) -> None:
+        """Drop the ids of the oldest texts that are too many, at most of `most` texts."""
         left = sum(map(len, self._ids.values())) - _MOST
-        for text in list(self._ids):
+        for text in list(self._ids)[:most]:
             if left <= 0:
                 break
             left -= len(self._ids.pop(text))
