@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -27,6 +26,7 @@ from localspec.errors import (
 )
 from localspec.pairs.disk import installed
 from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download, pair_pull
 from localspec.pairs.hub import response_body as hub_body
 from localspec.pairs.hub.client import RemoteFile
@@ -34,6 +34,7 @@ from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.pair_pull import PullRequest
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue, references, resolver
+from localspec.pairs.names.references import Reference
 from tests.support import ggufs
 from tests.support.hub_server import CERTIFICATE, Repo, wait_for
 from tests.support.hub_world import World
@@ -379,18 +380,59 @@ def test_a_busy_server_is_asked_again(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "waited"), [("7", [7.0]), ("250", []), ("9" * 200, []), ("9" * 5000, [0.5])]
+    ("status", "seconds", "waited"),
+    [
+        (429, "7", [7]),
+        (429, "299", [299]),
+        (429, "0", [3]),
+        (429, "9" * 5000, [3]),
+        (503, "299", [3]),
+    ],
 )
 def test_the_hubs_own_limit_of_requests_says_how_long_to_wait(
-    hub_world: World, pair: tuple[Repo, Repo], seconds: str, waited: list[float]
+    hub_world: World, pair: tuple[Repo, Repo], status: int, seconds: str, waited: list[float]
 ) -> None:
     file = remote(pair[0], "big-Q4_K_M.gguf")
-    limit = {"RateLimit": f'"resolvers";r=0;t={seconds}'}
-    hub_world.server.fault("/resolve/", status=429, headers=limit)
+    limit = {"RateLimit": f'"resolvers";r=0;t={seconds}', "Retry-After": "3"}
+    hub_world.server.fault("/resolve/", status=status, headers=limit)
     retries = Recorded(pauses=(0.5, 1.0, 2.0))
-    with contextlib.nullcontext() if waited else pytest.raises(HubUnavailable, match="fewer req"):
-        download.fetch(file, "main", retries, ignore)
+    notes: list[str] = []
+    download.fetch(file, "main", retries, lambda one: notes.append(one.note))
     assert retries.waited == waited
+    told = "trying again in 4 min 59 s: " if waited == [299] else f"trying again in {waited[0]} s: "
+    assert any(note.startswith(told) for note in notes)
+
+
+@pytest.mark.parametrize(("seconds", "when"), [("180", "3 min 00 s"), ("9" * 200, "2")])
+def test_a_pause_that_cannot_be_told_is_left_to_the_user(
+    hub_world: World, pair: tuple[Repo, Repo], seconds: str, when: str
+) -> None:
+    limit = {"RateLimit": f'"api";r=0;t={seconds}'}
+    hub_world.server.fault("/api/", status=429, headers=limit)
+    retries = Recorded(pauses=(0.5,))
+    with pytest.raises(HubUnavailable, match="fewer requests") as caught:
+        hub.look_up(Reference(pair[0].name), retries)
+    assert not retries.waited
+    assert caught.value.remedy.startswith(f"Wait for {when}")
+    assert "continues" in caught.value.remedy
+
+
+def test_a_pause_is_told_while_a_repository_is_looked_at_and_ends_with_a_stop(
+    hub_world: World, pair: tuple[Repo, Repo]
+) -> None:
+    limit = {"RateLimit": '"api";r=0;t=180'}
+    hub_world.server.fault("/api/", status=429, headers=limit)
+    notes: list[str] = []
+
+    def note(text: str) -> None:
+        notes.append(text)
+        retries.cancel.set()
+
+    retries = RetryPolicy(note=note)
+    with pytest.raises(Cancelled):
+        hub.look_up(Reference(pair[0].name), retries)
+    (told,) = notes
+    assert told.startswith("trying again in 3 min 00 s: ")
 
 
 def test_a_server_without_ranges_starts_from_the_beginning(

@@ -203,7 +203,7 @@ FAULTS: Final = {
         Fault(
             "A server's wish to wait for an hour is followed.",
             "pairs/hub/retries.py",
-            " or error.retry_after > LONGEST_PAUSE:",
+            " or error.retry_after > longest:",
             ":",
             "test_hub_hostile.py::test_who_asks_to_wait_for_hours_is_not_waited_for",
         ),

@@ -105,8 +105,8 @@ def _describe(progress: PullProgress) -> str:
     # The end of a name has the quant and the part.
     name = file.name if len(file.name) <= 30 else f"...{file.name[-27:]}"
     parts = [f"{name} {file.phase} {formats.percent(share)}"]
-    if file.phase == "pausing":
-        parts.append(f"trying again soon: {file.note}")
+    if file.note:
+        parts.append(file.note)
     if file.phase == "fetching" and progress.seconds_left is not None:
         parts.append(f"{formats.size(round(progress.bytes_per_second))}/s")
         parts.append(f"{formats.duration(progress.seconds_left)} left")

@@ -153,7 +153,7 @@ def _gathered(
             raise HubUnavailable(f"{endpoint()} answers with more than {size}", NO_HUB)
         return bytes(got[:most])
 
-    return retried(attempt, retries)
+    return retried(attempt, retries, tell=retries.note)
 
 
 @contextlib.contextmanager
@@ -220,10 +220,9 @@ def _from_status(error: Any, reference: Reference) -> HubError:
         what, kind = f"access to {repo} is refused (status {status})", AccessDenied
         remedy = f"If it takes a token, {LOGIN}; else check any proxy or firewall."
     elif status in _PASSING:
-        pause = _asked_pause(error.response.headers)
+        pause = _asked_pause(status, error.response.headers)
         fault = "asks for fewer requests" if status == 429 else "has an internal error"
-        until = f"; it asks to wait for {formats.duration(pause)}" if pause else ""
-        return TransferInterrupted(f"{endpoint()} {fault} (status {status}){until}", pause)
+        return TransferInterrupted(f"{endpoint()} {fault} (status {status})", pause)
     elif status == 404:
         what, remedy = f"{repo} is not at {endpoint()}", "Check the spelling."
     else:
@@ -232,12 +231,12 @@ def _from_status(error: Any, reference: Reference) -> HubError:
     return kind(what, remedy)
 
 
-def _asked_pause(headers: Any) -> float:
+def _asked_pause(status: int, headers: Any) -> float:
     """Seconds that a server asks to wait; 0 if it does not say."""
     from huggingface_hub.utils import parse_ratelimit_headers  # type: ignore[attr-defined]
 
-    limit = parse_ratelimit_headers(headers)  # the Hub's own, of requests in five minutes
-    if limit is not None and not limit.remaining:
-        return float(limit.reset_in_seconds)
-    pause = re.fullmatch(r"\d{1,6}", headers.get("Retry-After", ""))
-    return float(pause[0]) if pause else 0.0
+    told = re.fullmatch(r"\d{1,6}", headers.get("Retry-After", ""))
+    pause = float(told[0]) if told else 0.0
+    # The Hub's limit of requests in five minutes, which other failures tell as well.
+    limit = parse_ratelimit_headers(headers) if status == 429 else None
+    return pause if limit is None or limit.remaining else max(pause, limit.reset_in_seconds)

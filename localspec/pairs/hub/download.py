@@ -48,7 +48,7 @@ class FileProgress:
 
     Attributes:
         phase: ``waiting`` (for another process), ``checking`` (hashing bytes on disk),
-            ``fetching``, ``pausing`` (before another attempt, for the reason in `note`), ``done``.
+            ``fetching``, ``pausing`` (before another attempt: `note` says when and why), ``done``.
         done: bytes on disk; while checking, those that were checked.
         fetched: bytes received over the network in this process.
     """

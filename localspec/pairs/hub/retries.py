@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from localspec import formats
 from localspec.errors import Cancelled, HubOffline, HubUnavailable
 
 T = TypeVar("T")
 
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-LONGEST_PAUSE: Final = 60.0  # seconds; if a server asks for more, there is no other attempt
+# Seconds; if a server asks for more, there is no other attempt. The Hub counts requests in
+# five minutes, but a user waits for so long only if that is told.
+LONGEST_PAUSE: Final = 300.0
+_LONGEST_UNTOLD: Final = 60.0
+_STEP_S: Final = 0.5  # on Windows, a wait for a lock is not interrupted by Ctrl+C
 _MUCH: Final = 16 << 20
 _LITTLE: Final = 1 << 16
 
@@ -24,7 +30,8 @@ class TransferInterrupted(HubUnavailable):
     """A temporary failure; `retry_after` is the number of seconds that the server asked for."""
 
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
-        super().__init__(message, CONTINUES)
+        wait = f"Wait for {formats.duration(retry_after)}. " if retry_after else ""
+        super().__init__(message, wait + CONTINUES)
         self.retry_after = retry_after
 
 
@@ -43,7 +50,7 @@ class RetryPolicy:
     """How often to retry, and whether the user wants to stop.
 
     There is one more attempt than `pauses`, in seconds. Another thread sets `cancel` to stop.
-    `note` receives the name of the model being looked at.
+    `note` receives the name of the model being looked at, and why the Hub is asked again.
     """
 
     pauses: tuple[float, ...] = PAUSES
@@ -57,8 +64,10 @@ class RetryPolicy:
 
     def wait(self, seconds: float) -> None:
         """Sleep for `seconds`; raise `Cancelled` as soon as the user wants to stop."""
-        self.cancel.wait(seconds)
-        self.check()
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.cancel.wait(min(left, _STEP_S))
+            self.check()
 
 
 def retried(
@@ -72,7 +81,7 @@ def retried(
 
     After an attempt that gained more than `_LITTLE` of the bytes that `done` counts, all attempts
     are available again; after more than `_MUCH`, the pauses also start small again. `tell` receives
-    the reason for each pause.
+    the length of each pause and its reason.
     """
     failures = in_vain = 0
     while True:
@@ -84,8 +93,9 @@ def retried(
             gained = done() - before
             failures = 1 if gained > _MUCH else failures + 1
             in_vain = 0 if gained > _LITTLE else in_vain + 1
-            if in_vain > len(retries.pauses) or error.retry_after > LONGEST_PAUSE:
+            longest = _LONGEST_UNTOLD if tell is silent else LONGEST_PAUSE
+            if in_vain > len(retries.pauses) or error.retry_after > longest:
                 raise
-            tell(error.message)
-            pause = retries.pauses[min(failures, len(retries.pauses)) - 1]
-            retries.wait(max(pause, error.retry_after))
+            pause = max(retries.pauses[min(failures, len(retries.pauses)) - 1], error.retry_after)
+            tell(f"trying again in {formats.duration(pause)}: {error.message}")
+            retries.wait(pause)

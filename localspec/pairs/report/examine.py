@@ -26,7 +26,7 @@ from localspec.pairs.disk.other_programs import FoundModel
 from localspec.pairs.gguf import head_checks, usable
 from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.hub.retries import RetryPolicy, silent
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.free import FreeMemory, read_speed
 from localspec.pairs.memory.model_facts import (
     ModelFacts,
@@ -386,8 +386,6 @@ def _try_all(
         if untried.draft in found:
             continue
         retries.check()
-        if not untried.on_disk:
-            retries.note(f"trying {untried.draft} as a draft")
         try:
             found[untried.draft] = _tried(target, untried, where, retries)
         except HubOffline:
@@ -440,8 +438,7 @@ def _tried(
         if isinstance(where, Path):
             header = read_header(where)
         else:
-            quiet = replace(retries, note=silent)
-            header = model_source.from_hub(where, quiet, like=target.header).header
+            header = model_source.from_hub(where, retries, like=target.header).header
         if head_checks.is_head(header):
             head_checks.require_fit(header, target.header, untried.draft)
         report = vocabulary.compare(target.header, header)

@@ -16,7 +16,7 @@ from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf.header import GgufHeader
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub.client import RemoteRepo
-from localspec.pairs.hub.retries import RetryPolicy, silent
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import repository_files
 from localspec.pairs.names.draft_option import HEADS
 from localspec.pairs.names.references import Reference
@@ -159,8 +159,7 @@ def _next_to(
 
 
 def _on_hub(repo: RemoteRepo, retries: RetryPolicy, like: GgufHeader) -> _HeadReader:
-    quiet = replace(retries, note=silent)
-    return lambda name: model_source.of_repository(repo, [name], quiet, like=like)
+    return lambda name: model_source.of_repository(repo, [name], retries, like=like)
 
 
 def _fitting(

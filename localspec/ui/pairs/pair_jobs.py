@@ -210,7 +210,7 @@ class PairJobs:
         self._settle(self._take_report, plan, wanted)
 
     def _note(self, text: str) -> None:
-        self.state.note = text  # one word, read by the screen now and then
+        self.state.note = text  # one object, read by the screen now and then
 
     def _pull(self, plan: PullPlan) -> None:
         self.state.plan = None

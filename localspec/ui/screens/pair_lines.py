@@ -267,7 +267,7 @@ def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
         bar(share, width, "$primary"),
     ]
     if progress.file.note:
-        lines += _wrap(f"pausing: {progress.file.note}", width)
+        lines += _wrap(progress.file.note, width)
     # As many files as fit, around the current one.
     room = max(1, min(_MOST_FILES, height - len(lines)))
     at = progress.files.index(progress.file)
