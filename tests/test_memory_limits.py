@@ -98,6 +98,15 @@ def test_too_little_for_python_is_said(megabytes: int) -> None:
     run("toy", "-t", "1", limit=megabytes * MB).refused("memory")
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("megabytes", [19, 22])
+def test_too_little_for_modules_that_have_to_be_compiled_is_said(
+    megabytes: int, tmp_path: Path
+) -> None:
+    uncompiled = ("env", "PYTHONDONTWRITEBYTECODE=1", f"PYTHONPYCACHEPREFIX={tmp_path}")
+    run("toy", "-t", "1", before=uncompiled, limit=megabytes * MB).refused("memory")
+
+
 @pytest.mark.parametrize("name", ["_socket.so", "_psutil_linux.abi3.so"])
 def test_a_library_that_cannot_be_mapped_means_too_little_memory(
     name: str, capsys: pytest.CaptureFixture[str]

@@ -24,6 +24,16 @@ def main() -> NoReturn:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored: nohup
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    try:
+        _run()
+    except (MemoryError, SystemError):
+        # While modules were imported, among them what prints errors. Python's compiler may report
+        # a lack of memory as either.
+        os.write(2, b"error: there is not enough memory\n  Raise the limit (ulimit -v).\n")
+        sys.exit(1)
+
+
+def _run() -> NoReturn:
     from localspec.process import spawning  # noqa: PLC0415 - under the guard
 
     if sys.argv[1:2] == ["chat"]:
