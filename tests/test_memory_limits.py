@@ -7,11 +7,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from localspec import machine
+from localspec import cli, machine
 from localspec.cli.subcommands import LEAST, report, require_memory
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
@@ -213,3 +214,19 @@ def test_weights_that_cannot_all_be_locked_are_told(
     assert not any(
         "ulimit -l" in each for each in load_plan(check(LoadRequest(pair="toy"))).notices
     )
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_fault_of_python_is_a_lack_of_memory_only_under_a_limit(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, limited: bool
+) -> None:
+    def fail() -> None:
+        raise SystemError("initialization of _x raised unreported exception")
+
+    ignored = SimpleNamespace(getsignal=lambda _: None, SIGINT=2, default_int_handler=len)
+    monkeypatch.setattr(cli, "signal", ignored)
+    monkeypatch.setattr(cli, "_run", fail)
+    monkeypatch.setattr(cli, "_limited", lambda: limited)
+    with pytest.raises(SystemExit if limited else SystemError):
+        cli.main()
+    assert ("not enough memory" in capfd.readouterr().err) is limited

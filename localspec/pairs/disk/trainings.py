@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 import filelock
-import msgspec
 
 from localspec import private
 from localspec.errors import LocalspecError
@@ -18,16 +17,6 @@ from localspec.pairs.disk.fingerprint import fingerprint
 from localspec.safe_text import reason
 
 _LOCK: Final = "lock"
-
-
-class _Begun(msgspec.Struct):
-    """The part of a training's record that is read here.
-
-    Attributes:
-        file: the target's first file; empty in older records.
-    """
-
-    file: str = ""
 
 
 def root() -> Path:
@@ -56,16 +45,9 @@ def unfinished(target: Sequence[Path]) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def lost() -> list[Path]:
-    """The folders of trainings that never began, or whose target is no longer where it was."""
-    return [folder for folder in _folders() if _is_lost(folder)]
-
-
-def _is_lost(folder: Path) -> bool:
-    if not record_of(folder).exists():
-        return True
-    begun = private.read_json(record_of(folder), _Begun)
-    return begun is not None and begun.file != "" and not Path(begun.file).exists()
+def void() -> list[Path]:
+    """The folders of trainings that never began."""
+    return [folder for folder in _folders() if not record_of(folder).exists()]
 
 
 def _folders() -> list[Path]:
