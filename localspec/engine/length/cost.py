@@ -56,17 +56,15 @@ class Curve:
     def __init__(self, points: Points) -> None:
         """Interpolate linearly between the known points.
 
-        After the last point, each further token costs what it did on average up to there. The end
-        of a table alone may promise far too little: eight tokens of Qwen2.5-Coder-1.5B in Q4_K_M
-        take 7.0 single ones, 16 take 8.1 and 64 take 24.
-
         Args:
             points: at least one.
         """
         self._sizes, self._known = sorted(points), [points[n] for n in sorted(points)]
-        (first_n, first), (last_n, last) = ((n, points[n]) for n in (min(points), max(points)))
-        further = (last - first) / (last_n - first_n) if last_n > first_n else USUAL * last / last_n
-        self._slope = max(0.0, further)
+        last_n, last = self._sizes[-1], self._known[-1]
+        # After the last point, the slope of the curve's second half: single steps are jagged.
+        shorter = [point for point in points.items() if point[0] <= last_n / 2]
+        middle_n, middle = max(shorter, default=(0, (1 - USUAL) * last))
+        self._slope = max(0.0, (last - middle) / (last_n - middle_n))
         self._table: list[float] = self._line(np.arange(_TABLE)).tolist()
 
     def seconds(self, n: int) -> float:
