@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from localspec import __version__
+from localspec.pairs.disk import starter
 from tests.support import toy
 
 ROOT = Path(__file__).parent.parent
@@ -57,7 +58,7 @@ def test_a_wheel_from_the_source_holds_all_that_it_needs(wheel: Path) -> None:
     }
     shipped = {
         f"localspec/data/{name}": (ROOT / "models" / name).stat().st_size
-        for name in ("catalogue.toml", "curves.toml")
+        for name in ("catalogue.toml", "curves.toml", starter.HEAD)
     }
     licence = f"localspec-{__version__}.dist-info/licenses/LICENSE"
     assert package | shipped == {
@@ -90,7 +91,10 @@ def test_a_wheel_answers_in_an_environment_of_its_own(wheel: Path, tmp_path: Pat
     assert localspec("run", target, "-p", "Tell me a story.", "-n", "8", "--temp", "0").strip()
 
 
-def test_the_wheel_has_no_model_in_it(wheel: Path) -> None:
-    assert wheel.stat().st_size < 3_000_000
+def test_the_wheel_has_no_model_in_it_but_the_head(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        assert not [name for name in archive.namelist() if name.endswith(".gguf")]
+        packed = {each.filename: each.compress_size for each in archive.infolist()}
+    head = packed.pop(f"localspec/data/{starter.HEAD}")
+    assert head < 20_000_000
+    assert sum(packed.values()) < 3_000_000
+    assert not [name for name in packed if name.endswith(".gguf")]
