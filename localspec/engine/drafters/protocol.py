@@ -31,7 +31,7 @@ class Proposal:
         read: tokens that the drafter decoded before it could propose.
         cached: tokens that its cache held already.
         tail: the last tokens of the draft, if lookup added them. They have no views.
-        beyond: all tokens that lookup could add to the drafter's own.
+        search_s: seconds of the search for these tokens, after the drafter's own.
         passes: decodes of the drafter, if their number differs from that of the views.
         path: how many of the last tokens in `read` were lookup's guess.
         agreed: lookup tokens that the drafter proposed too, and went on after; where it had read
@@ -49,7 +49,7 @@ class Proposal:
     read: int = 0
     cached: int = 0
     tail: Guess = NO_GUESS
-    beyond: Guess = NO_GUESS
+    search_s: float = 0.0
     passes: int | None = None
     path: int = 0
     agreed: int = 0

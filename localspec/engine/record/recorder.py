@@ -119,7 +119,7 @@ class RoundRecorder:
             draft_passes=proposal.decodes,
             drafter=proposal.drafter,
             copied=len(proposal.tail.tokens),
-            copying_s=self._guess.search_s + proposal.beyond.search_s,
+            copying_s=self._guess.search_s + proposal.search_s,
             path=proposal.path,
             ahead=0 if self._ahead is None else self._ahead.passes,
             kept=proposal.kept,

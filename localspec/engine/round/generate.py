@@ -343,9 +343,10 @@ class Engine:
         own = proposal.draft.cut(plan.keep())
         if own.tokens and self.target.model.is_end(own.tokens[-1]):
             return replace(proposal, draft=own)
-        beyond = self._guess(generation, own.tokens)
-        tail = beyond.first(plan.copies(beyond.confidences))
-        return replace(proposal, draft=own.followed_by(tail.tokens), tail=tail, beyond=beyond)
+        more = self._guess(generation, own.tokens)
+        tail = more.first(plan.copies(more.confidences))
+        draft = own.followed_by(tail.tokens)
+        return replace(proposal, draft=draft, tail=tail, search_s=more.search_s)
 
     def _commit(
         self, generation: _Generation, draft: Draft, verdict: Verdict
