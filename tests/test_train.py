@@ -14,9 +14,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +43,7 @@ from localspec.train.head.shape import candidates
 from localspec.train.pipeline import TrainingListener
 from localspec.train.texts import answers, lessons, prompts
 from localspec.train.texts.answers import AnsweredText
-from localspec.train.texts.lessons import Lessons
+from localspec.train.texts.lessons import Lesson, Lessons
 from localspec.train.train_request import TrainRequest
 from localspec.train.training_result import TrainingResult
 
@@ -192,29 +195,64 @@ def accepted_in(home: Path) -> tuple[float, ...]:
     return tuple(json.loads(last)["held_out"])
 
 
-def test_a_head_learns_what_a_target_repeats(home: Path) -> None:
-    """A head that learns texts drafts more and more of them: the loss leads to acceptance."""
-    target = write_random_llama(home / "target.gguf")
-    found = read_model(target)
+@contextmanager
+def learning_from(
+    home: Path, texts: Sequence[AnsweredText]
+) -> Iterator[tuple[Lesson, Callable[..., Any]]]:
+    """A lesson by a random target, and what makes learners of it."""
+    found = read_model(write_random_llama(home / "target.gguf"))
     shape = list(candidates(found.header))[-1]
     weights = head_files.ModelWeights(found.paths)
     drafted = list(range(shape.drafted))
     its = head_files.beginning(shape, weights, "llama", 2, drafted)
-    chance = np.random.default_rng(0)
-    texts = [AnsweredText(n, tuple(chance.integers(3, 60, 40).tolist()), 2) for n in range(8)]
     with (
-        Model.load(target) as model,
+        Model.load(found.paths[0]) as model,
         Taps(model, shape.taps, texts=8, n_ctx=512, n_batch=512, outputs=512, threads=1) as taps,
     ):
-        learns = learning.learner(shape, its, drafted, 1)
-        lesson = Lessons(taps, weights).of(texts)
+        yield Lessons(taps, weights).of(texts), partial(learning.learner, shape, its, drafted, 1)
+
+
+def test_a_head_learns_what_a_target_repeats(home: Path) -> None:
+    """A head that learns texts drafts more and more of them: the loss leads to acceptance."""
+    chance = np.random.default_rng(0)
+    texts = [AnsweredText(n, tuple(chance.integers(3, 60, 40).tolist()), 2) for n in range(8)]
+    with learning_from(home, texts) as (lesson, learner):
+        learns = learner(trained=False)
         likeliest = lesson.logits.argmax(-1)
         before = learns.judge([lesson], int(likeliest[0])).shares
-        losses = [learns.learn(lesson, step / 80, step)[0] for step in range(80)]
+        for step in range(80):
+            learns.learn(lesson, step / 80, step)
         after = learns.judge([lesson], int(likeliest[0])).shares
-    assert losses[20] > losses[10]  # from there on one more token of a draft counts
     assert after[0] > before[0] + 0.1, (before, after)
     assert after == tuple(sorted(after, reverse=True))
+
+
+def test_a_step_learns_only_where_the_draft_was_right_until_then(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = True
+
+    def judged(self: object, scores: object, likeliest: Any) -> Any:
+        del self, scores
+        return torch.full_like(likeliest, right, dtype=torch.bool)
+
+    monkeypatch.setattr(learning.HeadLearner, "_right", judged)
+    with learning_from(home, [AnsweredText(0, tuple(range(3, 43)), 2)]) as (lesson, learner):
+        learns = learner(trained=False)
+        one, two, three = (learns.learn(lesson, done, 0)[0] for done in (0.1, 0.2, 0.4))
+        right = False
+        never = learns.learn(lesson, 0.4, 0)[0]
+    assert [round(each / one) for each in (one, two, three, never)] == [1, 2, 3, 1]
+
+
+def test_a_head_that_was_trained_before_goes_on_with_a_lower_rate(home: Path) -> None:
+    rates = []
+    with learning_from(home, [AnsweredText(0, tuple(range(3, 43)), 2)]) as (lesson, learner):
+        for trained in (False, True):
+            learns = learner(trained=trained)
+            learns.learn(lesson, 0.1, 1000)
+            rates.append(learns._optimisers[0].param_groups[0]["lr"])
+    assert rates[1] < 0.6 * rates[0]
 
 
 class Killed(Exception):

@@ -8,7 +8,7 @@ from typing import Final
 from localspec import formats
 from localspec.engine.length.cost import Curve
 from localspec.loading.measurements.head_promise import PAYS, REACHABLE, expected, speedup
-from localspec.train.head.shape import HeadShape
+from localspec.train.head.shape import STEPS, HeadShape
 from localspec.train.texts.answers import LONGEST
 from localspec.train.texts.lessons import ROWS
 
@@ -105,7 +105,8 @@ def answer_seconds(costs: TrainingCosts) -> float:
 
 def learn_seconds(shape: HeadShape, costs: TrainingCosts) -> float:
     """Seconds per answer token of one pass: reading it again, and learning from it."""
-    work = 6 * shape.learnt * 3 + 4 * shape.drafted * shape.width * 3
+    reached = sum(REACHABLE**at for at in range(STEPS))  # a draft ends at its first rejection
+    work = 6 * shape.learnt * STEPS + 4 * shape.drafted * shape.width * reached
     return (costs.read_s + work / (costs.flops * _EFFICIENCY)) / _ANSWER
 
 

@@ -357,7 +357,8 @@ class _TrainingRun:
             header = self.target.header
             layers = header.setting("block_count") - header.setting("nextn_predict_layers")
             tensors = beginning(shape, self.weights, header.architecture, layers, drafted)
-        learns = learner(shape, tensors, drafted, self.threads)
+        trained = self.request.init is not None
+        learns = learner(shape, tensors, drafted, self.threads, trained=trained)
         common = commonest(samples)
         with self._taps(session) as taps:
             lessons = Lessons(taps, self.weights)

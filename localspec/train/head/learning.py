@@ -16,20 +16,18 @@ from torch.nn import functional
 from localspec.train.head.head_files import Tensors
 from localspec.train.head.network import HeadNetwork
 from localspec.train.head.optim import optimisers, set_rate
-from localspec.train.head.shape import HeadShape
+from localspec.train.head.shape import STEPS, HeadShape
 from localspec.train.texts.lessons import Lesson
 
-STEPS: Final = 3
-"""Tokens per draft that the training reaches in the end."""
 SCORED: Final = 4
 """Tokens per draft that are scored."""
 
-_LATER: Final = 0.8  # weight of each step's loss, relative to the step before
 _NEXT_AFTER: Final = 0.15  # share of the training after which each further step joins
 _HARD: Final = 0.5  # share of the likeliest token in the goal, as greedy verification wants
 _WARM_UP: Final = 30  # steps
 _FALLS_FROM: Final = 0.3  # share of the training from which on the learning rate falls
 _RATE: Final = 3e-3
+_TRAINED: Final = 0.6  # of the schedule: where a head that was trained before goes on
 _TURNS: Final = 5
 _TRIED: Final = 512  # rows and columns of the matrices in the speed test
 
@@ -65,9 +63,19 @@ class HeadLearner:
         drafted: the ids that it can draft, the most common first.
     """
 
-    def __init__(self, network: HeadNetwork, drafted: Sequence[int], device: torch.device) -> None:
-        """Start from the network's present weights, on `device`."""
+    def __init__(
+        self, network: HeadNetwork, drafted: Sequence[int], device: torch.device, *, trained: bool
+    ) -> None:
+        """Start from the network's present weights, on `device`.
+
+        Args:
+            network: the head.
+            drafted: the ids that it can draft, the most common first.
+            device: where it learns.
+            trained: whether it was trained before: a high rate would undo what it has learnt.
+        """
         self.device = device
+        self._begins = _TRAINED if trained else 0.0
         self.network = network.to(device)
         self.drafted = torch.tensor(drafted, device=device)
         self._place = torch.full((network.shape.vocab,), -1, device=device)
@@ -86,20 +94,10 @@ class HeadLearner:
         Returns:
             The loss, and how often the first token was the target's likeliest.
         """
+        done = self._begins + (1 - self._begins) * done
         steps = min(STEPS, 1 + int(done / _NEXT_AFTER))
-        total = torch.zeros((), device=self.device)
-        first = 0.0
         with self._lower():
-            wanted, likeliest = self._wanted(lesson)
-            drafts = self._unroll(lesson, steps)
-            texts, places, starts = self._at(lesson)
-            for at, rows in enumerate(drafts):
-                meant = places - at >= starts
-                scores = self.network.scores(rows[texts[meant], places[meant] - 1]).float()
-                loss = -(wanted[meant] * scores.log_softmax(-1)).sum(-1).mean()
-                total = total + _LATER**at * loss
-                if at == 0:
-                    first = self._right(scores, likeliest[meant]).float().mean().item()
+            total, first = self._loss(lesson, steps)
         total.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         fall = min(1.0, (1 - done) / (1 - _FALLS_FROM))
@@ -109,6 +107,27 @@ class HeadLearner:
                 optimiser.step()
             optimiser.zero_grad()
         return float(total.detach()), first
+
+    def _loss(self, lesson: Lesson, steps: int) -> tuple[Tensor, float]:
+        """The loss per position, and how often the first token was the target's likeliest.
+
+        A draft ends at its first rejected token. So each step learns at the positions whose draft
+        was right so far: the others are never drafted.
+        """
+        wanted, likeliest = self._wanted(lesson)
+        texts, places, _ = self._at(lesson)
+        total, first = torch.zeros((), device=self.device), 0.0
+        meant = torch.ones_like(places, dtype=torch.bool)
+        for at, rows in enumerate(self._unroll(lesson, steps)):
+            scores = self.network.scores(rows[texts[meant], places[meant] - 1]).float()
+            total = total - (wanted[meant] * scores.log_softmax(-1)).sum() / len(places)
+            right = self._right(scores, likeliest[meant])
+            if at == 0:
+                first = right.float().mean().item()
+            reached = torch.zeros(lesson.states.shape[:2], dtype=torch.bool, device=self.device)
+            reached[texts[meant], places[meant]] = right
+            meant = reached[texts, places - 1]
+        return total, first
 
     @torch.no_grad()
     def judge(self, lessons: Iterable[Lesson], common: int) -> Acceptance:
@@ -210,12 +229,12 @@ def device() -> torch.device:
 
 
 def learner(
-    shape: HeadShape, tensors: Tensors, drafted: Sequence[int], threads: int
+    shape: HeadShape, tensors: Tensors, drafted: Sequence[int], threads: int, *, trained: bool
 ) -> HeadLearner:
     """A head on this machine's fastest device, with `threads` threads on the CPU."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    return HeadLearner(HeadNetwork(shape, tensors), drafted, device())
+    return HeadLearner(HeadNetwork(shape, tensors), drafted, device(), trained=trained)
 
 
 def speed(threads: int) -> float:

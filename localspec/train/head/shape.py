@@ -11,6 +11,9 @@ from localspec.pairs.gguf.head_checks import TAPPED
 from localspec.pairs.gguf.header import GgufHeader
 from localspec.pairs.report import vocabulary
 
+STEPS: Final = 3
+"""Tokens per draft that a head is trained for in the end."""
+
 _EPSILON, _ROPE = 1e-5, 10_000.0  # defaults if the target's header has none
 _LEAST_LAYERS: Final = 2
 _USUAL_HEAD: Final = 64  # head width if the target's does not fit
