@@ -15,6 +15,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.llama import build, machine
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
+from localspec.loading.measurements import ranking
 from localspec.pairs.disk import installed, starter, trained_heads
 from localspec.pairs.disk.starter import StarterForm
 from localspec.pairs.gguf.gguf_writer import rewritten
@@ -110,7 +111,9 @@ def test_a_head_that_was_trained_here_is_told_to_be_left_out(copy: Path) -> None
 
 
 def test_lists_and_show_name_it(copy: Path) -> None:
-    assert catalogue.rows()[0].draft == starter.HEAD
+    row, size = catalogue.rows()[0], Path(starter.HEAD).stat().st_size
+    assert (row.draft, row.drafter, row.draft_bytes) == (starter.HEAD, "draft", size)
+    assert row.n_bytes == copy.stat().st_size + size
     own = trained_head(copy.parent, copy, 0.5)
     name = record((copy,), own)
     assert catalogue.rows()[0].draft == str(own)
@@ -119,6 +122,14 @@ def test_lists_and_show_name_it(copy: Path) -> None:
     (line,) = [each for each in describe.lines(report) if each.startswith("draft ")]
     assert "it comes with localspec" in line
     assert "eagle3" in line
+
+
+def test_lists_say_that_it_does_not_pay(copy: Path) -> None:
+    costs.keep_target(STEEP, copy)
+    with opened():
+        one = next(iter(ranking.ranked(catalogue.rows(), ranking.recall())))
+    assert one.measured
+    assert one.speed.endswith(" tokens/s (drafting is not expected to pay here)")
 
 
 def test_the_wheel_has_what_the_checkout_has() -> None:

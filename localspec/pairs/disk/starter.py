@@ -128,6 +128,25 @@ def head(target: Path) -> Path | None:
     return path if target == converted() and folders.is_file(path) else None
 
 
+def with_drafters(pair: InstalledPair) -> tuple[InstalledPair, str]:
+    """A pair with all that drafts for it, and the source of that, or why nothing does.
+
+    The starter's record names no head: one that was trained here drafts for it, else the one that
+    ships with localspec.
+    """
+    if pair.drafts:
+        return pair, f"part of {pair.name}"
+    if pair.name != STARTER:
+        return pair, "the pair was pulled without one"
+    if known := installed.pair_with(pair.target.path):
+        drafting = replace(pair, draft=known.draft, besides=known.besides)
+        return drafting, f"as in the pair {known.name}"
+    if path := head(pair.target.path):
+        shipped = InstalledModel((str(path),), n_bytes=path.stat().st_size, licence=LICENCE)
+        return replace(pair, draft=shipped), "it comes with localspec"
+    return pair, "none was named, and none is known for this target"
+
+
 def recall() -> StarterForm | None:
     """The starter's form; None if it was not measured, or its copy is missing."""
     form = private.read_json(_form(), StarterForm)

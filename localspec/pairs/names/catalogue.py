@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from localspec.errors import LocalspecError
-from localspec.pairs.disk import folders, installed, starter
+from localspec.pairs.disk import folders, starter
 from localspec.pairs.disk.installed import InstalledPair
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
@@ -222,7 +222,7 @@ def rows() -> list[ListedPair]:
     known = pairs()
     mine = starter.pairs_here()
     names = {pair.name for pair in mine}
-    here = [_installed(pair, known.get(pair.name)) for pair in mine]
+    here = [_installed(starter.with_drafters(pair)[0], known.get(pair.name)) for pair in mine]
     others = [_available(entry) for entry in known.values() if entry.name not in names]
     return sorted([*here, *others], key=lambda row: row.name != STARTER)
 
@@ -253,19 +253,11 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         licence=entry.licence if entry else pair.target.licence,
         state="installed" if pair.complete else "incomplete",
         target=pair.target.origin,
-        draft=_drafts(pair),
+        draft=",".join(each.origin for each in pair.drafts) or "none",
         notes=entry.notes if entry else "",
         evidence=entry.evidence if entry else "",
         verified=all(model.sha256 and all(model.sha256) for model in pair.models),
     )
-
-
-def _drafts(pair: InstalledPair) -> str:
-    """What drafts for an installed pair; for the starter also what was trained here, or ships."""
-    drafts, target = pair.drafts, pair.target.path
-    if not drafts and pair.name == STARTER and (known := installed.pair_with(target)):
-        drafts = known.drafts
-    return ",".join(each.origin for each in drafts) or str(starter.head(target) or "none")
 
 
 def _available(entry: CuratedPair) -> ListedPair:

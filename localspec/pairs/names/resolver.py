@@ -163,28 +163,18 @@ def _files(meant: Meaning, text: str, pulled_with: str = "") -> ResolvedPair:
 def of_record(pair: InstalledPair) -> ResolvedPair:
     """The files of an installed pair.
 
-    The starter's record names no head: one that was trained here drafts for it, else the one that
-    ships with localspec.
-
     Raises:
         ModelFileError: one is missing.
     """
-    target, draft = pair.target, pair.draft
     for model in pair.models:
         if not model.complete:
             named = ",".join(each.origin for each in pair.drafts) or NONE
             raise ModelFileError(
                 f"a file of the pair {pair.name} is gone: {model.first_gone}",
-                f"Run `localspec pull {target.origin} --draft {named} --name {pair.name}`.",
+                f"Run `localspec pull {pair.target.origin} --draft {named} --name {pair.name}`.",
             )
-    if draft is None and pair.name == STARTER:
-        found, head = _with_known_draft(pair.name, target.path), starter.head(target.path)
-        if found.drafts or head is None:
-            return found
-        return replace(found, drafts=(head,), draft_reason="it comes with localspec")
-    if draft is None:
-        return ResolvedPair(pair.name, target.path, (), "the pair was pulled without one")
-    return _with_drafts_of(pair, pair.name, target.path, f"part of {pair.name}")
+    whole, reason = starter.with_drafters(pair)
+    return _with_drafts_of(whole, pair.name, pair.target.path, reason)
 
 
 def _with_known_draft(name: str, target: Path) -> ResolvedPair:

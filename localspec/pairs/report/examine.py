@@ -330,23 +330,16 @@ def _named_drafts(
     return drafts or (_target(meant, retries, draft=True),)
 
 
-def _may_have_shipped_head(pair: InstalledPair) -> bool:
-    """Whether this is the starter, complete, and recorded without drafters."""
-    return pair.name == STARTER and pair.complete and not pair.drafts
-
-
 def _own_drafts(
     meant: Meaning, target: ModelSource, retries: RetryPolicy, scan: bool, asked: AllowedDrafters
 ) -> _DraftsFound:
     """The pair's own drafters, or those found for a target that has none, if they may draft."""
     if not asked.own:
         return (), asked.why_no_model, ()
-    if isinstance(meant, InstalledPair | CuratedPair):
-        if isinstance(meant, InstalledPair) and _may_have_shipped_head(meant):
-            known = resolver.of_record(meant)
-            if known.drafts:
-                heads = [model_source.local(path) for path in known.drafts]
-                return heads, known.draft_reason, ()
+    if isinstance(meant, InstalledPair):
+        whole, reason = starter.with_drafters(meant)
+        return _drafts_of(whole, retries), reason, ()
+    if isinstance(meant, CuratedPair):
         found = _drafts_of(meant, retries)
         return found, f"part of {meant.name}" if found else f"{meant.name} has none", ()
     if paired := _pair_with(target):
