@@ -12,10 +12,12 @@ import pytest
 
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
+from localspec.engine.length.cost import Costs
+from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.llama import build, machine
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measurements import ranking
+from localspec.loading.measurements import draft_worth, ranking
 from localspec.pairs.disk import installed, starter, trained_heads
 from localspec.pairs.disk.starter import StarterForm
 from localspec.pairs.gguf.gguf_writer import rewritten
@@ -100,6 +102,14 @@ def test_it_is_not_loaded_where_no_head_pays(copy: Path, asked: dict[str, Any]) 
         assert not any("left out" in each for each in session.notices)
         why = "the head that comes with localspec is left out: it would save no time here"
         assert session.draft_state.startswith(why) is (not asked)
+
+
+@pytest.mark.parametrize(("accepted", "dear"), [(0.62, False), (0.35, True)])
+def test_its_own_acceptance_decides(copy: Path, accepted: float, *, dear: bool) -> None:
+    """Where a very good head would pay, one of which less is accepted may not."""
+    head = read_model(trained_head(copy.parent, copy, accepted))
+    auto = AutoGamma(Costs({0: {n: 1 + 0.4 * (n - 1) for n in (1, 2, 4, 8, 16, 64)}}, {}))
+    assert draft_worth.too_dear(head, auto, 0.05) is dear
 
 
 def test_a_head_that_was_trained_here_is_told_to_be_left_out(copy: Path) -> None:

@@ -62,8 +62,8 @@ def least_step(
 def too_dear(draft: ModelSource | ModelFiles, auto: AutoGamma, step_s: float) -> bool:
     """Whether a draft with steps of `step_s` seconds can save no time.
 
-    For a draft model, nearly every token is assumed to be accepted. For a head that localspec
-    trained, the acceptance is known; `localspec train` refuses a head that does not pay at
+    For a draft model, nearly every token is assumed to be accepted. A head that localspec trained
+    was measured at the end, and its file says how much was accepted; without that, it may have
     `REACHABLE`. Nothing is known of other heads, so they are never too dear.
     """
     if not head_checks.is_head(draft.header):
@@ -72,7 +72,8 @@ def too_dear(draft: ModelSource | ModelFiles, auto: AutoGamma, step_s: float) ->
     if made is None:
         return False
     times = auto.costs.target.at(BEHIND).times(LONGEST + 1)
-    return head_promise.speedup(max(REACHABLE, made.accepted or 0.0), times, step_s) < PAYS
+    acceptance = REACHABLE if made.accepted is None else made.accepted
+    return head_promise.speedup(acceptance, times, step_s) < PAYS
 
 
 def too_big(target: ModelSource, draft: ModelSource, plan: MemoryPlan) -> bool:
