@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import subprocess
 import sys
@@ -230,3 +231,20 @@ def test_a_fault_of_python_is_a_lack_of_memory_only_under_a_limit(
     with pytest.raises(SystemExit if limited else SystemError):
         cli.main()
     assert ("not enough memory" in capfd.readouterr().err) is limited
+
+
+@pytest.mark.parametrize("lacks", [errno.ENOMEM, errno.EIO])
+def test_a_search_for_modules_that_lacks_memory_says_so(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, lacks: int
+) -> None:
+    """Below some 15 MB the folder of the modules cannot be listed."""
+
+    def fail() -> None:
+        raise OSError(lacks, "it fails", "localspec/cli")
+
+    ignored = SimpleNamespace(getsignal=lambda _: None, SIGINT=2, default_int_handler=len)
+    monkeypatch.setattr(cli, "signal", ignored)
+    monkeypatch.setattr(cli, "_run", fail)
+    with pytest.raises(SystemExit if lacks == errno.ENOMEM else OSError):
+        cli.main()
+    assert ("not enough memory" in capfd.readouterr().err) is (lacks == errno.ENOMEM)

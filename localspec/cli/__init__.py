@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -26,10 +27,12 @@ def main() -> NoReturn:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     try:
         _run()
-    except (MemoryError, SystemError) as error:
+    except (MemoryError, SystemError, OSError) as error:
         # While modules were imported, among them what prints errors. Python's compiler may report
-        # a lack of memory as either.
+        # a lack of memory as a SystemError, and the search for a module as one of the system.
         if isinstance(error, SystemError) and not _limited():
+            raise
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
         os.write(2, b"error: there is not enough memory\n  Raise the limit (ulimit -v).\n")
         sys.exit(1)
