@@ -497,8 +497,12 @@ def test_a_training_goes_on_only_as_it_began(
             place_.enter(terms(), resume=resume, anew=False)
     record.write_bytes(whole)
     assert place_.enter(terms(), resume=True, anew=False) == begun
+    place_.checkpoint.write_bytes(b"x")
     assert place_.enter(terms(tokens=6), resume=False, anew=True) is None
-    assert place_.begun() is None
+    place_.close()
+    assert place_.begun() == begun  # the new one may be refused, and then the old one stays
+    place_.begin(chosen(terms(tokens=6)))
+    assert [each.name for each in place_.folder.iterdir()] == ["begun.json"]
 
 
 def test_one_training_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,11 +75,15 @@ class TrainingFolder:
         return private.read_json(self._begun, TrainingChoices)
 
     def begin(self, begun: TrainingChoices) -> None:
-        """Store the decisions."""
+        """Store the decisions; an earlier training, which is forgotten now, is deleted."""
+        self._begun.unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         private.write_json(self._begun, begun)
 
     def enter(self, terms: TrainingTerms, *, resume: bool, anew: bool) -> TrainingChoices | None:
         """Begin or resume as requested; return the earlier decisions when resuming.
+
+        An earlier training that is to be forgotten stays until `begin`: the new one may be refused.
 
         Raises:
             UsageError: a training is unfinished but the request says neither to resume nor to
@@ -96,7 +100,6 @@ class TrainingFolder:
                 raise UsageError(
                     "there is no training of this target to go on with", "Leave --resume out."
                 )
-            shutil.rmtree(self.folder, ignore_errors=True)
             private.make_folder(self.folder)
             return None
         if not resume:
@@ -127,12 +130,12 @@ def _difference(before: TrainingChoices, terms: TrainingTerms) -> str:
 
 
 def require_disk(folder: Path, n_bytes: int) -> None:
-    """Check that `n_bytes` fit on the disk of `folder`.
+    """Check that `n_bytes` fit on the disk of `folder`, in place of what it holds.
 
     Raises:
         LocalspecError: they do not.
     """
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(folder).free + trainings.size(folder)
     if free < n_bytes:
         raise LocalspecError(
             f"the training needs {formats.size(n_bytes)} of disk, {formats.size(free)} are free in"

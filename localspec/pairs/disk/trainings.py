@@ -79,6 +79,15 @@ def alone() -> Iterator[None]:
         lock.release()
 
 
+def size(folder: Path) -> int:
+    """Bytes of the files in the folder of a training.
+
+    Raises:
+        OSError: one cannot be looked at.
+    """
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def delete(folder: Path) -> int:
     """Delete the folder of a training, while no training runs; return the bytes freed.
 
@@ -86,7 +95,7 @@ def delete(folder: Path) -> int:
         LocalspecError: it cannot be deleted.
     """
     try:
-        freed = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        freed = size(folder)
         shutil.rmtree(folder)
     except OSError as error:
         raise LocalspecError(
