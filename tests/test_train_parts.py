@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import gguf
+import msgspec
 import numpy as np
 import pytest
 
@@ -565,7 +566,7 @@ def stopped_training(target: Path) -> Path:
     model = installed.InstalledModel((str(target),), n_bytes=9)
     installed.save(installed.InstalledPair("mine", model, None))
     work = TrainingFolder(fingerprint([target]))
-    work.begin(chosen())
+    work.begin(msgspec.structs.replace(chosen(), path=str(target)))
     work.checkpoint.write_bytes(b"x" * 1000)
     return work.folder
 
@@ -610,6 +611,18 @@ def test_a_training_stays_as_long_as_its_target(
     assert work.exists()
     remove.remove("mine", RetryPolicy())
     assert not target.exists()
+    assert not work.exists()
+
+
+def test_rm_finds_the_training_of_a_target_that_was_deleted_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    target = write_random_llama(tmp_path / "t.gguf")
+    work = stopped_training(target)
+    target.unlink()
+    assert trainings.unfinished([tmp_path / "another.gguf"]) is None
+    assert remove.remove("mine", RetryPolicy()).freed > 1000
     assert not work.exists()
 
 

@@ -244,6 +244,7 @@ class _TrainingRun:
             feed_forward=shape.feed_forward,
             drafted=shape.drafted,
             step_s=found.step_s,
+            path=str(self.target.paths[0].absolute()),
         )
         self.work.begin(begun)
         return begun

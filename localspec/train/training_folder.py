@@ -43,6 +43,7 @@ class TrainingChoices(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         tokens: of answers.
         step_s: seconds per step of the head; 0 if not measured.
+        path: of the target's first file; empty in older records.
     """
 
     terms: TrainingTerms
@@ -50,6 +51,7 @@ class TrainingChoices(msgspec.Struct, frozen=True, kw_only=True):
     feed_forward: int
     drafted: int
     step_s: float
+    path: str = ""
 
 
 class TrainingFolder:

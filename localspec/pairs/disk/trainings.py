@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import filelock
+import msgspec
 
 from localspec import private
 from localspec.errors import LocalspecError
@@ -17,6 +18,12 @@ from localspec.pairs.disk.fingerprint import fingerprint
 from localspec.safe_text import reason
 
 _LOCK: Final = "lock"
+
+
+class _TargetPath(msgspec.Struct):
+    """What the record of a training says of the place of its target."""
+
+    path: str
 
 
 def root() -> Path:
@@ -35,13 +42,18 @@ def record_of(folder: Path) -> Path:
 
 
 def unfinished(target: Sequence[Path]) -> Path | None:
-    """The folder of a training of these files, begun or not; None without one."""
-    if not _folders():
+    """The folder of a training of these files, begun or not; None without one.
+
+    If the files are gone, it is the one that was begun with them where they were.
+    """
+    if not (every := _folders()):
         return None
     try:
         folder = folder_of(fingerprint(target))
     except OSError:
-        return None
+        wanted = str(target[0].absolute())
+        known = ((each, private.read_json(record_of(each), _TargetPath)) for each in every)
+        return next((each for each, its in known if its and its.path == wanted), None)
     return folder if folder.is_dir() else None
 
 
