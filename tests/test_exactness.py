@@ -16,6 +16,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length import profile
 from localspec.engine.length.profile import Profile, ProfileStore, Timing
 from localspec.engine.llama import Context
+from localspec.engine.llama.thread_controller import ThreadController
 from localspec.errors import UsageError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
@@ -86,6 +87,16 @@ def test_where_it_cannot_be_had_one_line_says_so(tmp_path: Path) -> None:
             assert "is not possible" in notices[0]
         else:  # a processor whose kernels are alike
             assert not notices
+
+
+def test_several_threads_are_tried_as_answers_use_them_later(
+    toy_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While other programs run a context uses fewer threads, whose single tokens are alike."""
+    monkeypatch.setattr(ThreadController, "poll", lambda _controller: 1)
+    for _, session in loaded(toy_target, exact=True, threads=2):
+        assert session.pair.loaded.exact == 1
+        assert "--threads 2 alone may cause that" in session.notices[0]
 
 
 def test_a_device_that_gives_other_bits_every_time_ends_nothing(

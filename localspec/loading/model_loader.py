@@ -142,7 +142,9 @@ class ModelLoader:
         """Notices for the user about the target's passes."""
         if self.exact is None or self.exact > 1:
             return ()
-        return (f"--exact: {exact_words(self.exact, None, '')}",)
+        threads = self.options.threads or 1
+        shared = f"; --threads {threads} alone may cause that: leave it out" if threads > 1 else ""
+        return (f"--exact: {exact_words(self.exact, None, '')}{shared}",)
 
     def _model(
         self,

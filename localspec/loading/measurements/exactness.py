@@ -67,6 +67,7 @@ def key(
         "n_gpu_layers": setup.gpu_layers,
         "cache": [setup.cache_k, setup.cache_v],
         **where(options.device, dict(setup.split), options.split_mode, options.rpc),
+        **({"held": True} if (options.threads or 1) > 1 else {}),  # once a busy machine used fewer
         **({"n_cpu_moe": setup.cpu_moe} if setup.cpu_moe else {}),
         **({"lora": [[each.sha256, each.scale] for each in adapters]} if adapters else {}),
     }
@@ -102,7 +103,7 @@ def longest(
         return before or 1
     announce()
     depth = min(DEPTH, target.n_ctx - _MOST)
-    target.threads.hold(False)
+    target.threads.hold(target.threads.most > 1)  # fewer would not share a token's attention
     try:
         fill(target, depth)
         times, in_time = _alike(target)
