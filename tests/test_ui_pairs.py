@@ -491,6 +491,20 @@ async def test_the_first_load_can_be_cancelled_and_another_pair_chosen() -> None
         assert rooms.log == ["load first", "load other"]
 
 
+async def test_enter_loads_the_pair_whose_load_was_cancelled_and_sends_the_question() -> None:
+    rooms = Rooms()
+    rooms.slow.add("first")
+    async with chatting(rooms) as chat:
+        await chat.until(lambda: "Loading first" in chat.status())
+        await chat.press("escape")
+        await chat.until(lambda: "Enter loads the models again" in chat.transcript())
+        assert "Enter loads the models again" in chat.status()
+        rooms.slow.clear()
+        await chat.send("Hello?")
+        await chat.until(lambda: "▌ Hello?" in chat.transcript())
+        assert rooms.log == ["load first", "load first"]
+
+
 @pytest.mark.slow
 async def test_quitting_while_switching_ends_the_thread() -> None:
     rooms = Rooms()

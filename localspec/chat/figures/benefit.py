@@ -77,7 +77,7 @@ def of_two(without: GenerationStats, drafted: GenerationStats, busy: str = "") -
         busy: that other programs took threads that an answer needed, in a clause; else empty.
     """
     if not drafted.drafted_tokens:
-        return _NOTHING
+        return f"{_NOTHING}: {busy}" if busy else _NOTHING
     slow, fast = without.tokens_per_second, drafted.tokens_per_second
     if not (slow and fast and drafted.comparable and without.generated_tokens >= LEAST_TOKENS):
         counts = drafted.drafted_tokens, drafted.accepted_tokens, drafted.generated_tokens

@@ -20,6 +20,7 @@ from localspec.ui.pairs.pair_events import PairMissing
 from localspec.ui.status_lines import TitleLine
 
 _END_S = 20.0  # much longer than a step of storing the caches takes
+_GO_ON = "Enter loads the models again, /pairs chooses others."
 
 
 @dataclass(eq=False, repr=False)
@@ -82,12 +83,14 @@ class PairLoader:
         if failed.info is not None:
             self._show(failed.info)
         else:
-            self.turns.enter(EnginePhase.UNUSABLE)
+            cancelled = error is None and failed.second is None
+            self.turns.enter(EnginePhase.ASLEEP if cancelled else EnginePhase.UNUSABLE)
+            self.turns.dashboard.leave()
         if not first:
             for text, remedy in switch_failure(failed):
                 self.turns.transcript.say(text, remedy, error=error is not None)
         elif error is None:
-            self.turns.transcript.say("loading was cancelled", "/pairs chooses one.")
+            self.turns.transcript.say("loading was cancelled", _GO_ON)
         else:
             self.load_error = error
             self.turns.transcript.say_error(error)
@@ -177,5 +180,6 @@ def switch_failure(failed: LoadFailed) -> list[tuple[str, str]]:
         text, remedy = in_words(failed.second.exception())
         lines.append((f"the pair before could not be loaded again either: {text}", remedy))
     else:
-        lines.append(("no model is loaded; the conversation is kept", "/pairs chooses one."))
+        go_on = _GO_ON if failed.error is None else "/pairs chooses one."
+        lines.append(("no model is loaded; the conversation is kept", go_on))
     return lines

@@ -95,9 +95,12 @@ def body(side: AnswerSide, other: AnswerSide) -> Content:
 
 
 def verdict(off: AnswerSide, on: AnswerSide, parting: Parting | None = None) -> str:
-    """What drafting brought, and whether the texts are the same, or why they part."""
+    """What drafting brought, and whether the texts are the same, or why they part.
+
+    Until both have ended, that other programs take threads, if they do.
+    """
     if off.stats is None or on.stats is None:
-        return "Esc stops and closes"
+        return off.busy or on.busy
     brought = of_two(off.stats, on.stats, off.busy or on.busy)
     if off.text == on.text:
         return f"{brought}; the texts are the same"
@@ -130,7 +133,7 @@ class CompareScreen(ModalScreen[None]):
         """Two columns, and the result below."""
         with Vertical(id="compare") as box:
             box.border_title = Content(one_line(self._asked, 60))
-            box.border_subtitle = "Esc closes"
+            box.border_subtitle = "Esc stops and closes"
             with Horizontal():
                 for head, text in zip(self._heads, self._texts, strict=True):
                     with Vertical(classes="side"):
