@@ -1,7 +1,7 @@
 """How much lookup copies of an agent's calls that quote files, over several cost curves.
 
 The loop of `benchmarks/agent_loop.py` with scripted answers in place of a model's: every call does
-what the task asks for, written as Qwen2.5-Coder writes calls. The real lookup and the real policy
+what the user asks for, written as Qwen2.5-Coder writes calls. The real lookup and the real policy
 replay the answers at temperature 0, first with the prompt alone to copy from, then also with its
 messages as JSON writes them (`QuotedTexts`). For each curve the script prints tokens per baseline
 round: over the turns of which at least 60 % of the tokens are in runs of 16 and more that the
@@ -14,7 +14,6 @@ every copy ends. Only the vocabulary and the template of the model are read; it 
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,16 @@ from typing import Any
 
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-from benchmarks.agent_loop import FILES, MANY, ORDER, TASK, TOOLS, Workspace, copied
+from benchmarks.agent_loop import (
+    MANY,
+    TASK,
+    TOOLS,
+    Workspace,
+    copied,
+    held_ids,
+    plain_ids,
+    steps,
+)
 from benchmarks.real_curves import rounds_of
 from benchmarks.real_lookup import CURVES, EndsKnown, places
 from benchmarks.several import Answer, Prices
@@ -58,54 +66,30 @@ class Turn:
     quoting: Answer
 
 
-def scripted(name: str, source: str, file: str) -> dict[str, Any]:
-    """The arguments of a call that does what the task asks for."""
-    if name == "search":
-        return {"path": file, "pattern": "def "}
-    if name == "read_file":
-        return {"path": file, "first": 1, "last": 40}
-    tree = ast.parse(source)
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
-    first = next(functions, None)
-    told = (first or tree).body[0]  # the module's, if it has no function
-    document = ast.get_source_segment(source, told) or ""
-    if name == "replace_text":
-        sentence = document.strip('"').split(".")[0].split("\n")[0]
-        return {"path": file, "old": document, "new": f'"""{sentence}."""'}
-    return {"text": ast.get_source_segment(source, first or tree.body[-2])}
-
-
 def turns(model: VocabularyOnly) -> Iterator[Turn]:
     """Those of all files."""
     render = Jinja2ChatFormatter(model.chat_template or "", eos_token="", bos_token="")
     workspace, quoted = Workspace(), QuotedTexts(model)
-    messages: list[Any] = [{"role": "user", "content": TASK.format(files=", ".join(FILES))}]
-    context: list[str] = [messages[0]["content"]]
-    for file in FILES:
-        for name in ORDER:
-            given = scripted(name, workspace.texts[file], file)
-            call, arguments = {"name": name, "arguments": given}, json.dumps(given)
-            text = f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
-            prompt = model.tokenize(
-                render(messages=messages, tools=TOOLS).prompt, add_special=True, parse_special=True
-            )
-            answer = model.tokenize(text, add_special=False, parse_special=True)
-            said = "\n".join(context)
-            own, raw, escaped = (
-                model.tokenize(part, add_special=False, parse_special=False)
-                for part in (arguments, said, json.dumps(said)[1:-1])
-            )
-            past = quoted.past(Message(Role.USER, part) for part in context)
-            yield Turn(
-                copied(own, [*raw, *escaped]) >= MANY,
-                places(prompt, answer),
-                places(prompt, answer, past),
-            )
-            messages.append(
-                {"role": "assistant", "content": "", "tool_calls": [{"function": call}]}
-            )
-            messages.append({"role": "tool", "content": workspace.done(name, given)})
-            context += [arguments, messages[-1]["content"]]
+    messages: list[Any] = [{"role": "system", "content": TASK}]
+    context: list[str] = [TASK]
+    for step in steps(dict(workspace.texts)):
+        messages.append({"role": "user", "content": step.asked})
+        context.append(step.asked)
+        call, arguments = {"name": step.tool, "arguments": step.wanted}, json.dumps(step.wanted)
+        text = f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
+        prompt = model.tokenize(
+            render(messages=messages, tools=TOOLS).prompt, add_special=True, parse_special=True
+        )
+        answer = model.tokenize(text, add_special=False, parse_special=True)
+        past = quoted.past(Message(Role.USER, part) for part in context)
+        yield Turn(
+            copied(plain_ids(model, arguments), held_ids(model, "\n".join(context))) >= MANY,
+            places(prompt, answer),
+            places(prompt, answer, past),
+        )
+        messages.append({"role": "assistant", "content": "", "tool_calls": [{"function": call}]})
+        messages.append({"role": "tool", "content": workspace.done(step.tool, step.wanted)})
+        context += [arguments, messages[-1]["content"]]
 
 
 def row(found: Sequence[Turn], points: Points) -> str:
