@@ -42,7 +42,7 @@ _MOST: Final = 10**9
 @click.option(
     "--from-history",
     is_flag=True,
-    help="Train on your own conversations as well. The head can leak them, as its file says.",
+    help="Train on your own conversations. The head can leak them, as its file says.",
 )
 @option(
     "--answers",
