@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -557,18 +555,6 @@ def test_list_shows_everything(hub_world: World, pair: tuple[Repo, Repo]) -> Non
     hub_world.snapshot("ann/Big-GGUF", pair[0].commit, "big-Q4_K_M.gguf").unlink()
     data = json.loads(hub_world.run("list", "--json").out)
     assert {row["name"]: row for row in data["pairs"]}["mine"]["state"] == "incomplete"
-
-
-def test_list_loads_neither_the_engine_nor_the_hub_client() -> None:
-    script = (
-        "import sys; sys.argv = ['localspec', 'list']\n"
-        "from localspec.cli import subcommands\n"
-        "try:\n    subcommands.main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
-        "loaded = {'llama_cpp', 'textual', 'numpy', 'huggingface_hub.file_download'}\n"
-        "assert not loaded & set(sys.modules), loaded & set(sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_show_of_a_pair(hub_world: World) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -214,6 +216,22 @@ def test_a_mixture_and_what_an_earlier_version_kept_tell_of_no_other_pair(
     kept = ranking.recall()
     assert kept is not None
     assert ranking.ranked(rows, kept)[1].baseline == pytest.approx(0.75)
+
+
+def test_list_loads_neither_the_engine_nor_the_hub_client_once_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    ranking.remember("gone", costs(20), None, None)
+    script = (
+        "import sys; sys.argv = ['localspec', 'list']\n"
+        "from localspec.cli import subcommands\n"
+        "try:\n    subcommands.main()\nexcept SystemExit as stop:\n    assert not stop.code\n"
+        "loaded = {'llama_cpp', 'textual', 'numpy', 'huggingface_hub.file_download'}\n"
+        "assert not loaded & set(sys.modules), loaded & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_list_tells_what_its_speeds_rest_on_and_where_there_is_nothing(
