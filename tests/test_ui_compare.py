@@ -167,6 +167,13 @@ def test_what_only_one_side_says_stands_out_once_it_is_certain() -> None:
     assert "waiting" in heading(AnswerSide(speculation=True)).plain
 
 
+def test_while_it_is_written_the_foot_names_other_programs() -> None:
+    off, on = AnswerSide(False, "One."), AnswerSide(True)
+    assert not verdict(off, on)
+    off.busy = "other programs keep 1.5 of 2 threads busy"
+    assert verdict(off, on) == off.busy
+
+
 def test_control_characters_do_not_reach_the_screen() -> None:
     side = AnswerSide(speculation=False, text="\x1b[2Jhello")
     assert "\x1b" not in body(side, AnswerSide(speculation=True, text="x")).plain

@@ -133,7 +133,7 @@ class CompareScreen(ModalScreen[None]):
         """Two columns, and the result below."""
         with Vertical(id="compare") as box:
             box.border_title = Content(one_line(self._asked, 60))
-            box.border_subtitle = "Esc stops and closes"
+            box.border_subtitle = "Esc closes"
             with Horizontal():
                 for head, text in zip(self._heads, self._texts, strict=True):
                     with Vertical(classes="side"):
