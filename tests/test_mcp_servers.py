@@ -25,13 +25,16 @@ from localspec.cli.answers import allowed_tools
 from localspec.cli.answers.allowed_tools import AllowedTools
 from localspec.errors import UsageError
 from localspec.safe_text import safe
-from localspec.tools import leftovers, permissions, server_connection
+from localspec.tools import leftovers, permissions
 from localspec.tools.permissions import Permissions
 from localspec.tools.server_settings import FILE, ServerSettings, ServersFile
 from localspec.tools.tool_definitions import ToolDefinition
 from localspec.tools.tool_messages import CallDone, ServerGone, ServerReady, ToolReply
 from localspec.tools.tool_process import ToolProcess
 from tests.support import command
+from tests.support.lazily import Lazily
+
+server_connection = Lazily("localspec.tools.server_connection")  # it imports the SDK: a second
 
 SERVER = Path(__file__).parent / "support" / "mcp_server.py"
 _PATIENCE_S = 60.0
@@ -235,7 +238,7 @@ async def test_a_proxy_of_the_environment_is_used_but_not_for_loopback(
 
     for name in [each for each in os.environ if each.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(server_connection, "_LARGEST_RESPONSE", 10)
+    monkeypatch.setattr("localspec.tools.server_connection._LARGEST_RESPONSE", 10)
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
         monkeypatch.setenv(variable, f"http://127.0.0.1:{port}")
