@@ -111,6 +111,13 @@ def _no_naps() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _fewer_frames() -> Iterator[None]:
+    """Draw ten frames a second and not sixty: no test looks at one, for `Chat.screen` draws anew."""
+    with mock.patch("textual.screen.UPDATE_PERIOD", 0.1):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _styles_are_parsed_once() -> Iterator[None]:
     """Have all apps share the rules of Textual's style sheets: each parsed them for itself, twice.
 
