@@ -23,7 +23,7 @@ from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.disk import starter
 from localspec.pairs.names.reserved_names import STARTER
-from tests.support import costs, toy
+from tests.support import costs, toy, two_parts
 from tests.support.draws import drawn
 from tests.support.two_parts import pytest_addoption, pytest_cmdline_main  # noqa: F401 - hooks
 
@@ -54,13 +54,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Keep modules and tests, which live to the end of the run, out of garbage collection.
 
     Otherwise pytest would spend a sixth of its collection time in garbage collection.
     """
     gc.disable()
     try:
+        two_parts.import_in_turn(session.config)
         return (yield)
     finally:
         gc.enable()
@@ -112,7 +113,7 @@ def _no_naps() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _fewer_frames() -> Iterator[None]:
-    """Draw ten frames a second and not sixty: no test looks at one, for `Chat.screen` draws anew."""
+    """Draw ten frames a second, not sixty: no test looks at one, for `Chat.screen` draws anew."""
     with mock.patch("textual.screen.UPDATE_PERIOD", 0.1):
         yield
 

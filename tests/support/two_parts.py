@@ -11,7 +11,10 @@ import random
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +47,22 @@ def surroundings(root: Path) -> dict[str, str]:
     if found.pop("PYTHONDONTWRITEBYTECODE", None) and "PYTHONPYCACHEPREFIX" not in found:
         found["PYTHONPYCACHEPREFIX"] = str(root / ".pytest_cache" / "bytecode")
     return found
+
+
+def import_in_turn(config: pytest.Config) -> None:
+    """Have each worker import another share of the test files first.
+
+    A worker compiles what no other has compiled yet. In a fresh clone all would compile the same
+    file at the same time, and each of them every file.
+    """
+    worker: dict[str, Any] = getattr(config, "workerinput", {})
+    if not worker or config.args_source is pytest.Config.ArgsSource.ARGS:
+        return
+    files = sorted((config.rootpath / "tests").glob("test_*.py"))
+    mine = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for path in (*files[mine:], *files[:mine]):
+        with suppress(Exception, pytest.skip.Exception):  # pytest imports it again, and tells
+            import_module(f"tests.{path.stem}")
 
 
 def is_whole(config: pytest.Config) -> bool:
