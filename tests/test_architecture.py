@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 
@@ -53,19 +53,33 @@ def is_module(name: str) -> bool:
 
 
 @functools.cache
-def parsed(path: Path, source: str | None = None) -> ast.Module:
+def parsed(path: Path, source: str | None) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8") if source is None else source)
 
 
 @functools.cache
-def imports(path: Path, source: str | None = None) -> set[str]:
+def statements(path: Path, source: str | None) -> Sequence[ast.stmt]:
+    """A file's statements, those inside others too. Most nodes are expressions, and left out."""
+    return [*_within(parsed(path, source))]
+
+
+def _within(block: ast.AST) -> Iterator[ast.stmt]:
+    for node in ast.iter_child_nodes(block):
+        if isinstance(node, ast.stmt):
+            yield node
+        if isinstance(node, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from _within(node)
+
+
+@functools.cache
+def imports(path: Path, source: str | None) -> set[str]:
     """The absolute names of all that the file imports, inside functions too.
 
     ``from localspec import machine`` is an import of ``localspec.machine``; a name that is not a
     module of localspec counts as a part of its module: ``localspec.machine:free``.
     """
     found: set[str] = set()
-    for node in ast.walk(parsed(path, source)):
+    for node in statements(path, source):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -166,7 +180,7 @@ def test_what_decides_imports_nothing_of_the_engine_that_runs() -> None:
         f"{path.relative_to(PACKAGE)} imports {name}"
         for path in files()
         if inside(path, *PURE)
-        for name in imports(path)
+        for name in imports(path, None)
         if name.startswith("localspec.engine.")
         and not inside(PACKAGE.parent.joinpath(*name.partition(":")[0].split(".")), *PURE)
     ]
@@ -217,18 +231,22 @@ def test_control_a_circle_is_seen(indent: str) -> None:
 def types(path: Path, source: str | None = None) -> list[str]:
     """The names of a file's classes and of its aliases of types, without underscores in front."""
     found = []
-    for node in ast.walk(parsed(path, source)):
+    for node in statements(path, source):
         match node:
             case ast.ClassDef(name=name):
                 found.append(name)
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if "TypeVar" not in (
-                ast.unparse(value)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if _is_type(name) and (
+                "TypeVar" not in ast.unparse(value)
             ):
                 found.append(name)
             case ast.AnnAssign(target=ast.Name(id=name), annotation=ast.Name(id="TypeAlias")):
                 found.append(name)
-    plain = (name.lstrip("_") for name in found)
-    return [name for name in plain if name[:1].isupper() and not name.isupper()]
+    return [name.lstrip("_") for name in found if _is_type(name)]
+
+
+def _is_type(name: str) -> bool:
+    plain = name.lstrip("_")
+    return plain[:1].isupper() and not plain.isupper()
 
 
 def test_no_two_types_have_the_same_name() -> None:
@@ -281,7 +299,7 @@ MOST_LINES = 45
 def long_functions(path: Path, source: str | None = None) -> list[str]:
     """Functions too long to be seen whole: more than `MOST_LINES` lines without the docstring."""
     found = []
-    for node in ast.walk(parsed(path, source)):
+    for node in statements(path, source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or 0) - node.lineno + 1
             first = node.body[0]
