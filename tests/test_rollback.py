@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,7 @@ from localspec.engine.round.verify import Draft
 from localspec.errors import Cancelled
 
 from .support.gguf_models import ARCHITECTURES, GENERATORS, write_random_gemma3
+from .support.pairwise import usually
 
 TOKENS = 200
 GAMMA = 5
@@ -44,6 +47,8 @@ SNAPSHOTS = 8
 PROMPT = list(range(300, 340))
 GREEDY = SamplingParams(temperature=0)
 RECURRENT = ("mamba", "lfm2", "qwen35")
+MEMORIES = ("llama", "gemma3", *RECURRENT)
+"""One architecture of each way to go back: by removal, with a window too, and to a state."""
 
 
 @pytest.fixture(scope="session")
@@ -51,11 +56,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("architectures")
 
 
-@pytest.fixture(scope="session", params=ARCHITECTURES)
-def model(request: pytest.FixtureRequest, folder: Path) -> Iterator[Model]:
+@pytest.fixture(scope="session")
+def loaded(folder: Path) -> Iterator[Callable[[str], Model]]:
+    """A tiny model of an architecture, loaded when it is first asked for."""
+    with ExitStack() as stack:
+        yield cache(
+            lambda kind: stack.enter_context(Model.load(GENERATORS[kind](folder / f"{kind}.gguf")))
+        )
+
+
+@pytest.fixture(params=usually(ARCHITECTURES, *MEMORIES))
+def model(request: pytest.FixtureRequest, loaded: Callable[[str], Model]) -> Model:
     """A tiny model of each architecture."""
-    with Model.load(GENERATORS[request.param](folder / f"{request.param}.gguf")) as loaded:
-        yield loaded
+    return loaded(request.param)
 
 
 def options(*, snapshots: int = 0, n_ctx: int = 512, flash: bool = True) -> ContextOptions:
@@ -153,6 +166,7 @@ def tokens_of(rounds: Sequence[Round]) -> list[int]:
     return [token for done in rounds for token in done.tokens]
 
 
+@cache
 def baseline(model: Model, n: int = TOKENS) -> list[int]:
     with Context(model, options()) as context:
         found = tokens_of(generate(Engine(context), PROMPT, 0, n))
@@ -160,9 +174,17 @@ def baseline(model: Model, n: int = TOKENS) -> list[int]:
     return found
 
 
-@pytest.mark.few(7)
 @pytest.mark.parametrize(
-    ("gamma", "snapshots"), [(GAMMA, 0), (GAMMA, SNAPSHOTS), (SNAPSHOTS + 3, SNAPSHOTS)]
+    ("model", "gamma", "snapshots"),
+    usually(
+        [
+            *itertools.product(ARCHITECTURES, [GAMMA], [0, SNAPSHOTS]),
+            *itertools.product(ARCHITECTURES, [SNAPSHOTS + 3], [SNAPSHOTS]),
+        ],
+        *itertools.product(["llama", "gemma3", "mamba"], [GAMMA], [0]),
+        *[("lfm2", GAMMA, SNAPSHOTS), ("qwen35", SNAPSHOTS + 3, SNAPSHOTS)],
+    ),
+    indirect=["model"],
 )
 def test_a_target_that_rejects_at_every_position_says_what_the_baseline_says(
     model: Model, gamma: int, snapshots: int
@@ -177,8 +199,14 @@ def test_a_target_that_rejects_at_every_position_says_what_the_baseline_says(
     assert set(full) == set(range(gamma + 1))
 
 
-@pytest.mark.few(7)
-@pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
+@pytest.mark.parametrize(
+    ("model", "snapshots"),
+    usually(
+        itertools.product(ARCHITECTURES, [0, SNAPSHOTS]),
+        *[("llama", 0), ("mamba", 0), ("qwen35", SNAPSHOTS)],
+    ),
+    indirect=["model"],
+)
 def test_a_drafter_sees_every_decode_of_the_target(model: Model, snapshots: int) -> None:
     """Prompts in batches, baseline and drafting rounds, rejected tokens, and decoding again."""
     want = baseline(model, 60)
@@ -198,7 +226,7 @@ def test_a_drafter_sees_every_decode_of_the_target(model: Model, snapshots: int)
         assert drafter.decodes == seen
 
 
-@pytest.mark.few(3)
+@pytest.mark.parametrize("model", usually(ARCHITECTURES, "llama", "gemma3", "mamba"), indirect=True)
 def test_a_draft_that_is_rejected_at_every_position_goes_on_as_if_it_had_not_been(
     model: Model,
 ) -> None:
@@ -213,9 +241,15 @@ def test_a_draft_that_is_rejected_at_every_position_goes_on_as_if_it_had_not_bee
     assert len(full) > GAMMA + 1
 
 
-@pytest.mark.few(28)
-@pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
-@pytest.mark.parametrize("kept", range(GAMMA + 1))
+@pytest.mark.parametrize(
+    ("model", "kept", "snapshots"),
+    usually(
+        itertools.product(ARCHITECTURES, range(GAMMA + 1), [0, SNAPSHOTS]),
+        *itertools.product(["llama", "mamba"], [0, 2, GAMMA], [0]),
+        *[("gemma3", 3, 0), ("lfm2", 1, SNAPSHOTS), ("qwen35", 4, SNAPSHOTS)],
+    ),
+    indirect=["model"],
+)
 def test_logits_after_a_rollback_are_those_without_the_rejected_tokens(
     model: Model, kept: int, snapshots: int
 ) -> None:
@@ -233,7 +267,7 @@ def test_logits_after_a_rollback_are_those_without_the_rejected_tokens(
         assert np.array_equal(after, straight.decode([9, 10], 2))
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", usually(ARCHITECTURES, *MEMORIES))
 def test_with_f32_weights_a_rollback_is_close_to_a_fresh_prefill(tmp_path: Path, kind: str) -> None:
     path = GENERATORS[kind](tmp_path / "f32.gguf", type="f32")
     how = options(flash=False)
@@ -314,6 +348,7 @@ def test_a_decode_that_was_stopped_leaves_no_half_state(model: Model, snapshots:
         assert tokens_of(generate(Engine(context), PROMPT, 0, 40)) == want
 
 
+@pytest.mark.parametrize("model", ARCHITECTURES, indirect=True)
 def test_how_each_architecture_goes_back_is_found_by_trying(model: Model) -> None:
     kind = model.path.stem
     with Context(model, options(snapshots=SNAPSHOTS)) as context:
@@ -325,9 +360,15 @@ def test_how_each_architecture_goes_back_is_found_by_trying(model: Model) -> Non
             assert (context.rollback, context.max_rollback) == (Rollback.SNAPSHOTS, SNAPSHOTS)
 
 
-@pytest.mark.few(8)
-@pytest.mark.parametrize("draft", [False, True])
-@pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
+@pytest.mark.parametrize(
+    ("model", "snapshots", "draft"),
+    usually(
+        itertools.product(ARCHITECTURES, [0, SNAPSHOTS], [False, True]),
+        *[("llama", 0, False), ("llama", 0, True), ("mamba", 0, False)],
+        *[("gemma3", 0, True), ("qwen35", SNAPSHOTS, True)],
+    ),
+    indirect=["model"],
+)
 def test_measuring_deep_in_a_context_leaves_no_trace(
     model: Model, snapshots: int, draft: bool
 ) -> None:
