@@ -20,7 +20,6 @@ from localspec.chat.dialects import AnswerReading, Call, Dialect, learn
 from localspec.chat.dialects.learning import dialect_store, learner
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.prompt.renderer import RenderBudget, TemplateRenderer, TemplateSource
-from tests.fakes import impatient
 from tests.support.golden_answers import BOS, EOS, golden, in_pieces
 from tests.support.llama_source import LEARNT, templates, usual_templates
 from tests.support.pairwise import usually
@@ -410,12 +409,11 @@ LIKE_LOOPS = ("loops in a turn", "loops in a thought", "loops where there are to
 
 @pytest.mark.parametrize("kind", usually(HOSTILE, *(HOSTILE.keys() - LIKE_LOOPS)))
 def test_a_hostile_template_teaches_nothing_and_ends_in_time(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, renderer: TemplateRenderer
 ) -> None:
-    impatient(monkeypatch, 1.0)
     begun = worked()
-    dialect = learn(HOSTILE[kind])
-    assert worked() - begun < 3  # a second of rendering, and what its processes take to start
+    dialect = learnt(renderer, TemplateSource(HOSTILE[kind], "", ""), seconds=0.4)
+    assert worked() - begun < 2.4  # its time of rendering, and what new processes take to start
     assert not dialect.known
     for text in ("the cat and the dog", "<5>the</5> cat", "a"):
         assert dialect.read(text, [TOOL]) == AnswerReading(None, text)
