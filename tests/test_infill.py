@@ -237,13 +237,3 @@ def test_what_was_enough_is_stopped_and_has_its_figures(serving: Serving) -> Non
     assert found["stop_type"] == "limit"
     assert 0 < found["timings"]["predicted_n"] < 400
     serving.until_free(5)
-
-
-def test_without_marks_the_endpoint_says_so() -> None:
-    with Serving() as one:
-        status, _, data = one.ask("/infill", {"input_prefix": "a", "input_suffix": "b"})
-        assert status == 400
-        assert "Infill is not supported by this model" in json.loads(data)["error"]["message"]
-        status, _, data = one.ask("/infill", {"input_prefix": "a"})
-        assert status == 400
-        assert "input_suffix" in json.loads(data)["error"]["message"]

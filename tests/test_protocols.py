@@ -181,23 +181,22 @@ def test_a_call_goes_to_the_client_and_its_result_comes_back(
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("path", PATHS)
-def test_the_turns_of_an_agent_read_only_what_is_new(path: str) -> None:
+def test_the_turns_of_an_agent_read_only_what_is_new(served: Serving, path: str) -> None:
     """The template lays out the toy's calls differently, so the toy's own calls are read again."""
-    text = "The weather of every city, told by a tool. " * 4
+    text = f"The weather of every city, asked for through {path}. " * 4
     tools = {"weather": WEATHER}
-    with Serving("-c", "4096", "--seed", "3") as one:
-        turns = [Turn("system", text), Turn("user", "How is it?")]
-        held = 0
-        for i in range(6):
-            talk = Talk((*turns,), tools, "required", parallel=False, limit=120)
-            document = json.loads(one.ask(path, body(path, talk))[2])
-            found, timings = heard(path, document), document["timings"]
-            assert found.finish == "calls"
-            assert timings["cache_n"] >= 0.95 * held, (i, timings)
-            held = found.usage[0]
-            ((name, given),) = found.calls
-            turns.append(Turn("assistant", found.text, "", ((f"call_{i}", name, given),)))
-            turns.append(Turn("tool", f"It is {i} degrees, and windy.", result_of=f"call_{i}"))
+    turns = [Turn("system", text), Turn("user", "How is it?")]
+    held = 0
+    for i in range(6):
+        talk = Talk((*turns,), tools, "required", parallel=False, limit=120)
+        document = json.loads(served.ask(path, body(path, talk))[2])
+        found, timings = heard(path, document), document["timings"]
+        assert found.finish == "calls"
+        assert timings["cache_n"] >= 0.95 * held, (i, timings)
+        held = found.usage[0]
+        ((name, given),) = found.calls
+        turns.append(Turn("assistant", found.text, "", ((f"call_{i}", name, given),)))
+        turns.append(Turn("tool", f"It is {i} degrees, and windy.", result_of=f"call_{i}"))
 
 
 # --- who may ask, and errors ------------------------------------------------------------------

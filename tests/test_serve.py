@@ -392,6 +392,16 @@ def test_errors_have_openais_form(
     assert said in error_of(reply)["message"]
 
 
+def test_a_model_without_marks_of_gaps_fills_none(served: Serving) -> None:
+    for asked, said in (
+        ({"input_prefix": "a", "input_suffix": "b"}, "Infill is not supported by this model"),
+        ({"input_prefix": "a"}, "input_suffix"),
+    ):
+        reply = served.ask("/infill", asked)
+        assert reply[0] == 400
+        assert said in error_of(reply)["message"]
+
+
 def test_a_prompt_that_does_not_fit_is_told_with_both_numbers(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(
