@@ -183,7 +183,17 @@ def test_it_prints_what_it_sees_and_nothing_private(
     cli.main(["doctor"], standalone_mode=False)
     text = capsys.readouterr().out
     assert seen["processor"] in text
-    assert "GB/s" in text
+    assert "read at" in text
+
+
+def test_no_bound_follows_from_a_bandwidth_that_other_programs_disturbed() -> None:
+    text = "\n".join(_fact_lines(GOOD))
+    assert "read at 40 GB/s (15 by one thread)" in text
+    assert "writes at most 8.0 tokens/s" in text
+    text = "\n".join(_fact_lines(replace(GOOD, others=12.0)))
+    assert text.count("an unknown speed: other programs were running") == 2
+    assert "GB/s" not in text
+    assert "tokens/s" not in text
 
 
 def test_the_kernels_that_were_chosen_are_shown() -> None:

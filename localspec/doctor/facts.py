@@ -20,6 +20,7 @@ import psutil
 
 from localspec import __version__, machine
 from localspec.engine.llama import (
+    BUSY,
     LOOK_S,
     RPC,
     add_workers,
@@ -128,6 +129,11 @@ class MachineFacts:
     bandwidth: float
     bandwidth_one: float
     workers: tuple[WorkerFacts, ...] = ()
+
+    @property
+    def busy(self) -> bool:
+        """Whether other programs took threads that localspec needs, and disturbed the bandwidth."""
+        return self.others > max(0, self.logical - self.threads) + BUSY
 
 
 def machine_facts(

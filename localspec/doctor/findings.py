@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from localspec import formats
 from localspec.doctor.facts import MachineFacts, machine_facts
-from localspec.engine.llama import BUSY
 from localspec.engine.llama.platform.rpc import SLOW_ANSWER_S
 
 _GPU_BACKENDS = ("CUDA", "MTL", "Metal", "Vulkan", "ROCm", "HIP", "SYCL")
@@ -133,7 +132,7 @@ def _compiled(facts: MachineFacts) -> Remarks:
 def _busy(facts: MachineFacts) -> Remarks:
     for said in formats.swapped(facts.swap_used, facts.memory_free, facts.memory_total):
         yield said, "Close other programs, or choose a smaller pair (localspec list)."
-    if facts.others > max(0, facts.logical - facts.threads) + BUSY:
+    if facts.busy:
         yield formats.busy(facts.others, facts.logical), "Close them while you chat."
     if facts.threads_asked > facts.cores:
         yield (

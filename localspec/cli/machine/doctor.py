@@ -72,6 +72,10 @@ def _fact_lines(facts: MachineFacts) -> list[str]:
         f" {formats.size(device.free)} free of {formats.size(device.total)}"
         for device in facts.devices
     ]
+    read = f"{facts.bandwidth / 1e9:.0f} GB/s ({facts.bandwidth_one / 1e9:.0f} by one thread)"
+    most = f"most {facts.bandwidth / 5e9:.1f} tokens/s without drafting"
+    if facts.busy:
+        read = most = "an unknown speed: other programs were running"
     return [
         f"versions    localspec {facts.localspec}, llama-cpp-python {facts.llama_cpp},"
         f" Python {facts.python}",
@@ -82,8 +86,7 @@ def _fact_lines(facts: MachineFacts) -> list[str]:
         f"{f', by {facts.compiler}' if facts.compiler else ''}"
         f"{f'; chosen for this processor: {facts.variant}' if facts.variant else ''}",
         f"memory      {formats.size(facts.memory_free)} free of {formats.size(facts.memory_total)},"
-        f" read at {facts.bandwidth / 1e9:.0f} GB/s"
-        f" ({facts.bandwidth_one / 1e9:.0f} by one thread)",
+        f" read at {read}",
         *(devices or ["device      no accelerator"]),
         *(
             f"worker      {worker.endpoint}: {formats.size(worker.free)} free of"
@@ -91,6 +94,5 @@ def _fact_lines(facts: MachineFacts) -> list[str]:
             for worker in facts.workers
             if not worker.problem
         ),
-        f"so          a model of 5 GB on the CPU writes at most"
-        f" {facts.bandwidth / 5e9:.1f} tokens/s without drafting",
+        f"so          a model of 5 GB on the CPU writes at {most}",
     ]
