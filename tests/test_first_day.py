@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat.figures.benefit import summary
 from localspec.chat.figures.figures import Figures
 from localspec.engine.record.stats import (
     LOOKUP,
@@ -22,7 +23,6 @@ from localspec.ui.panel.layout import (
     compact_lines,
     full_lines,
     head_lines,
-    summary,
 )
 from localspec.ui.transcript.items import footnote
 from tests.support import screen_figures

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from localspec.chat.events import Origin, PromptProgress, RoundText, Span
+from localspec.chat.figures.slowness import SlownessCheck
 from localspec.chat.session.session import Session
 from localspec.cli import main
 from localspec.cli.answers.answer_output import _stream
@@ -202,13 +203,17 @@ def test_gamma_auto_says_what_it_means(story: Callable[..., dict[str, Any]]) -> 
     assert settings["gamma_note"]
 
 
-def test_the_text_streams_and_figures_go_to_stderr(run: Run) -> None:
+def test_the_text_streams_and_figures_go_to_stderr(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SlownessCheck, "busy", lambda _: "other programs are busy")
     document = run("toy", "-p", STORY, "--temp", "0", "-n", "20", "--json").document
     done = run("toy", "-p", STORY, "--temp", "0", "-n", "20", "--stats")
     assert done.code == 0
     assert done.out == document["text"].rstrip("\n") + "\n"
     assert "acceptance rate" in done.err
     assert "20 tokens" in done.err
+    assert "other programs are busy" in done.err
 
 
 @pytest.mark.few(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -92,11 +93,12 @@ def test_with_a_seed_the_threads_stay_what_they_are(seeded: bool) -> None:
 
 def test_figures_say_what_other_programs_take() -> None:
     session, _ = fake_session(HELLO)
+    threads = cast(Any, session.pair.target.threads)
+    threads.crowded, threads.others = True, 1.24
     list(session.turn("hi", Cancel()))
-    assert session.figures().slow == ""
-    session.pair.target.threads.others = 1.24  # type: ignore[misc]
-    session.pair.target.threads.crowded = True  # type: ignore[misc]
+    threads.others = 2.0  # after the answer, of which the figures speak
     assert session.figures().slow.startswith("other programs keep 1.2 of ")
+    assert session.figures().busy == session.figures().slow
     session.open(())  # another conversation, of which no answer was slow
     assert session.figures().slow == ""
 

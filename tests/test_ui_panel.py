@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from textual.content import Content
 
+from localspec.chat.figures.benefit import summary
 from localspec.chat.figures.figures import Figures, figures_of, gamma_words
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
@@ -28,7 +29,6 @@ from localspec.ui.panel.layout import (
     full_lines,
     head_lines,
     machine_lines,
-    summary,
 )
 from localspec.ui.transcript.items import footnote
 from tests.fakes import ended, fake_session, rounds_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from localspec import formats
-from localspec.chat.figures.benefit import benefit
+from localspec.chat.figures.benefit import summary
 from localspec.chat.figures.figures import Figures
 from localspec.engine.record.stats import GenerationStats, MemoryUse
 
@@ -92,7 +92,7 @@ class EndpointCounters:
         figures = self.figures
         if figures is not None and figures.speed_average is not None:
             parts.append(f"the last one {figures.speed_average:.1f} tokens/s")
-        if figures is not None and (said := benefit(figures)):
+        if figures is not None and (said := summary(figures)):
             parts.append(said)
         if self.asleep:
             parts.append("unloaded until the next request")

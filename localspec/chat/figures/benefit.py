@@ -23,6 +23,13 @@ _SINCE = {
 }
 
 
+def summary(now: Figures) -> str:
+    """What drafting brought to the answer, and why the answer is slow."""
+    said = benefit(now)
+    slow = "" if now.busy and now.busy in said else now.slow
+    return "; ".join(filter(None, (said, slow)))
+
+
 def benefit(now: Figures) -> str:
     """What drafting gained in the running or the last answer; empty before its first token."""
     if not now.generated:

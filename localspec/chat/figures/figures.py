@@ -65,6 +65,7 @@ class Figures:
         context_used, context_size: tokens.
         flash_attn: how attention is computed: ``on``, ``off`` or ``auto``.
         slow: why the answer is slower than it could be, in a sentence; empty if nothing was found.
+            Like the next two, as it was at the answer's end.
         busy: that other programs take threads that the answer needs, in a clause; else empty.
         check: the time of a pass over four tokens divided by that over one; None if not measured.
         spare: whether the model and other programs leave a core free.
@@ -120,6 +121,7 @@ class Meter:
 
     Attributes:
         stats: the sums; only the engine's thread writes them.
+        slowness: `Figures.slow`, `busy` and `check` at the end of the answer, by name.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class Meter:
         lenience: float | None = None,
     ) -> None:
         self.stats = GenerationStats(lenience=lenience)
+        self.slowness: Mapping[str, Any] = {}
         self._speedup: Speedup | None = None
         self._off = False
         self._context_size = context_size

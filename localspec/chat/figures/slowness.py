@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from localspec import formats, machine
 from localspec.chat.figures.figures import Figures
@@ -30,6 +31,11 @@ class SlownessCheck:
     def __init__(self, target: Context, costs: Costs | None) -> None:
         self._target, self._costs = target, costs
         self._looked, self._machine = -_LOOK_S, ""
+
+    def found(self, now: Figures) -> dict[str, Any]:
+        """Of `now`, the fields `slow`, `busy` and `check` by name."""
+        busy, check = self.busy(), self.check(now.context_used)
+        return {"slow": self.sentence(now), "busy": busy, "check": check}
 
     def sentence(self, now: Figures) -> str:
         """The first reason found; empty if there is none."""

@@ -174,6 +174,7 @@ class Writer:
                     return event.round.finish
         finally:
             rounds.close()
+            meter.slowness = self._slow.found(self.figures(generating=True))
             self._remember()
         raise AssertionError("the engine ended without a reason")
 
@@ -203,15 +204,9 @@ class Writer:
             gamma=self._drafting.gamma(),
             note=self._drafting.note(kind.name),
         )
-        told = generating or figures.generated
-        return replace(
-            figures,
-            slow=self._slow.sentence(figures) if told else "",
-            busy=self._slow.busy() if told else "",
-            check=self._slow.check(figures.context_used) if told else None,
-            spare=self.pair.spare(),
-            flash_attn=self.pair.loaded.flash_attn,
-        )
+        found = self._slow.found(figures) if generating else meter.slowness
+        spare, flash_attn = self.pair.spare(), self.pair.loaded.flash_attn
+        return replace(figures, **found, spare=spare, flash_attn=flash_attn)
 
     def _read(
         self,

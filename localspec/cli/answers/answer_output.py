@@ -11,7 +11,7 @@ import click
 from localspec import formats
 from localspec.chat.conversation import Role
 from localspec.chat.events import Noticed, PromptProgress, RoundText
-from localspec.chat.figures.benefit import benefit
+from localspec.chat.figures.benefit import summary
 from localspec.chat.figures.figures import gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import ProgressLine, takes_all, warn, write, write_said
 from localspec.engine.record.stats import FinishReason, GenerationStats, Round
@@ -154,7 +154,7 @@ def _summary(found: AnswerResult, memory: int) -> str:
         gamma = f"{figures.gamma} ({gamma_words(figures.gamma_note)})"
     speedup = f"{speedup_words(figures.speedup)} (measured)" if figures.speedup else None
     rows = [
-        ("drafting", benefit(figures) or "nothing was written"),
+        ("drafting", summary(figures) or "nothing was written"),
         (
             "prompt",
             f"{stats.prompt_tokens} tokens, {stats.prefill_cached} cached, {stats.prefill_s:.2f} s",

@@ -18,8 +18,9 @@ from textual.strip import Strip
 from textual.timer import Timer
 from textual.visual import Visual
 
+from localspec.chat.figures.benefit import summary
 from localspec.process.messages import EngineStatus, SessionInfo
-from localspec.ui.panel.layout import PanelState, compact_lines, full_lines, head_lines, summary
+from localspec.ui.panel.layout import PanelState, compact_lines, full_lines, head_lines
 from localspec.ui.widgets import LineWidget, Uncopied
 
 _FIGURES_S = 0.75

@@ -11,7 +11,7 @@ from typing import Any
 from textual.content import Content
 
 from localspec import formats
-from localspec.chat.figures.benefit import benefit, guessed
+from localspec.chat.figures.benefit import guessed, summary
 from localspec.chat.figures.figures import (
     Figures,
     accepted_share,
@@ -101,13 +101,6 @@ def marks_of(done: Round) -> str:
         + drawing.UNDRAFTED * (done.emitted - done.from_draft - done.recovered - done.bonus)
         + drawing.REJECTED * (done.drafted - done.accepted)
     )
-
-
-def summary(now: Figures) -> str:
-    """What drafting brought to the answer, and why the answer is slow."""
-    said = benefit(now)
-    slow = "" if now.busy and now.busy in said else now.slow
-    return "; ".join(filter(None, (said, slow)))
 
 
 def big_speed(state: PanelState) -> tuple[str, str]:
