@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import msgspec
 
@@ -147,12 +148,17 @@ def pairs() -> dict[str, CuratedPair]:
     """
     path = folders.shipped("catalogue.toml")
     try:
-        data = tomllib.loads(decoded(path.read_bytes()))
-        return {pair.name: pair for pair in msgspec.convert(data["pair"], list[CuratedPair])}
+        return {pair.name: pair for pair in _curated(path.read_bytes())}
     except (OSError, ValueError, KeyError) as error:
         raise LocalspecError(
             f"the catalogue {path} cannot be read: {error}", "Install localspec again."
         ) from None
+
+
+@lru_cache(maxsize=1)
+def _curated(data: bytes) -> Sequence[CuratedPair]:
+    """The entries of a catalogue, kept because a command asks for them several times."""
+    return msgspec.convert(tomllib.loads(decoded(data))["pair"], list[CuratedPair])
 
 
 def sampling_for(name: str, file: str) -> Mapping[str, int | float]:
