@@ -31,7 +31,10 @@ from localspec.pairs.report.examine import TOO_LARGE, DraftCandidate, examine
 from tests.support import ggufs, toy
 from tests.support.hub_world import World, world
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="HOME is not the home there")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="HOME is not the home there"),
+    pytest.mark.usefixtures("no_package"),  # its 49,000 tokens would be read again and again
+]
 
 LICENCE = ("general.license", ggufs.STRING, "mit")
 

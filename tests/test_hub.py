@@ -18,6 +18,9 @@ from localspec.pairs.report import model_source
 from tests.support import ggufs, toy
 from tests.support.hub_world import World
 
+# Else whatever looks for drafts would read the starter's 49,000 tokens.
+pytestmark = pytest.mark.usefixtures("no_package")
+
 QUICK = RetryPolicy(pauses=(0.0, 0.0))
 ONE = references.parse("ann/One-GGUF")
 
