@@ -184,6 +184,7 @@ def test_nothing_that_is_in_a_cache_ends_in_a_fault(number: int, tmp_path: Path)
     hostile_hub.attack_cache(number, tmp_path)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("number", range(2))
 def test_a_pull_that_is_killed_again_and_again_goes_on(number: int, tmp_path: Path) -> None:
     hostile_hub.attack_pull(number, tmp_path)

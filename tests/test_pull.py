@@ -264,9 +264,8 @@ def kill_at(world_: World, repo: Repo, name: str, point: int, *arguments: str) -
     return world_.blobs(repo.name)[part]
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 10))]
-)
+@pytest.mark.few(1)
+@pytest.mark.parametrize("seed", range(10))
 def test_a_killed_pull_continues_where_it_was(
     hub_world: World, pair: tuple[Repo, Repo], seed: int
 ) -> None:
