@@ -116,6 +116,18 @@ def test_plain_completions_go_on_from_text_and_from_ids(client: openai.OpenAI) -
     assert "".join(one.choices[0].text for one in stream) == found.text
 
 
+def test_a_prompt_is_read_from_its_beginning_on_request(served: Serving) -> None:
+    def cached(**fields: Any) -> int:
+        usage = served.chat("Which story did you tell me last?", **fields)["usage"]
+        found: int = usage["prompt_tokens_details"]["cached_tokens"]
+        return found
+
+    cached()
+    assert cached() > 4
+    assert cached(cache_prompt=False) == 0
+    assert cached() > 4
+
+
 def test_each_token_of_a_picture_has_its_own_probability(served: Serving) -> None:
     """The toy writes an emoji as four bytes, each a token that has no text alone."""
     body = {"prompt": "A dog:", "grammar": 'root ::= "🐕漢🐕"', "temperature": 0, "logprobs": 5}

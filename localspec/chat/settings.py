@@ -98,6 +98,7 @@ class AnswerRequest(Struct, frozen=True):
         after: the grammar applies once this text has been written; empty for at once.
         top_logprobs: how many alternatives to report per token; None for no probabilities.
         drafters: the names of those that may draft; None for all.
+        anew: the prompt is read from its beginning, whatever the caches hold of it.
         count_only: the prompt is made and counted, but not answered.
     """
 
@@ -109,6 +110,7 @@ class AnswerRequest(Struct, frozen=True):
     after: str = ""
     top_logprobs: int | None = None
     drafters: tuple[str, ...] | None = None
+    anew: bool = False
     count_only: bool = False
 
 

@@ -60,11 +60,12 @@ def requests(count: int, seed: int) -> int:
         restarts = served.metric("engine_restarts_total")
     left = mixed.left()
     megabytes = [round(taken / 1e6) for taken in mixed.resident]
-    print(f"{mixed.answers} answered, {mixed.parted} otherwise than when asked alone,")
+    print(f"{mixed.answers} answered, {mixed.parted} otherwise than when asked alone, and of")
+    print(f"{mixed.continued} that may continue a cached prompt {mixed.turned},")
     print(f"{mixed.others} counted, refused or given up,")
     print(f"{mixed.again} sent again; {mixed.kills} kills, {restarts:.0f} restarts,")
     print(f"{mixed.unloads} unloads; {megabytes} MB resident, {len(left)} processes left")
-    return int(bool(left))
+    return int(bool(left or mixed.parted))
 
 
 KINDS = {"conversations": (conversations, 300), "requests": (requests, 1000)}

@@ -33,8 +33,10 @@ class MixedRequests:
         served: unloads after a second without a request.
         pairs: names that requests have for a model; all of them give the same greedy text.
         answers: how many requests were answered.
-        parted: how many of the answers differ from those to the same requests asked alone. Without
-            `--exact` a few may: what the caches hold of a prompt decides how its sums round.
+        parted: how many of the answers whose prompt was read from its beginning differ from those
+            to the same requests asked alone; with `--exact` none may.
+        continued, turned: the answers whose prompt the caches may have held in part, and how many
+            of these differ. A few may: what is held decides how the sums of a prompt round.
         others: how many were counted, refused as they should be, or given up.
         again: how often a request had to be sent again because no engine was running.
         kills: how often the engine was killed.
@@ -48,6 +50,8 @@ class MixedRequests:
     seed: int
     answers: int = 0
     parted: int = 0
+    continued: int = 0
+    turned: int = 0
     others: int = 0
     again: int = 0
     kills: int = 0
@@ -75,7 +79,7 @@ class MixedRequests:
             self._until_unloaded()
 
     def _alone(self, talk: Talk) -> Heard:
-        status, _, data = self.served.ask(CHAT, body(CHAT, talk))
+        status, _, data = self.served.ask(CHAT, body(CHAT, talk, cache_prompt=False))
         assert status == 200, data
         return alike(heard(CHAT, json.loads(data)))
 
@@ -139,6 +143,7 @@ class MixedRequests:
     def _answered(self, path: str, talk: Talk, expected: Heard, rng: random.Random) -> None:
         """Ask until an answer is whole; compare it with the one to the same request asked alone."""
         more: dict[str, Any] = {"model": rng.choice(self.pairs), "stream": rng.random() < 0.5}
+        more["cache_prompt"] = rng.random() < 0.5
         if more["stream"] and path == CHAT:
             more["stream_options"] = {"include_usage": True}
         for _ in range(_ATTEMPTS):
@@ -153,7 +158,11 @@ class MixedRequests:
             assert found.usage[0] == expected.usage[0], (path, talk, found)
             with self._lock:
                 self.answers += 1
-                self.parted += alike(found) != expected
+                if more["cache_prompt"]:
+                    self.continued += 1
+                    self.turned += alike(found) != expected
+                else:
+                    self.parted += alike(found) != expected
             return
         raise AssertionError("there was never a whole answer")
 

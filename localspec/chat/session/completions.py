@@ -83,7 +83,9 @@ class Completions:
             drafters=asked.drafters,
             texts=texts,
         )
-        self._prefixes.switch(prompt[:-1])
+        self._prefixes.switch(() if asked.anew else prompt[:-1])
+        if asked.anew:
+            target.clear()
         cached = common_prefix(target.tokens, prompt[:-1])
         yield PromptMade(len(prompt), target.n_ctx, prefill, cached)
         try:

@@ -64,6 +64,7 @@ class AnswerOptions(_ChainFields, kw_only=True):
         gamma, accept: extensions of localspec: the draft length and the acceptance rule.
         draft: extension: which loaded drafters may draft: ``auto``, ``none``, or names separated by
             commas.
+        cache_prompt: false: the prompt is read from its beginning, whatever the caches hold of it.
     """
 
     model: str | None = None
@@ -78,6 +79,7 @@ class AnswerOptions(_ChainFields, kw_only=True):
     gamma: Annotated[int, Meta(ge=0, le=MAX_GAMMA)] | Literal["auto"] | None = None
     accept: Accept | None = None
     draft: Annotated[str, Meta(max_length=256)] | None = None
+    cache_prompt: bool | None = None
 
     @property
     def drafters(self) -> tuple[str, ...] | None:
@@ -232,6 +234,7 @@ class ConversationRequest:
             after=toolbox.after if settings.grammar == toolbox.grammar else "",
             top_logprobs=self.top_logprobs,
             drafters=self.options.drafters,
+            anew=self.options.cache_prompt is False,
             count_only=self.count_only,
         )
 
@@ -293,6 +296,7 @@ class ContinuationRequest:
             infill=gap,
             top_logprobs=self.top_logprobs,
             drafters=self.options.drafters,
+            anew=self.options.cache_prompt is False,
         )
         return asked, IncomingAnswer(None, scores=self.top_logprobs is not None)
 
