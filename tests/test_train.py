@@ -117,8 +117,7 @@ def test_torch_and_llama_cpp_draft_the_same(
     shape = list(candidates(found.header))[1]
     weights, chance = head_files.ModelWeights(found.paths), np.random.default_rng(0)
     drafted = sorted(chance.permutation(shape.vocab)[: shape.drafted].tolist())
-    layers = found.header.setting("block_count")
-    its = head_files.beginning(shape, weights, found.header.architecture, layers, drafted)
+    its = head_files.beginning(shape, weights, found.header.architecture, drafted)
     for part in (*shape.matrices, *head_files.NORMS):  # so that every part counts
         its[part] = its[part] + 0.1 * chance.standard_normal(its[part].shape).astype(np.float32)
     head_files.write_head(
@@ -204,7 +203,7 @@ def learning_from(
     shape = list(candidates(found.header))[-1]
     weights = head_files.ModelWeights(found.paths)
     drafted = list(range(shape.drafted))
-    its = head_files.beginning(shape, weights, "llama", 2, drafted)
+    its = head_files.beginning(shape, weights, "llama", drafted)
     with (
         Model.load(found.paths[0]) as model,
         Taps(model, shape.taps, texts=8, n_ctx=512, n_batch=512, outputs=512, threads=1) as taps,

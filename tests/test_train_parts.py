@@ -74,9 +74,8 @@ def untrained(path: Path, target: Path, shape: HeadShape) -> dict[str, np.ndarra
     """Write a head that has learnt nothing; give its weights."""
     files = read_model(target)
     weights = ModelWeights(files.paths)
-    layers = files.header.setting("block_count")
     drafted = list(range(0, shape.vocab, max(1, shape.vocab // shape.drafted)))[: shape.drafted]
-    begun = beginning(shape, weights, files.header.architecture, layers, drafted)
+    begun = beginning(shape, weights, files.header.architecture, drafted)
     write_head(path, shape, begun, drafted=drafted, target=target, about={})
     return begun
 
@@ -167,11 +166,11 @@ def test_a_head_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_head_of_llama_begins_as_its_last_layer(toy_target: Path) -> None:
     weights = ModelWeights([toy_target])
     shape = next(candidates(read_model(toy_target).header))
-    begun = beginning(shape, weights, "llama", 8, range(shape.drafted))
+    begun = beginning(shape, weights, "llama", range(shape.drafted))
     assert shape.taps == taps_of(8) == (2, 4, 7)
     assert (begun["blk.0.ffn_down"] == weights.whole("blk.7.ffn_down")).all()
     assert (begun["blk.0.attn_q"][:, shape.width :] == weights.whole("blk.7.attn_q")).all()
-    other = beginning(shape, weights, "qwen3", 8, range(shape.drafted))
+    other = beginning(shape, weights, "qwen3", range(shape.drafted))
     assert np.abs(other["blk.0.attn_q"][:, shape.width :]).max() < 0.2  # turned otherwise there
     assert (other["blk.0.attn_v"][:, shape.width :] == weights.whole("blk.7.attn_v")).all()
 

@@ -355,9 +355,8 @@ class _TrainingRun:
         if self.request.init is not None:
             tensors, drafted = read_head(self.request.init, shape)
         else:
-            header = self.target.header
-            layers = header.setting("block_count") - header.setting("nextn_predict_layers")
-            tensors = beginning(shape, self.weights, header.architecture, layers, drafted)
+            architecture = self.target.header.architecture
+            tensors = beginning(shape, self.weights, architecture, drafted)
         trained = self.request.init is not None
         learns = learner(shape, tensors, drafted, self.threads, trained=trained)
         common = commonest(samples)

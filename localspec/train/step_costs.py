@@ -107,10 +107,8 @@ def chosen_shape(
 def _write_untrained(
     path: Path, shape: HeadShape, target: ModelFiles, weights: ModelWeights
 ) -> None:
-    header = target.header
-    layers = header.setting("block_count") - header.setting("nextn_predict_layers")
     drafted = range(shape.drafted)
-    tensors = beginning(shape, weights, header.architecture, layers, drafted)
+    tensors = beginning(shape, weights, target.header.architecture, drafted)
     write_head(path, shape, tensors, drafted=drafted, target=target.paths[0], about={})
 
 

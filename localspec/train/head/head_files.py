@@ -74,7 +74,7 @@ class ModelWeights:
 
 
 def beginning(
-    shape: HeadShape, target: ModelWeights, architecture: str, layers: int, drafted: Sequence[int]
+    shape: HeadShape, target: ModelWeights, architecture: str, drafted: Sequence[int]
 ) -> dict[str, NDArray[np.float32]]:
     """The initial weights for training: the target's last layer, as far as shapes allow.
 
@@ -85,7 +85,6 @@ def beginning(
         shape: the head's.
         target: its weights.
         architecture: llama.cpp's name of it.
-        layers: number of the target's layers.
         drafted: the ids that the head can draft.
 
     Returns:
@@ -100,7 +99,7 @@ def beginning(
     found["fc"] *= 0.1
     found["fc"][:, -width:] += np.eye(width, dtype=np.float32)
     found[OUTPUT] = target.rows(target.output, drafted)
-    last = f"blk.{layers - 1}"
+    last = f"blk.{shape.taps[-1]}"
     norms = {"output_norm": "output_norm", "blk.0.ffn_norm": f"{last}.ffn_norm"}
     norms["blk.0.attn_norm_2"] = f"{last}.attn_norm"
     for own, its in norms.items():
