@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -245,6 +246,38 @@ def test_mixtures_of_other_architectures_are_placed_and_answer_alike(
             assert abs(total - used) < max(0.05 * used, 32e6)
             said.append([token for each in rounds for token in each.tokens])
     assert all(each == said[0] for each in said)
+
+
+@needs_backend
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cpu_moe": True},
+        {},  # a draft model would stay on this machine
+        {"n_cpu_moe": 2, "draft_device": ()},
+        {"n_gpu_layers": 1, "draft_n_gpu_layers": -1},
+    ],
+)
+def test_a_head_inside_lies_with_the_last_layers_of_its_target(
+    options: dict[str, Any], endpoint: str, tmp_path: Path
+) -> None:
+    """Whatever is said of drafts, llama.cpp places the head's weights and cache as the target's."""
+    target = str(write_mtp(tmp_path / "mtp.gguf", dense=0))
+    request = LoadRequest(
+        pair=target, rpc=(endpoint,), ctx_size=512, threads=1, scan=False, **options
+    )
+    planned = load_plan(check(request)).memory
+    section = start_backend().section()
+    with closing(load_session(request, progress=lambda *_: None, cancel=Cancel())) as session:
+        assert session.pair.drafts
+        text = section.text()
+    for kind, taken in (
+        ("model", sum(each.device_weights for each in planned.needs)),
+        ("KV", sum(each.device_cache for each in planned.needs)),
+    ):
+        found = re.findall(rf"RPC\S+ {kind} buffer size = +([\d.]+) MiB", text)
+        assert sum(map(float, found)) * 2**20 == pytest.approx(taken, rel=0.01, abs=10_000)
 
 
 @needs_backend

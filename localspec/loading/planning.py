@@ -21,7 +21,7 @@ from localspec.pairs.gguf.adapter import Adapter, read_adapter
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.free import Device, FreeMemory, read_speed
-from localspec.pairs.memory.model_facts import ModelFacts, draft_facts, facts, mtp_facts
+from localspec.pairs.memory.model_facts import ModelFacts, draft_facts, facts, own_head
 from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.placement import (
     DEFAULT_CTX,
@@ -50,6 +50,7 @@ class CheckedDraft:
     Attributes:
         kind: the drafter's name.
         files: its files; for a head inside the target, the target's.
+        facts: its sizes, of a head inside the target those of its buffers.
         in_target: whether it is a head inside the target.
     """
 
@@ -79,7 +80,8 @@ class CheckedRequest:
     Attributes:
         settings: what the conversation begins with, before any advice for the model.
         name: the pair's name for display.
-        sizes: the target's with its adapters, each where the tensor is that it changes.
+        sizes: the target's with its adapters, each where the tensor is that it changes, and with
+            the layers of a head inside it that drafts.
         adapters: LoRA adapters of the target.
     """
 
@@ -292,9 +294,9 @@ def checked_request(
     found = resolver.resolve(request.pair, request.draft, scan=request.scan)
     target = _chat_model(read(found.target))
     drafts = [_checked_draft(read(path), target) for path in found.drafts]
-    asked, inside = found.asked, head_checks.has_usable_mtp(target.header)
-    if inside and (asked.own or MTP in asked.heads):
-        drafts.append(CheckedDraft(MTP, target, mtp_facts(target.header), in_target=True))
+    asked, inside = found.asked, own_head(target.header)
+    within = inside if asked.own or MTP in asked.heads else []
+    drafts += [CheckedDraft(MTP, target, each, in_target=True) for each in within]
     own = (MTP,) if inside else ()
     drafts += [_head_next_to(target, kind) for kind in asked.heads if kind not in own]
     adapters = [read_adapter(Path(file), scale, target.header) for file, scale in request.lora]
@@ -304,7 +306,7 @@ def checked_request(
         settings,
         found.name,
         target,
-        facts(replace(target.header, tensors=tensors)),
+        facts(replace(target.header, tensors=tensors), mtp=bool(within)),
         tuple(drafts),
         asked.lookup,
         found.draft_reason,

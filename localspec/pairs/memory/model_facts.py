@@ -47,7 +47,7 @@ class ModelFacts:
         shown: floats per token that the target outputs for this head.
         held: how many copies of these llama.cpp holds for a batch.
         table: bytes of llama.cpp's vocabulary; 0 for a target, as `PROGRAM` includes its own.
-        borrows: whether it reads the target's cache and has none of its own.
+        borrows: whether its cache counts as the target's: it has none, or is inside the target.
         experts: the part of each layer's bytes that its experts take.
         largest_expert: bytes of the largest tensor of experts.
     """
@@ -91,15 +91,23 @@ class ModelFacts:
         return len(self.layer_weights)
 
 
-def facts(header: GgufHeader, more_bytes: int = 0) -> ModelFacts:
-    """Read the sizes from a header; `more_bytes` are weights in later parts of a split model."""
+def facts(header: GgufHeader, more_bytes: int = 0, *, mtp: bool = False) -> ModelFacts:
+    """Read the sizes from a header.
+
+    Args:
+        header: of the first file.
+        more_bytes: weights in later parts of a split model.
+        mtp: whether the layers that draft (MTP) are loaded: llama.cpp places them, their experts
+            and their caches like the model's other layers, as its last ones.
+    """
     layers = min(_number(header, "block_count"), _MAX_LAYERS)
     heads = _most(header, "attention.head_count")
     width = _number(header, "embedding_length")
     trunk = max(0, layers - _number(header, "nextn_predict_layers"))
     stateful = _stateful(header, layers, trunk)
     elements = _state_elements(header, heads) if stateful else 0
-    per_layer, other, output, tied = _weights(header, layers, trunk, more_bytes)
+    loaded = layers if mtp else trunk
+    per_layer, other, output, tied = _weights(header, layers, loaded, more_bytes)
     head_widths = _head_widths(header, layers, width)
     experts = [each for each in header.tensors if _EXPERTS.search(each.name)]
     return ModelFacts(
@@ -112,12 +120,12 @@ def facts(header: GgufHeader, more_bytes: int = 0) -> ModelFacts:
         other_weights=other,
         output_weights=output,
         tied=tied,
-        kv_widths=_kv_widths(header, head_widths, trunk, stateful),
+        kv_widths=_kv_widths(header, head_widths, trunk, loaded, stateful),
         head_widths=(gcd(*(k for k, _ in head_widths)), gcd(*(v for _, v in head_widths))),
         state=(elements, len(stateful)) if elements else (0, 0),
         widest=_widest(header, width, heads),
         masks=2 if _number(header, "attention.sliding_window") else 1,
-        experts=_by_layers(experts, layers, trunk),
+        experts=_by_layers(experts, layers, loaded),
         largest_expert=max((each.n_bytes for each in experts), default=0),
     )
 
@@ -159,23 +167,27 @@ def _assistant_facts(found: ModelFacts, head: GgufHeader, more_bytes: int) -> Mo
 
 
 def own_head(target: GgufHeader) -> list[ModelFacts]:
-    """The sizes of the head inside a target; empty if it has none that llama.cpp can use."""
-    return [mtp_facts(target)] if has_usable_mtp(target) else []
+    """The sizes of the head inside a target; empty if it has none that llama.cpp can use.
+
+    They are those of its buffers: its layers are the target's (`facts` with `mtp`).
+    """
+    if not has_usable_mtp(target):
+        return []
+    found = mtp_facts(target)
+    return [replace(found, layer_weights=(0,) * found.layers, borrows=True)]
 
 
 def mtp_facts(target: GgufHeader) -> ModelFacts:
     """The sizes of the layers that draft (MTP), without those of the model before them."""
-    whole, layers = facts(target), min(_number(target, "block_count"), _MAX_LAYERS)
-    trunk = max(0, layers - _number(target, "nextn_predict_layers"))
-    weights = _weights(target, layers, layers, 0)[0][trunk:]
-    kv = _kv_widths(target, _head_widths(target, layers, whole.width), layers, frozenset())
+    whole = facts(target, mtp=True)
+    trunk = max(0, whole.layers - _number(target, "nextn_predict_layers"))
     return replace(
         whole,
-        layer_weights=weights,
+        layer_weights=whole.layer_weights[trunk:],
         other_weights=0,
         output_weights=0,
         experts=(),
-        kv_widths=kv[trunk:],
+        kv_widths=whole.kv_widths[trunk:],
         state=(0, 0),
         batch=HEAD_BATCH,
         outputs=1,
@@ -302,14 +314,19 @@ def _head_widths(header: GgufHeader, layers: int, width: int) -> list[tuple[int,
 
 
 def _kv_widths(
-    header: GgufHeader, heads: list[tuple[int, int]], trunk: int, stateful: frozenset[int]
+    header: GgufHeader,
+    heads: list[tuple[int, int]],
+    trunk: int,
+    loaded: int,
+    stateful: frozenset[int],
 ) -> tuple[tuple[int, int], ...]:
+    """Elements that each layer caches of a token; layers from `trunk` to `loaded` draft (MTP)."""
     own = trunk - _number(header, "attention.shared_kv_layers")
     if header.architecture == "gemma3n":
         own = _GEMMA3N_OWN_CACHES
     without = frozenset() if header.architecture == "falcon-h1" else stateful
     return tuple(
-        widths if i < min(own, trunk) and i not in without else (0, 0)
+        widths if (i < min(own, trunk) or trunk <= i < loaded) and i not in without else (0, 0)
         for i, widths in enumerate(_by_heads(header, heads))
     )
 

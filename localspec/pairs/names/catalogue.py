@@ -238,11 +238,11 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
     active, bits, drafter = 1.0, 0.0, DRAFT if pair.draft else ""
     try:
         target, *drafts = (gguf.read_model(model.path).header for model in pair.models)
-        sizes = [draft_facts(each) for each in drafts]
-        besides = sizes[1:] + own_head(target)
-        fit = counted(facts(target), sizes[0] if sizes else None, besides)
+        sizes, inside = [draft_facts(each) for each in drafts], own_head(target)
+        of_target = facts(target, mtp=bool(inside))
+        fit = counted(of_target, sizes[0] if sizes else None, sizes[1:] + inside)
         active, bits = active_share(target), target.bits
-        drafter = drafter or (head_checks.MTP if head_checks.has_usable_mtp(target) else "")
+        drafter = drafter or (head_checks.MTP if inside else "")
     except LocalspecError:  # files are missing or damaged
         fit = unread(n_bytes)
     return ListedPair(

@@ -196,7 +196,7 @@ def examine(
     drafted = found or own_heads or not asked.own
     offer = None if drafted else nearby_heads.offered(target, retries, quant=tag)
     sizes = [_draft_facts(each, target) for each in found]
-    of_model = facts(target.header, target.more_bytes)
+    of_model = facts(target.header, target.more_bytes, mtp=bool(own_heads))
     ahead = outlook_for(
         of_model,
         sizes[0] if sizes else None,
