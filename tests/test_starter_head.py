@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from localspec.chat.session.session import Session
+from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
@@ -109,15 +111,30 @@ def test_its_own_acceptance_decides(copy: Path, accepted: float, *, dear: bool) 
     """Where a very good head would pay, one of which less is accepted may not."""
     head = read_model(trained_head(copy.parent, copy, accepted))
     auto = AutoGamma(Costs({0: {n: 1 + 0.4 * (n - 1) for n in (1, 2, 4, 8, 16, 64)}}, {}))
-    assert draft_worth.too_dear(head, auto, 0.05) is dear
+    assert draft_worth.too_dear(head, [copy], auto, 0.05) is dear
+    trained_heads.remember(head, read_model(copy), 0.97 - accepted)  # by `train --check`
+    assert draft_worth.too_dear(head, [copy], auto, 0.05) is not dear
 
 
 def test_a_head_that_was_trained_here_is_told_to_be_left_out(copy: Path) -> None:
+    """The reason is its acceptance, and its size only together with that."""
     costs.keep_target(STEEP, copy)
-    record((copy,), trained_head(copy.parent, copy, 0.5))
+    record((copy,), head := trained_head(copy.parent, copy, 0.35))
+    why = "saves no time here with 35 % of its first tokens accepted"
     with opened() as session:
         assert not session.pair.drafts
+        assert session.draft_state.startswith(f"{head.name}: {why}, and not loaded")
         assert session.draft_state in session.notices
+    shown = CliRunner().invoke(cli, ["show", "starter", "--no-scan"]).stdout
+    assert f"draft       {why}: it is not loaded" in shown
+
+
+@pytest.mark.parametrize("damaged", [float("nan"), float("inf"), -1.0, 7.0])
+def test_an_acceptance_that_cannot_be_counts_as_unknown(copy: Path, damaged: float) -> None:
+    head = read_model(trained_head(copy.parent, copy, damaged))
+    made = trained_heads.made_for(head.header)
+    assert made is not None
+    assert made.accepted is None
 
 
 def test_lists_and_show_name_it(copy: Path) -> None:

@@ -743,6 +743,10 @@ def test_a_head_for_another_file_is_told_with_what_was_measured(
     assert "another file (t.gguf)" in lines[1]
     (said,) = trained_heads.notices(head, read_model(other))
     assert said.endswith("points less accepted here")
+    measured = trained_heads.accepted(head.header, head.paths, [other])
+    assert measured is not None
+    assert measured != 0.5
+    assert trained_heads.accepted(head.header, head.paths, [target]) == 0.5
     assert trained_heads.difference(0.5, 0.38) == "12 points less accepted here"
     assert trained_heads.difference(0.5, 0.5) == "as much is accepted here"
 

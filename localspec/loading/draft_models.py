@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 from localspec.chat.session.drafting import Joined
 from localspec.chat.session.pair import LoadedPair
@@ -26,7 +25,7 @@ from localspec.loading.measurements.measured_costs import MeasuredPair, made_by,
 from localspec.loading.model_loader import ModelLoader, cannot_go_back
 from localspec.loading.planning import CheckedDraft
 from localspec.pairs.disk import starter
-from localspec.pairs.disk.trained_heads import made_for
+from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory.need import ModelSetup
 
 _ANYWAY = "--draft-anyway loads it"
@@ -77,7 +76,8 @@ class DraftModels:
         heads = [each for each in drafts if not each[0].is_model]
         self.costs: MeasuredPair | None = None
         self.pair = pair
-        if any(made_for(draft.files.header) for draft, _ in heads):
+        target = loader.checked.target.paths
+        if any(draft_worth.acceptance(draft.files, target) is not None for draft, _ in heads):
             self.costs = self._measured(pair)  # of the target alone, to judge the heads
             heads = self._worth_loading(heads)
         loaded = self._joined(self.pair, loader, heads)
@@ -216,13 +216,14 @@ class DraftModels:
             and context.model.path in files
             and draft_worth.too_dear(
                 files[context.model.path],
+                self._loader.checked.target.paths,
                 costs.auto,
                 costs.auto.costs.drafts[name].at(BEHIND).seconds(1),
             )
         ]
         if not dear:
             return pair, costs
-        pair = _leaving_out(pair, [pair.drafts[name].model.path for name in dear], dear)
+        pair = self._leaving_out(pair, [files[pair.drafts[name].model.path] for name in dear], dear)
         return pair, self._measured(pair)
 
     def _worth_loading(self, drafts: list[_Planned]) -> list[_Planned]:
@@ -243,23 +244,28 @@ class DraftModels:
                 baseline_s,
                 self.pair.loaded.flash_attn,
             )
-            if not draft.in_target and draft_worth.too_dear(draft.files, costs.auto, step):
+            of = draft.files, checked.target.paths
+            if not draft.in_target and draft_worth.too_dear(*of, costs.auto, step):
                 dear.append(draft)
         if dear:
-            self.pair = _leaving_out(self.pair, [each.files.paths[0] for each in dear])
+            self.pair = self._leaving_out(self.pair, [each.files for each in dear])
         return [each for each in drafts if each[0] not in dear]
 
+    def _leaving_out(
+        self, pair: LoadedPair, drafts: Sequence[ModelFiles], names: Sequence[str] = ()
+    ) -> LoadedPair:
+        """The pair without drafts that save no time; those with `names` were loaded, and are freed.
 
-def _leaving_out(pair: LoadedPair, files: Sequence[Path], names: Sequence[str] = ()) -> LoadedPair:
-    """The pair without drafts that save no time; those with `names` were loaded, and are freed.
-
-    The head that ships for the starter goes without a notice: the user did not ask for it.
-    """
-    if [*files] == [starter.head(pair.target.model.path)]:
-        why = "the head that comes with localspec is left out: it would save no time here"
-        return replace(pair.without(names, f"{why} ({_ANYWAY})"), notices=pair.notices)
-    named = " and ".join(path.name for path in files)
-    return pair.without(names, f"{named}: {draft_worth.TOO_BIG}, and not loaded ({_ANYWAY})")
+        The head that ships for the starter goes without a notice: the user did not ask for it.
+        """
+        target = self._loader.checked.target.paths
+        if [each.paths[0] for each in drafts] == [starter.head(target[0])]:
+            why = "the head that comes with localspec is left out: it would save no time here"
+            return replace(pair.without(names, f"{why} ({_ANYWAY})"), notices=pair.notices)
+        why = "; ".join(
+            f"{each.paths[0].name}: {draft_worth.why_too_dear(each, target)}" for each in drafts
+        )
+        return pair.without(names, f"{why}, and not loaded ({_ANYWAY})")
 
 
 def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:

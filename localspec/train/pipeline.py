@@ -430,8 +430,11 @@ def check(
 ) -> list[str]:
     """Measure a head with a target, and compare with the file it was made for.
 
+    From then on this acceptance decides whether the head is loaded for the target.
+
     Raises:
         LocalspecError: they do not fit together.
+        OSError: the acceptance cannot be stored.
         Cancelled: it was stopped.
     """
     _, target = find(pair, scan=scan)
@@ -445,10 +448,10 @@ def check(
         found = head_verdict.accepted_of(session, common, listener.cancel)
     first, every = formats.percent(found.first), formats.percent(found.all)
     lines = [f"accepted    {first} of first tokens, {every} of all, greedily"]
+    trained_heads.remember(head, target, found.first)
     made = trained_heads.made_for(head.header)
     if made is None or made.hash == fingerprint(target.paths):
         return lines
-    trained_heads.remember(head, target, found.first)
     more = (
         "" if made.accepted is None else f": {trained_heads.difference(made.accepted, found.first)}"
     )

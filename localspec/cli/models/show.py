@@ -134,8 +134,9 @@ def _speed(
     draft = found.draft.paths[0] if found.draft is not None else None
     profile = expected_speed.expected(found.target.paths[0], draft, plan)
     lines = expected_speed.lines(profile, exact, cost, tune)
-    if found.draft is not None and draft_worth.too_big(found.target, found.draft, plan):
-        lines.insert(0, f"draft       {draft_worth.TOO_BIG}: it is not loaded (--draft-anyway)")
+    why = found.draft and draft_worth.why_left_out(found.target, found.draft, plan)
+    if why:
+        lines.insert(0, f"draft       {why}: it is not loaded (--draft-anyway)")
     unmeasured = expected if profile is None else []
     return [*unmeasured, *lines], expected_speed.data(profile, exact, cost)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from localspec import formats
 from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.length.gamma import LONGEST, AutoGamma
 from localspec.loading.measurements import head_promise
@@ -20,8 +22,6 @@ from localspec.pairs.memory.model_facts import ModelFacts, draft_facts, facts
 from localspec.pairs.memory.need import ModelSetup
 from localspec.pairs.memory.placement import MemoryPlan
 from localspec.pairs.report.model_source import ModelSource
-
-TOO_BIG = "too big to save time here"
 
 _LEAST = 0.5
 """Least time of a draft's step, relative to the target's time per byte: weights of more bits per
@@ -59,25 +59,47 @@ def least_step(
     return _LEAST * baseline_s * sizes.read_bytes / max(1, target[0].read_bytes)
 
 
-def too_dear(draft: ModelSource | ModelFiles, auto: AutoGamma, step_s: float) -> bool:
+def acceptance(draft: ModelSource | ModelFiles, target: Sequence[Path]) -> float | None:
+    """The acceptance by which a head is judged for the target in these files.
+
+    It was measured with this target, or at the end of its training; without that, a head that
+    localspec trained may have `REACHABLE`.
+
+    Returns:
+        None for other heads, of which nothing is known, and for draft models.
+    """
+    if not head_checks.is_head(draft.header):
+        return None
+    accepted = trained_heads.accepted(draft.header, draft.paths, target)
+    if accepted is None and trained_heads.made_for(draft.header):
+        return REACHABLE
+    return accepted
+
+
+def too_dear(
+    draft: ModelSource | ModelFiles, target: Sequence[Path], auto: AutoGamma, step_s: float
+) -> bool:
     """Whether a draft with steps of `step_s` seconds can save no time.
 
-    For a draft model, nearly every token is assumed to be accepted. A head that localspec trained
-    was measured at the end, and its file says how much was accepted; without that, it may have
-    `REACHABLE`. Nothing is known of other heads, so they are never too dear.
+    For a draft model, nearly every token is assumed to be accepted. A head of which nothing is
+    known (`acceptance`) is never too dear.
     """
     if not head_checks.is_head(draft.header):
         return auto.too_dear(step_s, BEHIND)
-    made = trained_heads.made_for(draft.header)
-    if made is None:
-        return False
-    times = auto.costs.target.at(BEHIND).times(LONGEST + 1)
-    acceptance = REACHABLE if made.accepted is None else made.accepted
-    return head_promise.speedup(acceptance, times, step_s) < PAYS
+    accepted, times = acceptance(draft, target), auto.costs.target.at(BEHIND).times(LONGEST + 1)
+    return accepted is not None and head_promise.speedup(accepted, times, step_s) < PAYS
 
 
-def too_big(target: ModelSource, draft: ModelSource, plan: MemoryPlan) -> bool:
-    """Whether stored measurements would keep a draft from being loaded for a target.
+def why_too_dear(draft: ModelSource | ModelFiles, target: Sequence[Path]) -> str:
+    """Why a draft can save no time, in words that follow its name."""
+    accepted = acceptance(draft, target)
+    if accepted is None:
+        return "too big to save time here"
+    return f"saves no time here with {formats.percent(accepted)} of its first tokens accepted"
+
+
+def why_left_out(target: ModelSource, draft: ModelSource, plan: MemoryPlan) -> str:
+    """Why stored measurements would keep a draft from being loaded; empty if they would not.
 
     Args:
         target: not loaded.
@@ -85,15 +107,17 @@ def too_big(target: ModelSource, draft: ModelSource, plan: MemoryPlan) -> bool:
         plan: how both would be.
     """
     if plan.draft is None:
-        return False
+        return ""
     path, store = target.paths[0], profile_store()
     attention = attention_timing(key(path, plan.target, None), store)
     flash_attn = attention.option if attention else "auto"
     own = stored_profile(store, path, plan.target, flash_attn, draft=False)
     if own is None or not own.steady:
-        return False
+        return ""
     auto = AutoGamma(Costs(own.best, {}, own.identity.get("takes_back")))
     baseline_s = auto.costs.target.at(BEHIND).seconds(1)
     both = None if plan.from_disk else (facts(target.header), plan.target)
     sized = (draft_facts(draft.header), plan.draft)
-    return too_dear(draft, auto, least_step(draft.paths[0], sized, both, baseline_s, flash_attn))
+    step_s = least_step(draft.paths[0], sized, both, baseline_s, flash_attn)
+    dear = too_dear(draft, target.paths, auto, step_s)
+    return why_too_dear(draft, target.paths) if dear else ""

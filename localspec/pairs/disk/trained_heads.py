@@ -1,10 +1,11 @@
-"""Heads that localspec trained: the file each was made for, and its acceptance elsewhere."""
+"""Heads that localspec trained or measured: the file each was made for, and its acceptance."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -21,10 +22,10 @@ ACCEPTED: Final = "localspec.accepted"
 """Metadata key: share of first tokens accepted, greedily, on the built-in held-out prompts."""
 
 
-class _AcceptanceElsewhere(msgspec.Struct):
-    """The acceptance of a head with another target file than its own."""
+class _AcceptanceHere(msgspec.Struct):
+    """The acceptance of a head with a target, as measured by ``train --check``."""
 
-    accepted: float
+    accepted: Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,29 @@ def is_ours(path: Path) -> bool:
 def made_for(head: GgufHeader) -> HeadOrigin | None:
     """The file that a head was made for; None if it does not say, as others trained it."""
     known = head.text(TARGET_HASH)
-    accepted = head.metadata.get(ACCEPTED)
+    share = head.metadata.get(ACCEPTED)
     if not known:
         return None
-    share = accepted if isinstance(accepted, float) else None
-    return HeadOrigin(head.text(TARGET), known, share, head.metadata.get(PRIVATE) is True)
+    told = share if isinstance(share, float) and 0 <= share <= 1 else None
+    return HeadOrigin(head.text(TARGET), known, told, head.metadata.get(PRIVATE) is True)
+
+
+def accepted(head: GgufHeader, files: Sequence[Path], target: Sequence[Path]) -> float | None:
+    """The share of a head's first tokens that are accepted, greedily.
+
+    Args:
+        head: its header.
+        files: its files.
+        target: files of the target that it drafts for.
+
+    Returns:
+        What `remember` stored for both, else what the head's file says; None if neither is known.
+    """
+    found = private.read_json(_path(files, target), _AcceptanceHere)
+    if found is not None:
+        return found.accepted
+    made = made_for(head)
+    return None if made is None else made.accepted
 
 
 def notices(head: ModelFiles, target: ModelFiles) -> list[str]:
@@ -70,7 +89,7 @@ def notices(head: ModelFiles, target: ModelFiles) -> list[str]:
     if made.hash == fingerprint(target.paths):
         return []
     said = f"the head {name} was made for another file ({made.name})"
-    found = private.read_json(_path(head, target), _AcceptanceElsewhere)
+    found = private.read_json(_path(head.paths, target.paths), _AcceptanceHere)
     if found is None or made.accepted is None:
         return [f"{said}: `localspec train --check` measures what that costs"]
     return [f"{said}: {difference(made.accepted, found.accepted)}"]
@@ -85,14 +104,14 @@ def difference(made: float, here: float) -> str:
 
 
 def remember(head: ModelFiles, target: ModelFiles, accepted: float) -> None:
-    """Store the measured acceptance of a head with another file than its own.
+    """Store the measured acceptance of a head with a target (see `ACCEPTED`).
 
     Raises:
         OSError: it cannot be written.
     """
-    private.write_json(_path(head, target), _AcceptanceElsewhere(accepted))
+    private.write_json(_path(head.paths, target.paths), _AcceptanceHere(accepted))
 
 
-def _path(head: ModelFiles, target: ModelFiles) -> Path:
-    both = f"{fingerprint(head.paths)[:16]}-{fingerprint(target.paths)[:16]}"
+def _path(head: Sequence[Path], target: Sequence[Path]) -> Path:
+    both = f"{fingerprint(head)[:16]}-{fingerprint(target)[:16]}"
     return folders.cache_folder() / "heads" / f"{both}.json"
