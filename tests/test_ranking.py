@@ -388,6 +388,25 @@ def test_what_is_taken_to_be_accepted_is_told_where_something_drafts_alone() -> 
     assert MachineSpeed("here").basis(alone) == ""
 
 
+def test_the_gain_of_a_head_is_that_of_its_own_acceptance() -> None:
+    """It was measured, so that nothing is said of an assumed one."""
+    known = MachineSpeed("here", {"mine": costs(10, 2.0, step=0.01)})
+    assumed, own = (
+        ranking.ranked(
+            [row("mine", 2, drafter="draft", state="installed", accepted=accepted)], known
+        )
+        for accepted in (None, 0.4)
+    )
+    times = known.pairs["mine"].times
+    for one, accepted in ((assumed[0], 0.7), (own[0], 0.4)):
+        assert one.baseline is not None
+        gain = gamma_for(accepted, times, 0.01)[1]
+        assert one.drafted == pytest.approx(gain * one.baseline)
+    assert own[0].gains
+    assert known.basis(own) == "as measured"
+    assert "70 %" in known.basis([*own, *assumed])
+
+
 def test_the_best_is_the_largest_that_writes_as_fast_as_one_reads() -> None:
     rows = [
         row("huge", 17.6),  # it fits, but writes only 1.1 tokens/s

@@ -144,6 +144,8 @@ def test_lists_and_show_name_it(copy: Path) -> None:
     own = trained_head(copy.parent, copy, 0.5)
     name = record((copy,), own)
     assert catalogue.rows()[0].draft == str(own)
+    assert catalogue.rows()[0].accepted == 0.5
+    assert row.accepted is None  # this shipped head does not say
     installed.forget(name)
     report = examine("starter", None, RetryPolicy(), scan=False)
     (line,) = [each for each in describe.lines(report) if each.startswith("draft ")]

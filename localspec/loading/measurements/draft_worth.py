@@ -68,8 +68,6 @@ def acceptance(draft: ModelSource | ModelFiles, target: Sequence[Path]) -> float
     Returns:
         None for other heads, of which nothing is known, and for draft models.
     """
-    if not head_checks.is_head(draft.header):
-        return None
     accepted = trained_heads.accepted(draft.header, draft.paths, target)
     if accepted is None and trained_heads.made_for(draft.header):
         return REACHABLE

@@ -17,7 +17,7 @@ import msgspec
 
 from localspec.engine.length.stopping import gamma_for
 from localspec.formats import percent
-from localspec.loading.measurements.ranking import ACCEPTED, draft_reads
+from localspec.loading.measurements.ranking import acceptance, draft_reads
 from localspec.pairs.disk.folders import shipped
 from localspec.pairs.names.catalogue import ListedPair
 from localspec.safe_text import decoded
@@ -145,7 +145,7 @@ def expected(
     reads = draft_reads(row) if row is not None and not experts else None
     if row is None or reads is None:
         return Expectation(basis, lookup)
-    accepted, step = ACCEPTED[row.drafter], reads / row.target_bytes
+    accepted, step = acceptance(row), reads / row.target_bytes
     gains = _range(_gain(each, accepted, step) for each in found)
     return Expectation(basis, lookup, gains, accepted)
 

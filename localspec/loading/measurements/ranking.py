@@ -3,7 +3,8 @@
 Expectations derive from pairs that were measured when loaded here. Decode time grows with the bytes
 of the weights, plus a fixed overhead, which target and draft together reveal. Every further token
 of a verification adds the time of its multiplications, in proportion to the number of weights; a
-Q4_K_M file has three times as many weights per byte as F16. Acceptance is assumed as in `ACCEPTED`.
+Q4_K_M file has three times as many weights per byte as F16. Acceptance is assumed as in `ACCEPTED`,
+unless that of the head that drafts was measured.
 This module loads neither llama.cpp nor numpy: lists and the screen use it.
 """
 
@@ -139,7 +140,7 @@ class MachineSpeed:
     def basis(self, pairs: Sequence[RankedPair]) -> str:
         """Say where the speeds of `pairs` come from; empty if nothing was measured.
 
-        The assumed acceptance is only mentioned for pairs that draft and gain by it.
+        The assumed acceptance is only mentioned for pairs that gain by it.
         """
         one = self.largest(on_device=True) or self.largest(on_device=False)
         told = [pair.measured for pair in pairs if pair.baseline]
@@ -155,7 +156,8 @@ class MachineSpeed:
         if any(costs is not None and costs.doubtful for costs in reckoned):
             made += _ROUGH
         accepted = f", if {formats.percent(ACCEPTED[DRAFT])} of drafted tokens are accepted"
-        return made + (accepted if any(pair.gains for pair in pairs) else "")
+        assumed = any(pair.gains and pair.row.accepted is None for pair in pairs)
+        return made + (accepted if assumed else "")
 
 
 def overhead(weights: int, seconds: float, draft_weights: int, step: float) -> float:
@@ -257,7 +259,7 @@ class RankedPair:
             large``.
         baseline: tokens per second without drafting; None if unknown.
         drafted: tokens per second with its drafters, at least `baseline`.
-        measured: whether its costs were measured here; the acceptance is assumed even then.
+        measured: whether its costs were measured here; the acceptance may be assumed even then.
         modest: whether it leaves other programs enough memory.
         doubtful: whether its speed rests on a measurement that something disturbed.
     """
@@ -418,6 +420,11 @@ def expected_costs(row: ListedPair, speed: MachineSpeed) -> PairCosts | None:
     )
 
 
+def acceptance(row: ListedPair) -> float:
+    """The acceptance of a pair that drafts: measured, else assumed."""
+    return ACCEPTED[row.drafter] if row.accepted is None else row.accepted
+
+
 def draft_reads(row: ListedPair) -> float | None:
     """Bytes of weights that a drafted token reads; None if no model drafts."""
     if row.drafter == DRAFT:
@@ -448,4 +455,4 @@ def _gain(row: ListedPair, costs: PairCosts) -> float:
     """
     if costs.step is None or row.drafter not in ACCEPTED or row.active < 1:
         return 1.0
-    return gamma_for(ACCEPTED[row.drafter], costs.times, costs.step)[1]
+    return gamma_for(acceptance(row), costs.times, costs.step)[1]

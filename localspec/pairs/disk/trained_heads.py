@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,6 +13,7 @@ import msgspec
 from localspec import private
 from localspec.pairs.disk import folders, starter
 from localspec.pairs.disk.fingerprint import fingerprint
+from localspec.pairs.gguf.head_checks import is_head
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles
 
 TARGET: Final = "localspec.target"
@@ -72,11 +74,14 @@ def accepted(head: GgufHeader, files: Sequence[Path], target: Sequence[Path]) ->
         target: files of the target that it drafts for.
 
     Returns:
-        What `remember` stored for both, else what the head's file says; None if neither is known.
+        What `remember` stored for both, else what the head's file says; None if neither is known,
+            and for a draft model.
     """
-    found = private.read_json(_path(files, target), _AcceptanceHere)
-    if found is not None:
-        return found.accepted
+    if not is_head(head):
+        return None
+    with suppress(OSError):  # files that are still to be fetched
+        if (found := private.read_json(_path(files, target), _AcceptanceHere)) is not None:
+            return found.accepted
     made = made_for(head)
     return None if made is None else made.accepted
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 import msgspec
 
 from localspec.errors import LocalspecError
-from localspec.pairs.disk import folders, starter
+from localspec.pairs.disk import folders, starter, trained_heads
 from localspec.pairs.disk.installed import InstalledPair
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
@@ -194,6 +194,7 @@ class ListedPair:
         active: share of the target's weights that a token reads.
         bits: approximate bits per target weight; 0 if unknown.
         drafter: the model that drafts: ``draft``, ``mtp`` (inside the target), or empty.
+        accepted: measured acceptance of a head that drafts; None if unknown.
         state: ``installed``, ``incomplete`` (files are missing), ``available``, or ``found`` (of
             another program).
         evidence: why drafting should help, from the catalogue.
@@ -209,6 +210,7 @@ class ListedPair:
     active: float = 1.0
     bits: float = 0.0
     drafter: str = ""
+    accepted: float | None = None
     fit: MemoryFit
     licence: str
     state: str
@@ -235,14 +237,16 @@ def rows() -> list[ListedPair]:
 
 def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
     n_bytes = sum(model.n_bytes for model in pair.models)
-    active, bits, drafter = 1.0, 0.0, DRAFT if pair.draft else ""
+    active, bits, drafter, accepted = 1.0, 0.0, DRAFT if pair.draft else "", None
     try:
-        target, *drafts = (gguf.read_model(model.path).header for model in pair.models)
-        sizes, inside = [draft_facts(each) for each in drafts], own_head(target)
-        of_target = facts(target, mtp=bool(inside))
+        target, *drafts = (gguf.read_model(model.path) for model in pair.models)
+        sizes, inside = [draft_facts(each.header) for each in drafts], own_head(target.header)
+        of_target = facts(target.header, mtp=bool(inside))
         fit = counted(of_target, sizes[0] if sizes else None, sizes[1:] + inside)
-        active, bits = active_share(target), target.bits
+        active, bits = active_share(target.header), target.header.bits
         drafter = drafter or (head_checks.MTP if inside else "")
+        if drafts:
+            accepted = trained_heads.accepted(drafts[0].header, drafts[0].paths, target.paths)
     except LocalspecError:  # files are missing or damaged
         fit = unread(n_bytes)
     return ListedPair(
@@ -255,6 +259,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         active=active,
         bits=bits,
         drafter=drafter,
+        accepted=accepted,
         fit=fit,
         licence=entry.licence if entry else pair.target.licence,
         state="installed" if pair.complete else "incomplete",

@@ -19,7 +19,7 @@ from localspec.errors import (
     OutOfMemory,
     UsageError,
 )
-from localspec.pairs.disk import folders, installed, starter
+from localspec.pairs.disk import folders, installed, starter, trained_heads
 from localspec.pairs.disk import other_programs as others
 from localspec.pairs.disk.installed import InstalledPair
 from localspec.pairs.disk.other_programs import FoundModel
@@ -130,6 +130,9 @@ class PairReport:
     def listed(self) -> ListedPair:
         """The pair as the list of pairs would show it, although it is not installed."""
         target, draft = self.target, self.draft
+        accepted = None
+        if draft is not None:
+            accepted = trained_heads.accepted(draft.header, draft.paths, target.paths)
         own_head = head_checks.MTP if head_checks.has_usable_mtp(target.header) else ""
         return ListedPair(
             name=self.name,
@@ -139,6 +142,7 @@ class PairReport:
             active=active_share(target.header),
             bits=target.header.bits,
             drafter=catalogue.DRAFT if draft else own_head,
+            accepted=accepted,
             fit=self.outlook.fit,
             licence=target.licence,
             state="available",
