@@ -462,6 +462,17 @@ def test_own_prompts_and_too_few_of_them(tmp_path: Path) -> None:
         prompts.gather([path], ())
 
 
+def test_without_a_conversation_none_can_be_trained_on(
+    toy_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The built-in prompts are not taken in their place."""
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    monkeypatch.setattr(pipeline, "_require_torch", lambda: None)
+    asked = TrainRequest(pair=str(toy_target), history=True, scan=False)
+    with pytest.raises(UsageError, match="no conversations of yours"):
+        pipeline.train(asked, quiet())
+
+
 def terms(**more: object) -> TrainingTerms:
     usual = {"target": "x", "prompts": (), "answers": (), "history": False, "tokens": 5}
     rest = {"passes": 1, "hours": None, "init": ""}

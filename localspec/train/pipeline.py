@@ -90,7 +90,7 @@ def train(request: TrainRequest, listener: TrainingListener) -> TrainingResult:
     Raises:
         UnsupportedModel: llama.cpp does not output the layers of this target.
         UsageError: an unfinished training exists, does not exist, or was started with other terms,
-            contrary to the request.
+            contrary to the request; or there are too few prompts or conversations.
         LocalspecError: torch is missing, another training runs, the disk or the memory is too
             small, no head can pay, or the head is no better than the control.
         OSError: a file cannot be written.
@@ -139,7 +139,14 @@ def _require_folder(out: Path | None) -> None:
 
 
 def _history() -> list[list[Message]]:
-    return token_ids.conversations(folders.data_folder() / _STORE)
+    """The user's own conversations, of which there must be some."""
+    found = token_ids.conversations(folders.data_folder() / _STORE)
+    if not found:
+        raise UsageError(
+            "there are no conversations of yours to train on",
+            "Leave --from-history out: localspec has prompts to train on.",
+        )
+    return found
 
 
 def target_options(files: ModelFiles, draft: str, threads: int | None = None) -> LoadRequest:
