@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from localspec.chat.events import Noticed, PromptMade, RoundText, TokensScored, TurnEvents
 from localspec.chat.prompt.infill_prompt import InfillPrompt
 from localspec.chat.prompt.prompt_ids import KnownIds
@@ -83,16 +85,21 @@ class Completions:
             drafters=asked.drafters,
             texts=texts,
         )
-        self._prefixes.switch(() if asked.anew else prompt[:-1])
-        if asked.anew:
-            target.clear()
-        cached = common_prefix(target.tokens, prompt[:-1])
+        cached = self._restored(prompt[:-1], anew=asked.anew)
         yield PromptMade(len(prompt), target.n_ctx, prefill, cached)
         try:
             yield from turn if asked.top_logprobs is None else self._scored(turn)
         finally:
             if asked.messages:
                 known.answered(answer.tokens, piece, answer.written)
+
+    def _restored(self, prompt: Sequence[int], *, anew: bool) -> int:
+        """How much of `prompt` the target's cache holds, once restored, or emptied if `anew`."""
+        target = self._session.pair.target
+        self._prefixes.switch(() if anew else prompt)
+        if anew:
+            target.clear()
+        return common_prefix(target.tokens, prompt)
 
     def _may_quote(self, asked: AnswerRequest) -> bool:
         """Whether lookup drafts an answer that may hold calls or other JSON."""
