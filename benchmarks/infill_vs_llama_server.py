@@ -34,7 +34,7 @@ MODULES = (
     *("string", "textwrap", "timeit", "types"),
 )
 TOKENS = 48
-THREADS = "2"
+THREADS = ("-t", "1", "-tb", "2")  # `--exact` promises equal bits of single tokens for one thread
 NEAR = 60  # lines before the gap, half as many after it
 
 
@@ -89,7 +89,7 @@ def llama_server(program: str, model: str) -> Iterator[int]:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
-    words = [program, "-m", model, "--port", str(port), "-c", "4096", "-t", THREADS, "-np", "1"]
+    words = [program, "-m", model, "--port", str(port), "-c", "4096", "-np", "1", *THREADS]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             while True:
@@ -143,7 +143,7 @@ def main() -> None:
     """Compare, and print."""
     model, program = sys.argv[1:3]
     with (
-        Serving("-t", THREADS, "-c", "4096", "--exact", pair=model) as one,
+        Serving(*THREADS, "-c", "4096", "--exact", pair=model) as one,
         llama_server(program, model) as theirs,
     ):
         report(one.port, theirs, nullcontext())
