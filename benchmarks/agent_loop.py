@@ -1,8 +1,8 @@
 """An agent's loop of tool calls on real files through `localspec serve`.
 
-In five modules of Python's standard library a function is searched, read, renamed and noted down:
+Five modules of Python's standard library are searched, read, and written twice with a small change:
 four turns each, in each of which the user asks for one call of a tool that the request names. To
-rename a function the model quotes it twice, to note it down once. Every turn is answered twice,
+write a file the model quotes it whole. Every turn is answered twice,
 with drafts and without, in changing order. For each turn the script prints how much of the turn
 before came from the caches, how many of the answer's tokens are in runs of 16 and more that the
 conversation holds, as it is or as JSON writes it, and both speeds of decoding; then the ratio over
@@ -14,7 +14,6 @@ the turns with many such tokens, and over the others. It takes some ten minutes.
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import re
 import sysconfig
@@ -30,12 +29,12 @@ from localspec.engine.llama import Model
 from tests.support.endpoint import Serving
 from tests.support.llama_source import VocabularyOnly
 
-FUNCTIONS = {
-    "fnmatch.py": "filter",
-    "heapq.py": "_siftdown",
-    "linecache.py": "getlines",
-    "shutil.py": "copyfileobj",
-    "stat.py": "filemode",
+NAMES = {
+    "asyncio/exceptions.py": "SendfileNotAvailableError",
+    "asyncio/mixins.py": "_global_lock",
+    "asyncio/threads.py": "func_call",
+    "urllib/error.py": "ContentTooShortError",
+    "wsgiref/types.py": "ErrorStream",
 }
 RUN = 16  # tokens
 MANY = 0.6  # of an answer's tokens in such runs
@@ -46,9 +45,7 @@ TOOLS = [
     tool("search", "The lines of a file that a regular expression matches.", path="string",
          pattern="string"),
     tool("read_file", "Lines of a file.", path="string", first="integer", last="integer"),
-    tool("replace_text", "Replaces a text in a file by another one.", path="string", old="string",
-         new="string"),
-    tool("write_note", "Writes a note for later.", text="string"),
+    tool("write_file", "Writes a file anew, whole.", path="string", text="string"),
 ]  # fmt: skip
 
 
@@ -69,32 +66,30 @@ class Step:
 
 def steps(texts: dict[str, str]) -> Iterator[Step]:
     """Four for each file; `texts` are those of the files."""
-    for file, name in FUNCTIONS.items():
-        nodes = ast.walk(ast.parse(texts[file]))
-        node = next(it for it in nodes if isinstance(it, ast.FunctionDef) and it.name == name)
-        old = ast.get_source_segment(texts[file], node) or ""
-        new = old.replace(f"def {name}(", f"def {name}_checked(", 1)
-        lines = {"first": node.lineno, "last": node.end_lineno}
+    for file, name in NAMES.items():
+        text = texts[file]
+        renamed = re.sub(rf"\b{name}\b", f"{name}_2", text)
         yield Step(
-            f"Search {file} for the definition of `{name}`.",
+            f"Search {file} for `{name}`.",
             "search",
-            {"path": file, "pattern": f"def {name}"},
+            {"path": file, "pattern": name},
         )
         yield Step(
-            f"Read the lines {node.lineno} to {node.end_lineno} of {file}.",
+            f"Read the lines 1 to {len(text.splitlines())} of {file}.",
             "read_file",
-            {"path": file, **lines},
+            {"path": file, "first": 1, "last": len(text.splitlines())},
         )
         yield Step(
-            f"Rename this function to `{name}_checked`. `old` is the whole function as you read it,"
-            " down to its last line; `new` is the whole function again, with the new name.",
-            "replace_text",
-            {"path": file, "old": old, "new": new},
+            f"Write {file} with `{name}` renamed to `{name}_2`. `text` is the whole file from its"
+            " first line to its last, as you read it, with the new name.",
+            "write_file",
+            {"path": file, "text": renamed},
         )
         yield Step(
-            "Write a note with the whole function as it is now, down to its last line.",
-            "write_note",
-            {"text": new},
+            f"Write {file} once more, with the line `# checked` added at its end. `text` is again"
+            " the whole file from its first line to its last.",
+            "write_file",
+            {"path": file, "text": f"{renamed}# checked\n"},
         )
 
 
@@ -103,22 +98,19 @@ class Workspace:
 
     def __init__(self) -> None:
         folder = Path(sysconfig.get_path("stdlib"))
-        self.texts = {name: (folder / name).read_text("utf-8") for name in FUNCTIONS}
+        self.texts = {name: (folder / name).read_text("utf-8") for name in NAMES}
 
     def done(self, name: str, given: dict[str, Any]) -> str:
         """The result of a tool."""
-        if name == "write_note":
-            return "noted"
-        file = str(given["path"]).rpartition("/")[2]
+        file = str(given["path"])
         if file not in self.texts:
-            return f"there is no such file; there are {', '.join(FUNCTIONS)}"
-        text = self.texts[file]
-        lines = text.splitlines()
+            return f"there is no such file; there are {', '.join(NAMES)}"
+        if name == "write_file":
+            self.texts[file] = given["text"]
+            return "written"
+        lines = self.texts[file].splitlines()
         if name == "read_file":
-            return "\n".join(lines[max(0, given["first"] - 1) : given["last"]][:40])
-        if name == "replace_text":
-            self.texts[file] = text.replace(given["old"], given["new"], 1)
-            return "replaced" if given["old"] in text else "the text does not occur in the file"
+            return "\n".join(lines[max(0, given["first"] - 1) : given["last"]])
         try:
             found = [line for line in lines if re.search(given["pattern"], line)]
         except re.error as error:
@@ -184,7 +176,7 @@ def loop(
             "tool_choice": {"type": "function", "function": {"name": step.tool}},
             "parallel_tool_calls": False,
             "temperature": 0,
-            "max_tokens": 800,
+            "max_tokens": 1200,
         }
         order = arms if i % 2 else arms[::-1]
         found = {
