@@ -11,6 +11,8 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from localspec.chat.states.state_files import STATES, StateFiles
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import of_file
 from localspec.errors import ModelLoadError, NotFetched
-from localspec.loading import former_starter, starter_form
+from localspec.loading import former_starter, load, starter_form
 from localspec.loading.load import load_session, open_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import ranking
@@ -252,6 +254,18 @@ def test_beside_other_programs_the_copy_answers_until_it_can_be_timed(
     starter_form.settle(starter_file)
     assert starter_form.is_settled()
     assert starter.converted().stat().st_mtime_ns == made
+
+
+def test_a_copy_that_waits_to_be_timed_is_not_said_to_be_converted_again(
+    starter_file: Path, places: Path, copied: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starter_form, "too_busy", lambda _threads: True)
+    checked: Any = SimpleNamespace(request=LoadRequest())
+    monkeypatch.setattr(load, "check", lambda _request: checked)
+    steps: list[str] = []
+    for _ in range(2):
+        load._with_starter_prepared(checked, lambda step, _share: steps.append(step))
+    assert [step.split()[0] for step in steps] == ["Converting", "Looking"]
 
 
 def test_a_copy_is_there_whole_or_not_at_all(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from tests.support.scripted_session import ScriptedSession
 DRAFTED = Figures(
     generating=True, speculation=True, gamma=3, drafted=30, accepted=20, acceptance_rate=2 / 3,
     speed_now=50.0, speed_average=60.0, speedup=Speedup(1.5, 1.4, 1.6),
+    context_size=4096,
 )  # fmt: skip
 NOTE = GammaNote(GammaReason.PAYS, length=3, acceptance=0.6, kind="prose")
 
@@ -244,17 +246,19 @@ def test_the_sentence_stands_below_the_speed_and_the_policy_is_called_now() -> N
 
 def test_what_is_not_known_yet_is_left_out_of_the_two_lines() -> None:
     assert [line.plain for line in compact_lines(PanelState(), 90)][1:] == [""]
-    assert "nothing guessed" in compact_lines(PanelState(), 90)[0].plain
+    for lines in (compact_lines(PanelState(), 90), full_lines(PanelState(), 36, 40)):
+        assert not re.search("● on|○ off", text(lines))  # nothing is loaded yet
     known = PanelState(figures=Figures(context_size=8192), memory=ScriptedSession().memory())
+    assert "nothing guessed" in compact_lines(known, 90)[0].plain
     assert compact_lines(known, 90)[1].plain == "0/8,192 context  273 MB memory"
 
 
-def test_that_drafting_is_switched_off_is_seen_beside_the_last_answer_too() -> None:
-    after = replace(DRAFTED, generating=False, speculation=False, speed_average=60.2)
-    for width in (50, 76):
-        first = compact_lines(PanelState(figures=after), width)[0].plain
+def test_whether_drafting_is_on_is_seen_beside_the_last_answer_too() -> None:
+    after = replace(DRAFTED, generating=False, speed_average=60.2, drafted=1275, accepted=1263)
+    for width, on in product((50, 76, 78), (True, False)):
+        first = compact_lines(PanelState(figures=replace(after, speculation=on)), width)[0].plain
         assert "last answer" in first
-        assert "○ off" in first
+        assert ("● on" if on else "○ off") in first
 
 
 def answer(tokens: int, drafted: int, accepted: int) -> dict[str, Any]:

@@ -210,7 +210,11 @@ def _with_starter_prepared(
         return checked, []
     notices = [*former_starter.cleared()]
     if not starter_form.is_settled():
-        progress("Converting the starter to a faster form", None)
+        known = starter.recall()
+        step = "Looking which form of the starter is faster"
+        if known is None or not known.copy_bytes:
+            step = "Converting the starter to a faster form"
+        progress(step, None)
         notices += filter(None, [starter_form.settle(source)])
         checked = check(checked.request)
     return checked, notices

@@ -136,15 +136,15 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
     unit = "tokens/s" if speed is None else f"tokens/s {big_speed(state)[1]}"
     first = [
         _figure(formats.speed(speed), unit),
+        *([Content.styled(*_switch(now))] if now.context_size else []),  # where it is always seen
         sparkline(state.speeds, bar_width),
-        Content.styled(guessed(now.drafted, now.accepted), "bold"),
-        bar(accepted_share(now.drafted, now.accepted, now.generated), bar_width),
     ]
-    # "Switched off" matters more than any figure, so it stands where it is always seen.
-    switch = Content.styled(*(_ON if now.speculation else _OFF))
-    first.insert(len(first) if now.speculation else 1, switch)
     second = []  # what is not known yet is left out
     if now.context_size:
+        first += [
+            Content.styled(guessed(now.drafted, now.accepted), "bold"),
+            bar(accepted_share(now.drafted, now.accepted, now.generated), bar_width),
+        ]
         used = f"{_thousands(now.context_used)}/{_thousands(now.context_size)}"
         second.append(_figure(used, "context"))
     if now.time_to_first_token_s is not None:
@@ -214,10 +214,14 @@ def _speedup(found: Speedup | None) -> Piece:
     return f"{found.estimate:.1f}×, {found.low:.1f}–{found.high:.1f}", f"bold{style}"
 
 
+def _switch(now: Figures) -> Piece:
+    """Whether drafting is on; empty before a model was loaded."""
+    return (_ON if now.speculation else _OFF) if now.context_size else ("", "")
+
+
 def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     now = state.figures
-    switch = _ON if now.speculation else _OFF
-    lines = [two_sides(("Drafting", HEAD), switch, width)]
+    lines = [two_sides(("Drafting", HEAD), _switch(now), width)]
     counts = now.drafted, now.accepted, now.generated
     kept = Content.styled(f"{kept_words(*counts)} ", "bold")
     lines.append(Content.assemble(kept, bar(accepted_share(*counts), width - kept.cell_length)))
