@@ -615,6 +615,23 @@ def test_an_export_is_imported_as_a_conversation_of_its_own(
         import_export.write_file(stored, "md", tmp_path / "c.md")
 
 
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("My first question", "My-first-question.md"),
+        ("Why does the light of the evening sky turn to a deep red?",
+         "Why-does-the-light-of-the-evening-sky-turn-to-a.md"),
+        (60 * "w", f"{50 * 'w'}.md"),
+        ("???", "conversation.md"),
+    ],
+)  # fmt: skip
+def test_a_file_is_named_by_the_whole_words_of_its_title(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, title: str, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert import_export._free_name(title, "md") == Path(name)
+
+
 NOTE = '<!-- localspec conversation {"version": 1} -->'
 ODD = [
     "```md\n## You\n\nfenced\n\n## demo\n```",

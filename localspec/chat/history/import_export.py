@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+import textwrap
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -172,7 +173,9 @@ def _require_bounded(text: str) -> None:
 
 
 def _free_name(title: str, form: str) -> Path:
-    stem = re.sub(r"[^\w-]+", "-", title).strip("-")[:50] or "conversation"
+    words = re.sub(r"[^\w-]+", " ", title).strip(" -")
+    stem = textwrap.shorten(words, 50, placeholder="").replace(" ", "-").strip("-")
+    stem = stem or words[:50] or "conversation"  # its first word may be longer
     endings = chain([""], (f"-{number}" for number in count(2)))
     names = (Path(f"{stem}{ending}.{form}") for ending in endings)
     return next(name for name in names if not name.exists())

@@ -63,8 +63,8 @@ def draft_lines(report: PairReport, used: str | None, *, lookup: bool) -> list[s
         found.append(f"a head next to the target: {offer_line(report.offer)}")
     shown = tuple(one for one in report.candidates if one.fits or one.on_disk)
     if others := len(report.candidates) - len(shown):
-        models = "model does" if others == 1 else "models do"
-        found.append(f"{others} more {models} not fit and would have to be fetched")
+        drafts = "draft" if others == 1 else "drafts"
+        found.append(f"not offered: {others} {drafts} to be fetched that would not fit")
     return found + candidate_lines(shown)
 
 
