@@ -55,7 +55,7 @@ class StatusLine(Static, Uncopied):
         if hint:
             parts.append(Content.assemble((hint, MUTED)))
         if tail is not None:
-            parts.append(tail)
+            parts.append(Content.assemble(("│  ", MUTED), tail))
         if share is not None:
             parts.insert(0, Content(f"{100 * share:>3.0f} %"))
             room = self.size.width - sum(2 + part.cell_length for part in parts)
