@@ -5,7 +5,7 @@ servers get the same `/infill` request at temperature 0. Prints for each place w
 have the same length and the texts are the same, how long the first token took against reading the
 prompt, and what lookup proposed; then the sums. Some minutes with a model of half a billion.
 
-    uv run python -m benchmarks.infill_vs_llama_server MODEL.gguf path/to/llama-server
+    uv run python -m benchmarks.infill_vs_llama_server MODEL.gguf path/to/llama-server [MODULE...]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import sysconfig
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,18 +141,20 @@ def compared(
 
 def main() -> None:
     """Compare, and print."""
-    model, program = sys.argv[1:3]
+    model, program, *modules = sys.argv[1:]
     with (
         Serving(*THREADS, "-c", "4096", "--exact", pair=model) as one,
         llama_server(program, model) as theirs,
     ):
-        report(one.port, theirs, nullcontext())
+        report(one.port, theirs, nullcontext(), modules or MODULES)
 
 
-def report(ours: int, theirs: int, alone: AbstractContextManager[object]) -> None:
-    """Print every place, and the sums."""
+def report(
+    ours: int, theirs: int, alone: AbstractContextManager[object], modules: Sequence[str] = MODULES
+) -> None:
+    """Print every place in these modules, and the sums."""
     filled = []
-    for name, before, after in places():
+    for name, before, after in (place for place in places() if place[0] in modules):
         filled.append(one := compared(ours, theirs, before, after, alone))
         print(f"{name:12} {one}", flush=True)
     print(f"{sum(one.same_prompt for one in filled)} of {len(filled)} prompts of the same length")
