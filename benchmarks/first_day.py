@@ -377,7 +377,7 @@ def busy(*, wanted: bool) -> Iterator[None]:
 def day_of(pair: str, size: tuple[int, int], draft: str = "auto") -> Iterator[Day]:
     """A chat with a pair in a terminal of the given size, with its own history."""
     how = ["--draft", draft, "--temp", "0", "--n-predict", str(SHORT)]
-    with tempfile.TemporaryDirectory() as data:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as data:
         chat = Terminal(["chat", pair, *how], Path(data), *size)
         try:
             chat.pause_s = LOOKS_S
