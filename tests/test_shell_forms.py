@@ -119,6 +119,7 @@ def test_other_names_of_list(tmp_path: Path, name: str) -> None:
     ("words", "said"),
     [
         (("cht",), "Did you mean chat?"),
+        (("--temp", "9", "hello there"), "--temp follows a command: localspec run --temp ..."),
         (("why", "is", "that"), "A question stands in quotes"),
         (("run", "toyy", "-p", "hi"), "Did you mean toy?"),
         *(

@@ -99,6 +99,17 @@ class LateGroup(click.Group):
             return exit_code(error)
         return result
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options before the command; say where one stands that only commands have."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            option = error.option_name
+            for name in ("run", *COMMANDS):
+                if any(option in each.opts for each in _command(name).params):
+                    ctx.fail(f"{option} follows a command: localspec {name} {option} ...")
+            raise
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """The command names, in the order of the help."""
         return list(COMMANDS)
