@@ -265,7 +265,7 @@ def test_a_copy_that_waits_to_be_timed_is_not_said_to_be_converted_again(
     steps: list[str] = []
     for _ in range(2):
         load._with_starter_prepared(checked, lambda step, _share: steps.append(step))
-    assert [step.split()[0] for step in steps] == ["Converting", "Looking"]
+    assert [step.split()[0] for step in steps] == ["Converting", "Timing"]
 
 
 def test_a_copy_is_there_whole_or_not_at_all(

@@ -478,13 +478,19 @@ async def test_escape_cancels_a_switch_and_its_progress_was_shown() -> None:
         assert chat.app.session.pair_name == "first"
 
 
-async def test_the_first_load_can_be_cancelled_and_another_pair_chosen() -> None:
+@asynccontextmanager
+async def first_load_cancelled() -> AsyncIterator[tuple[Rooms, Chat]]:
     rooms = Rooms()
     rooms.slow.add("first")
     async with chatting(rooms) as chat:
         await chat.until(lambda: "Loading first" in chat.status())
         await chat.press("escape")
         await chat.until(lambda: "loading was cancelled" in chat.transcript())
+        yield rooms, chat
+
+
+async def test_the_first_load_can_be_cancelled_and_another_pair_chosen() -> None:
+    async with first_load_cancelled() as (rooms, chat):
         await chat.send("/pairs other")
         await chat.until(chat.ready)
         assert rooms.sessions[0].pair_name == "other"
@@ -492,12 +498,8 @@ async def test_the_first_load_can_be_cancelled_and_another_pair_chosen() -> None
 
 
 async def test_enter_loads_the_pair_whose_load_was_cancelled_and_sends_the_question() -> None:
-    rooms = Rooms()
-    rooms.slow.add("first")
-    async with chatting(rooms) as chat:
-        await chat.until(lambda: "Loading first" in chat.status())
-        await chat.press("escape")
-        await chat.until(lambda: "Enter loads the models again" in chat.transcript())
+    async with first_load_cancelled() as (rooms, chat):
+        assert "Enter loads the models again" in chat.transcript()
         assert "Enter loads the models again" in chat.status()
         rooms.slow.clear()
         await chat.send("Hello?")

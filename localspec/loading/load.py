@@ -211,10 +211,13 @@ def _with_starter_prepared(
     notices = [*former_starter.cleared()]
     if not starter_form.is_settled():
         known = starter.recall()
-        step = "Looking which form of the starter is faster"
-        if known is None or not known.copy_bytes:
-            step = "Converting the starter to a faster form"
-        progress(step, None)
+        copied = known is not None and known.copy_bytes
+        progress(
+            "Timing both forms of the starter"
+            if copied
+            else "Converting the starter to a faster form",
+            None,
+        )
         notices += filter(None, [starter_form.settle(source)])
         checked = check(checked.request)
     return checked, notices
