@@ -12,11 +12,12 @@ lengths, alone and after either. All of them are loaded. They answer in turns, i
 with the same rendered prompts, threads and context. The second server that never drafts shows the
 noise.
 
-The first questions of every kind choose the best of llama-server's settings, the others score it;
-a setting that is 10 % slower than the best of its kind after four questions is not asked again. At
-temperatures above 0 only localspec is asked, with one seed. The figures are those that a client
-sees: tokens a second after the first, and seconds until the first. `ngram-mod` remembers other
-requests, so its servers begin anew for every question.
+The first questions of every kind choose the best of llama-server's settings, the others score it
+(where there are no others, the same questions do, which favours llama-server); a setting that is a
+tenth slower than the best of its kind after four questions is not asked again. At temperatures
+above 0 only localspec is asked, with one seed. The figures are those that a client sees: tokens a
+second after the first, and seconds until the first. `ngram-mod` remembers other requests, so its
+servers begin anew for every question.
 
 It prints how many hours are left, stops after `--minutes`, and goes on from the JSON next to
 `--output`.
@@ -71,6 +72,7 @@ class Asked(Struct):
         first: seconds until the first token.
         tokens: of the answers.
         seconds: in which all servers answered it.
+        chooses: whether it chooses among llama-server's settings, or scores the one chosen.
     """
 
     at: int
@@ -79,6 +81,7 @@ class Asked(Struct):
     first: dict[str, float]
     tokens: dict[str, int]
     seconds: float
+    chooses: bool
 
 
 @contextmanager
@@ -207,12 +210,13 @@ def measure(
     for n, (at, kind) in enumerate(left):
         if time.monotonic() > until:
             return
-        names = asked_of(servers, runs, at, kind)
+        chooses = at < (given.choosing if kind in COPYING else given.choosing // 2)
+        names = asked_of(servers, runs, kind, chooses)
         luck.shuffle(names)
         body = {"prompt": drawn[kind][at], "max_tokens": given.tokens, "cache_prompt": False}
         body |= {"temperature": given.temperature, "stream_options": {"include_usage": True}}
         body |= {"seed": SEED} if given.temperature else {}
-        run, begun = Asked(at, kind, {}, {}, {}, 0.0), time.perf_counter()
+        run, begun = Asked(at, kind, {}, {}, {}, 0.0, chooses), time.perf_counter()
         for name in names:
             with servers[name]() as port:
                 run.speeds[name], run.first[name], run.tokens[name] = streamed(port, body)
@@ -223,17 +227,14 @@ def measure(
         yield run
 
 
-def choosing(kind: str) -> int:
-    """How many questions of a kind choose among llama-server's settings."""
-    return 8 if kind in COPYING else 4
-
-
-def asked_of(servers: Mapping[str, Server], runs: Sequence[Asked], at: int, kind: str) -> list[str]:
+def asked_of(
+    servers: Mapping[str, Server], runs: Sequence[Asked], kind: str, chooses: bool
+) -> list[str]:
     """The names of the servers that answer a question."""
     its = [name for name in servers if name not in OWN]
-    if its and at >= choosing(kind):
+    if its and not chooses:
         its = [best(runs, kind)]
-    elif at >= _AFTER:
+    elif sum(run.kind == kind for run in runs) >= _AFTER:
         fastest = rate(runs, kind, best(runs, kind))
         its = [name for name in its if rate(runs, kind, name) >= _BEATEN * fastest]
     return [*OWN, *its]
@@ -241,7 +242,7 @@ def asked_of(servers: Mapping[str, Server], runs: Sequence[Asked], at: int, kind
 
 def best(runs: Sequence[Asked], kind: str) -> str:
     """llama-server's best setting for one kind of text, by the runs that choose."""
-    of = [run for run in runs if run.kind == kind and run.at < choosing(kind)]
+    of = [run for run in runs if run.kind == kind and run.chooses]
     last = max(of, key=lambda run: run.at)  # beaten settings were not asked it
     return max((n for n in last.speeds if n not in OWN), key=lambda name: rate(of, kind, name))
 
@@ -277,7 +278,7 @@ def table(runs: Sequence[Asked]) -> str:
     for kind in (kind for kind in KINDS if any(run.kind == kind for run in runs)):
         of = [run for run in runs if run.kind == kind]
         later = [run.first[AUTO] / run.first[BASELINE] for run in of]
-        scored = [run for run in of if run.at >= choosing(kind)]
+        scored = [run for run in of if not run.chooses] or of
         its = best(runs, kind) if any(len(run.speeds) > len(OWN) for run in of) else ""
         theirs = ratios(scored, its) if its else []
         pooled["copied" if kind in COPYING else "other"] += theirs
@@ -298,7 +299,8 @@ def report(runs: Sequence[Asked], given: argparse.Namespace) -> str:
     said = (
         f"Target {given.target.name}, {drafts}, temperature {given.temperature:g}, {given.threads}"
         f" threads, answers of at most {given.tokens} tokens, {len(runs)} questions, of which the"
-        " first 8 (where text is copied) or 4 of each kind choose among llama-server's settings."
+        f" first {given.choosing} (where text is copied) or {given.choosing // 2} of each kind"
+        " choose among llama-server's settings."
     )
     return "\n\n".join((said, table(runs), machine())) + "\n"
 
@@ -311,6 +313,7 @@ def main() -> None:
     parser.add_argument("--lengths", default="1,2,3,4", help="of llama-server's draft model")
     parser.add_argument("--copying", type=int, default=32, help="questions of each such kind")
     parser.add_argument("--others", type=int, default=12, help="questions of each other kind")
+    parser.add_argument("--choosing", type=int, default=8, help="of them, elsewhere half as many")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--tokens", type=int, default=320)
     parser.add_argument("--minutes", type=float, default=20.0)
