@@ -519,6 +519,15 @@ def test_what_else_was_different_is_named() -> None:
     assert "Not the same in both: threads" in found.verdict[-1]
 
 
+@pytest.mark.parametrize("speed", ["0", "-3.5", "NaN", "1e999", "1" + "0" * 400, '"fast"'])
+def test_a_report_with_an_impossible_speed_is_damaged(speed: str) -> None:
+    old, new = documents(1.0)
+    new["runs"][0]["tokens_per_second"] = json.loads(speed)
+    for pair in ((old, new), (new, old)):
+        with pytest.raises(LocalspecError, match="damaged"):
+            compare(*pair)
+
+
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     old, new = documents(1.0)
     for each in new["runs"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,7 @@ def compare(old: Mapping[str, Any], new: Mapping[str, Any]) -> Comparison:
     try:
         before, after = _speeds(old), _speeds(new)
         different = _different(old, new)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise LocalspecError(
             "a report is damaged", "Write it again with `bench --output FILE.json`."
         ) from None
@@ -102,8 +103,16 @@ def _speeds(document: Mapping[str, Any]) -> dict[str, Speeds]:
         speed = run["tokens_per_second"]
         if speed is not None and run["generated_tokens"] >= LEAST_TOKENS:
             at = str(run["kind"]), str(run["prompt"])
-            found.setdefault(str(run["arm"]), {}).setdefault(at, []).append(float(speed))
+            found.setdefault(str(run["arm"]), {}).setdefault(at, []).append(_positive(speed))
     return {arm: {at: median(each) for at, each in cells.items()} for arm, cells in found.items()}
+
+
+def _positive(value: Any) -> float:
+    """`value` as a number; `ValueError` if it is no speed: zero, negative, infinite or nan."""
+    found = float(value)
+    if not 0 < found < math.inf:
+        raise ValueError(value)
+    return found
 
 
 def _changes(
