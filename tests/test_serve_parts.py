@@ -27,6 +27,7 @@ from uvicorn.server import ServerState
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.enforcement.value_rules import CallableTool, PythonRules
+from localspec.chat.dialects.notations import values
 from localspec.chat.events import (
     Origin,
     PromptMade,
@@ -59,6 +60,7 @@ from localspec.serve.core.request_tools import RequestTools
 from localspec.serve.core.requests import parsed
 from localspec.serve.counters import EndpointCounters
 from localspec.serve.http_server import PatientProtocol
+from localspec.serve.protocols.anthropic_messages import MessagesRequest
 from localspec.serve.protocols.chat_completions import ChatRequest, ChatWriter
 from localspec.serve.protocols.text_completions import CompletionRequest, TextWriter
 from localspec.serve.refusals import Refusal, refusal_of
@@ -637,6 +639,22 @@ def said(text: str) -> RoundText:
     return RoundText((Span(text, Origin.TARGET),), rounds_of([0])[0])
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "-1e999"])
+def test_a_number_that_json_lacks_is_null_in_a_calls_arguments(number: str) -> None:
+    answer = IncomingAnswer(Dialect(marks=PLAIN), tools=[{"function": {"name": "f"}}])
+    call = f'{BEGIN}\n{{"name": "f", "arguments": {{"a": [1.5, {number}]}}}}\n{END}'
+    end = TurnEnd("", FinishReason.STOP, GenerationStats())
+    document = chat_document(answer, [PromptMade(3, 10), said(call), end])
+    (told,) = document["choices"][0]["message"]["tool_calls"]
+    assert told["function"]["arguments"] == '{"a": [1.5, null]}'
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999", "[-1e999]"])
+def test_what_is_no_number_in_json_stays_text_between_tags(text: str) -> None:
+    assert values.typed(text, {"type": "number"}, {}) == text
+    assert values.literal(text) is values.NOTHING
+
+
 def test_the_places_of_tokens_go_on_from_chunk_to_chunk() -> None:
     answer = IncomingAnswer(None, scores=True)
     writer = TextWriter("x", answer)
@@ -700,6 +718,29 @@ def test_a_chats_whole_number_too_and_what_templates_get_stays(field: str) -> No
     assert getattr(asked, field) == 3
     assert asked.chat_template_kwargs == {"budget": 2.0}
     assert type(asked.chat_template_kwargs["budget"]) is float
+
+
+def test_a_whole_number_may_be_written_with_a_point_within_an_object_too() -> None:
+    said = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4e1}
+    thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024.0}}
+    asked = parsed(json.dumps(said | thinking).encode(), MessagesRequest).core()
+    assert (asked.limit, asked.budget) == (40, 1024)
+    thinking["thinking"]["budget_tokens"] = 1024.5
+    with pytest.raises(Refusal) as refusal:
+        parsed(json.dumps(said | thinking).encode(), MessagesRequest)
+    assert refusal.value.document["error"]["param"] == "thinking.budget_tokens"
+
+
+@pytest.mark.parametrize("given", [{"enum": [1.0, 2.5, "a"]}, {"const": 1.0}])
+def test_a_given_value_of_a_schema_is_written_as_the_whole_number_that_it_is(given: Any) -> None:
+    schema = {"type": "object", "properties": {"a": given}, "required": ["a"]}
+    tool = CallableTool("f", schema, "tools", strict=True)
+    rules = PythonRules(tool, "t")
+    written = lark.json_value(schema)
+    in_python = str([rules.value(rules.tool.schema, "tools"), *rules.rules.values()])
+    assert '"1"' in in_python
+    assert "1.0" not in written + in_python
+    guidance.check(lark.grammar(written))
 
 
 def test_counts_in_a_tools_schema_may_be_written_with_a_point() -> None:

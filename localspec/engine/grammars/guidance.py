@@ -340,7 +340,7 @@ def _as_came(value: Any) -> Any:
         return [_as_came(part) for part in value]
     if not isinstance(value, dict):
         return value
-    found = {key: lark.whole_count(key, _as_came(part)) for key, part in value.items()}
+    found = {key: lark.whole_number(key, _as_came(part)) for key, part in value.items()}
     if isinstance(reference := found.get("$ref"), str):
         start, _, name = reference.rpartition("/")
         known = start.removeprefix("#/") in lark.SHARED

@@ -28,7 +28,7 @@ _NOTES = frozenset(
 # Integers without bounds get these, since a model that repeats a digit would never end one.
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LARGEST = 10**15
-_COUNTS = frozenset(
+_WHOLE = frozenset({"const"}) | frozenset(
     f"{bound}{what}" for bound in ("min", "max") for what in ("Length", "Items", "Properties")
 )
 _KINDS = {
@@ -162,7 +162,7 @@ def _combines(part: Mapping[str, Any]) -> bool:
 
 def typed(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema with implied types, whole counts, and bounds for integers."""
-    found = {word: whole_count(word, value) for word, value in schema.items()}
+    found = {word: whole_number(word, value) for word, value in schema.items()}
     for path, part in inner(schema):
         found = replaced(found, path, typed(part))
     kinds = [kind for kind, words in _KINDS.items() if found.keys() & set(words)]
@@ -173,9 +173,11 @@ def typed(schema: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def whole_count(word: str, value: Any) -> Any:
-    """A keyword's value; 3.0 becomes 3 if it is a count, as JSON has one number type."""
-    whole = word in _COUNTS and isinstance(value, float) and value.is_integer()
+def whole_number(word: str, value: Any) -> Any:
+    """A keyword's value; 3.0 becomes 3 in a count or a given value, as JSON has one number type."""
+    if word == "enum" and isinstance(value, list):
+        return [whole_number("const", one) for one in value]
+    whole = word in _WHOLE and isinstance(value, float) and value.is_integer()
     return int(value) if whole else value
 
 

@@ -44,6 +44,8 @@ else:
         kw_only=True,
     )
 
+_FOR_TEMPLATES = "chat_template_kwargs"
+
 # The efforts that a template lacks count as those next to them.
 _NEAREST = {"minimal": "low", "xhigh": "high", "max": "high"}
 
@@ -317,11 +319,17 @@ def require_sendable(asked: AnswerRequest) -> None:
         raise Refusal(400, "an integer in the request has more than 64 bits") from None
 
 
-def _whole(document: Any) -> Any:
-    """Turn integral floats into integers: JSON has one number type, and some clients send 30.0."""
-    if not isinstance(document, dict):
-        return document
-    return {name: as_whole(value) for name, value in document.items()}
+def _whole(value: Any, depth: int = 2) -> Any:
+    """Turn integral floats into integers: JSON has one number type, and some clients send 30.0.
+
+    So it is in a request, and in the objects directly within it, but for what a template is given.
+    """
+    if not (depth and isinstance(value, dict)):
+        return as_whole(value)
+    return {
+        name: part if name == _FOR_TEMPLATES else _whole(part, depth - 1)
+        for name, part in value.items()
+    }
 
 
 def as_whole(value: Any) -> Any:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from localspec.chat.dialects.reading.answer_parts import Underway
 
-_STRICT = json.JSONDecoder()
-_LENIENT = json.JSONDecoder(strict=False)
 _WORDS = {"true": True, "false": False, "null": None}
 _PAIRS = {"{": "}", "[": "]", "(": ")"}
 _KINDS: dict[type, str] = {
@@ -38,6 +37,26 @@ NOTHING = object()
 """Means that no value could be read; None means JSON's null."""
 
 
+def _number(text: str) -> float:
+    """The number that JSON has for `text`; `ValueError` for nan and infinity, which it lacks."""
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError(text)
+    return found
+
+
+def _number_or_null(text: str) -> float | None:
+    """The same, with null in place of what JSON lacks, as JavaScript writes it."""
+    found = float(text)
+    return found if math.isfinite(found) else None
+
+
+_STRICT = json.JSONDecoder(parse_float=_number, parse_constant=_number)
+_LENIENT = json.JSONDecoder(
+    strict=False, parse_float=_number_or_null, parse_constant=_number_or_null
+)
+
+
 class UnfinishedText(Exception):
     """More text is needed for a decision."""
 
@@ -49,8 +68,8 @@ class UnfinishedText(Exception):
 def json_at(text: str, at: int, *, final: bool) -> tuple[Any, int] | None:
     """The JSON value that begins at `at`, and where it ends.
 
-    Control characters in strings, unescaped quotes and Python literals are accepted. At the end of
-    an answer, unclosed brackets count as closed.
+    Control characters in strings, unescaped quotes and Python literals are accepted. Nan and
+    infinity are null. At the end of an answer, unclosed brackets count as closed.
 
     Args:
         text: the text so far.
@@ -166,11 +185,15 @@ def plain(node: ast.expr, depth: int = 0) -> Any:
     if depth > _DEEPEST:
         raise ValueError("too deep")
     match node:
-        case ast.Constant(value=str() | bool() | int() | float() | None as constant):
+        case ast.Constant(value=str() | bool() | int() | float() | None as constant) if (
+            constant != math.inf  # 1e999
+        ):
             return constant
         case ast.Name(id=name) if name in _WORDS:
             return _WORDS[name]
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)) if (
+            number != math.inf
+        ):
             return -number
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
             return [plain(part, depth + 1) for part in parts]
