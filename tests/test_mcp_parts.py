@@ -113,6 +113,26 @@ def test_variables_are_expanded_for_the_start_alone() -> None:
         ServerSettings(url="${A}").expanded("x", {"A": "file:///etc/passwd"})
 
 
+def test_the_line_end_of_a_file_is_no_part_of_a_header() -> None:
+    given = ServerSettings(url="http://a.example", headers={"K": "Bearer ${A}"})
+    assert given.expanded("x", {"A": "1\r\n"}).headers == {"K": "Bearer 1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("K", "secr\xe9t"), ("K", "secret\nX: y"), ("K", "\x1b[200~secret"), ("K ", "")],
+)
+def test_a_header_that_cannot_be_sent_is_named_and_its_value_not_shown(
+    name: str, value: str
+) -> None:
+    given = ServerSettings(url="http://a.example", headers={name: "${A}"})
+    with pytest.raises(
+        UsageError, match="the server x has a header that cannot be sent: K"
+    ) as told:
+        given.expanded("x", {"A": value})
+    assert "secr" not in str(told.value)
+
+
 # Definitions
 
 

@@ -32,6 +32,7 @@ from localspec.tools.tool_definitions import ToolDefinition
 from localspec.tools.tool_messages import CallDone, ServerGone, ServerReady, ToolReply
 from localspec.tools.tool_process import ToolProcess
 from tests.support import command
+from tests.support.hub_server import CERTIFICATE
 from tests.support.lazily import Lazily
 
 server_connection = Lazily("localspec.tools.server_connection")  # it imports the SDK: a second
@@ -254,6 +255,39 @@ def test_a_proxy_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch, pr
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     with pytest.raises(UsageError, match="a proxy of the environment cannot be used"):
         server_connection.http_client(ServerSettings(url="https://mcp.example/mcp"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("SSL_CERT_FILE", "/dev/null/file"), ("SSLKEYLOGFILE", "/dev/null/file")]
+)
+def test_a_variable_of_certificates_that_leads_nowhere_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="secure connections cannot be set up") as told:
+        server_connection.http_client(ServerSettings(url="https://mcp.example/mcp"))
+    assert told.value.remedy == f"Correct or unset {name}."
+
+
+@pytest.mark.parametrize(
+    ("url", "named"), [("https://mcp.example/mcp", True), ("http://127.0.0.1:1/mcp", False)]
+)
+async def test_a_proxy_that_leads_nowhere_is_named_where_it_is_used(
+    monkeypatch: pytest.MonkeyPatch, url: str, named: bool
+) -> None:
+    for name in [each for each in os.environ if each.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ALL_PROXY", "http://user:secret@127.0.0.1:1")
+    async with server_connection.http_client(ServerSettings(url=url)) as client:
+        with pytest.raises(httpx2.HTTPError) as failed:
+            await client.post(url, json={})
+    from localspec.tools.server_connection import _why  # noqa: PLC0415 - it imports the SDK
+
+    told = _why(failed.value, 1.0)
+    assert told.startswith("it cannot be reached: ")
+    assert ("Check the proxy in ALL_PROXY, or unset it." in told) is named
+    assert "secret" not in told
 
 
 @pytest.mark.slow

@@ -598,6 +598,7 @@ def test_over_tls_it_is_read_in_pauses_and_certificates_count(
     refused = hub_world.run_outside("pull", "ann/Small-GGUF", "--draft", "none")
     assert refused.code == 1
     assert "CERTIFICATE_VERIFY_FAILED" in refused.err
+    assert "SSL_CERT_FILE" in refused.err
     assert "Traceback" not in refused.err
 
 
@@ -849,6 +850,7 @@ def test_a_model_that_is_its_own_draft_is_fetched_and_counted_once(
     [
         ("HF_HUB_DOWNLOAD_TIMEOUT", "soon", "HF_HUB_DOWNLOAD_TIMEOUT cannot be used"),
         ("HF_TOKEN", "hf_\xe4", "characters that no token has"),
+        ("HF_TOKEN", "\x1b[200~hf_a", "Check the token in HF_TOKEN"),
         ("HF_HOME", "/dev/null/home", "the access token cannot be read"),
         ("HF_ENDPOINT", "not an address", "cannot be used"),
         ("HF_ENDPOINT", "ftp://127.0.0.1", "cannot be used"),

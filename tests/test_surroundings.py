@@ -20,8 +20,9 @@ from typing import Any
 import click
 import msgspec
 import pytest
+from huggingface_hub import constants
 
-from localspec import private
+from localspec import connections, private
 from localspec.bench import comparison, prompt_sets
 from localspec.chat.conversation import Message, Role
 from localspec.chat.prompt.template import ChatTemplate
@@ -31,10 +32,10 @@ from localspec.cli.settings_file import read
 from localspec.cli.shell_completion import install
 from localspec.engine.llama import Model
 from localspec.engine.llama.grammar import check_grammar
-from localspec.errors import LocalspecError, UsageError, in_words, of_system
+from localspec.errors import AccessDenied, LocalspecError, UsageError, in_words, of_system
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.disk import folders
-from localspec.pairs.hub import environment
+from localspec.pairs.hub import cache, response_body
 from localspec.pairs.names import references
 from localspec.pairs.names.references import Reference
 from localspec.process import messages as m
@@ -43,6 +44,7 @@ from localspec.scratch import nameless_file
 from localspec.serve.core.requests import parsed
 from localspec.serve.http_server import listening
 from localspec.serve.protocols.text_completions import CompletionRequest
+from localspec.tools.server_settings import ServersFile
 from localspec.ui.input.extracts import attached
 from tests.support.command import run
 from tests.support.gguf_models import Sizes, other_vocabulary, write_llama
@@ -263,9 +265,19 @@ def test_of_several_variables_those_that_are_wrong_are_named(
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
     monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
-    assert environment.certificates() == "SSL_CERT_FILE"
+    assert connections.certificates() == "SSL_CERT_FILE"
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
-    assert environment.certificates() == "SSL_CERT_FILE and SSL_CERT_DIR"
+    assert connections.certificates() == "SSL_CERT_FILE and SSL_CERT_DIR"
+
+
+def test_where_no_variable_names_certificates_the_one_that_can_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a company whose proxy signs all connections; other programs have other variables."""
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/etc/company.pem")
+    assert "set SSL_CERT_FILE" in connections.way_out(Exception("CERTIFICATE_VERIFY_FAILED"))
 
 
 @pytest.mark.few(1)
@@ -280,8 +292,27 @@ def test_of_the_hubs_variables_the_wrong_one_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "soon")
     monkeypatch.setenv("HF_HOME", "/somewhere")
     wrong = ValueError("invalid literal for int() with base 10: 'soon'")
-    assert environment.hub_settings(wrong) == "HF_HUB_ETAG_TIMEOUT"
-    assert environment.hub_settings(ValueError("Invalid IPv6 URL")).startswith("one of HF_")
+    assert cache.settings_of(wrong) == "HF_HUB_ETAG_TIMEOUT"
+    assert cache.settings_of(ValueError("Invalid IPv6 URL")).startswith("one of HF_")
+
+
+@pytest.mark.parametrize("token", ["\x1b[200~hf_secret", "hf_secr\xe9t", "\ufeffhf_secret"])
+@pytest.mark.parametrize("variable", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", None])
+def test_a_token_that_cannot_be_sent_is_told_with_its_place_and_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, token: str
+) -> None:
+    """A terminal that pastes marks, an editor that writes a byte-order mark, a wrong letter."""
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "token"
+    path.write_text(token, "utf-8")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(path))
+    if variable is not None:
+        monkeypatch.setenv(variable, token)
+    with pytest.raises(AccessDenied) as told:
+        response_body._headers()
+    assert told.value.remedy == f"Check the token in {variable or path}."
+    assert "secr" not in str(told.value)
 
 
 @pytest.mark.slow
@@ -379,6 +410,8 @@ def test_files_of_any_editor_are_read_without_their_mark(tmp_path: Path, encodin
     assert read(holds('system-prompt = "é"')).values[""] == {"system-prompt": "é"}
     assert prompt_sets.read(holds('{"prompt": "é"}')).prompts[0].text == "é"
     assert private.read_json(holds('{"a": "é"}'), dict[str, str]) == {"a": "é"}
+    servers = '{"mcpServers": {"a": {"command": "é"}}}'
+    assert ServersFile(holds(servers)).servers()["a"].command == "é"
     report = {"format": comparison.FORMAT, "name": "é"}
     assert comparison.load(holds(json.dumps(report, ensure_ascii=False)))["name"] == "é"
 

@@ -15,6 +15,7 @@ import mcp_types
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
+from localspec import connections
 from localspec.errors import LocalspecError, UsageError
 from localspec.safe_text import one_line, reason
 from localspec.tools.child_transport import ChildServer
@@ -235,10 +236,18 @@ def _why(error: BaseException, timeout: float) -> str:
         case MCPError():
             return one_line(error.message, 400) or "it refused without a reason"
         case httpx2.HTTPError():
-            return f"it cannot be reached: {reason(error)}"
+            return _unreachable(error)
         case ValueError():
             return "its answer does not follow the protocol"
     return f"{type(error).__name__}: {reason(error)}"
+
+
+def _unreachable(error: httpx2.HTTPError) -> str:
+    """Why a server cannot be reached, and the variable to check if requests to it leave here."""
+    refused = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError)
+    outside = refused and not _is_here(error.request.url.host)
+    remedy = connections.way_out(error) if outside else ""
+    return ". ".join(filter(None, (f"it cannot be reached: {reason(error)}", remedy)))
 
 
 def _version() -> str:
@@ -254,7 +263,7 @@ def http_client(settings: ServerSettings) -> httpx2.AsyncClient:
     A response with more bytes than any result may have ends with `httpx2.ReadError`.
 
     Raises:
-        UsageError: a proxy of the environment cannot be used.
+        UsageError: a proxy of the environment, or certificates, cannot be used.
     """
     url = httpx2.URL(settings.url)
     try:
@@ -264,6 +273,8 @@ def http_client(settings: ServerSettings) -> httpx2.AsyncClient:
             event_hooks={"response": [_bound]},
             mounts={f"all://{url.netloc.decode('ascii')}": None} if _is_here(url.host) else None,
         )
+    except OSError as error:
+        raise UsageError(*connections.no_certificates(error)) from None
     except (ValueError, httpx2.InvalidURL, ImportError) as error:  # or a kind that lacks a package
         raise UsageError(
             f"a proxy of the environment cannot be used: {reason(error)}",

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from localspec import private
+from localspec import connections, private
 from localspec.errors import UsageError
 from localspec.safe_text import decoded, reason, safe
 
@@ -30,6 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _LISTED = re.compile(r"\S(.{0,62}\S)?")  # in a file of another program
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, section 5.6.2
 _USUAL_TIMEOUT_S = 60.0
 
 
@@ -76,9 +77,10 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
         """These settings with ``${VARIABLE}`` replaced, for the start of the server alone.
 
         ``${VARIABLE:-text}`` stands for the text where the variable is not set. Nothing is run.
+        White space around the value of a header, such as the line end of a file, is left out.
 
         Raises:
-            UsageError: a variable is not set, or the URL is none.
+            UsageError: a variable is not set, the URL is none, or a header cannot be sent.
         """
 
         def value(match: re.Match[str]) -> str:
@@ -100,8 +102,9 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
             env={key: text(one) for key, one in self.env.items()},
             cwd=text(self.cwd),
             url=text(self.url),
-            headers={key: text(one) for key, one in self.headers.items()},
+            headers={key: text(one).strip() for key, one in self.headers.items()},
         )
+        _require_headers(name, found.headers)
         if found.url:
             _require_url(name, found.url)
         return found
@@ -115,6 +118,15 @@ def _require_url(name: str, url: str) -> None:
         good = False
     if not good:
         raise UsageError(f"the server {name} has an invalid URL: {url}", "Use http or https.")
+
+
+def _require_headers(name: str, headers: Mapping[str, str]) -> None:
+    for key, value in headers.items():
+        if not (_HEADER.fullmatch(key) and connections.may_be_sent(value)):
+            raise UsageError(
+                f"the server {name} has a header that cannot be sent: {key}",
+                "Its name and its value must be ASCII, in one line.",
+            )
 
 
 def added(words: str) -> tuple[str, ServerSettings]:

@@ -7,6 +7,7 @@ the files.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,7 +17,6 @@ from typing import Any
 
 from localspec.errors import HubError, NotOnHub, UsageError
 from localspec.pairs.disk import folders
-from localspec.pairs.hub.environment import hub_settings
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import repository_files
 from localspec.pairs.names.draft_option import HEADS
@@ -54,9 +54,16 @@ def constants() -> Any:
     try:
         from huggingface_hub import constants as found
     except ValueError as error:
-        what = f"{hub_settings(error)} cannot be used: {reason(error)}"
+        what = f"{settings_of(error)} cannot be used: {reason(error)}"
         raise UsageError(what, "Correct it, or unset it.") from None
     return found
+
+
+def settings_of(error: Exception) -> str:
+    """The variable of the library whose value `error` quotes, or else all that are set."""
+    given = [name for name in sorted(os.environ) if name.startswith("HF_") and os.environ[name]]
+    quoted = [name for name in given if repr(os.environ[name]) in str(error)]
+    return quoted[0] if len(quoted) == 1 else f"one of {' and '.join(given)}"
 
 
 def cache_folder() -> Path:

@@ -15,11 +15,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from localspec import formats
+from localspec import connections, formats
 from localspec.errors import AccessDenied, HubError, HubOffline, HubUnavailable, NotOnHub
 from localspec.limits import LARGEST_FILE
 from localspec.pairs.hub.cache import RemoteFile
-from localspec.pairs.hub.environment import certificates, proxies
 from localspec.pairs.hub.response_body import Take, endpoint, receive
 from localspec.pairs.hub.retries import (
     NO_HUB,
@@ -37,6 +36,7 @@ from localspec.safe_text import one_line, reason
 LOGIN: Final = "set HF_TOKEN or run `hf auth login`"
 MOST_TOLD: Final = 16_000_000  # bytes about one repository; the largest have two million
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # temporary failures
+_WITHOUT: Final = "Check the network; what is on this disk works without it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +170,11 @@ def translated(reference: Reference) -> Iterator[None]:
         raise HubOffline(what, "Unset HF_HUB_OFFLINE.") from None
     except errors.HfHubHTTPError as error:
         raise _from_status(error, reference) from None
-    except UnicodeEncodeError:
-        what = "the access token has characters that no token has"
-        raise AccessDenied(what, f"Check the token: {LOGIN}.") from None
     except broken as error:
         # The Hub's own server, or the storage that it redirects to.
         host = error.request.url.netloc.decode("ascii", "replace")
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
-            remedy = _way_out(error, "Check the network; what is on this disk works without it.")
+            remedy = connections.way_out(error) or _WITHOUT
             raise Unreachable(f"{host} cannot be reached: {reason(error)}", remedy) from None
         if isinstance(error, httpx.TimeoutException):
             raise TransferInterrupted(f"{host} did not answer in time") from None
@@ -185,16 +182,7 @@ def translated(reference: Reference) -> Iterator[None]:
     except (httpx.HTTPError, httpx.InvalidURL, ImportError, ValueError) as error:
         # ValueError: a proxy of an unknown kind. ImportError: one that needs another package.
         what = f"{endpoint()} cannot be used: {reason(error)}"
-        raise HubUnavailable(what, _way_out(error, NO_HUB)) from None
-
-
-def _way_out(error: Exception, usual: str) -> str:
-    """Name the environment variable to check if a connection fails; otherwise `usual`."""
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        named = certificates()
-        return f"Check {named}: certificates are looked for there." if named else usual
-    named = proxies()
-    return f"Check the proxy in {named}, or unset it." if named else usual
+        raise HubUnavailable(what, connections.way_out(error) or NO_HUB) from None
 
 
 def _from_status(error: Any, reference: Reference) -> HubError:

@@ -8,6 +8,7 @@ thread ends with its next piece, or at httpx's timeout.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 import time
@@ -15,10 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from localspec import formats
-from localspec.errors import HubError, HubUnavailable
+from localspec import connections, formats
+from localspec.errors import AccessDenied, HubError, HubUnavailable
 from localspec.pairs.hub.cache import constants
-from localspec.pairs.hub.environment import certificates
 from localspec.pairs.hub.retries import NO_HUB, RetryPolicy, TransferInterrupted
 from localspec.safe_text import reason
 
@@ -30,6 +30,7 @@ MOST_REDIRECTS: Final = 10
 SLOW_S: Final = 60.0  # if the next SLOW_BYTES take longer, the connection counts as broken
 SLOW_BYTES: Final = 64_000
 _LONGEST_HEADER: Final = 300
+_TOKENS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _FOR_ERRORS: Final = frozenset(
     {b"x-error-code", b"x-error-message", b"retry-after", b"ratelimit", b"x-request-id"}
 )
@@ -119,27 +120,13 @@ class _Reading:
 
 def _open(url: str, ranged: dict[str, str]) -> Any:
     """Send the request and follow redirects, whose bodies may be endless and are not read."""
-    from huggingface_hub.utils import (  # type: ignore[attr-defined]
-        build_hf_headers,
-        get_session,
-        httpx,
-    )
+    from huggingface_hub.utils import get_session, httpx  # type: ignore[attr-defined]
 
-    try:
-        headers = build_hf_headers(library_name="localspec") | {"Accept-Encoding": "identity"}
-    except (OSError, UnicodeDecodeError) as error:
-        raise HubError(
-            f"the access token cannot be read: {reason(error)}",
-            f"Check the file {constants().HF_TOKEN_PATH}, or set HF_HOME to another folder.",
-        ) from None
+    headers = _headers()
     try:
         session = get_session()
     except OSError as error:  # missing, or without certificates
-        named = certificates()
-        raise HubUnavailable(
-            f"secure connections cannot be set up: {reason(error)}",
-            f"Correct or unset {named}." if named else "Install the system's certificates.",
-        ) from None
+        raise HubUnavailable(*connections.no_certificates(error)) from None
     timeout = constants().HF_HUB_DOWNLOAD_TIMEOUT
     request = session.build_request("GET", url, headers=headers | ranged, timeout=timeout)
     for _ in range(MOST_REDIRECTS):
@@ -149,6 +136,24 @@ def _open(url: str, ranged: dict[str, str]) -> Any:
         request = response.next_request
         response.close()
     raise httpx.TooManyRedirects("too many redirects")
+
+
+def _headers() -> dict[str, str]:
+    """The library's headers, with the access token if there is one."""
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    try:
+        found = build_hf_headers(library_name="localspec") | {"Accept-Encoding": "identity"}
+    except (OSError, UnicodeDecodeError) as error:
+        raise HubError(
+            f"the access token cannot be read: {reason(error)}",
+            f"Check the file {constants().HF_TOKEN_PATH}, or set HF_HOME to another folder.",
+        ) from None
+    if not connections.may_be_sent(found.get("authorization", "")):
+        place = next(filter(os.environ.get, _TOKENS), constants().HF_TOKEN_PATH)
+        what = "the access token has characters that no token has"
+        raise AccessDenied(what, f"Check the token in {place}.")
+    return found
 
 
 def _first_byte(response: Any, start: int) -> int:
