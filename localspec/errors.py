@@ -22,7 +22,7 @@ import errno
 import os
 from typing import Final
 
-from localspec.safe_text import shortened
+from localspec.safe_text import reason, shortened
 
 _LONGEST: Final = 490  # characters; 500 with what is printed around both
 _LONGEST_REMEDY: Final = 350
@@ -209,10 +209,20 @@ _REFUSED: Final = {
 
 
 def of_system(error: BaseException) -> tuple[str, str] | None:
-    """A system error's message and remedy; None if it is another error, or its cause not known."""
+    """Message and remedy for an error of the system or the installation; None for any other."""
     if isinstance(error, RuntimeError) and "start new thread" in str(error):
         return "no further thread can be started", _MORE_PROCESSES
+    if isinstance(error, ImportError):
+        return _of_import(error)
     return _of_os(error) if isinstance(error, OSError) else None
+
+
+def _of_import(error: ImportError) -> tuple[str, str]:
+    """A package is missing, is for another Python, or lacks a library of the system."""
+    remedy = "Install localspec again: uv sync --reinstall, or pip install --force-reinstall."
+    if os.environ.get("PYTHONPATH"):
+        remedy = "Unset PYTHONPATH: packages are looked for there first."
+    return f"a package that localspec needs cannot be loaded: {reason(error)}", remedy
 
 
 def _of_os(error: OSError) -> tuple[str, str] | None:

@@ -10,6 +10,7 @@ import errno
 import json
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,7 @@ from localspec.cli.settings_file import read
 from localspec.cli.shell_completion import install
 from localspec.engine.llama import Model
 from localspec.engine.llama.grammar import check_grammar
+from localspec.engine.llama.library import library_folder
 from localspec.errors import AccessDenied, LocalspecError, UsageError, in_words, of_system
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.disk import folders
@@ -391,6 +393,41 @@ def test_a_library_that_is_none_is_told_with_its_path(tmp_path: Path) -> None:
     assert code == 1
     assert str(tmp_path) in told
     assert "Unset LLAMA_CPP_LIB_PATH" in told
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the library has another name elsewhere")
+def test_a_library_of_another_version_is_told_with_the_function_that_it_lacks(
+    tmp_path: Path,
+) -> None:
+    shutil.copy(library_folder() / "libggml-base.so", tmp_path / "libllama.so")
+    code, _, told = localspec("show", "toy", LLAMA_CPP_LIB_PATH=str(tmp_path))
+    assert code == 1
+    assert "undefined symbol: llama_" in told
+    assert "Unset LLAMA_CPP_LIB_PATH" in told
+
+
+@pytest.mark.parametrize(
+    ("variable", "way"), [("", "Install localspec again"), ("x", "PYTHONPATH")]
+)
+def test_a_package_that_cannot_be_loaded_is_told(
+    monkeypatch: pytest.MonkeyPatch, variable: str, way: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", variable)
+    error = ImportError("libxyz.so.6: cannot open shared object file: No such file or directory")
+    for one in (error, m.SentError.of(error).exception()):
+        said, remedy = in_words(one)
+        assert "libxyz.so.6" in said
+        assert way in remedy
+
+
+@pytest.mark.slow
+def test_packages_of_another_python_are_told_with_the_variable(tmp_path: Path) -> None:
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "__init__.py").write_text("from numpy._core import multiarray\n")
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    code, _, told = localspec("doctor", PYTHONPATH=path)
+    assert code == 1
+    assert "Unset PYTHONPATH" in told
 
 
 # --- byte-order marks -------------------------------------------------------------------------

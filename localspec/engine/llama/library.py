@@ -1,7 +1,7 @@
 """llama.cpp's shared library and its Python binding; imported only here.
 
-Importing this module raises EngineError if the library is missing, lacks a dependency, or was built
-for another system.
+Importing this module raises EngineError if the library is missing, lacks a dependency or a
+function, or was built for another system.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _refusal(error: Exception) -> EngineError:
     for name in [name for name in sys.modules if name.partition(".")[0] == "llama_cpp"]:
         del sys.modules[name]  # a half-imported module would look complete the next time
     if os.environ.get(_PATH):
-        remedy = f"Unset {_PATH}, or have it name a folder with a library for this system."
+        remedy = f"Unset {_PATH}, or have it name a folder with the same version for this system."
     elif "GLIBC" in str(error):
         remedy = f"It was built for a newer system; to build it here, {AGAIN}."
     else:
@@ -36,7 +36,7 @@ try:
     import llama_cpp
     from llama_cpp import llama_cpp as lib
     from llama_cpp._ctypes_extensions import load_shared_library
-except (ImportError, OSError, RuntimeError) as error:
+except (ImportError, OSError, RuntimeError, AttributeError) as error:
     raise _refusal(error) from None
 
 
