@@ -198,6 +198,33 @@ async def test_esc_stops_the_question_and_a_running_tool(tmp_path: Path) -> None
         await chat.until(lambda: "After." in chat.transcript() and chat.ready())
 
 
+@pytest.mark.parametrize("answer", ["once", "always", "never"])
+async def test_a_server_that_dies_while_the_question_stands_runs_nothing(
+    tmp_path: Path, answer: str
+) -> None:
+    async with with_tools(tmp_path, calling(), "Without it.") as (chat, process, tools):
+        await chat.send("What is in a.txt?")
+        await asked(chat)
+        process.hear(ServerGone("files", "it ended by itself"))
+        await chat.until(lambda: not tools.known["files"].tools, "the end")
+        await chat.press(*["down"] * (1 + ["once", "always", "never"].index(answer)), "enter")
+        await chat.until(lambda: "Without it." in chat.transcript() and chat.ready())
+        assert not process.ran
+        assert not (tmp_path / "yes.json").exists()
+        off = tools.file.servers()["files"].disabled_tools
+        assert off == (("read",) if answer == "never" else ())
+
+
+async def test_a_call_that_a_stop_string_cuts_off_is_not_run(tmp_path: Path) -> None:
+    half = calling(path="a.txt lo").partition("lo")[0]
+    async with with_tools(tmp_path, half, stopped_by="lo") as (chat, process, tools):
+        tools.permissions.allow(tools.known["files"].settings, READ)
+        await chat.send("/set stop lo")
+        await chat.ask("What is in a.txt?")
+        assert not process.ran
+        assert [one.role for one in chat.session.messages] == [Role.USER, Role.ASSISTANT]
+
+
 async def test_a_question_that_the_help_covers_goes_with_the_turn(tmp_path: Path) -> None:
     async with with_tools(tmp_path, calling()) as (chat, process, _):
         await chat.send("one?")
@@ -264,6 +291,22 @@ async def test_a_server_that_goes_is_told_and_its_tools_are_withdrawn(tmp_path: 
         await chat.until(lambda: "the server files is removed" in chat.transcript())
         await chat.send("/mcp")
         await chat.until(lambda: "there is no server" in chat.transcript())
+
+
+async def test_what_a_server_is_said_to_do_is_so(tmp_path: Path) -> None:
+    async with with_tools(tmp_path) as (chat, process, _):
+        for tools, said in (([READ], "files  1 tool  files /tmp"), ([], "files  0 tools  files")):
+            process.tools = tools
+            process.start("files", ServerSettings())
+            await chat.send("/mcp")
+            await chat.until(lambda said=said: said in chat.transcript(), said)  # type: ignore[misc]
+        await chat.send("/mcp add notes notes ${LOCALSPEC_UNSET}")
+        await chat.until(lambda: "LOCALSPEC_UNSET, then say /mcp on notes" in chat.transcript())
+        assert "notes is started" not in chat.transcript()
+        chat.app.prompt.clear()
+        await chat.send("/mcp off notes")
+        await chat.send("/mcp")
+        await chat.until(lambda: "notes  off  notes" in chat.transcript())
 
 
 async def test_every_session_is_told_of_the_tools(tmp_path: Path) -> None:

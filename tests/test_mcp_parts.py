@@ -109,8 +109,9 @@ def test_variables_are_expanded_for_the_start_alone() -> None:
     assert "${A}-${env:A}" in given.shown
     with pytest.raises(UsageError, match="environment variable A"):
         given.expanded("x", {})
-    with pytest.raises(UsageError, match="URL"):
-        ServerSettings(url="${A}").expanded("x", {"A": "file:///etc/passwd"})
+    with pytest.raises(UsageError, match="URL") as caught:
+        ServerSettings(url="${A}").expanded("x", {"A": "file:///etc/secret"})
+    assert "secret" not in str(caught.value)
 
 
 def test_the_line_end_of_a_file_is_no_part_of_a_header() -> None:
@@ -251,6 +252,21 @@ def test_every_tool_has_a_name_that_models_can_write_and_no_other_has() -> None:
     assert all(len(name) <= 64 and name.isascii() for name in names.values())
     turned = ToolOffer([*reversed(tools)])
     assert {tool.name: name for name, tool in turned.tools.items()} == names
+
+
+def test_tools_of_one_name_on_two_servers_are_two_tools() -> None:
+    """Also where the names of servers and tools meet in the middle."""
+    tools = [
+        READ,
+        structs.replace(READ, server="notes"),
+        ToolDefinition("a", "b__c"),
+        ToolDefinition("a__b", "c"),
+    ]
+    offer = ToolOffer(tools)
+    assert list(offer.tools)[:2] == ["files__read", "notes__read"]
+    for name, tool in offer.tools.items():
+        assert offer.meaning(name, {}) == RunnableCall(tool, "{}")
+    assert {one.shown for one in offer.tools.values()} == {one.shown for one in tools}
 
 
 def test_a_call_means_a_tool_or_an_answer() -> None:

@@ -8,7 +8,7 @@ answer, and the `Parting` follows both if they part.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Collection, Generator, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -133,6 +133,10 @@ class TurnEnd(Struct, frozen=True, tag=True):
     reason: FinishReason
     stats: GenerationStats
     stopped_by: str = ""
+
+    def cut_off(self, stops: Collection[str]) -> bool:
+        """Whether a limit or one of `stops` ended it wherever it was, perhaps within a call."""
+        return self.reason is not FinishReason.STOP or self.stopped_by in {*stops} - {""}
 
 
 class Disturbed(Struct, frozen=True, tag=True):

@@ -71,7 +71,7 @@ def answer(
         known = (*tools, *instead)
         with _traced(session, trace):
             end = _spoken(session, session.turn(prompt, cancel), known, hear)
-            while end.reason is FinishReason.STOP and (calls := _calls(session, end, known)):
+            while not end.cut_off(asked.stop) and (calls := _calls(session, end, known)):
                 results = call(calls)
                 end = _spoken(session, session.go_on(results, cancel), known, hear)
         steps = tuple(session.messages[len(before) + 1 : -1])

@@ -106,18 +106,23 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
         )
         _require_headers(name, found.headers)
         if found.url:
-            _require_url(name, found.url)
+            _require_url(name, found.url, self.url)
         return found
 
 
-def _require_url(name: str, url: str) -> None:
+def _require_url(name: str, url: str, shown: str) -> None:
+    """Check a URL; it may hold secrets, which the error as `shown` does not.
+
+    Raises:
+        UsageError: it is none.
+    """
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
         good = False
     if not good:
-        raise UsageError(f"the server {name} has an invalid URL: {url}", "Use http or https.")
+        raise UsageError(f"the server {name} has an invalid URL: {shown}", "Use http or https.")
 
 
 def _require_headers(name: str, headers: Mapping[str, str]) -> None:
@@ -153,7 +158,7 @@ def added(words: str) -> tuple[str, ServerSettings]:
     if "://" in rest[0]:
         if len(rest) > 1 or env:
             raise UsageError("nothing may follow the URL of a server", remedy)
-        _require_url(name, rest[0])
+        _require_url(name, rest[0], rest[0])
         return name, ServerSettings(url=rest[0])
     return name, ServerSettings(command=rest[0], args=tuple(rest[1:]), env=env)
 

@@ -19,6 +19,9 @@ _SHOWN = 20  # tools that a search tells
 _SAME_CALLS = 3  # equal ones for one question that end its turn
 _MOST_CALLS = 50  # for one question
 
+CHANGED = "Error: the tool has changed or is gone: it was not run."
+"""What answers a call of a tool that is not what it was when it was offered."""
+
 
 class SearchTool(StrEnum):
     """The tools by which a model finds, reads and calls the others; they run nothing themselves."""

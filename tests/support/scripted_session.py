@@ -91,6 +91,7 @@ class ScriptedSession:
     round_s: float = 0.0
     prompt_steps: int = 2
     fail_after_rounds: int | None = None
+    stopped_by: str = ""
     pair_name: str = "scripted"
     pair_reference: tuple[str, str | None] = ("scripted", None)
     target_name: str = "target-27M-Q8_0"
@@ -284,7 +285,7 @@ class ScriptedSession:
         self._stats.finish_reason = reason
         whole = "".join(span.text for span in released)
         self.messages.append(Message(Role.ASSISTANT, whole, reason, tuple(released)))
-        yield TurnEnd(whole, reason, self._stats)
+        yield TurnEnd(whole, reason, self._stats, self.stopped_by)
 
     def _rounds(self, answer: str) -> Iterator[tuple[tuple[Span, ...], Round]]:
         """Cut `answer` into words as tokens and those into rounds after the pattern."""

@@ -155,4 +155,4 @@ class Turns:
             else:
                 message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
                 self.messages.append(message)
-        yield TurnEnd(answer.text, reason, stats)
+        yield TurnEnd(answer.text, reason, stats, answer.stopped_by)

@@ -17,7 +17,7 @@ from localspec.tools.permissions import Permissions
 from localspec.tools.server_settings import ServersFile
 from localspec.tools.tool_definitions import ToolDefinition
 from localspec.tools.tool_messages import CallDone, ServerGone, ServerReady, ToolReply
-from localspec.tools.tool_offer import RunnableCall, ToolOffer, overdone
+from localspec.tools.tool_offer import CHANGED, RunnableCall, ToolOffer, overdone
 from localspec.tools.tool_process import ToolProcess
 
 
@@ -49,6 +49,7 @@ class AllowedTools:
         self._permissions = Permissions(data_folder() / permissions.FILE)
         self._allowed = frozenset(allowed)
         self._before: list[tuple[str, str]] = []
+        self._now: dict[str, tuple[ToolDefinition, ...]] = {}  # what each server offers
         self._replies: queue.SimpleQueue[ToolReply] = queue.SimpleQueue()
         self._process = ToolProcess(self._replies.put)
         try:
@@ -66,19 +67,26 @@ class AllowedTools:
         """Start the servers, and wait for what they offer."""
         for name, settings in self._settings.items():
             self._process.start(name, settings.expanded(name, os.environ))
-        found: dict[str, tuple[ToolDefinition, ...]] = {}
-        while len(found) < len(self._settings):
+        while len(self._now) < len(self._settings):
             match self._replies.get():
-                case ServerReady(name, tools, problems):
-                    for problem in problems:
-                        warn(problem)
-                    off = self._settings[name].disabled_tools
-                    found[name] = tuple(tool for tool in tools if tool.name not in off)
-                case ServerGone(name, why, again) if not again:
+                case ServerGone(name, why, again=False):
                     raise UsageError(
                         f"the MCP server {name} cannot be used: {why}", "Check its settings."
                     )
-        return [tool for name in self._settings for tool in found[name]]
+                case ServerReady() as ready:
+                    self._hear(ready)
+        return [tool for name in self._settings for tool in self._now[name]]
+
+    def _hear(self, reply: ToolReply) -> None:
+        """Take what happened to a server."""
+        match reply:
+            case ServerReady(name, tools, problems):
+                for problem in problems:
+                    warn(problem)
+                off = self._settings[name].disabled_tools
+                self._now[name] = tuple(tool for tool in tools if tool.name not in off)
+            case ServerGone(name):
+                self._now[name] = ()
 
     def results(self, calls: Sequence[tuple[str, str]]) -> list[Message]:
         """The results of calls, given as names and arguments in JSON.
@@ -102,6 +110,10 @@ class AllowedTools:
             name = shlex.quote(self._names(meaning.tool)[0])
             warn(f"{meaning.tool.shown} was not run: --allow-tool {name} allows it")
             return "This tool is not allowed: do without it."
+        while not self._replies.empty():
+            self._hear(self._replies.get())
+        if meaning.tool not in self._now[meaning.tool.server]:
+            return CHANGED
         done = self._run(meaning)
         return f"Error: {done.text}" if done.failed else done.text
 

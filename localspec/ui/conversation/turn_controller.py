@@ -352,7 +352,10 @@ class TurnController:
 
     def _calls(self, said: Sequence[Message]) -> bool:
         """Begin to run the calls of the answer that has ended; False if it has none."""
-        return self.runner is not None and bool(said) and self.runner.begin(said[-1])
+        end = self.stream.end
+        if self.runner is None or not said or end is None or end.cut_off(self._settings().stop):
+            return False
+        return self.runner.begin(said[-1])
 
     def died(self, error: Exception) -> None:
         """Keep what the engine said before it was lost."""

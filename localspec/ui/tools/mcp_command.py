@@ -7,8 +7,8 @@ import shlex
 from localspec import formats
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, reason
-from localspec.tools.server_settings import added
-from localspec.ui.tools.tool_servers import KnownServer, ToolServers
+from localspec.tools.server_settings import ServerSettings, added
+from localspec.ui.tools.tool_servers import ToolServers, told_tools
 
 _WAYS = "Say /mcp add NAME COMMAND …|URL, list, remove NAME, off NAME [TOOL] or on NAME [TOOL]."
 
@@ -59,20 +59,20 @@ def _add(servers: ToolServers, words: str) -> None:
     if name in servers.file.servers():
         raise UsageError(f"there is a server {name} already", f"Say /mcp remove {name} first.")
     servers.file.put(name, settings)
+    servers.start(name)
     _say(
         servers,
         f"{name} is started: {settings.shown}",
         "You are asked before one of its tools runs.",
     )
-    servers.start(name)
 
 
 def _switch(servers: ToolServers, name: str, *, on: bool) -> None:
     servers.settings(name)
     servers.file.switch(name, disabled=not on)
     if on:
-        _say(servers, f"{name} is started")
         servers.start(name)
+        _say(servers, f"{name} is started")
     else:
         servers.stop(name)
         _say(servers, f"{name} is off")
@@ -82,16 +82,17 @@ def _list(servers: ToolServers) -> None:
     lines = [
         line
         for name, settings in servers.file.servers().items()
-        for line in _described(servers, name, servers.known.get(name) or KnownServer(settings))
+        for line in _described(servers, name, settings)
     ]
     _say(servers, "\n".join([*lines, *servers.file.problems]) or "there is no server", _WAYS)
 
 
-def _described(servers: ToolServers, name: str, server: KnownServer) -> list[str]:
+def _described(servers: ToolServers, name: str, settings: ServerSettings) -> list[str]:
     """A server's state, and its tools."""
-    state = server.trouble or ("starting" if server.waiting else "")
-    if not state:
-        state = f"{len(server.tools)} tools" if server.tools else "off"
+    server = servers.known.get(name)
+    if server is None:
+        return [f"{name}  off  {one_line(settings.shown, 120)}"]
+    state = server.trouble or ("starting" if server.waiting else told_tools(len(server.tools)))
     lines = [f"{name}  {state}  {one_line(server.settings.shown, 120)}"]
     for tool in server.tools:
         parts = [f"  {one_line(tool.name, 60)}"]

@@ -15,7 +15,7 @@ from localspec.chat.dialects import Call
 from localspec.engine.record.stats import FinishReason
 from localspec.errors import LocalspecError
 from localspec.safe_text import one_line
-from localspec.tools.tool_offer import RunnableCall, overdone
+from localspec.tools.tool_offer import CHANGED, RunnableCall, overdone
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.tools.permission_screen import Consent, PermissionScreen
@@ -110,7 +110,7 @@ class ToolCalls:
         if refusal:
             return refusal
         if not self.servers.is_current(meaning):
-            return "Error: the tool has changed or is gone: it was not run."
+            return CHANGED
         self.turns.status.lasting(
             f"{one_line(meaning.tool.shown, 60)} runs …", hint=EnginePhase.CALLING.hint
         )

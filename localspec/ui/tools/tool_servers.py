@@ -135,13 +135,13 @@ class ToolServers:
         return found
 
     def switch_tool(self, server: str, tool: str, *, on: bool) -> None:
-        """Offer a tool to the model, or no longer.
+        """Offer a tool to the model, or no longer; also of a server that is gone at present.
 
         Raises:
             UsageError: there is no such tool, or the file cannot be written.
         """
         known = self.known.get(server)
-        if known is None or tool not in [one.name for one in known.tools]:
+        if known is None or (known.tools and tool not in [one.name for one in known.tools]):
             raise UsageError(f"{server} offers no tool {tool}", "/mcp lists them.")
         off = [one for one in known.settings.disabled_tools if one != tool]
         if not on:
@@ -202,8 +202,8 @@ class ToolServers:
             return
         names = [tool.shown for tool in self.offer.tools.values()]
         self.costs = dict(zip(names, costs.each, strict=True))
-        said = f"{len(names)} tool{'s' if len(names) != 1 else ''},"
-        said += f" {formats.count(costs.total)} of {formats.count(costs.context)} tokens"
+        total, context = formats.count(costs.total), formats.count(costs.context)
+        said = f"{told_tools(len(names))}, {total} of {context} tokens"
         if costs.searched:
             said += f" (all would take {formats.count(costs.whole)}: the model searches them)"
         self._sentence = said
@@ -237,6 +237,11 @@ class ToolServers:
 
     def _say(self, text: str, remedy: str = "") -> None:
         self.turns.transcript.say(text, remedy, unasked=True)
+
+
+def told_tools(count: int) -> str:
+    """A number of tools in words."""
+    return f"{count} tool{'' if count == 1 else 's'}"
 
 
 def servers_of(turns: TurnController, soon: Callable[..., None]) -> ToolServers:
