@@ -364,7 +364,7 @@ def test_nothing_that_waits_goes_by_a_clock_that_jumps() -> None:
         "chat/history/conversation_record.py",
         "chat/history/store.py",
         "chat/prompt/renderer_child.py",
-        "serve/core/replies.py",
+        "serve/protocols/protocol_types.py",
         "ui/screens/history.py",
     }
 

@@ -64,6 +64,15 @@ def test_other_files_come_first_as_llama_server_has_them(model: Model) -> None:
     ]  # fmt: skip
 
 
+def test_without_a_mark_of_files_they_are_snippets(tmp_path: Path) -> None:
+    with Model.load(toy.write_infill(tmp_path / "fim.gguf", MARKS[:3])) as model:
+        gap = Infill("ab", "yz", "", (("one.py", "x = 1"),), in_repository=True)
+        assert InfillPrompt(model, gap, 8192, 32).ids == [
+            *ids(model, "\n\n--- snippet ---\n\n"), *ids(model, "x = 1"),
+            *bos(model), PRE, *ids(model, "ab"), SUF, *ids(model, "yz"), MID,
+        ]  # fmt: skip
+
+
 def test_what_does_not_fit_is_left_out_from_afar(model: Model) -> None:
     """The text nearest to the gap is kept on both sides, and of other files the last ones."""
     text = "".join(f"line {i}\n" for i in range(4000))
@@ -237,3 +246,18 @@ def test_what_was_enough_is_stopped_and_has_its_figures(serving: Serving) -> Non
     assert found["stop_type"] == "limit"
     assert 0 < found["timings"]["predicted_n"] < 400
     serving.until_free(5)
+
+
+def test_other_files_are_cut_and_a_beginning_that_does_not_fit_is_refused(serving: Serving) -> None:
+    extra = [{"filename": f"{i}.py", "text": f"x = {i}\n" * 10} for i in range(1024)]
+    found = infill(serving, input_prefix=CODE * 100, input_suffix=CODE * 100, input_extra=extra)
+    assert 400 < found["tokens_evaluated"] <= 1024 - 12
+    for wrong, said in (
+        ({"input_extra": [*extra, {}]}, "input_extra"),
+        ({"prompt": CODE * 100}, "the context holds 1024"),
+    ):
+        given = {"input_prefix": "", "input_suffix": "", **wrong}
+        status, _, data = serving.ask("/infill", given)
+        assert status == 400
+        assert said in json.loads(data)["error"]["message"]
+    assert json.loads(data)["error"]["param"] == "prompt"

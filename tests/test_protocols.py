@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from localspec.chat.dialects import Dialect
+from localspec.chat.dialects import ContentPiece, Dialect, ThoughtPiece
 from localspec.chat.events import Origin, PromptMade, RoundText, Span, TurnEnd, TurnEvent
 from localspec.chat.prompt.call_notation import BEGIN, END, PLAIN
 from localspec.chat.settings import ChatSettings
 from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.serve.core.replies import IncomingAnswer
 from localspec.serve.core.requests import ConversationRequest, parsed
-from localspec.serve.core.told_messages import ToldMessage, in_turns
+from localspec.serve.core.told_messages import ToldCall, ToldMessage, in_turns
 from localspec.serve.protocols.anthropic_messages import MessagesRequest, error_of
 from localspec.serve.protocols.chat_completions import ChatRequest
 from localspec.serve.protocols.openai_responses import ResponsesRequest
@@ -177,6 +177,15 @@ def test_a_call_goes_to_the_client_and_its_result_comes_back(
     last = client.responses.create(**given, input=items, tool_choice="none")
     (text,) = (one.text for one in again.content if one.type == "text")
     assert last.output_text == text
+
+
+def test_limits_of_no_token_and_of_one(served: Serving) -> None:
+    talk = Talk(STORY.turns, {"weather": WEATHER, "clock": CLOCK})
+    count = json.loads(served.ask(f"{MESSAGES}/count_tokens", body(MESSAGES, talk))[2])
+    for limit in (0, 1):
+        for one in asked_all(served, replace(talk, limit=limit)):
+            assert one.finish == "length"
+            assert one.usage == (count["input_tokens"], limit)
 
 
 @pytest.mark.few(1)
@@ -446,6 +455,8 @@ def test_how_much_a_model_thinks(
 ) -> None:
     found = core(MESSAGES, messages=[{"role": "user", "content": "a"}], max_tokens=4, **fields)
     assert (found.reasoning, found.effort, found.budget) == (reasoning, effort, budget)
+    wanted, _ = found.prepared(ChatSettings(reasoning_budget=64), Dialect(marks=PLAIN))
+    assert wanted.settings.reasoning_budget == (budget or 64)  # the server's
 
 
 def test_what_claude_code_sends_besides_is_passed_over() -> None:
@@ -572,6 +583,43 @@ def test_a_picture_from_a_tool_does_not_end_an_agents_session() -> None:
     assert told.text == named
 
 
+def test_fields_without_a_value_are_as_if_they_were_not_there() -> None:
+    """Some libraries write every field of their types."""
+    nothing = dict.fromkeys(("id", "status", "namespace", "arguments", "summary", "output"))
+    items = [
+        {**nothing, "type": None, "role": "user", "content": "a", "name": None, "input": None},
+        {**nothing, "type": "reasoning", "role": None, "content": []},
+        {**nothing, "type": "message", "role": "assistant", "content": None},
+        {**nothing, "type": "custom_tool_call", "role": None, "call_id": "1", "name": "f"},
+    ]
+    found = in_turns(core(RESPONSES, input=items).messages)
+    assert [(one.role, one.text, one.thoughts) for one in found] == [
+        ("user", "a", ""), ("assistant", "", ""),
+    ]  # fmt: skip
+    assert found[1].calls == (ToldCall("1", "f", '{"input": ""}'),)
+    more = dict.fromkeys(("tools", "tool_choice", "stop", "stream_options", "seed", "n", "model"))
+    said: list[Any] = [
+        {"role": "system", "content": []},
+        {"role": "user", "content": [{"type": "text", "text": None}]},
+        {"role": "user", "content": "a", "tool_calls": None},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        {"role": "user", "content": "b", "name": None},
+    ]
+    told = core(CHAT, messages=said, **more).messages
+    assert [one.text for one in told] == ["", "", "a", "No.", "b"]
+    blank = {"type": "text", "text": None, "cache_control": None}
+    talk = [{"role": "user", "content": [blank, {"type": "text", "text": "a", "title": None}]}]
+    more |= dict.fromkeys(("system", "thinking", "output_config", "stop_sequences"))
+    (told,) = core(MESSAGES, messages=talk, max_tokens=4, **more).messages
+    assert told.text == "a"
+
+
+def test_a_choice_of_a_tool_without_its_name_is_refused() -> None:
+    for choice in ({"type": "function", "function": {"name": "find"}}, {"type": "custom"}):
+        with pytest.raises(Refusal, match="no name of a tool"):
+            core(RESPONSES, input="a", tools=NESTED, tool_choice=choice)
+
+
 def test_a_name_without_a_namespace_means_the_tool_without_one() -> None:
     alone, inside = ({"type": "function", "name": "f", "description": one} for one in "xy")
     offered = OfferedTools.of([{"type": "namespace", "name": "a", "tools": [inside]}, alone])
@@ -584,6 +632,13 @@ def test_tools_in_namespaces_count() -> None:
     OfferedTools.of([{"type": "namespace", "name": "a", "tools": tools[1:]}])
     with pytest.raises(Refusal, match="257 tools"):
         OfferedTools.of([{"type": "namespace", "name": "a", "tools": tools}])
+
+
+def test_namespaces_within_namespaces_are_passed_over() -> None:
+    deep: dict[str, Any] = {"type": "function", "name": "f"}
+    for _ in range(500):
+        deep = {"type": "namespace", "name": "a", "tools": [deep, {"type": "custom", "name": "g"}]}
+    assert [one.function.name for one in OfferedTools.of([deep]).tools] == ["g"]
 
 
 def test_blocks_within_blocks_have_an_end() -> None:
@@ -632,7 +687,8 @@ def answered(
         given = asked.core()
         assert isinstance(given, ConversationRequest)
         tools = [{"function": {"name": one.function.name}} for one in given.tools]
-        answer = IncomingAnswer(Dialect(marks=PLAIN), tools=tools, held=held)
+        stops = given.options.stop or ()
+        answer = IncomingAnswer(Dialect(marks=PLAIN), tools=tools, held=held, stops=stops)
         writer = asked.writer("toy", answer)
         both.append(played(writer, raw, reason, step, stopped_by))
         if not streams:
@@ -694,6 +750,22 @@ def test_thoughts_after_text_begin_a_block_of_their_own() -> None:
     assert set(second) == {1}
 
 
+def test_a_second_thought_gets_a_block_and_an_item() -> None:
+    """Models think again after they have spoken; the first block is over by then."""
+    pieces = [ThoughtPiece("hm"), ContentPiece("Well."), ThoughtPiece("so"), ContentPiece("Yes.")]
+    begins = {MESSAGES: "content_block_start", RESPONSES: "response.output_item.added"}
+    for path, begun in begins.items():
+        asked = parsed(json.dumps(body(path, STORY)).encode(), KINDS[path])
+        writer = asked.writer("toy", IncomingAnswer(Dialect(marks=PLAIN)))
+        found = [*writer.opening(), *writer.written(writer.answer.take([PromptMade(3, 9)]))]
+        found += [*writer.written(pieces), *writer.closing()]
+        assert len([name for name, _ in found if name == begun]) == 4
+        checked(path, found)
+        said = of_blocks(found)["content"] if path == MESSAGES else of_items(found)["output"]
+        kinds = ["thinking", "text"] if path == MESSAGES else ["reasoning", "message"]
+        assert [one["type"] for one in said] == kinds * 2
+
+
 def test_usage_is_whole_from_the_first_event_on() -> None:
     found, document = answered(MESSAGES, "Well.")
     name, start = found[0]
@@ -748,6 +820,25 @@ def test_a_call_that_a_limit_cut_off_is_told_as_far_as_it_came() -> None:
     )  # a client could run a call with half of its arguments
     _, document = answered(RESPONSES, raw, FinishReason.LENGTH)
     assert document["output"][-1]["status"] == "incomplete"
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_call_that_a_stop_sequence_cuts_off_is_not_run(held: bool) -> None:
+    """Completed, it would have half of the argument that the model was about to write."""
+    raw = TWO[: TWO.index("Os") + 2]
+    for path in PATHS:
+        stop = {"stop_sequences" if path == MESSAGES else "stop": ["lo"]}
+        request = {**body(path, OFFERED), **stop}
+        found, document = answered(path, raw, stopped_by="lo", request=request, held=held)
+        checked(path, found)
+        calls = heard(path, document).calls
+        assert [name for name, _ in calls] == ["weather"] * held
+        assert all(given in ({}, '{"city": "Os') for _, given in calls)
+        if path == MESSAGES:
+            why = document["stop_reason"], document["stop_sequence"]
+            assert why == ("stop_sequence", "lo")
+        if path == CHAT:
+            assert document["choices"][0]["finish_reason"] == "stop"
 
 
 def test_a_response_is_told_event_by_event() -> None:

@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,22 +15,28 @@ import psutil
 import pytest
 from click import BadParameter
 
-from localspec.chat.events import TurnEvent
+from localspec.chat.dialects import Dialect
+from localspec.chat.events import PromptMade, TurnEnd, TurnEvent
 from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.cli.answers.serve import _others
 from localspec.cli.option_types import duration
+from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.pairs.disk import installed
 from localspec.process import messages as m
+from localspec.serve import answering
+from localspec.serve.access import AccessRules
 from localspec.serve.counters import EndpointCounters
+from localspec.serve.endpoint import Endpoint
 from localspec.serve.refusals import Refusal
 from localspec.serve.request_queue import QueuedRequest, RequestQueue
 from tests.support import toy
+from tests.support.application import sent
 from tests.support.command import run
 from tests.support.endpoint import Serving, in_parallel
 from tests.support.endpoint_sweep import ALONE as OTHER
 from tests.support.endpoint_sweep import install_alone
 from tests.support.mixed_requests import CLIENTS, MixedRequests
-from tests.support.talks import MESSAGES, PATHS, Talk, Turn, body, events
+from tests.support.talks import CHAT, MESSAGES, PATHS, RESPONSES, Talk, Turn, body, events
 
 STORY = Talk((Turn("user", "Tell me a story."),))
 
@@ -46,11 +52,17 @@ def _another_pair() -> Iterator[None]:
 # --- the queue --------------------------------------------------------------------------------
 
 
+def pair(name: str) -> Any:
+    """As much of a loaded pair as requests need."""
+    more = {"settings": ChatSettings(), "dialect": Dialect()}
+    return SimpleNamespace(pair_name=name, target_name=name, **more)
+
+
 class SeveralPairs:
     """An engine that loads what it is told to, when the test says so."""
 
     def __init__(self) -> None:
-        self.info: Any = SimpleNamespace(pair_name="one")
+        self.info: Any = pair("one")
         self.latest: Any = self.info
         self.done: list[str] = []
         self.hear: Any = None
@@ -92,7 +104,7 @@ class SeveralPairs:
         await asyncio.sleep(0)
 
     async def loaded(self, name: str) -> None:
-        await self.says(m.Loaded(SimpleNamespace(pair_name=name)))  # type: ignore[arg-type]
+        await self.says(m.Loaded(pair(name)))
 
 
 GONE = m.SentError("EngineDied", "gone")
@@ -133,7 +145,7 @@ async def test_a_pair_that_cannot_be_loaded_is_told_and_the_others_go_on() -> No
     for one in asked:
         queue.submit(one)
     failed = m.SentError("ModelError", "no memory")
-    await engine.says(m.LoadFailed(failed, SimpleNamespace(pair_name="one")))  # type: ignore[arg-type]
+    await engine.says(m.LoadFailed(failed, pair("one")))
     refused: TurnEvent | Refusal = asked[0].said.get_nowait()
     assert isinstance(refused, Refusal)
     assert refused.status == 503
@@ -386,3 +398,59 @@ def test_a_stream_that_waits_for_a_load_shows_signs_of_life() -> None:
             assert time.monotonic() - begun > 1.4
             names = [name for name, _ in found]
             assert names.count(sign) > 3
+
+
+LOADS = (  # the event that begins a stream, the one that shows life, and the end
+    (CHAT, b'"role":"assistant"', b'{"content":""}', b"data: [DONE]"),
+    (MESSAGES, b"event: message_start", b"event: ping", b"event: message_stop"),
+    (RESPONSES, b"event: response.created", b"event: response.in_progress", b".completed"),
+)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "_HEADERS_S", 0.01)
+    monkeypatch.setattr(answering, "_ALIVE_S", 0.01)
+
+
+async def streaming(engine: Any, path: str) -> AsyncIterator[bytes]:
+    """What a client gets that asks for a stream of the pair `two`, which was never loaded."""
+    queue = await queue_of(engine)
+    endpoint = Endpoint(queue, AccessRules(), EndpointCounters(), others=lambda: ["two"])
+    asked = body(path, STORY, model="two", stream=True)
+    async for message in sent(endpoint.app(), "POST", path, asked):
+        yield message.get("body", b"")
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("path", "first", "sign", "last"), LOADS)
+async def test_a_stream_that_waits_for_another_pair_shows_signs_of_life(
+    path: str, first: bytes, sign: bytes, last: bytes
+) -> None:
+    engine: Any = SeveralPairs()
+    data = b""
+    async for part in streaming(engine, path):
+        data += part
+        if data.count(sign) > 4 and engine.done == ["load two"]:
+            await engine.loaded("two")
+        if engine.done[-1].startswith("answer"):
+            engine.done.append("told")
+            await engine.says(m.TurnReported(PromptMade(3, 10)))
+            await engine.says(m.TurnReported(TurnEnd("", FinishReason.STOP, GenerationStats())))
+            await engine.says(m.TurnOver(None))
+    assert engine.done == ["load two", "answer ", "told"]
+    assert data.count(first) == 1
+    assert last in data
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_stream_whose_pair_cannot_be_loaded_ends_with_the_error() -> None:
+    engine: Any = SeveralPairs()
+    data = b""
+    async for part in streaming(engine, MESSAGES):
+        data += part
+        if b"ping" in data and engine.done == ["load two"]:
+            await engine.says(m.LoadFailed(GONE, pair("one")))
+    name, event = events(data)[-1]
+    assert name == "error"
+    assert event["error"]["message"] == "the pair two cannot be loaded"

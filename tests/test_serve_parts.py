@@ -22,6 +22,7 @@ import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
+from starlette.routing import Route
 from uvicorn.server import ServerState
 
 from localspec.chat.conversation import Message, Role
@@ -59,6 +60,7 @@ from localspec.serve.core.replies import IncomingAnswer, timings
 from localspec.serve.core.request_tools import RequestTools
 from localspec.serve.core.requests import parsed
 from localspec.serve.counters import EndpointCounters
+from localspec.serve.endpoint import Endpoint
 from localspec.serve.http_server import PatientProtocol
 from localspec.serve.protocols.anthropic_messages import MessagesRequest
 from localspec.serve.protocols.chat_completions import ChatRequest, ChatWriter
@@ -67,6 +69,7 @@ from localspec.serve.refusals import Refusal, refusal_of
 from localspec.serve.request_queue import QueuedRequest, RequestQueue
 from tests.fakes import rounds_of
 from tests.support import ROOMY
+from tests.support.application import sent
 from tests.support.endpoint import Serving, streaming
 from tests.support.gguf_models import write_random_gemma3
 
@@ -206,7 +209,9 @@ async def test_a_stream_is_kept_alive_while_a_prompt_is_read(
     monkeypatch.setattr("localspec.serve.answering._ALIVE_S", 0.05)
     asked = job("a", "x")
     writer = ChatWriter("x", IncomingAnswer(Dialect()))
-    stream = answering.streamed(asked, [PromptMade(3, 10)], writer, lambda: None)
+    asked.said.put_nowait(PromptMade(3, 10))
+    starting = asyncio.create_task(answering.first_events(asked))
+    stream = answering.streamed(asked, starting, writer, lambda: None)
     assert b'"role":"assistant"' in await anext(stream)
 
     async def read_on() -> None:
@@ -792,6 +797,32 @@ def test_either_header_may_have_the_key(authorization: str, api_key: str, status
 def test_all_keys_are_compared_whole() -> None:
     rules = AccessRules(keys=(digest("one key"), digest("an other")))
     assert len({len(key) for key in rules.keys}) == 1
+
+
+async def test_the_rules_hold_at_every_address() -> None:
+    rules = AccessRules((digest("k" * 16),))
+    app = Endpoint(Mock(), rules, EndpointCounters()).app()
+    addresses = [
+        (method, route.path.replace("{name:path}", "toy"))
+        for route in app.routes
+        if isinstance(route, Route)
+        for method in (route.methods or ())
+    ]
+    assert len(addresses) > 25
+    for method, path in [*addresses, ("GET", "/"), ("DELETE", "/v1/models"), ("POST", "/infill/")]:
+        known = {"x_api_key": "k" * 16}
+        for headers, status in (
+            ({**known, "host": "evil.example"}, 403),
+            ({**known, "origin": "http://evil.example"}, 403),
+            ({**known, "sec_fetch_site": "cross-site"}, 403),
+            ({**known, "content_length": str(9 << 20)}, 413),
+            ({}, 401),
+            ({"authorization": "Bearer " + "k" * 15}, 401),
+        ):
+            if status == 401 and path.endswith("/health"):
+                continue
+            start, *_ = [one async for one in sent(app, method, path, {}, **headers)]
+            assert start["status"] == status, (method, path, headers)
 
 
 SLOW = """

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from localspec.chat.events import PromptMade, TurnEnd, TurnEvent
 from localspec.engine.record.stats import FinishReason
 from localspec.serve.protocols.protocol_types import Document, ReplyWriter, encoded
-from localspec.serve.refusals import Refusal, unavailable
+from localspec.serve.refusals import Refusal, refusal_of, unavailable
 from localspec.serve.request_queue import Answers, QueuedRequest
 
 T = TypeVar("T")
@@ -42,7 +42,10 @@ class EventStream(StreamingResponse):
 
 
 async def streamed(
-    job: QueuedRequest, first: list[Answers], writer: ReplyWriter, stop: Callable[[], None]
+    job: QueuedRequest,
+    starting: asyncio.Task[list[Answers]],
+    writer: ReplyWriter,
+    stop: Callable[[], None],
 ) -> AsyncIterator[bytes]:
     """The stream's bytes; while there is nothing to tell, an event says so now and then.
 
@@ -50,13 +53,20 @@ async def streamed(
 
     Args:
         job: its events are written.
-        first: those that have come already.
+        starting: puts the job into the queue, once its pair was loaded, and has its first events.
         writer: writes them in the protocol's form.
         stop: ends the job.
     """
     if data := encoded(writer.opening()):
         yield data
-    clock, said = asyncio.get_running_loop().time, first
+    while not (await asyncio.wait([starting], timeout=_ALIVE_S))[0]:
+        yield encoded([writer.alive()])
+    try:
+        said = starting.result()
+    except Exception as error:
+        yield encoded(writer.failed(refusal_of(error)))
+        return
+    clock = asyncio.get_running_loop().time
     told_at = clock()
     while True:
         events, refusal = _sorted(job, said)
@@ -79,38 +89,49 @@ async def streamed(
 
 
 async def first_events(job: QueuedRequest) -> list[Answers]:
-    """A job's first events; empty if they take long.
+    """A job's first events.
 
     Raises:
         Refusal: the job cannot be answered.
     """
-    said: list[Answers] = []
-    with suppress(TimeoutError):
-        said = await asyncio.wait_for(_heard(job), _HEADERS_S)
+    said = await _heard(job)
     refusal = _sorted(job, said)[1]
     if refusal is not None:
         raise refusal
     return said
 
 
-async def whole(job: QueuedRequest, writer: ReplyWriter, stop: Callable[[], None]) -> Document:
-    """The document of a complete answer.
+async def unless_refused(starting: asyncio.Task[list[Answers]]) -> None:
+    """Wait for an answer's start, but not for long: the status waits for an error to set it.
 
-    Args:
-        job: its events are written.
-        writer: writes them in the protocol's form.
-        stop: ends the job.
+    Raises:
+        Refusal: the answer cannot be started.
+    """
+    if (await asyncio.wait([starting], timeout=_HEADERS_S))[0]:
+        starting.result()
+
+
+async def whole(
+    job: QueuedRequest,
+    starting: asyncio.Task[list[Answers]],
+    writer: ReplyWriter,
+    stop: Callable[[], None],
+) -> Document:
+    """The document of a complete answer; the arguments are those of `streamed`.
 
     Raises:
         Refusal: the job cannot be answered.
     """
-    while not writer.answer.over:
-        events, refusal = _sorted(job, await _heard(job))
+    said = await starting
+    while True:
+        events, refusal = _sorted(job, said)
         list(writer.written(writer.answer.take(events)))
         _stop_if_enough(job, writer, stop)
         if refusal is not None:
             raise refusal
-    return writer.document()
+        if writer.answer.over:
+            return writer.document()
+        said = await _heard(job)
 
 
 def _stop_if_enough(job: QueuedRequest, writer: ReplyWriter, stop: Callable[[], None]) -> None:

@@ -21,7 +21,15 @@ from localspec import __version__
 from localspec.engine.round.params import CHAIN
 from localspec.process.messages import SessionInfo
 from localspec.serve.access import AccessRules, json_reply, refused, sent_keys
-from localspec.serve.answering import EventStream, first_events, streamed, unless_gone, whole
+from localspec.serve.answering import (
+    EventStream,
+    first_events,
+    streamed,
+    unless_gone,
+    unless_refused,
+    whole,
+)
+from localspec.serve.core.replies import IncomingAnswer
 from localspec.serve.core.requests import parsed, require_sendable
 from localspec.serve.counters import EndpointCounters
 from localspec.serve.protocols import anthropic_messages
@@ -29,10 +37,10 @@ from localspec.serve.protocols.anthropic_messages import CountRequest, MessagesR
 from localspec.serve.protocols.chat_completions import ChatRequest
 from localspec.serve.protocols.infill import InfillRequest
 from localspec.serve.protocols.openai_responses import ResponsesRequest
-from localspec.serve.protocols.protocol_types import ProtocolRequest
+from localspec.serve.protocols.protocol_types import ProtocolRequest, ReplyWriter
 from localspec.serve.protocols.text_completions import CompletionRequest
 from localspec.serve.refusals import Refusal, refusal_of
-from localspec.serve.request_queue import QueuedRequest, RequestQueue
+from localspec.serve.request_queue import Answers, QueuedRequest, RequestQueue
 
 _ANSWERED_BY = "x-localspec-model"  # in replies to requests for a model of another name
 
@@ -110,9 +118,7 @@ class Endpoint:
             try:
                 self._rules.check(request)
                 response = await do(request)
-            except Refusal as refusal:
-                response = _refused(request, refusal, identity)
-            except Exception as error:  # the last resort; the reply quotes nothing of the request
+            except Exception as error:  # an unforeseen one is told without its words
                 response = _refused(request, refusal_of(error), identity)
             response.headers["request-id"] = identity
             self._counters.replied(response.status_code)
@@ -147,23 +153,19 @@ class Endpoint:
     def _all_names(self) -> list[str]:
         return list(dict.fromkeys([*self._names(), *self._queue.known, *self._others()]))
 
-    async def _answering(
-        self, request: Request, name: str | None
-    ) -> tuple[SessionInfo, str, dict[str, str]]:
+    def _chosen(self, name: str | None) -> tuple[SessionInfo | None, str, dict[str, str]]:
         """The pair that answers a request for `name`, its name, and a header if that is another.
 
-        Many programs send a name of their own.
+        The pair is None if it was never loaded. Many programs send a name of their own.
 
         Raises:
-            Refusal: there is none of that name, and other names are refused; or it cannot be
-                loaded.
+            Refusal: there is none of that name, and other names are refused.
         """
         info, own = self._info, self._names()
         if name is None or name in own:
             return info, name or own[0], {}
         if name in self._queue.known or name in self._others():
-            waiting = self._queue.with_pair(_asker(request), name)
-            return await unless_gone(request, waiting), name, {}
+            return self._queue.known.get(name), name, {}
         if self._strict:
             raise self._unknown()
         return info, own[0], {_ANSWERED_BY: quote(own[0], safe=" :/@+()[],")}
@@ -261,27 +263,46 @@ class Endpoint:
 
     async def _answer(self, request: Request, kind: type[ProtocolRequest]) -> Response:
         asked = parsed(await self._rules.body(request), kind)
-        info, model, headers = await self._answering(request, asked.model)
-        wanted, answer = await asyncio.to_thread(
-            lambda: asked.core().prepared(info.settings, info.dialect)
-        )
-        require_sendable(wanted)
-        writer = asked.writer(model, answer)
-        job = QueuedRequest(_asker(request), wanted, writer.prompt_field, info.pair_name)
-        leave = partial(self._queue.withdraw, job)
-        self._queue.submit(job)
-        if not asked.stream:
-            try:
-                document = await unless_gone(request, whole(job, writer, leave))
-                return json_reply(document, headers=headers)
-            finally:
-                leave()
+        info, model, headers = self._chosen(asked.model)
+        writer = asked.writer(model, IncomingAnswer(None))
+        job = QueuedRequest(_asker(request), None, writer.prompt_field, model)
+        starting = asyncio.create_task(self._start(job, asked, info, writer))
+
+        def leave() -> None:
+            starting.cancel()
+            self._queue.withdraw(job)
+
         try:
-            first = await unless_gone(request, first_events(job))
+            if not asked.stream:
+                document = whole(job, starting, writer, leave)
+                return json_reply(await unless_gone(request, document), headers=headers)
+            await unless_gone(request, unless_refused(starting))
         except BaseException:
             leave()
             raise
-        return EventStream(streamed(job, first, writer, leave), leave, headers)
+        return EventStream(streamed(job, starting, writer, leave), leave, headers)
+
+    async def _start(
+        self,
+        job: QueuedRequest,
+        asked: ProtocolRequest,
+        info: SessionInfo | None,
+        writer: ReplyWriter,
+    ) -> list[Answers]:
+        """Put a job into the queue, once its pair was loaded; its first events.
+
+        Raises:
+            Refusal: the request is invalid, or cannot be answered.
+            SchemaError: a schema that must be enforced cannot be.
+        """
+        pair = info or await self._queue.with_pair(job.asker, job.pair)
+        wanted, writer.answer = await asyncio.to_thread(
+            lambda: asked.core().prepared(pair.settings, pair.dialect)
+        )
+        require_sendable(wanted)
+        job.asked, job.pair = wanted, pair.pair_name
+        self._queue.submit(job)
+        return await first_events(job)
 
 
 def _refused(request: Request, refusal: Refusal, identity: str) -> Response:

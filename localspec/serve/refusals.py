@@ -55,7 +55,9 @@ def unavailable(message: str, retry_after: int) -> Refusal:
 
 
 def refusal_of(error: Exception) -> Refusal:
-    """The refusal for an error of the engine."""
+    """The refusal that an error is, or the one for an error of the engine."""
+    if isinstance(error, Refusal):
+        return error
     if isinstance(error, LocalspecError):
         said = f"{error.message}. {error.remedy}".strip()
         if isinstance(error, EngineError | ModelError | OutOfMemory):  # the request is not at fault

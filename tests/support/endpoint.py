@@ -186,6 +186,11 @@ def in_parallel(jobs: Sequence[Any]) -> None:
 
 # Requests that no server should choke on.
 
+ADDRESSES = (
+    *("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens"),
+    *("/v1/responses", "/infill", "/v1/models", "/v1/embeddings"),
+)
+
 VALUES: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 2**31, 2**63, 2**64, 1.5, 1e308, "", "x", "\0", "\ud800", "é" * 300),
     *([], {}, [[]], [{}], {"type": "x"}, [1, "a"], ["a"] * 40, {"a": {"b": {}}}, "<|im_end|>"),
@@ -196,7 +201,13 @@ FIELDS = (
     *("frequency_penalty", "logit_bias", "seed", "stop", "n", "grammar", "gamma", "accept"),
     *("draft", "max_completion_tokens", "response_format", "tools", "tool_choice", "logprobs"),
     *("top_logprobs", "chat_template_kwargs", "prompt", "parallel_tool_calls", "suffix", "echo"),
+    *("system", "stop_sequences", "thinking", "output_config", "output_format", "input", "text"),
+    *("instructions", "reasoning", "max_output_tokens", "previous_response_id", "conversation"),
+    *("input_prefix", "input_suffix", "input_extra", "n_predict", "n_indent", "response_fields"),
+    *("t_max_predict_ms", "n_cmpl", "cache_prompt", "reasoning_budget"),
 )
+BLOCKS = ("text", "tool_result", "document", "search_result", "thinking", "mid_conv_system", "x")
+ITEMS = ("message", "function_call", "function_call_output", "reasoning", "custom_tool_call", "x")
 SCHEMAS: tuple[Any, ...] = (
     {"type": "nonsense"},
     {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}},
@@ -214,7 +225,7 @@ SCHEMAS: tuple[Any, ...] = (
 def malformed(rng: random.Random) -> bytes:
     """The bytes of a request that is wrong somewhere, or of none."""
     kind = rng.randrange(12)
-    path = rng.choice(["/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/embeddings"])
+    path = rng.choice(ADDRESSES)
     host = b"localhost"
     headers = b""
     if kind == 0:  # no HTTP at all
@@ -242,6 +253,10 @@ def malformed(rng: random.Random) -> bytes:
     )  # fmt: skip
 
 
+def _drawn(rng: random.Random, *fields: str) -> dict[str, Any]:
+    return {field: rng.choice(VALUES) for field in fields}
+
+
 def _body(rng: random.Random, kind: int) -> bytes:
     if kind == 5:
         return rng.randbytes(rng.randrange(300))
@@ -250,9 +265,11 @@ def _body(rng: random.Random, kind: int) -> bytes:
         return rng.choice([b"[", b'{"a":', b'{"messages":[']) * depth
     if kind == 7:
         return b'{"messages": "' + b"a" * rng.choice([1000, 1_000_000, 9_000_000]) + b'"}'
+    said = [{"role": "user", "content": "hi"}]
     request: dict[str, Any] = {
-        "messages": [{"role": "user", "content": "hi"}],
-        "max_tokens": rng.randrange(3),
+        **dict.fromkeys(("messages", "input"), said),
+        **dict.fromkeys(("prompt", "input_prefix", "input_suffix"), "hi"),
+        **dict.fromkeys(("max_tokens", "max_output_tokens"), rng.randrange(3)),
     }
     if kind == 8:
         request["response_format"] = {
@@ -260,9 +277,12 @@ def _body(rng: random.Random, kind: int) -> bytes:
             "json_schema": {"schema": rng.choice(SCHEMAS)},
         }
     elif kind == 9:
-        request["messages"] = rng.choice(
+        request["messages"] = request["input"] = rng.choice(
             [[{"role": rng.choice(VALUES), "content": rng.choice(VALUES)}], rng.choice(VALUES),
-             [{"role": "tool"}], [{"role": "user", "content": [rng.choice(VALUES)]}]]
+             [{"role": "tool"}], [{"role": "user", "content": [rng.choice(VALUES)]}],
+             [{"type": rng.choice(ITEMS), **_drawn(rng, "output", "name", "arguments")}],
+             [{"role": "user", "content": [{"type": rng.choice(BLOCKS),
+                                            **_drawn(rng, "text", "content")}]}]]
         )  # fmt: skip
     else:
         for _ in range(rng.randrange(1, 3)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any, TypeAlias
 from localspec.chat.dialects import AnswerReader, Call, ContentPiece, Dialect, ThoughtPiece
 from localspec.chat.dialects.reading.answer_parts import ReadPiece, Underway
 from localspec.chat.events import PromptMade, RoundText, TokensScored, TurnEnd, TurnEvent
-from localspec.engine.record.stats import FinishReason, GenerationStats
+from localspec.engine.record.stats import GenerationStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,9 @@ class IncomingAnswer:
             before they are complete.
         scores: whether probabilities were requested.
         count_only: only the prompt's tokens were requested.
+        stops: the texts that end an answer wherever they come, also within a call.
 
     Attributes:
-        created: when it began, as a Unix time.
         prompt: its length, and what of it the caches hold; None before it is known.
         end: the last event; None before it.
         calls: how many have begun.
@@ -71,11 +70,11 @@ class IncomingAnswer:
         held: bool = False,
         scores: bool = False,
         count_only: bool = False,
+        stops: Sequence[str] = (),
     ) -> None:
-        self.created = int(time.time())
         self.prompt: PromptMade | None = None
         self.end: TurnEnd | None = None
-        self.calls = 0
+        self.calls = self._whole_calls = 0
         self.thought_tokens = 0
         self._dialect, self._tools = dialect, tools
         self._reader: AnswerReader | None = None
@@ -84,11 +83,18 @@ class IncomingAnswer:
         self._order = _CallOrder()
         self._scores: list[Any] | None = [] if scores else None
         self._count_only = count_only
+        ends = dialect.marks.ends if dialect is not None else ()  # after which an answer is whole
+        self._stops = frozenset(stops) - {*ends}
 
     @property
     def over(self) -> bool:
         """Whether nothing more will come."""
         return self.end is not None or (self._count_only and self.prompt is not None)
+
+    @property
+    def ends_with_calls(self) -> bool:
+        """Whether the client is to run calls: there are some, and none was cut off."""
+        return 0 < self.calls == self._whole_calls
 
     @property
     def stats(self) -> GenerationStats:
@@ -137,8 +143,7 @@ class IncomingAnswer:
         if self._held:
             yield from self._begun(self._reader.underway)
         if self.end is not None:
-            cut = self.end.reason is not FinishReason.STOP
-            yield from self._told(self._reader.end(cut=cut))
+            yield from self._told(self._reader.end(cut=self.end.cut_off(self._stops)))
             yield from self._left(0)
 
     def _read(self, event: RoundText) -> Iterator[AnswerPiece]:
@@ -161,6 +166,7 @@ class IncomingAnswer:
             plain = json.dumps(piece.arguments, ensure_ascii=False)
             whole = piece.written if self._held and piece.written else plain
             yield from _more(index, told, whole)
+            self._whole_calls += 1
             yield CallEnded(index)
 
     def _begun(self, calls: Underway) -> Iterator[AnswerPiece]:

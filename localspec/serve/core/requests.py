@@ -199,6 +199,7 @@ class ConversationRequest:
             held=bool(toolbox.calls and self.rule(toolbox)),
             scores=self.top_logprobs is not None,
             count_only=self.count_only,
+            stops=asked.settings.stop,
         )
         return asked, answer
 
@@ -219,8 +220,8 @@ class ConversationRequest:
             Refusal: the request is invalid.
         """
         settings = self.options.settings(own, self.limit, self.rule(toolbox))
-        if self.budget is not None:
-            settings = replace(settings, reasoning_budget=self.budget)
+        budget = own.reasoning_budget if self.budget is None else self.budget
+        settings = replace(settings, reasoning_budget=budget)
         said = in_turns(self.messages)
         if not said:
             raise Refusal(400, "there is nothing to answer", param="messages")

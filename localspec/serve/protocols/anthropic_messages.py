@@ -439,7 +439,7 @@ class MessagesWriter(ReplyWriter):
         reason = end.reason if end is not None else FinishReason.STOP
         if reason in _STOPS:
             return _STOPS[reason], None
-        if any(block["type"] == "tool_use" for block in self._content):
+        if self.answer.ends_with_calls:
             return "tool_use", None
         if end is not None and end.stopped_by and end.stopped_by in self._stops:
             return "stop_sequence", end.stopped_by

@@ -19,19 +19,13 @@ from localspec.serve.protocols.protocol_types import (
     ProtocolRequest,
     ReplyWriter,
     StreamEvent,
+    TextOrParts,
     only_text,
 )
 from localspec.serve.protocols.scores import chat_scores
 from localspec.serve.refusals import Refusal
 
 _TEXTS = ("text", "refusal", "input_text")
-
-
-class ContentPart(Struct):
-    """A part of a message; only text is read."""
-
-    type: str
-    text: str = ""
 
 
 class CalledFunction(Struct):
@@ -52,7 +46,7 @@ class ChatMessage(Struct):
     """One message."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[ContentPart] | None = None
+    content: TextOrParts = None
     name: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[ToolCall] | None = None
@@ -175,7 +169,7 @@ class ChatWriter(ReplyWriter):
         self._usage = usage
         self._head = {
             "id": f"chatcmpl-{secrets.token_hex(12)}",
-            "created": answer.created,
+            "created": self.created,
             "model": model,
             "system_fingerprint": "localspec",
         }
@@ -252,7 +246,7 @@ class ChatWriter(ReplyWriter):
 
     def _finish(self) -> str:
         reason = finish_reason(self.answer)
-        return "tool_calls" if reason == "stop" and self.answer.calls else reason
+        return "tool_calls" if reason == "stop" and self.answer.ends_with_calls else reason
 
 
 def finish_reason(answer: IncomingAnswer) -> str:

@@ -72,7 +72,7 @@ class InfillWriter(ReplyWriter):
         asked: the request.
     """
 
-    prompt_field = "input_prefix"
+    prompt_field = "prompt"  # the others are cut to what the context holds
 
     def __init__(self, model: str, answer: IncomingAnswer, asked: InfillRequest) -> None:
         super().__init__(model, answer)

@@ -33,6 +33,7 @@ from localspec.serve.protocols.protocol_types import (
     ProtocolRequest,
     ReplyWriter,
     StreamEvent,
+    TextOrParts,
     only_text,
     typed,
 )
@@ -45,18 +46,6 @@ _CALLS = ("function_call", "custom_tool_call")
 _READ = ("message", "reasoning", *_CALLS, "function_call_output", "custom_tool_call_output")
 # What only a server that stores responses can do; the values that ask for nothing.
 _STORED = {"previous_response_id": (None, ""), "conversation": (None,), "background": (None, False)}
-
-
-class ItemPart(Struct):
-    """A part of an item's content; only text is read."""
-
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-
-    def __post_init__(self) -> None:
-        """A refusal is text, too."""
-        self.text = self.text or self.refusal
 
 
 class InputItem(Struct):
@@ -81,7 +70,7 @@ class InputItem(Struct):
         """
 
         def text(field: str, *, lenient: bool = False) -> str:
-            parts = converted(getattr(self, field), str | list[ItemPart] | None, f"{place}.{field}")
+            parts = converted(getattr(self, field), TextOrParts, f"{place}.{field}")
             return only_text(parts, f"{place}.{field}", _TEXTS, lenient=lenient)
 
         match self.type:
@@ -107,11 +96,12 @@ def _items(given: Sequence[dict[str, Any]], offered: OfferedTools) -> Iterator[T
         Refusal: an item has another form, or is only a reference.
     """
     for i, item in enumerate(given):
-        kind, place = item.get("type", "message"), f"input[{i}]"
+        told, place = {key: of for key, of in item.items() if of is not None}, f"input[{i}]"
+        kind = told.get("type", "message")
         if kind == "item_reference":
             raise Refusal(400, "items are not stored: send them whole", param=place)
         if kind in _READ:
-            yield converted(item, InputItem, place).said(place, offered)
+            yield converted(told, InputItem, place).said(place, offered)
 
 
 class TextFormat(Struct, omit_defaults=True):
@@ -350,7 +340,7 @@ class ResponsesWriter(ReplyWriter):
         return {
             "id": self._id,
             "object": "response",
-            "created_at": self.answer.created,
+            "created_at": self.created,
             "status": status,
             "error": error,
             "incomplete_details": cut,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from localspec.serve.core.replies import AnswerPiece, IncomingAnswer
 from localspec.serve.core.requests import AnswerOptions, CoreRequest
@@ -28,6 +30,7 @@ class ReplyWriter(ABC):
         answer: the answer whose pieces are written.
 
     Attributes:
+        created: when it was made, as a Unix time.
         enough: whether the rest of the answer is not wanted.
     """
 
@@ -37,6 +40,7 @@ class ReplyWriter(ABC):
     def __init__(self, model: str, answer: IncomingAnswer) -> None:
         self.model = model
         self.answer = answer
+        self.created = int(time.time())
         self.enough = False
 
     def opening(self) -> Sequence[StreamEvent]:
@@ -105,10 +109,21 @@ def unread(kind: str) -> str:
     return f"[{what}, which this model cannot read]"
 
 
+class ContentPart(Struct):
+    """A part of a message in OpenAI's protocols; only text is read, and a refusal is text."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+TextOrParts: TypeAlias = str | list[ContentPart] | None
+
+
 def only_text(
-    parts: str | list[Any] | None, place: str, kinds: Sequence[str], *, lenient: bool = False
+    parts: TextOrParts, place: str, kinds: Sequence[str], *, lenient: bool = False
 ) -> str:
-    """The text of content that is a text, or a list of parts with ``type`` and ``text``.
+    """The text of content that is a text, or a list of parts.
 
     Args:
         parts: the content; None for none.
@@ -125,7 +140,7 @@ def only_text(
     texts = []
     for i, part in enumerate(parts):
         if part.type in kinds:
-            texts.append(part.text or "")
+            texts.append(part.text or part.refusal)
         elif lenient:
             texts.append(unread(part.type))
         else:

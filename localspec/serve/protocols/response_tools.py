@@ -143,12 +143,14 @@ class OfferedTools:
         """Which tools may be called, by the names that the model knows.
 
         Raises:
-            Refusal: the choice has another form.
+            Refusal: the choice has another form, or names no tool.
         """
         if given is None or isinstance(given, str):
             mode = Literal["none", "auto", "required"]
             return ToolChoice(converted(given or "auto", mode, "tool_choice"))
         asked = converted(given, ListedChoice, "tool_choice")
+        if asked.type in ("function", "custom") and not asked.name:
+            raise Refusal(400, "there is no name of a tool", param="tool_choice.name")
         if not (asked.name or asked.type == "allowed_tools"):
             return ToolChoice()  # such as a tool that OpenAI would run
         if asked.type == "allowed_tools":
@@ -160,11 +162,12 @@ class OfferedTools:
 def _flat(tools: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ListedTool]]:
     """The tools of known types, each with its namespace."""
     for i, tool in enumerate(tools):
+        space = ToolNamespace(tools=[tool])
         if tool.get("type") == "namespace":
             space = converted(tool, ToolNamespace, f"tools[{i}]")
-            yield from ((space.name, one) for _, one in _flat(space.tools))
-        elif tool.get("type") in ("function", "custom"):
-            yield "", converted(tool, ListedTool, f"tools[{i}]")
+        for one in space.tools:
+            if one.get("type") in ("function", "custom"):
+                yield space.name, converted(one, ListedTool, f"tools[{i}]")
 
 
 def _described(tool: ListedTool) -> str:

@@ -80,7 +80,7 @@ class TextWriter(ReplyWriter):
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
-            "created": answer.created,
+            "created": self.created,
             "model": model,
             "system_fingerprint": "localspec",
         }
