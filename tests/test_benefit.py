@@ -67,15 +67,17 @@ def test_on_a_busy_machine_only_a_clear_ratio_is_told() -> None:
 
 def test_an_answer_without_a_draft_says_why() -> None:
     bare = replace(LONG, drafted=0, accepted=0, drafters=(), check=3.1)
-    dear = replace(bare, gamma_note=GammaNote(GammaReason.TOO_DEAR))
+    dear = replace(bare, answer_note=GammaNote(GammaReason.TOO_DEAR))
     assert benefit(dear).endswith("checking four tokens takes as long as writing 3.1")
-    repeats = replace(bare, gamma_note=GammaNote(GammaReason.TOO_LITTLE_REPEATS))
+    repeats = replace(bare, answer_note=GammaNote(GammaReason.TOO_LITTLE_REPEATS))
     assert "too little of this text repeats" in benefit(repeats)
     assert benefit(replace(bare, speculation=False, off=True)) == "drafting is off"
     assert benefit(replace(bare, off=True)) == "drafting was off"  # switched on since
     assert "too little of this text repeats" in benefit(replace(repeats, speculation=False))
     assert benefit(replace(dear, busy=BUSY)) == f"not drafting: {BUSY}"
     assert benefit(replace(repeats, busy=BUSY)) == benefit(repeats)  # busy or not
+    off = replace(dear, gamma_note=GammaNote(GammaReason.OFF), speculation=False)
+    assert benefit(off) == benefit(dear)  # whatever was switched since
 
 
 def test_an_answer_that_drafted_is_never_said_not_to_have_drafted() -> None:
@@ -83,7 +85,7 @@ def test_an_answer_that_drafted_is_never_said_not_to_have_drafted() -> None:
     notes = [GammaNote(reason) for reason in GammaReason]
     ratios = [None, Speedup(1.3, 1.2, 1.4), Speedup(0.8, 0.7, 0.9), Speedup(1.0, 0.8, 1.2)]
     for note, ratio, on, busy in product(notes, ratios, (True, False), ("", BUSY)):
-        now = replace(LONG, gamma_note=note, speedup=ratio, speculation=on, busy=busy)
+        now = replace(LONG, answer_note=note, speedup=ratio, speculation=on, busy=busy)
         assert not re.search("not drafting|is off|nothing was drafted", benefit(now))
 
 

@@ -41,6 +41,7 @@ LONG = Figures(
     tokens_per_round=3.2,
     drafters=((LOOKUP, 320, 315),),
     gamma_note=GammaNote(GammaReason.TOO_LITTLE_REPEATS),
+    answer_note=GammaNote(GammaReason.TOO_LITTLE_REPEATS),
     time_to_first_token_s=0.4,
     context_used=450,
     context_size=4096,
@@ -81,6 +82,10 @@ def screen(now: Figures, *, wide: bool = True, said: str | None = None) -> str:
             "no clear gain: 0.9 to 1.3× with drafting",
         ),
         (replace(LONG, speedup=Speedup(1.02, 1.01, 1.03)), "as fast as without drafting"),
+        (
+            replace(LONG, speedup=Speedup(0.94, 0.88, 1.02), busy="other programs are busy"),
+            "can't tell what drafting brings: other programs are busy",
+        ),
         (replace(LONG, speedup=None), "copied 315 of 400 tokens"),
         (
             replace(LONG, speedup=None, drafters=(("draft", 320, 315),)),
@@ -100,7 +105,8 @@ def test_what_the_app_shows_is_read_and_agrees(now: Figures, sentence: str, *, w
     )  # fmt: skip
     if wide:
         assert (read.average, read.drafted, read.accepted) == (31.2, now.drafted, now.accepted)
-        assert (read.ratio is None) is (now.speedup is None)
+        assert (read.ratio is None) is (now.clear_speedup is None)
+        assert ("×" in read.text) is (now.clear_speedup is not None)
     assert screen_figures.contradictions(read) == []
 
 
@@ -114,6 +120,7 @@ def test_what_the_app_shows_is_read_and_agrees(now: Figures, sentence: str, *, w
         ("kept 315", "kept 215", "320/315 in the panel"),
         ("1.3×, 1.2–1.4", "", "without the speed"),
         ("400 tokens · ", " 40 tokens · ", "a × beside 40 tokens"),
+        ("1.3× faster than without drafting", "can't tell", "ratio next to “can't tell”"),
     ],
 )
 def test_every_planted_contradiction_is_found(before: str, after: str, found: str) -> None:

@@ -103,6 +103,16 @@ def test_figures_say_what_other_programs_take() -> None:
     assert session.figures().slow == ""
 
 
+def test_why_an_answer_drafted_or_not_stays_when_drafting_is_switched() -> None:
+    session, _ = fake_session(HELLO)
+    list(session.turn("hi", Cancel()))
+    reason = GammaNote(GammaReason.NOT_MEASURED, UNMEASURED_GAMMA)
+    assert session.figures().answer_note == reason
+    session.speculation = False
+    assert session.figures().answer_note == reason
+    assert session.figures().gamma_note == GammaNote(GammaReason.OFF)
+
+
 def test_what_was_stopped_before_its_first_token_leaves_the_figures_of_the_last_answer() -> None:
     session, _ = fake_session(HELLO)
     list(session.turn("hi", Cancel()))

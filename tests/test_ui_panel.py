@@ -175,7 +175,7 @@ def test_the_panel_tells_how_attention_is_computed_where_that_was_chosen() -> No
 def test_what_is_on_a_card_is_a_part_of_what_localspec_takes() -> None:
     use = replace(ScriptedSession().memory(), process=702 << 20, on_devices=8 << 30)
     lines = text(full_lines(PanelState(figures=DRAFTED, memory=use), 36, 60))
-    assert re.search(r"Memory +9.33 GB", lines)
+    assert re.search(r"Memory, engine now +9.33 GB", lines)
 
 
 def test_the_least_important_is_left_out_first() -> None:
@@ -250,7 +250,7 @@ def test_what_is_not_known_yet_is_left_out_of_the_two_lines() -> None:
         assert not re.search("● on|○ off", text(lines))  # nothing is loaded yet
     known = PanelState(figures=Figures(context_size=8192), memory=ScriptedSession().memory())
     assert "nothing guessed" in compact_lines(known, 90)[0].plain
-    assert compact_lines(known, 90)[1].plain == "0/8,192 context  273 MB memory"
+    assert compact_lines(known, 90)[1].plain == "0/8,192 context  engine uses 273 MB"
 
 
 def test_whether_drafting_is_on_is_seen_beside_the_last_answer_too() -> None:

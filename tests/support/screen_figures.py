@@ -93,6 +93,8 @@ def _claims(now: Figures) -> Iterator[str]:
     """Ratios on the screen without a figure that supports them."""
     if "×" in now.text and (now.tokens < FEWEST or not now.guessed):
         yield f"a × beside {now.tokens} tokens of which {now.guessed} were guessed"
+    if "×" in now.text and "can't tell" in now.sentence:
+        yield "a ratio next to “can't tell”"
     if now.ratio and now.rounds is not None and now.rounds < _FEWEST_ROUNDS - 1:
         yield f"a × from {now.rounds} drafted rounds"
     if now.context is not None and now.context < now.tokens:

@@ -39,10 +39,10 @@ def benefit(now: Figures) -> str:
     found = now.speedup
     if found is None:  # too short, or loaded from the store, which keeps no rounds
         return kept(now.drafters, now.drafted, now.accepted, now.generated)
+    if now.clear_speedup is None:
+        return f"can't tell what drafting brings: {now.busy}"
     if not found.low < 1 < found.high:
         return compared(found.estimate)
-    if now.busy:
-        return f"can't tell what drafting brings: {now.busy}"
     return f"no clear gain: {found.low:.1f} to {found.high:.1f}× with drafting"
 
 
@@ -50,7 +50,7 @@ def _without(now: Figures) -> str:
     """Why nothing was drafted in an answer, as far as that is known."""
     if now.off:
         return f"drafting {'was' if now.speculation else 'is'} off"
-    reason = now.gamma_note.reason if now.gamma_note else None
+    reason = now.answer_note.reason if now.answer_note else None
     if now.busy and reason is not GammaReason.TOO_LITTLE_REPEATS:
         return f"not drafting: {now.busy}"
     if reason is GammaReason.TOO_DEAR and now.check is not None:

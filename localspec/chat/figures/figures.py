@@ -45,7 +45,8 @@ class Figures:
         speculation: whether drafting is switched on and possible.
         off: whether drafting was off in all rounds of this answer.
         gamma: current draft length; 0 drafts nothing.
-        gamma_note: where gamma comes from, for `gamma_words`; None if it is not known.
+        gamma_note: where gamma comes from now, for `gamma_words`; None if it is not known.
+        answer_note: the same at the end of the answer, whatever was switched since.
         speed_now: tokens per second over about the last second.
         speed_average: tokens per second of this turn after its first token.
         speedup: of this answer over the baseline, measured by neighbouring rounds with and without
@@ -76,6 +77,7 @@ class Figures:
     off: bool = False
     gamma: int = 0
     gamma_note: GammaNote | None = None
+    answer_note: GammaNote | None = None
     speed_now: float | None = None
     speed_average: float | None = None
     speedup: Speedup | None = None
@@ -104,11 +106,17 @@ class Figures:
     spare: bool = False
 
     @property
+    def clear_speedup(self) -> Speedup | None:
+        """`speedup`; None also where other programs may have made the difference."""
+        found = self.speedup
+        return None if found and self.busy and found.low < 1 < found.high else found
+
+    @property
     def baseline_speed(self) -> float | None:
         """Estimated tokens per second of this answer without drafting; None if unknown."""
-        if self.speedup is None or self.speed_average is None:
+        if (found := self.clear_speedup) is None or self.speed_average is None:
             return None
-        return self.speed_average / self.speedup.estimate
+        return self.speed_average / found.estimate
 
 
 class Meter:
@@ -121,7 +129,7 @@ class Meter:
 
     Attributes:
         stats: the sums; only the engine's thread writes them.
-        slowness: `Figures.slow`, `busy` and `check` at the end of the answer, by name.
+        ended: the fields of `Figures` that stay as they were at the end of the answer.
     """
 
     def __init__(
@@ -132,7 +140,7 @@ class Meter:
         lenience: float | None = None,
     ) -> None:
         self.stats = GenerationStats(lenience=lenience)
-        self.slowness: Mapping[str, Any] = {}
+        self.ended: Mapping[str, Any] = {}
         self._speedup: Speedup | None = None
         self._off = False
         self._context_size = context_size
@@ -180,6 +188,7 @@ class Meter:
                 off=self._off,
                 gamma=gamma,
                 gamma_note=note,
+                answer_note=note,
                 speed_now=self._speed_now(generating=generating),
                 speed_average=stats.tokens_per_second,
                 speedup=self._speedup if stats.comparable else None,

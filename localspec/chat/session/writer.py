@@ -26,6 +26,7 @@ from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 
 _WORTH_TELLING_S = 0.5  # of a prompt that is read in one pass
+_OF_THE_ANSWER = ("slow", "busy", "check", "answer_note")  # figures that its end settles
 
 
 class Writer:
@@ -174,7 +175,8 @@ class Writer:
                     return event.round.finish
         finally:
             rounds.close()
-            meter.slowness = self._slow.found(self.figures(generating=True))
+            now = self.figures(generating=True)
+            meter.ended = {name: getattr(now, name) for name in _OF_THE_ANSWER}
             self._remember()
         raise AssertionError("the engine ended without a reason")
 
@@ -204,7 +206,7 @@ class Writer:
             gamma=self._drafting.gamma(),
             note=self._drafting.note(kind.name),
         )
-        found = self._slow.found(figures) if generating else meter.slowness
+        found = self._slow.found(figures) if generating else meter.ended
         spare, flash_attn = self.pair.spare(), self.pair.loaded.flash_attn
         return replace(figures, **found, spare=spare, flash_attn=flash_attn)
 

@@ -12,7 +12,7 @@ from localspec import formats
 from localspec.chat.conversation import Role
 from localspec.chat.events import Noticed, PromptProgress, RoundText
 from localspec.chat.figures.benefit import summary
-from localspec.chat.figures.figures import gamma_words, lossy_words, speedup_words
+from localspec.chat.figures.figures import Figures, gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import ProgressLine, takes_all, warn, write, write_said
 from localspec.engine.record.stats import FinishReason, GenerationStats, Round
 from localspec.loading.results import AnswerResult
@@ -152,7 +152,6 @@ def _summary(found: AnswerResult, memory: int) -> str:
     gamma = f"0 (no drafting; {found.speculation_note or 'gamma is 0'})"
     if figures.speculation:
         gamma = f"{figures.gamma} ({gamma_words(figures.gamma_note)})"
-    speedup = f"{speedup_words(figures.speedup)} (measured)" if figures.speedup else None
     rows = [
         ("drafting", summary(figures) or "nothing was written"),
         (
@@ -169,11 +168,18 @@ def _summary(found: AnswerResult, memory: int) -> str:
         ("drafted", _drafted(stats)),
         ("acceptance rate", formats.percent(stats.acceptance_rate, 1)),
         ("tokens per round", formats.number(stats.mean_tokens_per_round, 2)),
-        ("speed-up", speedup or "- (not measured)"),
+        ("speed-up", _speedup(figures)),
         ("time", f"{stats.draft_s:.2f} s drafting, {stats.verify_s:.2f} s verifying"),
         ("peak memory", formats.size(memory)),
     ]
     return "\n".join(formats.columns(rows))
+
+
+def _speedup(now: Figures) -> str:
+    """The measured speed-up with its interval, unless other programs may have caused it."""
+    if (clear := now.clear_speedup) is not None:
+        return f"{speedup_words(clear)} (measured)"
+    return "- (can't tell)" if now.speedup else "- (not measured)"
 
 
 def _round(done: Round) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from localspec.pairs.names import catalogue
 from localspec.safe_text import one_line
 
 _LASTING = ("chat", "run", "serve", "tune", "bench", "worker")
-_HEADINGS = ("PID", "COMMAND", "PAIR", "SINCE", "MEMORY", "ADDRESS")
+_HEADINGS = ("PID", "COMMAND", "PAIR", "SINCE", "MEMORY NOW", "ADDRESS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,10 @@ class RunningCommand:
 @click.command("ps")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool) -> None:
-    """Show the chats, endpoints, workers and measurements that run now, and their memory."""
+    """Show the chats, endpoints, workers and measurements that run now, and the memory they use.
+
+    It is that of the command and its engine together; a chat's panel shows the engine's.
+    """
     found = running()
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found], indent=2))

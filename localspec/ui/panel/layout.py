@@ -150,7 +150,8 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
     if now.time_to_first_token_s is not None:
         second.append(_figure(formats.seconds(now.time_to_first_token_s), "to the first word"))
     if memory is not None:
-        second.append(_figure(formats.size(memory.taken), "memory"))
+        taken = formats.size(memory.taken), "bold"
+        second.append(Content.assemble(("engine uses ", MUTED), taken))
     return [joined(first, width), joined(second or [Content("")], width)] if width > 0 else []
 
 
@@ -196,7 +197,8 @@ def _speed_lines(state: PanelState, width: int) -> list[Content]:
     first = Content.assemble(("wait ", MUTED), (formats.seconds(now.time_to_first_token_s), "bold"))
     lines = [two_sides(average, first, width), sparkline(state.speeds, width)]
     if now.baseline_speed is not None:
-        lines.append(two_sides(_speed("without", now.baseline_speed), _speedup(now.speedup), width))
+        baseline = _speed("without", now.baseline_speed)
+        lines.append(two_sides(baseline, _speedup(now.clear_speedup), width))
     return lines
 
 
@@ -313,7 +315,7 @@ def _known(cached: int, read: int) -> str:
 
 
 def _memory_lines(use: MemoryUse | None, width: int, *, short: bool = False) -> list[Content]:
-    """Memory of localspec, by part, and memory in use on the machine and its devices."""
+    """Measured memory of the engine, by part, and that in use on the machine and its devices."""
     if use is None:
         return []
     parts = [
@@ -322,7 +324,7 @@ def _memory_lines(use: MemoryUse | None, width: int, *, short: bool = False) -> 
         ("caches", use.target_cache + use.draft_cache, "▒", "$warning"),
         ("buffers", use.buffers, "░", "$accent"),
     ]
-    lines = [_row("Memory", formats.size(use.taken), width, HEAD)]
+    lines = [_row("Memory, engine now", formats.size(use.taken), width, HEAD)]
     if short:
         named = [
             Content.assemble((f"{label.split()[0]} ", MUTED), (formats.size(amount), "bold"))
