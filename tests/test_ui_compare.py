@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.events import Origin, RoundText, Span, TurnEnd
 from localspec.chat.session.side_by_side import answer_twice
 from localspec.chat.settings import Gamma
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.parting import Parting
-from localspec.engine.record.stats import GenerationStats
+from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.errors import PromptTooLong
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
@@ -26,6 +27,7 @@ from localspec.ui.screens.compare import (
     question,
     verdict,
 )
+from tests.fakes import round_of
 from tests.support.chat_pilot import chatting
 from tests.support.scripted_session import Gate
 
@@ -172,6 +174,15 @@ def test_while_it_is_written_the_foot_names_other_programs() -> None:
     assert not verdict(off, on)
     off.busy = "other programs keep 1.5 of 2 threads busy"
     assert verdict(off, on) == off.busy
+
+
+def test_while_an_answer_is_written_its_speed_is_that_of_its_rounds_so_far() -> None:
+    side = AnswerSide(speculation=True)
+    for done in (round_of(0, 0, seconds=1.0), *(round_of(3, 1, seconds=0.1) for _ in range(5))):
+        side.hear(RoundText((Span("word ", Origin.TARGET),), done))
+    assert heading(side).plain == "with drafting  writing … 11 tokens, 20.0 tokens/s"
+    side.hear(TurnEnd("", FinishReason.STOP, side.so_far))
+    assert heading(side).plain == "with drafting  11 tokens, 20.0 tokens/s, guessed 15, kept 5"
 
 
 def test_control_characters_do_not_reach_the_screen() -> None:

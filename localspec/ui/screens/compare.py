@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import ClassVar
 
@@ -34,6 +34,7 @@ class AnswerSide:
         speculation: whether it is drafted.
         text: the part that is written.
         stats: its figures, once it has ended.
+        so_far: the same figures while it is written.
         busy: that other programs took threads that it needed, in a clause; else empty.
     """
 
@@ -41,11 +42,13 @@ class AnswerSide:
     text: str = ""
     stats: GenerationStats | None = None
     busy: str = ""
+    so_far: GenerationStats = field(default_factory=GenerationStats)
 
     def hear(self, event: TurnEvent) -> None:
         """Take an event of the answer."""
         if isinstance(event, RoundText):
             self.text += event.text
+            self.so_far.add(event.round)
         elif isinstance(event, TurnEnd):
             self.stats = event.stats
         elif isinstance(event, Disturbed):
@@ -67,15 +70,16 @@ def question(messages: Sequence[Message], typed: str) -> tuple[str, Sequence[Mes
 
 
 def heading(side: AnswerSide) -> Content:
-    """The heading of a side: what it is, and its speed."""
+    """The heading of a side: what it is, how much is written, and its speed."""
     name = "with drafting" if side.speculation else "without drafting"
-    said = "writing …" if side.text else "waiting"
-    if (stats := side.stats) is not None:
-        said = f"{stats.generated_tokens:,} tokens"
-        if stats.tokens_per_second is not None:
-            said += f", {stats.tokens_per_second:.1f} tokens/s"
-        if stats.drafted_tokens:
-            said += f", {guessed(stats.drafted_tokens, stats.accepted_tokens)}"
+    stats = side.stats or side.so_far
+    said = f"{stats.generated_tokens:,} tokens"
+    if stats.tokens_per_second is not None:
+        said += f", {stats.tokens_per_second:.1f} tokens/s"
+    if side.stats is None:
+        said = f"writing … {said}" if side.text else "waiting"
+    elif stats.drafted_tokens:
+        said += f", {guessed(stats.drafted_tokens, stats.accepted_tokens)}"
     return Content.assemble((name, "bold"), ("  " + said, "$text-accent"))
 
 
