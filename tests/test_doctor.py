@@ -169,6 +169,7 @@ def test_it_prints_what_it_sees_and_nothing_private(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(facts, "read_bandwidth", partial(read_bandwidth, seconds=0.1))
+    monkeypatch.setattr(facts, "busy_cores", lambda _: 0.0)
     cli.main(["doctor", "--json"], standalone_mode=False)
     said = capsys.readouterr().out
     document = json.loads(said)
@@ -177,6 +178,7 @@ def test_it_prints_what_it_sees_and_nothing_private(
     assert "CPU" in seen["backends"]
     assert 0 < seen["memory_free"] <= seen["memory_total"]
     assert 1e8 < seen["bandwidth"] < 1e13
+    assert seen["bandwidth_unknown"] is None
     assert {each["level"] for each in document["findings"]} <= {"slow", "note"}
     for private in (platform.node(), str(Path.home()), str(Path.cwd())):
         assert private not in said
@@ -194,6 +196,17 @@ def test_no_bound_follows_from_a_bandwidth_that_other_programs_disturbed() -> No
     assert text.count("an unknown speed: other programs were running") == 2
     assert "GB/s" not in text
     assert "tokens/s" not in text
+
+
+def test_a_disturbed_bandwidth_is_null_for_programs_and_the_reason_is_there(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "read_bandwidth", lambda *_: 1e9)
+    monkeypatch.setattr(facts, "busy_cores", lambda _: 10_000.0)
+    cli.main(["doctor", "--json"], standalone_mode=False)
+    seen = json.loads(capsys.readouterr().out)["facts"]
+    assert (seen["bandwidth"], seen["bandwidth_one"]) == (None, None)
+    assert seen["bandwidth_unknown"] == "other programs were running"
 
 
 def test_the_kernels_that_were_chosen_are_shown() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,6 +14,8 @@ from localspec.cli.shared_options import WORKERS
 if TYPE_CHECKING:
     from localspec.cli.settings_file import SettingsFile
     from localspec.doctor.facts import MachineFacts
+
+_DISTURBED: Final = "other programs were running"
 
 
 @click.command("doctor")
@@ -33,7 +35,7 @@ def command(settings: SettingsFile | None, as_json: bool, rpc: tuple[str, ...]) 
     found = findings(facts)
     if as_json:
         listed = [asdict(finding) | {"level": finding.level.value} for finding in found]
-        click.echo(json.dumps({"facts": asdict(facts), "findings": listed}, indent=2))
+        click.echo(json.dumps({"facts": _fact_data(facts), "findings": listed}, indent=2))
         return
     for line in [*_fact_lines(facts), *_attention_lines(), ""]:
         click.echo(line)
@@ -66,6 +68,14 @@ def _attention_lines() -> list[str]:
     return [f"attention   {runs} do without flash attention{faster}"]
 
 
+def _fact_data(facts: MachineFacts) -> dict[str, Any]:
+    """The facts for programs; a bandwidth that was disturbed is null, and the reason is there."""
+    data = asdict(facts) | {"bandwidth_unknown": _DISTURBED if facts.busy else None}
+    if facts.busy:
+        data |= {"bandwidth": None, "bandwidth_one": None}
+    return data
+
+
 def _fact_lines(facts: MachineFacts) -> list[str]:
     devices = [
         f"device      {device.label}: {device.name},"
@@ -75,7 +85,7 @@ def _fact_lines(facts: MachineFacts) -> list[str]:
     read = f"{facts.bandwidth / 1e9:.0f} GB/s ({facts.bandwidth_one / 1e9:.0f} by one thread)"
     most = f"most {facts.bandwidth / 5e9:.1f} tokens/s without drafting"
     if facts.busy:
-        read = most = "an unknown speed: other programs were running"
+        read = most = f"an unknown speed: {_DISTURBED}"
     return [
         f"versions    localspec {facts.localspec}, llama-cpp-python {facts.llama_cpp},"
         f" Python {facts.python}",
