@@ -245,7 +245,7 @@ def test_parameters_are_shown_changed_and_checked() -> None:
     assert (settings.sampling.seed, settings.repeatable, settings.n_predict) == (7, True, 50)
     assert not parameters.changed(settings, "seed", "none", none).repeatable
     assert "top-k 5 (yours)" in parameters.shown(settings, 0, none)
-    assert "seed 7" in parameters.shown(settings, 0, none)
+    assert {"seed 7 (yours)", "n-predict 50 (yours)"} < set(parameters.shown(settings, 0, none))
     assert "n-predict -1 (no limit)" in parameters.shown(ChatSettings(), 0, none)
     assert "seed none (another for each answer)" in parameters.shown(ChatSettings(), 0, none)
     assert "stop none (no text ends an answer)" in parameters.shown(ChatSettings(), 0, none)
@@ -259,7 +259,7 @@ def test_parameters_are_shown_changed_and_checked() -> None:
 def test_where_a_parameter_comes_from_is_said_and_it_can_be_given_back() -> None:
     advice = advise("Tiny", {"general.sampling.top_k": 20}, {"temperature": 0.2, "top_p": 0.9})
     settings = advice.settled(ChatSettings())
-    told = parameters.shown(settings, 0, advice)
+    told = " · ".join(parameters.shown(settings, 0, advice))
     assert "temp 0.2 (advised for Tiny) · top-k 20 (from the file) · top-p 0.9 (adv" in told
     assert "min-p 0.05 · " in told
     assert parameters.temperature(settings, advice) == "0.2 (advised for Tiny)"
@@ -268,9 +268,12 @@ def test_where_a_parameter_comes_from_is_said_and_it_can_be_given_back() -> None
     assert parameters.changed(mine, "temp", "default", advice) == settings
     usual = SamplingAdvice()
     assert parameters.temperature(ChatSettings(), usual) == "0.8 (llama.cpp's default)"
-    for name in ("seed", "n-predict"):
-        with pytest.raises(UsageError):
-            parameters.changed(settings, name, "default", advice)
+    for name, value in (("seed", "7"), ("n-predict", "50"), ("stop", "END")):
+        mine = parameters.changed(settings, name, value, advice)
+        assert f"{name} {value} (yours)" in parameters.shown(mine, 0, advice)
+        assert parameters.changed(mine, name, "default", advice) == settings
+    for own, words in ((True, "yours"), (False, "chosen by localspec")):
+        assert f"ctx-size 512 ({words})" in parameters.shown(settings, 512, advice, own_size=own)
 
 
 @pytest.mark.few(1)
@@ -377,6 +380,17 @@ async def test_commands_wait_in_the_input_for_the_end_of_loading() -> None:
 
 
 @pytest.mark.slow
+async def test_a_parameter_alone_is_shown_with_its_source() -> None:
+    async with chatting() as chat:
+        await chat.send("/set num_predict 50")
+        await chat.send("/set n-predict")
+        await chat.until(lambda: "come: n-predict 50 (yours)" in chat.transcript(), "its value")
+        await chat.send("/set nonsense")
+        await chat.until(lambda: "there is no parameter nonsense" in chat.transcript(), "why not")
+        await chat.send("/set ctx-size")
+        await chat.until(lambda: "(chosen by localspec)" in chat.transcript(), "who chose it")
+
+
 async def test_a_draft_and_what_was_sent_outlive_the_program(tmp_path: Path) -> None:
     archive = tmp_path / "c.db"
 

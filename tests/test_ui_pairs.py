@@ -775,7 +775,8 @@ async def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
         await chat.until(lambda: app.session is not None)
         await chat.send("/set stop two words")
         await chat.until(lambda: app.session.settings.stop == ("two words",))
-        assert "stop two words · ctx-size 4096" in " ".join(chat.transcript().split())
+        said = " ".join(chat.transcript().split())
+        assert "stop two words (yours) · ctx-size 4096 (chosen by localspec)" in said
         await chat.send("/set stop none")
         await chat.until(lambda: app.session.settings.stop == ())
         await chat.send("/set ctx-size many")

@@ -40,7 +40,8 @@ def set_parameter(app: CommandContext, argument: str) -> None:
     name, value = parameters.parse(argument)
     if name == "ctx-size" and value:
         remedy = "Say how many tokens, or 0 for all that the model was trained for."
-        app.pair_loader.reload(ctx_size=parameters.whole("ctx-size", value, remedy))
+        size = None if value == "default" else parameters.whole(name, value, remedy)
+        app.pair_loader.reload(ctx_size=size)
         return
     if name == "exact":
         exact(app, value)
@@ -56,16 +57,24 @@ def set_parameter(app: CommandContext, argument: str) -> None:
         settings = parameters.changed(session.settings, name, value, session.advice)
         app.engine.configure(settings)
         doubt = parameters.doubt(settings)
-    elif name:
-        raise UsageError(f"/set {name} needs a value", f"Say /set {name} VALUE.")
-    size = app.dashboard.state.figures.context_size
-    shown = parameters.shown(loaded(app).settings, size, session.advice)
+    shown = _parameters(app)
+    if name and not value:
+        shown = [each for each in shown if each.startswith(f"{name} ")]
+        if not shown:
+            raise parameters.unknown(name)
     app.transcript.say(
-        f"for the answers to come: {shown}",
+        f"for the answers to come: {' · '.join(shown)}",
         doubt
-        or "All other sampling settings are llama.cpp's defaults. /set NAME VALUE changes one, /set"
-        " NAME default takes that back.",
+        or "What has no source is llama.cpp's default. /set NAME VALUE changes one, /set NAME"
+        " default takes that back.",
     )
+
+
+def _parameters(app: CommandContext) -> list[str]:
+    """All parameters, each with its value and its source."""
+    session, size = loaded(app), app.dashboard.state.figures.context_size
+    own_size = app.engine.wanted.ctx_size is not None
+    return parameters.shown(session.settings, size, session.advice, own_size=own_size)
 
 
 def exact(app: CommandContext, value: str) -> None:
@@ -165,7 +174,7 @@ def temperature(app: CommandContext, argument: str) -> None:
 
 def show(app: CommandContext, _argument: str) -> None:
     """Show what answers, and how."""
-    session, size = loaded(app), app.dashboard.state.figures.context_size
+    session = loaded(app)
     app.transcript.say(
         "\n".join([
             f"pair    {one_line(session.pair_name, 60)}",
@@ -173,7 +182,7 @@ def show(app: CommandContext, _argument: str) -> None:
             f"draft   {one_line(session.draft_name or 'no model', 60)}",
             f"system  {session.settings.system_prompt or 'no system prompt'}",
             f"think   {parameters.thinking(session.settings, session.dialect.thinking)}",
-            f"set     {parameters.shown(session.settings, size, session.advice)}",
+            f"set     {' · '.join(_parameters(app))}",
             *([f"exact   {session.exact}"] if session.exact else []),
         ]),
         "/draft says what could draft, /set and /system change the rest.",

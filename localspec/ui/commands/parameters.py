@@ -20,12 +20,13 @@ from localspec.pairs.disk.folders import data_folder
 from localspec.safe_text import one_line
 
 _FIELDS = {each.name: name for name, each in CHAIN.items()}
-_MEANINGS = {
-    ("n-predict", "-1"): "no limit",
-    ("seed", "none"): "another for each answer",
-    ("stop", "none"): "no text ends an answer",
+# What holds where nothing was chosen, and its meaning.
+_USUAL = {
+    "seed": ("none", "another for each answer"),
+    "n-predict": ("-1", "no limit"),
+    "stop": ("none", "no text ends an answer"),
 }
-NAMES = (*_FIELDS, "seed", "n-predict", "stop")
+NAMES = (*_FIELDS, *_USUAL)
 # What Ollama, llama.cpp and OpenAI's protocol call them.
 ALSO = {
     "num-predict": "n-predict",
@@ -46,30 +47,31 @@ def _field(name: str) -> str:
     return _FIELDS.get(name, name.replace("-", "_"))
 
 
-def shown(settings: ChatSettings, context_size: int, advice: SamplingAdvice) -> str:
-    """All parameters on a few lines, each with its source except llama.cpp's defaults.
+def shown(
+    settings: ChatSettings, context_size: int, advice: SamplingAdvice, *, own_size: bool = False
+) -> list[str]:
+    """Every parameter with its value and its source, except for llama.cpp's defaults.
 
     Args:
         settings: those in force.
         context_size: how many tokens the context holds; 0 while unknown.
         advice: the settings advised for the model.
+        own_size: whether the user chose the size of the context.
     """
-    values = {
-        name: getattr(settings.sampling, _field(name), getattr(settings, _field(name), None))
-        for name in NAMES
-    }
-    values |= {"ctx-size": context_size} if context_size else {}
-    meant = {
-        name: f" ({meaning})"
-        for (name, code), meaning in _MEANINGS.items()
-        if _spelt(values[name]) == code
-    }
-    for name, source in advice.sources(settings).items():
-        if source is not SettingSource.DEFAULT:
-            meant[CHAIN[name].name] = f" ({advice.words(source)})"
-    return " · ".join(
-        f"{name} {_spelt(value)}{meant.get(name, '')}" for name, value in values.items()
-    )
+    found, yours = dict[str, tuple[str, str]](), advice.words(SettingSource.USER)
+    for field, source in advice.sources(settings).items():
+        words = "" if source is SettingSource.DEFAULT else advice.words(source)
+        found[CHAIN[field].name] = _spelt(getattr(settings.sampling, field)), words
+    for name, (usual, meaning) in _USUAL.items():
+        of = settings.sampling if name == "seed" else settings
+        value = _spelt(getattr(of, _field(name)))
+        found[name] = value, meaning if value == usual else yours
+    if context_size:
+        found["ctx-size"] = str(context_size), yours if own_size else "chosen by localspec"
+    return [
+        f"{name} {value}{f' ({source})' if source else ''}"
+        for name, (value, source) in found.items()
+    ]
 
 
 def temperature(settings: ChatSettings, advice: SamplingAdvice) -> str:
@@ -95,8 +97,13 @@ def doubt(settings: ChatSettings) -> str:
     return f"Above {_HOTTEST:g} an answer is hardly more than noise; 0 to 1 is usual."
 
 
+def unknown(name: str) -> UsageError:
+    """The error that there is no such parameter."""
+    return UsageError(f"there is no parameter {name}", f"There is {', '.join(NAMES)}, ctx-size.")
+
+
 def changed(settings: ChatSettings, name: str, value: str, advice: SamplingAdvice) -> ChatSettings:
-    """`settings` with another value; ``default`` stands for the value advised for the model.
+    """`settings` with another value; ``default`` takes a choice back.
 
     Raises:
         UsageError: the parameter does not exist, or the value is not a number.
@@ -104,8 +111,9 @@ def changed(settings: ChatSettings, name: str, value: str, advice: SamplingAdvic
     """
     plain, _ = parse(name)
     if plain not in NAMES:
-        remedy = f"There is {', '.join(NAMES)}, ctx-size."
-        raise UsageError(f"there is no parameter {name}", remedy)
+        raise unknown(name)
+    if value == "default" and plain in _USUAL:
+        value, _ = _USUAL[plain]
     if plain == "stop":
         return replace(settings, stop=() if value == "none" else (value,))
     mine = {_field(plain)}.intersection(CHAIN)
