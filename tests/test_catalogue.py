@@ -550,6 +550,9 @@ def test_list_shows_everything(hub_world: World, pair: tuple[Repo, Repo]) -> Non
     ours = rows["starter"]["bytes"] if rows["starter"]["state"] == "installed" else 0
     assert rows["mine"]["bytes"] + ours == data["used_bytes"]
     assert rows["llama-3.3-70b"]["memory"]["needed_bytes"] > 43e9
+    assert [rows[name]["memory"]["rough"] for name in ("mine", "qwen3-8b")] == [False, True]
+    assert re.search(r"qwen3-8b .* ~6\.\d+ GB", done.out)
+    assert "~ goes by the size of its files alone" in done.out
     assert set(rows) == {"mine", *catalogue.pairs()}
     assert data["pairs"][0]["name"] == "starter"
     hub_world.snapshot("ann/Big-GGUF", pair[0].commit, "big-Q4_K_M.gguf").unlink()

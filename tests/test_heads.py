@@ -58,7 +58,7 @@ from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.model_facts import draft_facts, facts, mtp_facts
 from localspec.pairs.memory.need import ModelSetup, need
-from localspec.pairs.memory.outlook import counted
+from localspec.pairs.memory.outlook import outlook_for
 from localspec.pairs.memory.placement import PROGRAM
 from localspec.pairs.names import catalogue, resolver
 from localspec.pairs.report.examine import examine
@@ -858,8 +858,8 @@ def test_an_installed_head_counts_as_a_head_in_lists(
     installed.save(InstalledPair("mine", target, head))
     listed = next(row.fit for row in catalogue.rows() if row.name == "mine")
     whole, own = (gguf.read_header(path) for path in files)
-    assert listed.needed == counted(facts(whole), draft_facts(own)).needed
-    assert listed.needed != counted(facts(whole), facts(own)).needed
+    assert listed.needed == outlook_for(facts(whole), draft_facts(own)).fit.needed
+    assert listed.needed != outlook_for(facts(whole), facts(own)).fit.needed
 
 
 def test_a_pair_may_have_a_draft_model_and_a_head(hub_world: World) -> None:

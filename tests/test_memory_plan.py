@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from localspec import formats
 from localspec.chat.events import TurnEnd
 from localspec.chat.session.session import Session
 from localspec.cli.shared_options import shared_options
@@ -20,14 +23,19 @@ from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading import planning
-from localspec.loading.load import load_session
+from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.gguf import header as gguf
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
 from localspec.pairs.memory.model_facts import ModelFacts, facts
 from localspec.pairs.memory.need import ModelSetup, need
-from localspec.pairs.memory.outlook import counted, outlook_for, unread
+from localspec.pairs.memory.outlook import outlook_for, unread
 from localspec.pairs.memory.placement import DEFAULT_CTX, PROGRAM, MemoryPlan, UserLimits, plan
+from localspec.pairs.names import catalogue
+from localspec.pairs.names.reserved_names import STARTER
+from localspec.pairs.report import describe
+from localspec.pairs.report.examine import examine
 
 from .support import gguf_models, ggufs
 
@@ -414,15 +422,22 @@ def test_the_verdict_is_the_plans(
     assert again == ("fits" if verdict == "fits" else "too large")
 
 
-def test_lists_count_with_no_more_context_than_was_trained_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("localspec.machine.available", lambda: 4 * GB)
-    data = ggufs.model(n_bytes=64_000)
-    header = gguf.parse_header(lambda at, size: data[at : at + size], None, "it")
-    sizes = facts(header)
-    assert counted(sizes, None) == outlook_for(sizes, None, n_ctx=2048).fit
-    assert counted(sizes, None).needed < outlook_for(sizes, None, n_ctx=4096).fit.needed
+def test_lists_reports_and_loading_count_the_same_memory(starter_file: Path) -> None:
+    row = next(row for row in catalogue.rows() if row.name == STARTER)
+    free = partial(planning.free_for, ())
+    report = examine(STARTER, None, RetryPolicy(), free=free, scan=False)
+    planned = planning.load_plan(check(LoadRequest(pair=STARTER)))
+    assert row.fit.needed == report.outlook.fit.needed == planned.total + PROGRAM
+    assert report.outlook.n_ctx == planned.memory.target.n_ctx == DEFAULT_CTX
+    shown = CliRunner().invoke(cli, ["list", "--no-scan"]).stdout
+    assert f"{formats.size(row.fit.needed)}: fits" in shown
+    memory, first = (
+        line.split(maxsplit=1)[1]
+        for line in describe.lines(report)
+        if line.startswith(("memory ", "plan "))
+    )
+    assert memory.startswith(f"about {formats.size(row.fit.needed)} with 8,192 tokens")
+    assert first.endswith(f"{formats.size(planned.total)}, and 64 MB for the program")
 
 
 def test_later_parts_of_a_split_model_are_counted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,12 @@ def test_lists_and_show_name_it(copy: Path) -> None:
     row, size = catalogue.rows()[0], Path(starter.HEAD).stat().st_size
     assert (row.draft, row.drafter, row.draft_bytes) == (starter.HEAD, "draft", size)
     assert row.n_bytes == copy.stat().st_size + size
+    drafting = f"with {Path(starter.HEAD).name} where that pays; what repeats is copied"
+    assert row.evidence.startswith(drafting)
+    shown = CliRunner().invoke(cli, ["show", "starter", "--no-scan"]).stdout
+    assert f"drafting    {drafting}" in shown
+    shown = CliRunner().invoke(cli, ["show", "starter", "--draft", "none", "--no-scan"]).stdout
+    assert "drafting    " not in shown
     own = trained_head(copy.parent, copy, 0.5)
     name = record((copy,), own)
     assert catalogue.rows()[0].draft == str(own)
@@ -151,6 +158,11 @@ def test_lists_and_show_name_it(copy: Path) -> None:
     (line,) = [each for each in describe.lines(report) if each.startswith("draft ")]
     assert "it comes with localspec" in line
     assert "eagle3" in line
+    target, head = (
+        replace(each, licence=spelt)
+        for each, spelt in zip(report.models, ("Apache-2.0", "apache-2.0"), strict=True)
+    )
+    assert describe.licence_line(replace(report, target=target, draft=head)) == "Apache-2.0"
 
 
 def test_lists_say_that_it_does_not_pay(copy: Path) -> None:

@@ -25,6 +25,10 @@ from localspec.safe_text import one_line
 _HEADINGS = ("NAME", "FOR", "SIZE", "MEMORY", "TOKENS/S", "LICENCE", "STATE")
 _FOUND_HEADINGS = ("NAME", "FROM", "QUANT", "SIZE", "MEMORY", "LICENCE")
 _MOST_FOUND = 40
+_MEANING = (
+    "MEMORY is what a pair takes in main memory, with its drafts and the context chosen for it;"
+    " `localspec show NAME` counts a graphics card, too. ~ goes by the size of its files alone."
+)
 
 
 @click.command("list")
@@ -56,6 +60,7 @@ def command(scan: bool, as_json: bool) -> None:
         f"\nMemory: {formats.size(machine.available)} available of {formats.size(machine.total)}"
         f"{card if room else ''}. Disk: {formats.size(used)} used by installed pairs."
     )
+    click.echo(_MEANING)
     for name in damaged:
         safe_name = one_line(name)
         click.echo(
@@ -105,7 +110,7 @@ def _found_cells(model: FoundModel, room: int) -> tuple[str, ...]:
 
 
 def _memory(fit: MemoryFit) -> str:
-    return f"{formats.size(fit.needed)}: {fit.verdict}"
+    return f"{fit.size}: {fit.verdict}"
 
 
 def _data(pair: RankedPair) -> dict[str, Any]:

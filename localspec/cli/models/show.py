@@ -87,7 +87,7 @@ def command(
         click.echo(json.dumps(describe.as_data(found) | more, indent=2))
         return
     entry = catalogue.pairs().get(found.name)
-    curated = _curated_lines(entry) if entry else []
+    curated = _curated_lines(entry, known.row.evidence) if entry else []
     sampling = [f"sampling    {advice.told}"]
     _print([*([f"pair        {found.name}"] if found.name else []), *describe.lines(found)])
     _print([*curated, *sampling, *speed])
@@ -96,11 +96,11 @@ def command(
         click.echo("\n".join(proposed.lines(ranking.ranked(rows, here), here)))
 
 
-def _curated_lines(entry: CuratedPair) -> list[str]:
-    """What the catalogue adds to a report."""
+def _curated_lines(entry: CuratedPair, evidence: str) -> list[str]:
+    """What the catalogue adds to a report; `evidence` is empty if other drafters were named."""
     others = [f"or          --draft {each.option} ({each.why})" for each in entry.others]
-    known = [f"drafting    {entry.evidence}", f"dialect     {entry.dialect}"]
-    return [*others, *known, f"names       {entry.names}"]
+    drafting = [f"drafting    {evidence}"] if evidence else []
+    return [*others, *drafting, f"dialect     {entry.dialect}", f"names       {entry.names}"]
 
 
 def _print(lines: Iterable[str]) -> None:
@@ -152,14 +152,13 @@ def _expected_lines(known: RankedPair) -> list[str]:
 
 def _listed_lines(row: ListedPair) -> list[str]:
     """What is known of a curated pair whose files cannot be looked at."""
-    entry, fit = catalogue.pairs()[row.name], row.fit
+    entry = catalogue.pairs()[row.name]
     return [
         f"pair        {row.name}, {row.state}, {formats.size(row.n_bytes)}",
         f"target      {row.target}",
         f"draft       {row.draft}",
-        f"memory      about {formats.size(fit.needed)} needed, {formats.size(fit.available)}"
-        f" available: {fit.verdict}",
+        f"memory      {row.fit.words}",
         f"licence     {row.licence or 'not stated'}",
-        *_curated_lines(entry),
+        *_curated_lines(entry, row.evidence),
         *_expected_lines(ranking.ranked([row], ranking.recall())[0]),
     ]

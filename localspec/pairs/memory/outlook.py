@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
-from localspec import machine
+from localspec import formats, machine
 from localspec.errors import OutOfMemory
 from localspec.pairs.memory.free import SHARE, FreeMemory
 from localspec.pairs.memory.model_facts import ModelFacts
@@ -14,6 +13,7 @@ from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.placement import (
     PROGRAM,
     SNAPSHOTS,
+    USUAL_CTX,
     DiskSpeed,
     MemoryPlan,
     UserLimits,
@@ -21,24 +21,36 @@ from localspec.pairs.memory.placement import (
     plan,
 )
 
-COUNTED_CTX: Final = 4096  # tokens of context that lists assume
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryFit:
-    """Needed and available memory, in bytes.
+    """Needed and available memory, in bytes: a prediction, whatever the models use once loaded.
 
     Attributes:
         needed: by the models, their caches and buffers, and the program.
         available: free now, including accelerators with their own memory.
         total: free if nothing else ran.
         verdict: ``fits``, ``tight`` (fits if other programs make room) or ``too large``.
+        rough: whether `needed` follows from the size of the files alone.
     """
 
     needed: int
     available: int
     total: int
     verdict: str
+    rough: bool = False
+
+    @property
+    def size(self) -> str:
+        """What is needed, in words; ``~`` marks a rough estimate."""
+        return f"{'~' * self.rough}{formats.size(self.needed)}"
+
+    @property
+    def words(self) -> str:
+        """The need, what is available, and whether that is enough."""
+        basis = " by the size of its files" if self.rough else ""
+        there = formats.size(self.available)
+        return f"about {formats.size(self.needed)} needed{basis}, {there} available: {self.verdict}"
 
     def modest(self, room: int = 0) -> bool:
         """Whether a pair may be proposed, if it is counted in main memory alone.
@@ -54,7 +66,7 @@ class MemoryFit:
         verdict = (
             self.verdict if self.verdict == "fits" else _verdict(self.needed, available, total)
         )
-        return MemoryFit(self.needed, available, total, verdict)
+        return replace(self, available=available, total=total, verdict=verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +95,13 @@ def outlook_for(
     besides: Sequence[ModelFacts] = (),
     snapshots: int = SNAPSHOTS,
 ) -> MemoryOutlook:
-    """Plan the memory of a pair, and judge whether it fits.
+    """Plan the memory of a pair, and judge whether it fits: what lists and reports show.
 
     Args:
         target: the target's sizes.
         draft: the draft's, None without one.
-        free: the memory that it may take, None for this machine's main memory alone.
+        free: the memory that it may take; None for this machine's main memory alone, since a list
+            loads no driver to ask about accelerators (`MemoryFit.with_room` adds them).
         n_ctx: tokens of context, None to choose.
         disk: measures the disk's speed; called if the weights do not fit.
         besides: sizes of further drafters, which take main memory first.
@@ -106,7 +119,7 @@ def outlook_for(
         found = plan(target, draft, replace(free, ram=free.ram - before), limits, disk)
     except OutOfMemory as error:
         found, refusal = None, f"{error.message}. {error.remedy}"
-    n_ctx = found.target.n_ctx if found else n_ctx or COUNTED_CTX
+    n_ctx = found.target.n_ctx if found else n_ctx or min(target.trained or USUAL_CTX, USUAL_CTX)
     emptied = replace(free, ram=max(free.ram, machine.total()), address_space=None)
     verdict = "fits" if found and not found.from_disk else "tight"
     alone = replace(emptied, ram=emptied.ram - before)
@@ -130,22 +143,11 @@ def _fits(
         return False
 
 
-def counted(
-    target: ModelFacts, draft: ModelFacts | None, besides: Sequence[ModelFacts] = ()
-) -> MemoryFit:
-    """The fit that lists show: with `COUNTED_CTX` tokens, or the trained context if shorter.
-
-    It counts main memory alone, since a list loads no driver to ask about accelerators;
-    `MemoryFit.with_room` adds them.
-    """
-    n_ctx = min(target.trained or COUNTED_CTX, COUNTED_CTX)
-    return outlook_for(target, draft, n_ctx=n_ctx, besides=besides).fit
-
-
 def unread(n_bytes: int) -> MemoryFit:
     """Estimate the fit in main memory from the size of the files alone."""
     needed, available, total = round(n_bytes * 1.225), machine.available(), machine.total()
-    return MemoryFit(needed, available, total, _verdict(needed, available, total))
+    verdict = _verdict(needed, available, total)
+    return MemoryFit(needed, available, total, verdict, rough=True)
 
 
 def _verdict(needed: int, available: int, total: int) -> str:

@@ -15,7 +15,7 @@ from localspec.pairs.disk.installed import InstalledPair
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.model_facts import active_share, draft_facts, facts, own_head
-from localspec.pairs.memory.outlook import MemoryFit, counted, unread
+from localspec.pairs.memory.outlook import MemoryFit, outlook_for, unread
 from localspec.pairs.names.references import Reference
 from localspec.pairs.names.repository_files import quant_bits, quant_of
 from localspec.pairs.names.reserved_names import STARTER
@@ -242,7 +242,8 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         target, *drafts = (gguf.read_model(model.path) for model in pair.models)
         sizes, inside = [draft_facts(each.header) for each in drafts], own_head(target.header)
         of_target = facts(target.header, mtp=bool(inside))
-        fit = counted(of_target, sizes[0] if sizes else None, sizes[1:] + inside)
+        more = sizes[1:] + inside
+        fit = outlook_for(of_target, sizes[0] if sizes else None, besides=more).fit
         active, bits = active_share(target.header), target.header.bits
         drafter = drafter or (head_checks.MTP if inside else "")
         if drafts:
@@ -266,9 +267,17 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         target=pair.target.origin,
         draft=",".join(each.origin for each in pair.drafts) or "none",
         notes=entry.notes if entry else "",
-        evidence=entry.evidence if entry else "",
+        evidence=_evidence(entry, pair),
         verified=all(model.sha256 and all(model.sha256) for model in pair.models),
     )
+
+
+def _evidence(entry: CuratedPair | None, pair: InstalledPair) -> str:
+    """Why drafting should help; drafters that came to a pair without one are named."""
+    if entry is None or entry.draft is not None or not pair.drafts:
+        return entry.evidence if entry else ""
+    names = " and ".join(each.path.name for each in pair.drafts)
+    return f"with {names} where that pays; {entry.evidence}"
 
 
 def _available(entry: CuratedPair) -> ListedPair:

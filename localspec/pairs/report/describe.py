@@ -9,7 +9,7 @@ from localspec import formats
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.memory.need import MemoryNeed, ModelSetup
 from localspec.pairs.memory.outlook import MemoryFit, MemoryOutlook
-from localspec.pairs.memory.placement import MemoryPlan
+from localspec.pairs.memory.placement import PROGRAM, MemoryPlan
 from localspec.pairs.report.examine import TOO_LARGE, DraftCandidate, PairReport
 from localspec.pairs.report.model_source import ModelSource
 from localspec.pairs.report.nearby_heads import HeadOffer
@@ -140,9 +140,11 @@ def _plan_lines(outlook: MemoryOutlook) -> list[str]:
     where = f", {formats.size(found.device)} of it on the GPU" if found.device else ""
     if moved := found.target.cpu_moe:
         where += f", the experts of {moved} layers in main memory"
+    rest = outlook.fit.needed - found.total
+    others = " and further drafters" if rest > PROGRAM else ""
     first = (
         f"plan        {found.target.n_ctx:,} tokens of context, {found.target.cache_k} cache:"
-        f" {formats.size(found.total)}{where}"
+        f" {formats.size(found.total)}{where}, and {formats.size(rest)} for the program{others}"
     )
     return [
         first,
@@ -171,10 +173,13 @@ def _sizes(need: MemoryNeed) -> str:
 
 def licence_line(report: PairReport) -> str:
     """Name the licences, and what a gated repository requires."""
-    names = (one_line(model.licence, 80) or "not stated" for model in report.models)
+    once = dict[str, str]()  # some spell the same one with small letters
+    for model in report.models:
+        name = one_line(model.licence, 80) or "not stated"
+        once.setdefault(name.casefold(), name)
     gated = [model.repo for model in report.models if model.gated]
     tail = f"; gated: {', '.join(dict.fromkeys(gated))}" if gated else ""
-    return " / ".join(dict.fromkeys(names)) + tail
+    return " / ".join(once.values()) + tail
 
 
 def candidate_lines(candidates: tuple[DraftCandidate, ...]) -> list[str]:
@@ -226,7 +231,8 @@ def as_data(report: PairReport) -> dict[str, Any]:
 def fit_data(need: MemoryFit) -> dict[str, Any]:
     """Render a memory estimate for programs."""
     data = asdict(need)
-    return {name if name == "verdict" else f"{name}_bytes": data[name] for name in data}
+    sizes = {f"{name}_bytes": data.pop(name) for name in ("needed", "available", "total")}
+    return sizes | data
 
 
 def _plan_data(outlook: MemoryOutlook) -> dict[str, Any]:

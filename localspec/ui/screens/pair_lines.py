@@ -197,17 +197,13 @@ def _said_lines(state: PairsState, name: str, width: int) -> list[Content]:
 
 def _row_lines(state: PairsState, row: ListedPair, width: int) -> list[Content]:
     """The details of a pair that has not been checked yet."""
-    need, known = row.fit, state.expected(row)
+    known = state.expected(row)
     basis = state.speed.basis([known]) if state.speed is not None else ""
     speeds = f"{known.speed}; {basis}" if known.baseline else _UNKNOWN
-    memory = (
-        f"about {formats.size(need.needed)} needed, {formats.size(need.available)} available:"
-        f" {need.verdict}"
-    )
     licence = (row.licence or "not stated") + ("" if row.verified else " (not verified yet)")
     return _wrap(row.notes, width) + _labelled(
         width,
-        ("memory", memory),
+        ("memory", row.fit.words),
         ("speed", speeds),
         ("licence", licence),
         ("drafting", row.evidence),
