@@ -37,9 +37,10 @@ from localspec.pairs.names.reserved_names import STARTER
 from localspec.pairs.report import describe
 from localspec.pairs.report.examine import examine
 
-from .support import gguf_models, ggufs
+from .support import gguf_models, ggufs, heads
 
 GB = 10**9
+CARD = DeviceMemory("a card", GB, GB, label="CUDA0")
 
 
 def assert_close(path: Path, setup: ModelSetup) -> None:
@@ -368,6 +369,39 @@ def test_the_devices_named_for_each_model_are_those_that_it_may_use(
     assert use(rpc=("a:1",), device=("CUDA0", "RPC0"))[2] == (True, False)
     assert use(rpc=("a:1",), draft_device=("RPC0",))[2] == (True, True)
     assert use(device=("CUDA0",), draft_device=()) == [(True, False)] + [(False, False)] * 2
+
+
+def test_a_draft_that_comes_later_lies_where_one_that_comes_with_its_target_does(
+    toy_target: Path, toy_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "devices", lambda: [CARD])
+    for where, layers in ((None, -1), ((), 0)):
+        request = LoadRequest(
+            pair=str(toy_target), draft=str(toy_draft), ctx_size=512, draft_device=where, scan=False
+        )
+        checked = check(request)
+        assert planning.drafts_plan(checked, 512) == planning.load_plan(checked).drafts
+        assert [each.gpu_layers for each in planning.drafts_plan(checked, 512)] == [layers]
+
+
+@pytest.mark.parametrize(
+    ("options", "there"),
+    [
+        ({"draft_device": ()}, True),
+        ({"draft_n_gpu_layers": 0}, True),
+        ({"n_gpu_layers": 0}, False),
+        ({"device": (), "draft_device": ("CUDA0",)}, False),
+    ],
+)
+def test_the_buffers_of_a_head_inside_are_where_the_last_layers_of_its_target_are(
+    options: dict[str, Any], there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "devices", lambda: [CARD])
+    target = str(heads.write_mtp(tmp_path / "mtp.gguf"))
+    checked = check(LoadRequest(pair=target, draft="mtp", ctx_size=512, scan=False, **options))
+    found = planning.load_plan(checked).memory
+    assert found.draft_need is not None
+    assert bool(found.draft_need.device_buffers) == there == bool(found.target_need.device)
 
 
 def test_an_accelerator_that_shares_the_memory_adds_none() -> None:

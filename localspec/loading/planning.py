@@ -189,6 +189,8 @@ def _load_plan(checked: CheckedRequest) -> LoadPlan:
     free = free_memory(options.device, devices_of_draft(options), _threads(options))
     most = limits.n_ctx or largest_context(target, free)
     more, free = _placed_alone(drafts[1:], free, limits, most)
+    if drafts:
+        free, limits = _places(drafts[0], free, limits)
     memory = plan(
         target,
         drafts[0].facts if drafts else None,
@@ -249,7 +251,7 @@ def drafts_plan(checked: CheckedRequest, n_ctx: int) -> tuple[ModelSetup, ...]:
         LocalspecError: as `load_plan`.
     """
     options = checked.request
-    free = free_memory(devices_of_draft(options), threads=_threads(options))
+    free = free_memory(options.device, devices_of_draft(options), _threads(options))
     limits = _user_limits(checked)
     placed, _ = _placed_alone(checked.drafts, free, limits, n_ctx)
     return tuple(each.target for each in placed)
@@ -263,19 +265,32 @@ def _placed_alone(
     Raises:
         OutOfMemory: one does not fit.
     """
-    layers = limits.draft_gpu_layers  # the proportions are the target's
-    alone = replace(limits, n_ctx=n_ctx, gpu_layers=layers, snapshots=0, split=(), cpu_moe=0)
+    limits = replace(limits, n_ctx=n_ctx, snapshots=0, split=(), cpu_moe=0)  # these: the target's
     found = []
     for draft in drafts:
-        theirs = tuple(replace(each, target=each.draft) for each in free.devices)
+        there, own = _places(draft, free, limits)
+        theirs = tuple(replace(each, target=each.draft) for each in there.devices)
+        alone = replace(own, gpu_layers=own.draft_gpu_layers)
         try:
             placed = plan(draft.facts, None, replace(free, devices=theirs), alone)
         except OutOfMemory as error:
             name = draft.files.paths[0].name
             raise OutOfMemory(f"the draft {name}: {error.message}", "Name fewer drafts.") from None
-        free = replace(free.less(placed.device, draft=True), ram=free.ram - placed.host)
+        free = replace(
+            free.less(placed.device, draft=not draft.in_target), ram=free.ram - placed.host
+        )
         found.append(placed)
     return found, free
+
+
+def _places(
+    draft: CheckedDraft, free: FreeMemory, limits: UserLimits
+) -> tuple[FreeMemory, UserLimits]:
+    """Memory and limits for a drafter: a head inside the target computes where its layers are."""
+    if not draft.in_target:
+        return free, limits
+    there = tuple(replace(each, draft=each.target) for each in free.devices)
+    return replace(free, devices=there), replace(limits, draft_gpu_layers=limits.gpu_layers)
 
 
 def checked_request(
