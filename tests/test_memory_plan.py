@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -192,6 +193,19 @@ def test_nothing_leaves_an_accelerator_for_a_larger_context(card: int) -> None:
     assert usual.draft is not None
     assert found.draft.gpu_layers == usual.draft.gpu_layers
     assert found.target_need.device + SMALL.weights <= card * GB or card < 6
+
+
+def test_more_than_a_modest_share_of_main_memory_is_told() -> None:
+    told = "the models take 69 % of main memory: other programs may run short of it"
+    assert chosen(FreeMemory(ram=10 * GB, total=10 * GB)).advice == (told,)
+    assert chosen(FreeMemory(ram=12 * GB, total=12 * GB)).advice == ()
+
+
+def test_a_plan_knows_what_twice_the_context_would_take() -> None:
+    free = FreeMemory(ram=64 * GB, total=64 * GB)
+    half, whole = (chosen(free, UserLimits(n_ctx=n)) for n in (8192, 16_384))
+    assert half.doubled == whole.total - half.total > GB
+    assert chosen(free, UserLimits(n_ctx=32_768)).doubled == 0  # not trained for more
 
 
 def test_what_was_given_up_and_what_would_help_is_said() -> None:
@@ -491,6 +505,11 @@ def test_show_says_how_a_pair_would_be_loaded(capsys: pytest.CaptureFixture[str]
     cli.main(["show", "toy", "--json"], standalone_mode=False)
     data = json.loads(capsys.readouterr().out)["plan"]
     assert data["fits"]
+    assert data["twice_ctx_bytes"] == 0
+    cli.main(["show", "toy", "-c", "512"], standalone_mode=False)
+    assert re.search(
+        r"plan        512 tokens .* MB; twice the context: [\d.]+ MB more", capsys.readouterr().out
+    )
     assert data["host_bytes"] == sum(
         data[model][part]
         for model in ("target", "draft")

@@ -71,6 +71,8 @@ class MemoryPlan:
         advice: what the user could do about it.
         from_disk: bytes of weights that do not fit and are read again in every pass.
         crowded: a model, a device without room for its share of it, and the bytes it needs and has.
+        doubled: bytes that twice the context would take in addition; 0 where the target was not
+            trained for it.
     """
 
     target: ModelSetup
@@ -83,6 +85,7 @@ class MemoryPlan:
     advice: tuple[str, ...] = ()
     from_disk: int = 0
     crowded: tuple[str, str, int, int] | None = None
+    doubled: int = 0
 
     @property
     def needs(self) -> tuple[MemoryNeed, ...]:
@@ -159,7 +162,9 @@ def plan(
     for name, model in (("target", target), ("draft", draft)):
         if model is not None:
             _require_cache_types(name, model, limits)
-    return _Planner(target, draft, free, limits, disk).plan()
+    planner = _Planner(target, draft, free, limits, disk)
+    found = planner.plan()
+    return replace(found, doubled=planner.doubled(found))
 
 
 def usual_context(target: ModelFacts) -> int:
@@ -222,6 +227,16 @@ class _Planner:
             if tried.fits and self.free.modest(host) and _placed_alike(tried, there):
                 return tried
         return None
+
+    def doubled(self, chosen: MemoryPlan) -> int:
+        """Bytes that twice the context would take beyond this plan, if the target allows it."""
+        n_ctx = 2 * chosen.target.n_ctx
+        if n_ctx > self.target.trained:
+            return 0
+        taken = need(self.target, replace(chosen.target, n_ctx=n_ctx)).total
+        if self.draft is not None and chosen.draft is not None:
+            taken += need(self.draft, replace(chosen.draft, n_ctx=n_ctx)).total
+        return taken - chosen.total
 
     def from_disk(self, tried: list[MemoryPlan]) -> MemoryPlan | None:
         """The best plan whose caches have room, if its weights may stay on disk."""
@@ -344,8 +359,12 @@ class _Planner:
 
     def advice(self, chosen: MemoryPlan, *, reduced: bool) -> Iterator[str]:
         """Sentences on what the user could do, or should expect."""
+        taken, whole = chosen.host + chosen.shared + PROGRAM, self.free.total
         if chosen.from_disk > 0:
             yield self.streaming(chosen)
+        elif whole is not None and not self.free.modest(taken):
+            part = formats.percent(taken / whole)
+            yield f"the models take {part} of main memory: other programs may run short of it"
         if self.draft is None:
             return
         if reduced:

@@ -142,9 +142,11 @@ def _plan_lines(outlook: MemoryOutlook) -> list[str]:
         where += f", the experts of {moved} layers in main memory"
     rest = outlook.fit.needed - found.total
     others = " and further drafters" if rest > PROGRAM else ""
+    more = f"; twice the context: {formats.size(found.doubled)} more" if found.doubled else ""
     first = (
         f"plan        {found.target.n_ctx:,} tokens of context, {found.target.cache_k} cache:"
         f" {formats.size(found.total)}{where}, and {formats.size(rest)} for the program{others}"
+        f"{more}"
     )
     return [
         first,
@@ -247,6 +249,7 @@ def _plan_data(outlook: MemoryOutlook) -> dict[str, Any]:
         "host_bytes": found.host,
         "device_bytes": found.device,
         "from_disk_bytes": found.from_disk,
+        "twice_ctx_bytes": found.doubled,
         "target": _placed_data(found.target, found.target_need),
         "draft": _placed_data(found.draft, found.draft_need),
         "gave_up": list(found.gave_up),
