@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,11 +14,16 @@ import numpy as np
 import pytest
 
 from localspec.chat.events import RoundText
+from localspec.chat.session.pair import LoadRecord
+from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model, add_workers, backends, devices
 from localspec.engine.llama.log import start_backend
+from localspec.engine.record.stats import DeviceMemory
+from localspec.loading import planning
 from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
+from localspec.loading.measurements.measured_costs import unusual
 from localspec.loading.planning import load_plan
 from localspec.pairs.gguf.header import read_header
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
@@ -125,6 +131,32 @@ def test_a_model_without_experts_is_placed_as_before() -> None:
 
 
 MIB = 1 << 20
+
+
+def test_costs_are_kept_apart_by_where_experts_are() -> None:
+    """As more tokens wake more experts, passes grow otherwise with these in main memory."""
+    for draft, kept in ((False, 3), (True, 1)):
+        keys = [
+            unusual(LoadRecord(ctx_size=256, threads=1, n_cpu_moe=moved), draft=draft)
+            for moved in (0, 4, 24)
+        ]
+        assert len({str(each) for each in keys}) == kept
+
+
+def test_show_says_how_many_layers_have_their_experts_in_main_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_random_moe(tmp_path / "moe.gguf", n_expert=64)
+    one = ModelSetup(n_ctx=2048, gpu_layers=-1, cpu_moe=1)
+    free = DEVICE_RESERVE + need(facts(read_header(path)), one).device
+    monkeypatch.setattr(planning, "devices", lambda: [DeviceMemory("a card", free, free)])
+    cli.main(["show", str(path), "-c", "2048", "--no-scan"], standalone_mode=False)
+    said = capsys.readouterr().out
+    assert "of it on the GPU, the experts of 1 layers in main memory" in said
+    assert "  given up: the experts of 1 of 2 layers in main memory" in said
+    cli.main(["show", str(path), "-c", "2048", "--no-scan", "--json"], standalone_mode=False)
+    target = json.loads(capsys.readouterr().out)["plan"]["target"]
+    assert (target["gpu_layers"], target["n_cpu_moe"]) == (-1, 1)
 
 
 @pytest.fixture(scope="module")

@@ -517,6 +517,18 @@ def test_show_says_how_a_pair_would_be_loaded(capsys: pytest.CaptureFixture[str]
     )
 
 
+def test_show_tells_how_several_cards_could_share_a_target(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cards = [CARD]
+    monkeypatch.setattr(planning, "devices", lambda: cards)
+    for told in (False, True):
+        cli.main(["show", "toy"], standalone_mode=False)
+        said = capsys.readouterr().out
+        assert ("--split-mode tensor" in said and "1.68 times as fast" in said) == told
+        cards.append(replace(CARD, label="CUDA1"))
+
+
 def test_show_says_why_a_pair_would_not_be_loaded(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
