@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -32,6 +31,7 @@ from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.placement import MemoryPlan, UserLimits, plan
 from tests.support import toy
 from tests.support.any_model import write_any
+from tests.support.buffers import allocated, compared
 from tests.support.gguf_models import write_random_moe
 from tests.support.heads import write_mtp
 from tests.support.moe_shapes import SHAPES
@@ -209,16 +209,14 @@ def endpoint() -> Iterator[str]:
 
 def weights_by_place(path: Path, moved: int) -> tuple[int, int, np.ndarray]:
     """Bytes of weights on this machine and on the worker, by llama.cpp, and a text's logits."""
-    section = start_backend().section()
+    log = start_backend().section()
     labels = [each.label for each in devices()]
     with Model.load(path, devices=labels, cpu_moe=moved) as model:
-        text = section.text()
-        sizes = {"here": 0.0, "there": 0.0}
-        for place, mib in re.findall(r"(\S+) model buffer size = +([\d.]+) MiB", text):
-            sizes["there" if place.startswith("RPC") else "here"] += float(mib)
+        there = allocated(log, "RPC").weights
+        here = log.allocated("model") - there
         with Context(model, ContextOptions(n_ctx=256, threads=1)) as context:
             logits = np.array(context.decode([*range(40, 60)], 20))
-    return round(sizes["here"] * 2**20), round(sizes["there"] * 2**20), logits
+    return here, there, logits
 
 
 @needs_backend
@@ -299,17 +297,9 @@ def test_a_head_inside_lies_with_the_last_layers_of_its_target(
     request = LoadRequest(
         pair=target, rpc=(endpoint,), ctx_size=512, threads=1, scan=False, **options
     )
-    planned = load_plan(check(request)).memory
-    section = start_backend().section()
-    with closing(load_session(request, progress=lambda *_: None, cancel=Cancel())) as session:
-        assert session.pair.drafts
-        text = section.text()
-    for kind, taken in (
-        ("model", sum(each.device_weights for each in planned.needs)),
-        ("KV", sum(each.device_cache for each in planned.needs)),
-    ):
-        found = re.findall(rf"RPC\S+ {kind} buffer size = +([\d.]+) MiB", text)
-        assert sum(map(float, found)) * 2**20 == pytest.approx(taken, rel=0.01, abs=10_000)
+    wanted, found = compared(request, "RPC")
+    assert found.weights == pytest.approx(wanted.weights, rel=0.01, abs=10_000)
+    assert found.cache == pytest.approx(wanted.cache, rel=0.01, abs=10_000)
 
 
 @needs_backend

@@ -4,12 +4,13 @@ llama.cpp is given a header without tensors (`llama_model_init_from_user`), and 
 every tensor that the architecture may have; their names and shapes go into the file. It ends the
 process over settings that make no model, so each model is written by a separate process:
 
-    python -m tests.support.any_model ARCHITECTURE FILE
+    python -m tests.support.any_model ARCHITECTURE FILE SETTINGS_IN_JSON SEED KIND
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import gguf
 import numpy as np
 
 from tests.support import toy
-from tests.support.gguf_models import Vocabulary, read_vocabulary
+from tests.support.gguf_models import KINDS, Vocabulary, read_vocabulary
 
 Settings = Mapping[str, Any]
 LAYERS = 3
@@ -155,43 +156,63 @@ OWN: Mapping[str, Settings] = {
 }
 
 
-def settings(architecture: str, nextn: int) -> dict[str, Any]:
-    """The settings of a model of this architecture with `nextn` layers that predict more tokens."""
-    layers = LAYERS + nextn
-    found = {**EVERY, **OWN.get(architecture, {}), "block_count": layers}
+def settings(architecture: str, layers: int, nextn: int, experts: int) -> dict[str, Any]:
+    """The settings of a model; the last `nextn` of its layers predict more tokens."""
+    found = {**EVERY, **OWN.get(architecture, {})}
+    found |= {"block_count": layers, "expert_count": experts}
     if nextn:
         found["nextn_predict_layers"] = nextn
     return {name: value(layers) if callable(value) else value for name, value in found.items()}
 
 
-def write_any(path: Path, architecture: str, *, nextn: int = 0, seed: int = 0) -> Path:
+def write_any(
+    path: Path,
+    architecture: str,
+    *,
+    layers: int = LAYERS,
+    nextn: int = 0,
+    seed: int = 0,
+    experts: int = 4,
+    kind: str = "f32",
+) -> Path:
     """Write a model with the toy's vocabulary, in a separate process.
+
+    Args:
+        path: the file.
+        architecture: by llama.cpp's name.
+        layers: without those that predict more tokens.
+        nextn: layers that predict more tokens (MTP).
+        seed: of the weights.
+        experts: in each layer, of which a token uses two.
+        kind: the type of the experts' matrices, a key of `KINDS`; all others are in F32.
 
     Raises:
         RuntimeError: llama.cpp makes no such model; its last words follow.
     """
-    command = [sys.executable, "-m", __name__, architecture, str(path), str(nextn), str(seed)]
+    known = settings(architecture, layers + nextn, nextn, experts)
+    command = [sys.executable, "-m", __name__, architecture, str(path), json.dumps(known)]
+    command += [str(seed), kind]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{architecture}: {done.stderr[-2000:]}")
     return path
 
 
-def _written(path: Path, architecture: str, nextn: int, seed: int) -> None:
-    known = settings(architecture, nextn)
+def _written(path: Path, architecture: str, known: Settings, seed: int, kind: str) -> None:
     vocabulary = read_vocabulary(toy.TARGET)
     with tempfile.TemporaryDirectory() as folder:
         bare = Path(folder) / "bare.gguf"
         _save(_writer(bare, architecture, known, vocabulary))
-        shapes = _as_published(_asked_for(bare), architecture, nextn)
+        shapes = _as_published(_asked_for(bare), architecture, known)
     writer, random = _writer(path, architecture, known, vocabulary), np.random.default_rng(seed)
     for name, shape in shapes.items():
-        writer.add_tensor(name, _weights(name, shape, random))
+        raw = KINDS[kind if name.endswith("_exps.weight") else "f32"]
+        writer.add_tensor(name, gguf.quantize(_weights(name, shape, random), raw), raw_dtype=raw)
     _save(writer)
 
 
 def _as_published(
-    shapes: dict[str, tuple[int, ...]], architecture: str, nextn: int
+    shapes: dict[str, tuple[int, ...]], architecture: str, known: Settings
 ) -> dict[str, tuple[int, ...]]:
     """The tensors as published files have them, where llama.cpp without a file asks for others."""
     found = {name: shape for name, shape in shapes.items() if not name.startswith("dense_")}
@@ -202,8 +223,9 @@ def _as_published(
             found[f"{layer}.attn_qkv.weight"] = (outputs + keys + values, *inputs)
             apart = tuple(f"{layer}.attn_{each}." for each in "qkv")
             found = {each: it for each, it in found.items() if not each.startswith(apart)}
-    if nextn and architecture == "deepseek4":  # without a file its last layer is like the others
-        layer = f"blk.{LAYERS}.nextn"
+    if "nextn_predict_layers" in known and architecture == "deepseek4":
+        # Without a file its last layer is like the others.
+        layer = f"blk.{known['block_count'] - 1}.nextn"
         found |= {f"{layer}.eh_proj.weight": (WIDTH, 2 * WIDTH)}
         found |= {f"{layer}.{each}norm.weight": (WIDTH,) for each in "eh"}
     return found
@@ -299,4 +321,4 @@ def _asked_for(bare: Path) -> dict[str, tuple[int, ...]]:
 
 
 if __name__ == "__main__":
-    _written(Path(sys.argv[2]), sys.argv[1], int(sys.argv[3]), int(sys.argv[4]))
+    _written(Path(sys.argv[2]), sys.argv[1], json.loads(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
