@@ -102,6 +102,14 @@ def test_main_and_device_memory_take_all_weights_together() -> None:
         assert taken.host_weights == moved * model.experts[0] + model.other_weights - GB // 4
 
 
+def test_masks_stay_while_experts_are_copied() -> None:
+    """llama.cpp's Vulkan took up to 1 MiB more than was planned without them (placement.md)."""
+    short, long = (
+        need(mixture(), ModelSetup(n_ctx=n, gpu_layers=-1, cpu_moe=24)) for n in (4096, 32_768)
+    )
+    assert long.device_buffers - short.device_buffers == (32_768 - 4096) * 512 * 2
+
+
 @pytest.mark.parametrize(("asked", "moved"), [(0, 0), (5, 5), (24, 24), (99, 24), (-1, 24)])
 def test_what_is_asked_for_is_kept(asked: int, moved: int) -> None:
     limits = UserLimits(n_ctx=4096, cpu_moe=asked)

@@ -178,5 +178,9 @@ def _compute(model: ModelFacts, setup: ModelSetup, n_ctx: int, batch: int, *, mo
         scores = batch * n_ctx * _F32
         layer = max(layer + scores, (model.heads + model.masks) * scores + 6 * stream)
     logits = model.vocab * min(model.outputs, batch) * _F32 + stream
-    experts = _COPIED_EXPERTS * model.largest_expert + batch * model.widest * _F32 if moved else 0
+    experts = 0
+    if moved:  # while the masks stay
+        mask = batch * n_ctx * (_F16 if setup.flash else _F32) * attends
+        experts = _COPIED_EXPERTS * model.largest_expert + batch * model.widest * _F32
+        experts += model.masks * mask
     return max(layer, experts, logits, _LEAST_COMPUTE)
