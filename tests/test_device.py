@@ -27,12 +27,17 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import measure
 from localspec.engine.llama import Context, ContextOptions, Model, backends, devices
 from localspec.engine.llama.checkpoint import Rollback
+from localspec.engine.llama.log import start_backend
 from localspec.engine.record.stats import DeviceMemory, FinishReason
+from localspec.loading import planning
 from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan
+from localspec.pairs.memory.free import DEVICE_RESERVE
 from tests.support import toy
 
+from .support.any_model import write_any
+from .support.buffers import allocated, compared
 from .support.gemma4 import write_assistant, write_gemma4
 from .support.gguf_models import (
     ARCHITECTURES,
@@ -375,6 +380,144 @@ def test_the_plan_is_what_the_device_is_asked_for() -> None:
     finally:
         session.close()
     assert abs(planned - taken) < max(0.05 * taken, 32e6)
+
+
+LAYERS, EXPERTS = 8, 64  # with so many, experts are most of the bytes
+FEW = tuple((token, 100.0) for token in range(300, 308))  # of so few tokens, pairs come again
+MIXTURES = ("qwen3moe", "gpt-oss", "lfm2moe", "gemma4")
+PREDICTING = ("qwen35moe", "glm4moe")  # their last layer drafts (MTP)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture with random weights, of few experts.
+
+    The software driver multiplies with several tokens in F16. Among many experts two are more often
+    so close that it then chooses the other one, and writes another text.
+
+    Attributes:
+        large: a file of the same with many experts.
+        model: the mixture on the processor.
+        alone: what it says there.
+    """
+
+    path: Path
+    large: Path
+    model: Model
+    alone: Answer
+
+
+def mixture_of(folder: Path, architecture: str, nextn: int = 0) -> Iterator[Mixture]:
+    path, large = folder / "few.gguf", folder / "large.gguf"
+    for file, experts in ((path, 4), (large, EXPERTS)):
+        write_any(file, architecture, layers=LAYERS - nextn, nextn=nextn, experts=experts)
+    inside = "mtp" if nextn else "none"
+    with Model.load(path, devices=(), mtp=bool(nextn)) as model:
+        yield Mixture(path, large, model, answer(of(path, device=(), gamma=0, draft=inside)))
+
+
+def of(path: Path, **other: object) -> LoadRequest:
+    """A mixture on the device, without a draft; it writes eight tokens, as lookup then drafts."""
+    return asked(pair=str(path), scan=False, logit_bias=FEW, n_predict=30, **other)
+
+
+@pytest.fixture(scope="module", params=MIXTURES)
+def mixture(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mixture]:
+    yield from mixture_of(tmp_path_factory.mktemp("mixture"), request.param)
+
+
+@pytest.fixture(scope="module", params=PREDICTING)
+def predicting(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Mixture]:
+    yield from mixture_of(tmp_path_factory.mktemp("mixture"), request.param, nextn=1)
+
+
+placed = pytest.mark.parametrize("moved", [0, LAYERS // 2, LAYERS])
+"""The number of layers whose experts are on the processor."""
+
+
+def lies_as_planned(request: LoadRequest) -> None:
+    """Weights and caches to the byte, as far as the log says; all together within 5 % or 32 MB."""
+    planned, taken = compared(request, device().label)
+    assert taken.weights == pytest.approx(planned.weights, rel=0.01, abs=10_000)
+    assert taken.cache == pytest.approx(planned.cache, rel=0.01, abs=10_000)
+    assert abs(planned.total - taken.total) < max(0.05 * taken.total, 32e6)
+
+
+@placed
+@pytest.mark.parametrize("flash", ["on", "off"])
+def test_a_mixture_lies_where_the_plan_says(mixture: Mixture, moved: int, flash: str) -> None:
+    lies_as_planned(of(mixture.large, ctx_size=4096, flash_attn=flash, n_cpu_moe=moved))
+
+
+@placed
+def test_so_does_the_head_inside_it(predicting: Mixture, moved: int) -> None:
+    """Whatever is said of drafts."""
+    lies_as_planned(of(predicting.large, draft="mtp", draft_device=(), n_cpu_moe=moved))
+
+
+@placed
+def test_a_mixture_says_the_same_wherever_its_experts_are(mixture: Mixture, moved: int) -> None:
+    found = answer(of(mixture.path, n_cpu_moe=moved, gamma=0))
+    assert agree(mixture.model, found, mixture.alone)
+
+
+@placed
+@pytest.mark.parametrize("draft", ["lookup", "model"])
+def test_drafts_leave_a_mixture_s_text_what_it_is(
+    mixture: Mixture, moved: int, draft: str, tmp_path: Path
+) -> None:
+    """The draft model is the same mixture, whole on the device."""
+    copy = tmp_path / "draft.gguf"
+    copy.hardlink_to(mixture.path)
+    named = draft if draft == "lookup" else str(copy)
+    found = answer(of(mixture.path, n_cpu_moe=moved, draft=named, draft_anyway=True))
+    assert agree(mixture.model, found, mixture.alone)
+    assert found.accepted > (1 if draft == "lookup" else 12)
+
+
+@placed
+@pytest.mark.parametrize("kind", ["f16", "q8_0"])
+def test_so_do_they_where_experts_have_another_type(moved: int, kind: str, tmp_path: Path) -> None:
+    """Next to the same placement, as the processor rounds what it multiplies with Q8_0."""
+    path = tmp_path / "it.gguf"
+    write_any(path, "qwen3moe", layers=LAYERS, kind=kind)
+    lies_as_planned(of(path, n_cpu_moe=moved))
+    found = answer(of(path, n_cpu_moe=moved, draft="lookup"))
+    with Model.load(path, devices=()) as model:
+        assert agree(model, found, answer(of(path, n_cpu_moe=moved, gamma=0)))
+    assert found.accepted > 1
+
+
+@placed
+def test_nor_does_the_head_inside_a_mixture_change_it(predicting: Mixture, moved: int) -> None:
+    found = answer(of(predicting.path, n_cpu_moe=moved, draft="mtp"))
+    assert agree(predicting.model, found, predicting.alone)
+    assert found.drafted > 20
+
+
+def test_a_mixture_loads_where_half_of_it_has_room(
+    mixture: Mixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No option places it; the experts of some layers stay in main memory, and a notice says so."""
+    request = of(mixture.large)
+    whole = load_plan(check(request)).memory
+    room = whole.device // 2
+    small = replace(device(), free=DEVICE_RESERVE + room)
+    monkeypatch.setattr(planning, "devices", lambda: [small])
+    made = load_plan(check(request))
+    moved = made.memory.target.cpu_moe
+    assert whole.target.cpu_moe < moved < LAYERS
+    told = f"the experts of {moved} of {LAYERS} layers in main memory"
+    assert any(told in each for each in made.notices)
+    log = start_backend().section()
+    found = answer(request)
+    assert allocated(log, device().label).total <= room
+    monkeypatch.undo()
+    assert found.tokens == answer(replace(request, n_cpu_moe=moved)).tokens
 
 
 def test_what_a_pass_is_measured_to_take_includes_the_device_s_work(
