@@ -34,6 +34,7 @@ from localspec.loading.measurements import published
 from localspec.loading.measurements.published import PublishedCurve
 from localspec.loading.measurements.ranking import ACCEPTED
 from localspec.pairs.disk.folders import shipped
+from localspec.safe_text import one_line
 
 DATA: Final = Path(__file__).parent / "data"
 RECORDED: Final = DATA / "qwen2.5-coder-1.5b-q4_k_m.t0.jsonl.gz"
@@ -233,7 +234,7 @@ def shared(folder: Path) -> str:
         try:
             rows += shared_rows(read_shared(path.read_bytes()))
         except LocalspecError as error:
-            print(f"{path.name}: {error.message}")
+            print(f"{one_line(path.name)}: {error.message}")
     if not rows:
         return ""
     head = "machine", "model", "T(4)", "drafters", "speed-ups (95 %)"

@@ -68,7 +68,14 @@ def test_what_was_measured_is_read_back() -> None:
 def test_nothing_in_it_names_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "Theodora")
     monkeypatch.setattr("platform.node", lambda: "attic-7.example")
-    for name in ("theodoras finetune", "made on ATTIC-7", "/srv/models/big", "~/m/x", "C:\\m\\x"):
+    for name in (
+        "Größe 7",
+        "theodoras finetune",
+        "made on ATTIC-7",
+        "/srv/models/big",
+        "~/m/x",
+        "C:\\m\\x",
+    ):
         target = MODEL | {"name": name, "sha256": "ab" * 32}
         said = to_json(shared(measured(pair="my secret pair", target=target)))
         assert json.loads(said)["target"]["name"] == ""
@@ -96,6 +103,7 @@ def test_the_page_makes_a_row_of_a_file_and_names_those_that_it_refuses(
         "Apple M2 Ultra, 24 threads, 192 GB, Apple M2 Ultra",
         "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M",
         "Driver 32.0.15.6094",
+        "AMD Ryzen 9 7940HS w/ Radeon 780M Graphics, 16 threads, AMD Radeon 780M (RADV PHOENIX)",
     ],
 )
 def test_what_machines_builds_and_models_are_called_is_no_address(text: str) -> None:
@@ -220,6 +228,17 @@ DAMAGED: list[tuple[Callable[[dict[str, Any]], bytes], str]] = [
     (put("attic.example:50052", "machine"), "a path, an address or markup"),
     (put("cores of 10.0.0.7", "machine"), "a path, an address or markup"),
     (put("../../etc/passwd".replace("..", "~", 1), "system"), "a path, an address or markup"),
+    (put("../../etc/passwd", "system"), "a path, an address or markup"),
+    (put("./bob/big.gguf", "target", "name"), "a path, an address or markup"),
+    (put("fe80::1ff:fe23:4567:890a", "machine"), "a path, an address or markup"),
+    (put("aa:bb:cc:dd:ee:ff", "machine"), "a path, an address or markup"),
+    (put("[win](javascript:alert(1))", "machine"), "a path, an address or markup"),
+    (put("![x](data:image/png;base64,AA)", "target", "type"), "a path, an address or markup"),
+    (put("`rm -rf`", "arms", 0, "drafters"), "a path, an address or markup"),
+    (put("\u3164", "machine"), "cannot be shown"),
+    (put("a" + 150 * "\u0301", "machine"), "cannot be shown"),
+    (swapped('"threads": 8', f'"threads": {"9" * 5000}'), "a number has too many digits"),
+    (swapped('"format"', r'"\ud800": 1, "format"'), "not UTF-8"),
     (put("ab" * 31, "target", "hash"), "64 digits"),
     (put("AB" * 32, "target", "hash"), "64 digits"),
     (put(0, "target", "file_bytes"), "a file's size"),

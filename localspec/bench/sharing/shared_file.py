@@ -16,6 +16,7 @@ from localspec.bench.sharing.shared_report import (
     MOST_SIZE,
     MOST_TEXT,
     PRIVATE,
+    SHOWN,
     SharedGain,
     SharedReport,
 )
@@ -26,6 +27,7 @@ MOST_BYTES: Final = 64 << 10
 _LEAST_S, _MOST_S = 1e-6, 600.0  # seconds of a pass
 _CHEAPEST, _DEAREST = 0.5, 4.0  # T(n) over T(1), and over n T(1)
 _SLOWEST, _FASTEST = 0.02, 50.0  # speed-ups
+_DIGITS = 100  # of a whole number
 _HASH: Final = re.compile("[0-9a-f]{64}")
 
 
@@ -38,11 +40,13 @@ def read_shared(raw: bytes) -> SharedReport:
     if len(raw) > MOST_BYTES:
         raise _refused(f"it has more than {MOST_BYTES:,} bytes")
     try:
-        document = json.loads(decoded(raw), object_pairs_hook=_once, parse_constant=_no_number)
+        document = json.loads(
+            decoded(raw), object_pairs_hook=_once, parse_constant=_no_number, parse_int=_int
+        )
         found = msgspec.convert(document, SharedReport)
         _check_measured(found)
         _check_arms(found)
-    except UnicodeDecodeError:
+    except UnicodeError:
         raise _refused("it is not UTF-8") from None
     except json.JSONDecodeError:
         raise _refused("it is not JSON") from None
@@ -86,6 +90,12 @@ def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _int(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise ValueError("a number has too many digits")
+    return int(text)
+
+
 def _no_number(text: str) -> float:
     raise ValueError(f"{text} is not a number")
 
@@ -121,7 +131,7 @@ def _require(holds: bool, why: str) -> None:
 
 
 def _check_texts(found: SharedReport) -> None:
-    """Short, printable, and neither an address nor a path."""
+    """Short, ASCII, and neither an address nor a path nor markup."""
     models = (found.target, *found.drafts)
     facts = [found.localspec, found.machine, found.system, *(each.type for each in models)]
     names = [*(each.name for each in models), *(each.drafters for each in found.arms)]
@@ -130,7 +140,7 @@ def _check_texts(found: SharedReport) -> None:
     longest = max(map(len, (*facts, *names)))
     _require(longest <= MOST_TEXT, f"a text has more than {MOST_TEXT} characters")
     for text in (*facts, *names, found.build):
-        _require(text.isprintable(), "a text has characters that cannot be shown")
+        _require(bool(SHOWN.fullmatch(text)), "a text has characters that cannot be shown in ASCII")
         _require(not PRIVATE.search(text), "a text has a path, an address or markup in it")
 
 

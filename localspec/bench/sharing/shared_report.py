@@ -25,11 +25,13 @@ MOST_TEXT, MOST_BUILD, MOST_SIZE = 160, 1000, 64
 """Characters of a text and of the build, tokens of a pass."""
 
 PRIVATE: Final = re.compile(
-    r"://|\w@\w|\\|<|>"  # addresses with a scheme, of mail, paths of Windows, markup
-    r"|(^|[\s\"'(=])(~|/|[A-Za-z]:)[^\s]*/"  # other paths
+    r"://|\w@\w|\\|<|>|`|\]\s*[(\[]"  # addresses with a scheme, of mail, paths of Windows, markup
+    r"|(^|[\s\"'(=])(~|\.{0,2}/|[A-Za-z]:)[^\s]*/"  # other paths
     r"|[\w-]\.[A-Za-z]{2,}(:\d|/)|\bwww\.|\blocalhost\b"  # hosts without a scheme
     r"|(?<![\d.])\d{1,3}(\.\d{1,3}){3}(?![\d.])"
+    r"|(?<![\w:])[0-9A-Fa-f]{0,4}(:[0-9A-Fa-f]{0,4}){2,}"  # addresses of devices, and of IPv6
 )
+SHOWN: Final = re.compile("[ -~…]*")  # ASCII, and the sign of what was cut off
 _POINT: Final = re.compile(r"\[\s+(\d+),\s+([\d.e-]+)\s+\]")  # of T(n), on lines of its own
 _SHORT: Final = 3  # letters of a name that would be found in any text
 
@@ -190,10 +192,11 @@ def _model(model: Mapping[str, Any]) -> SharedModel:
 
 
 def _impersonal(name: str) -> str:
-    """`name`; empty if it has a path, or the name of this user or machine in it."""
+    """`name`; empty if it is not ASCII, has a path, or tells the name of this user or machine."""
     said = name.casefold()
     told = any(len(word) >= _SHORT and word.casefold() in said for word in _own_names())
-    return "" if told or PRIVATE.search(name) else one_line(name, MOST_TEXT)
+    shown = SHOWN.fullmatch(name) and not PRIVATE.search(name)
+    return one_line(name, MOST_TEXT) if shown and not told else ""
 
 
 def _own_names() -> set[str]:
