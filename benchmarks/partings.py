@@ -5,13 +5,15 @@ written without drafting, then with every copy that lookup finds (passes of up t
 the two part, the target's logits there are recorded, and the drafted answer goes on from the one
 without drafting, so that every token counts. Along the same answers the logits of passes over 2 to
 16 tokens are compared with those of single ones. Nothing depends on speed, so other programs may
-run.
+run; beside them --threads 1 takes less time. With --exact it changes nothing. Without, it changes
+what is measured: several threads share the attention of a single token beyond 256 tokens of
+context, which rounds differently.
 
 Called once for every model and way to run it; --type has llama.cpp's quantiser make that type of
 MODEL first. Every answer is kept in --folder: called again, it goes on where it was stopped, and
 --minutes ends it between two answers. --table prints what the folder has, with the hours that it
-took: a hundred answers on two cores take about 0.3 for the starter, 1.5 for 1.5B in Q4_K_M, and
-half as much again with --exact.
+took and the margin of every parting: a hundred answers on two cores take about 0.3 for the starter,
+1.5 for 1.5B in Q4_K_M, and half as much again with --exact.
 
     uv run python -m benchmarks.partings MODEL.gguf --folder DIR [--type f16] [--exact]
     uv run python -m benchmarks.partings --table --folder DIR
@@ -33,6 +35,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.real_prompts import Question, questions
+from localspec.bench.report_files import put
 from localspec.chat.conversation import Message, Role
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
@@ -71,19 +74,20 @@ def main() -> None:
     parser.add_argument("--exact", action="store_true")
     parser.add_argument("--answers", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--threads", type=int, help="for everything; by default as a chat has them")
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     if given.table or given.model is None:
         runs = [json.loads(path.read_text("utf-8")) for path in sorted(given.folder.glob("*.json"))]
-        print("\n\n".join((table(runs), *{run["machine"] for run in runs})))
+        print("\n\n".join((table(runs), margins(runs), *{run["machine"] for run in runs})))
         return
     given.folder.mkdir(parents=True, exist_ok=True)
     model = typed(given.model, given.type, given.folder) if given.type else given.model
     path = given.folder / f"{model.stem}{'.exact' if given.exact else ''}.json"
     until = time.monotonic() + 60 * given.minutes
-    for run in answered(model, path, given.answers, given.tokens, exact=given.exact):
-        path.write_text(json.dumps(run, indent=1), "utf-8")
+    for run in answered(model, path, given):
+        put(json.dumps(run, indent=1).encode(), path)
         print(f"{path.stem}: {len(run['answers'])} of {given.answers}", file=sys.stderr, flush=True)
         if time.monotonic() > until:
             break
@@ -103,10 +107,17 @@ def typed(source: Path, name: str, folder: Path) -> Path:
     return out
 
 
-def answered(model: Path, path: Path, answers: int, tokens: int, *, exact: bool) -> Iterator[Run]:
+def answered(model: Path, path: Path, given: argparse.Namespace) -> Iterator[Run]:
     """Yield the run after every further answer."""
+    exact = given.exact
     request = LoadRequest(
-        pair=str(model), draft="lookup", gamma=GAMMA, temp=0.0, ctx_size=4096, exact=exact
+        pair=str(model),
+        draft="lookup",
+        gamma=GAMMA,
+        temp=0.0,
+        ctx_size=4096,
+        exact=exact,
+        threads=given.threads,
     )
     with closing(load_session(request, progress=lambda *_: None, cancel=Cancel())) as session:
         loaded = session.pair.loaded.document()
@@ -118,9 +129,9 @@ def answered(model: Path, path: Path, answers: int, tokens: int, *, exact: bool)
         if exact and loaded["exact"] == 1:
             yield run  # passes over two tokens already give other bits: `--exact` is impossible
             return
-        for at, question in enumerate(short(answers)):
+        for at, question in enumerate(short(given.answers)):
             if at >= len(run["answers"]):
-                run["answers"].append(one(session, question, tokens, run, at))
+                run["answers"].append(one(session, question, given.tokens, run, at))
                 yield run
 
 
@@ -216,18 +227,27 @@ def table(runs: Sequence[Run]) -> str:
 
 
 def sums(run: Run) -> tuple[int, int, list[float]]:
-    """The numbers of answers and of their tokens, and the margins of the partings."""
+    """The numbers of answers and of their tokens, and the margins of the partings, rising."""
     answers = run["answers"]
-    margins = [margin for each in answers for _, margin in each["partings"]]
-    far = [margin for margin in margins if margin is None or margin > NEAR_TIE]
-    if far:
-        print(f"{run['model']}: no near ties: {far}", file=sys.stderr)
-    return len(answers), sum(each["tokens"] for each in answers), margins
+    found = sorted(margin for each in answers for _, margin in each["partings"])
+    return len(answers), sum(each["tokens"] for each in answers), found
 
 
-def spread(margins: Sequence[float]) -> str:
+def spread(found: Sequence[float]) -> str:
     """The median and the largest of these margins."""
-    return f" ({median(margins):.2f}, {max(margins):.2f})" if margins else ""
+    return f" ({median(found):.2f}, {max(found):.2f})" if found else ""
+
+
+def margins(runs: Sequence[Run]) -> str:
+    """How far the two best tokens were apart at every parting, in logits: a line for every run."""
+    lines = []
+    for run in runs:
+        _, _, found = sums(run)
+        if found:
+            said = " ".join(f"{margin:.3f}" for margin in found)
+            far = "" if found[-1] <= NEAR_TIE else " (NOT ALL NEAR TIES)"
+            lines.append(f"{run['model']}{' --exact' if run['exact'] else ''}: {said}{far}")
+    return "\n".join(lines)
 
 
 def logits(run: Run) -> Callable[[int], str]:
