@@ -1,0 +1,168 @@
+"""Whether the advice of `bench --quick` agrees with that of a bench of 24 prompts a kind.
+
+In two situations, on a quiet machine and while another process keeps a core busy, a bench of 24
+prompts a kind runs once and a quick one ten times, as `localspec bench` runs them. Compared is
+what each says of a kind of text: gain, loss, no gain, nothing drafted, or that it can't tell. At
+least nine of ten quick runs must say of every kind what the long bench says; quiet, at most one
+may not be able to tell, and beside the busy process such a run contradicts nothing.
+
+The 24 prompts are those of the quick bench and others of the same kinds, short ones as well. Every
+run is kept in the JSON next to --output: called again, it goes on where it was stopped. On two
+cores it takes some 35 minutes with the starter and 75 with 1.5B; --minutes ends it earlier, between
+two runs. The machine has to be idle otherwise.
+
+    uv run python -m benchmarks.quick_advice [PAIR] --output advice.md [--minutes 30] [--only quiet]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+from benchmarks import gamma_compare, real_prompts
+from benchmarks.situations import BUSY, SHORT, disturbed
+from localspec.bench import prompt_sets
+from localspec.bench.benchmark import bench_pair
+from localspec.bench.prompt_sets import QUICK, BenchPrompt, BenchRequest, PromptSet
+from localspec.bench.report_files import put
+from localspec.engine.cancel import Cancel
+from localspec.engine.llama import machine
+from localspec.loading.load_request import LoadRequest
+
+SITUATIONS: Final = {"quiet": "", "a busy neighbour": BUSY}
+RUNS, EACH = 10, 24
+LONG_S, LONG_TOKENS = 4 * 3600.0, 128
+CANNOT: Final = "can't tell"
+
+Advice = dict[str, str]
+"""What one run says, by kind of text."""
+Done = dict[str, dict[str, list[Advice]]]
+"""By situation the runs of the `long` and of the `quick` bench."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("pair", nargs="?")
+    parser.add_argument("--draft")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=600.0)
+    parser.add_argument("--only", default="", help="situations with this in their name")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    given = parser.parse_args()
+    until, raw = time.monotonic() + 60 * given.minutes, given.output.with_suffix(".json")
+    done: Done = json.loads(raw.read_text("utf-8")) if raw.exists() else {}
+    options = LoadRequest(pair=given.pair, draft=given.draft, temp=0.0)
+    for situation, script in SITUATIONS.items():
+        if given.only not in situation:
+            continue
+        with disturbed(script):
+            runs = done.setdefault(situation, {"long": [], "quick": []})
+            for name, wanted in (("long", 1), ("quick", given.runs)):
+                while len(runs[name]) < wanted and time.monotonic() < until:
+                    runs[name].append(advice(options, quick=name == "quick"))
+                    put(json.dumps(done, indent=1).encode(), raw)
+                    said = f"{situation}, {name} {len(runs[name])}: {runs[name][-1]}"
+                    print(said, file=sys.stderr, flush=True)
+    text = f"{table(done)}\n\n{machine()}\n"
+    given.output.write_text(text, "utf-8")
+    print(text)
+
+
+def advice(options: LoadRequest, *, quick: bool) -> Advice:
+    """What a bench says, which may take `QUICK_S` seconds or as long as it needs."""
+    request = BenchRequest(
+        prompts=prompt_sets.quick() if quick else many(),
+        repeats=prompt_sets.QUICK_REPEATS if quick else 1,
+        n_predict=prompt_sets.QUICK_TOKENS if quick else LONG_TOKENS,
+        temperature=0.0,
+        seed=1,
+        gamma="auto",
+        # With a deadline it answers by kind. A wait for a calm machine is not counted.
+        deadline=time.perf_counter() + (prompt_sets.QUICK_S if quick else LONG_S),
+    )
+    report = bench_pair(options, request, Cancel(), progress=silent, asking=silent, warn=silent)
+    return dict(by_kind(report.verdict[0]))
+
+
+def silent(*_: object) -> None:
+    """Show no progress."""
+
+
+def by_kind(sentence: str) -> Iterator[tuple[str, str]]:
+    """What the first sentence of a quick bench says, by kind.
+
+    It is such as ``Edit: 1.60× (1.50 to 1.70); chat: no gain.``
+
+    Raises:
+        ValueError: it says something else.
+    """
+    for part in sentence.removesuffix(".").split("; "):
+        kind, found, said = part.partition(": ")
+        if not found:
+            raise ValueError(sentence)
+        yield kind.lower(), said
+
+
+def many() -> PromptSet:
+    """`EACH` prompts of every kind of the quick bench, its own first."""
+    drawn: dict[str, list[str]] = {}
+    for each in real_prompts.questions(3 * EACH, seed=7):
+        if len(each.turns[0]) < SHORT:
+            drawn.setdefault(each.kind, []).append(each.turns[0])
+    more: Mapping[str, Sequence[str]] = {
+        "edit": drawn["edit"],
+        "conversion": drawn["convert"],
+        "chat": [*gamma_compare.KINDS["talk"], *drawn["chat"]],
+        "code": [*gamma_compare.KINDS["code"], *drawn["code"]],
+    }
+    own = prompt_sets.quick()
+    found = []
+    for kind in own.kinds:
+        first = [prompt.text for prompt in own.prompts if prompt.kind == kind]
+        texts = [*dict.fromkeys([*first, *more[kind]])][:EACH]
+        found.append([BenchPrompt(f"{kind}-{n}", kind, text) for n, text in enumerate(texts)])
+    return PromptSet(QUICK, tuple(chain.from_iterable(zip(*found, strict=True))))
+
+
+def word(said: str) -> str:
+    """The advice without its figures."""
+    number = re.match(r"[\d.]+", said)
+    if number is None:
+        return CANNOT if said.startswith(CANNOT) else said
+    return "gain" if float(number[0]) > 1 else "loss"
+
+
+def table(done: Done) -> str:
+    """A row for every situation and kind of text."""
+    head = "situation", "kind", f"{EACH} prompts", "quick runs that agree", "can't tell", "others"
+    lines = [f"| {' | '.join(head)} | |", f"|{'---|' * (len(head) + 1)}"]
+    for situation, runs in done.items():
+        for kind, said in runs["long"][0].items() if runs["long"] else ():
+            words = [word(run.get(kind, CANNOT)) for run in runs["quick"]]
+            agree, cannot = words.count(word(said)), words.count(CANNOT)
+            others = sorted({each for each in words if each not in (word(said), CANNOT)})
+            holds = met(situation, word(said), words)
+            cells = (situation, kind, said, f"{agree} of {len(words)}", cannot, ", ".join(others))
+            lines.append(f"| {' | '.join(map(str, cells))} | {'' if holds else 'FALLS SHORT'} |")
+    return "\n".join(lines)
+
+
+def met(situation: str, told: str, words: Sequence[str]) -> bool:
+    """Whether at least nine of ten runs agree with what the long bench `told`.
+
+    A run that can't tell does not agree on a quiet machine; beside a busy process it contradicts
+    nothing.
+    """
+    allowed = {told} if situation == "quiet" else {told, CANNOT}
+    return sum(each in allowed for each in words) >= 0.9 * len(words)
+
+
+if __name__ == "__main__":
+    main()
