@@ -27,7 +27,7 @@ from localspec.pairs.disk import folders
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.model_facts import draft_facts, facts
-from localspec.pairs.memory.outlook import counted
+from localspec.pairs.memory.outlook import outlook_for
 from localspec.pairs.names import catalogue
 from localspec.pairs.names.catalogue import CuratedFile, CuratedPair
 from localspec.pairs.names.references import Reference
@@ -62,7 +62,7 @@ def verify(entry: CuratedPair, retries: RetryPolicy) -> Verified:
         raise LocalspecError(f"{target.label} is of the architecture {target.header.architecture}")
     beside = [draft_facts(each.header, each.more_bytes) for each in drafts]
     sizes = facts(target.header, target.more_bytes)
-    needed = counted(sizes, beside[0] if beside else None).needed
+    needed = outlook_for(sizes, beside[0] if beside else None).fit.needed
     remarks = []
     if needed > entry.memory_gb * 1e9:
         remarks.append(f"needs {formats.size(needed)}, more than its class of {entry.memory_gb} GB")

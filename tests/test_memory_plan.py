@@ -508,7 +508,8 @@ def test_show_says_how_a_pair_would_be_loaded(capsys: pytest.CaptureFixture[str]
     assert data["twice_ctx_bytes"] == 0
     cli.main(["show", "toy", "-c", "512"], standalone_mode=False)
     assert re.search(
-        r"plan        512 tokens .* MB; twice the context: [\d.]+ MB more", capsys.readouterr().out
+        r"plan        512 tokens .* program; twice the context: [\d.]+ MB more",
+        capsys.readouterr().out,
     )
     assert data["host_bytes"] == sum(
         data[model][part]

@@ -420,7 +420,7 @@ def test_a_pause_is_told_while_a_repository_is_looked_at_and_ends_with_a_stop(
     hub_world: World, pair: tuple[Repo, Repo]
 ) -> None:
     limit = {"RateLimit": '"api";r=0;t=180'}
-    hub_world.server.fault("/api/", status=429, headers=limit)
+    hub_world.server.fault("/api/models/", status=429, headers=limit)
     notes: list[str] = []
 
     def note(text: str) -> None:
