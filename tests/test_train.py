@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -402,3 +403,23 @@ def test_a_head_to_begin_with(home: Path, asked: Path) -> None:
     first = pipeline.train(request(target, asked, out=home / "first.gguf"), listener())
     second = pipeline.train(request(target, asked, init=first.head), listener())
     assert read_model(second.head).header.tensors == read_model(first.head).header.tensors
+
+
+def test_the_starter_takes_no_more_than_is_told(
+    home: Path, asked: Path, starter_file: Path
+) -> None:
+    """The most memory and disk of a whole training; its steps are as large as ever."""
+    command = [sys.executable, "-m", "tests.support.training_size", str(starter_file), str(asked)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    took = json.loads(done.stdout)
+    told = {word: size(took["told"], word) for word in ("memory", "disk")}
+    assert took["memory"] <= told["memory"] <= 3e9, took
+    assert took["disk"] <= told["disk"] <= 4e9, took
+
+
+def size(sentence: str, of: str) -> float:
+    """The bytes that a sentence such as "214 MB of disk" names."""
+    found = re.search(rf"([\d.]+) ([kMG])B of {of}", sentence)
+    assert found, sentence
+    return float(found[1]) * {"k": 1e3, "M": 1e6, "G": 1e9}[found[2]]

@@ -341,7 +341,7 @@ def costs(times: dict[int, float], step: float = 0.001) -> TrainingCosts:
         step_s=step,
         read_s=0.002,
         flops=5e10,
-        target_bytes=10**8,
+        loaded_bytes=2 * 10**8,
         reading_bytes=10**8,
     )
 

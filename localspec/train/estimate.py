@@ -32,7 +32,7 @@ class TrainingCosts:
         step_s: seconds per step of the head.
         read_s: seconds per token for the target to read a text and output all rows.
         flops: of matrix products in torch, per second.
-        target_bytes: of the target's weights and its contexts.
+        loaded_bytes: of the target, its contexts, and the program with torch.
         reading_bytes: of the context that outputs all rows.
     """
 
@@ -40,7 +40,7 @@ class TrainingCosts:
     step_s: float
     read_s: float
     flops: float
-    target_bytes: int
+    loaded_bytes: int
     reading_bytes: int
 
 
@@ -124,7 +124,7 @@ def estimate(
         answering_s=(tokens - given) * answer_seconds(costs),
         learning_s=passes * tokens * learn_seconds(shape, costs),
         disk=int(tokens / _ANSWER * _SAMPLE_BYTES) + 2 * saved + 3 * shape.weights,
-        memory=costs.target_bytes + costs.reading_bytes + learning + saved,
+        memory=costs.loaded_bytes + learning + saved,
         more=costs.reading_bytes + learning + saved,
         acceptance=acceptance,
         speedup=speedup(acceptance, times, costs.step_s),

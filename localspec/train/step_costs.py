@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
+from localspec import machine
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
@@ -46,12 +47,14 @@ def costs(session: Session, taps: Taps, threads: int) -> TrainingCosts:
             "Choose another target.",
         )
     points = measure(target, (*TARGET_SIZES, *TARGET_SIZES), budget=_BUDGET_S, passes=60).points
+    read_s, flops = _reading(taps), speed(threads)
+    models = target.model.weights_bytes + target.cache_bytes + target.buffer_bytes + taps.bytes
     return TrainingCosts(
         target=Curve(points),
         step_s=0.0,
-        read_s=_reading(taps),
-        flops=speed(threads),
-        target_bytes=target.model.weights_bytes + target.cache_bytes + target.buffer_bytes,
+        read_s=read_s,
+        flops=flops,
+        loaded_bytes=max(models, machine.resident()),  # this process has the program and torch, too
         reading_bytes=taps.bytes,
     )
 
