@@ -218,6 +218,20 @@ def test_a_server_is_reached_by_http(
         shared.process.stop("sums")
 
 
+@pytest.mark.slow
+def test_a_server_that_forgot_its_session_is_connected_again(shared: Tools, free_port: int) -> None:
+    settings = ServerSettings(url=f"http://127.0.0.1:{free_port}/mcp", mode="legacy", timeout=10)
+    with sums(free_port) as called:
+        shared.start("sums", settings)
+        assert called(shared).text == "5"
+    with sums(free_port) as called:
+        assert called(shared).failed
+        assert shared.next() == ServerGone("sums", "it forgot this session", again=True)
+        assert isinstance(shared.next(), ServerReady)
+        assert called(shared).text == "5"
+        shared.process.stop("sums")
+
+
 @pytest.fixture
 def free_port() -> int:
     with socket.socket() as one:

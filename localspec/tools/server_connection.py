@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 from uuid import uuid4
@@ -27,11 +28,12 @@ from localspec.tools.tool_results import text_of
 _MOST_PAGES = 32
 _LIST_AGAIN_S = 1.0  # least seconds between two readings of a list, however often it changes
 _STREAM_S = 300.0  # the most seconds that a stream of events may be silent
+_SESSION = "mcp-session-id"
 _LARGEST_RESPONSE = 32 << 20  # bytes of one HTTP response
 
 
 class ServerConnection:
-    """Keeps a server connected until `stop`; starts it once more if it ends by itself.
+    """Keeps a server connected until `stop`; connects once more if it ends or forgets the session.
 
     All methods are for one event loop.
 
@@ -78,15 +80,15 @@ class ServerConnection:
     async def _run(self) -> None:
         mode = self._settings.mode
         for again in (True, False):
-            ready = False
+            ready, why = False, ""
             try:
                 async with self._connected(mode) as (client, gone):
                     await self._list(client)
                     self._client, ready = client, True
                     await self._attend(client, gone)
-                why = "it ended by itself"
-            except Exception as error:
-                why = _why(error, self._settings.timeout)
+                    why = "it forgot this session" if self._settings.url else "it ended by itself"
+            except Exception as error:  # also of an end that is known already
+                why = why or _why(error, self._settings.timeout)
             finally:
                 self._client = None
                 for task in list(self._calls.values()):
@@ -107,6 +109,7 @@ class ServerConnection:
         async with AsyncExitStack() as stack:
             if settings.url:
                 http = await stack.enter_async_context(http_client(settings))
+                http.event_hooks["response"].append(partial(_forgotten, gone))
                 streams = streamable_http_client(settings.url, http_client=http)
             else:
                 self._child = ChildServer(settings, f"{self._mark}.{uuid4().hex}")
@@ -290,6 +293,12 @@ def _is_here(host: str) -> bool:
     except ValueError:
         return name == "localhost" or name.endswith(".localhost")
     return address.is_loopback or address.is_unspecified
+
+
+async def _forgotten(gone: asyncio.Event, response: httpx2.Response) -> None:
+    """Notice that a server does not know its session: it was restarted, or waited too long."""
+    if response.status_code == httpx2.codes.NOT_FOUND and _SESSION in response.request.headers:
+        gone.set()
 
 
 async def _bound(response: httpx2.Response) -> None:
