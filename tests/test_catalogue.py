@@ -24,8 +24,11 @@ from localspec.errors import (
 from localspec.pairs.disk import folders, installed, starter
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.gguf import head_checks
+from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import pair_pull
+from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.pair_pull import PullRequest
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue, references, repository_files, resolver
 from localspec.pairs.names.references import Reference
 from localspec.pairs.names.reserved_names import STARTER
@@ -719,10 +722,27 @@ def test_rm_clears_an_unfinished_pull_of_a_curated_pair(hub_world: World) -> Non
     done = hub_world.run("rm", "qwen3-8b")
     assert done.code == 0, done.err
     assert "5 kB freed" in done.out
-    assert list(blobs.iterdir()) == []
+    assert not blobs.parent.exists()
     again = hub_world.run("rm", "qwen3-8b")
     assert again.code == 1
     assert "there is nothing to remove" in again.err
+
+
+def test_rm_of_all_clears_unfinished_pulls_but_one_that_runs(hub_world: World) -> None:
+    for repo in ("ann/Fetched", "ann--x/Left--over", "bob/Left"):
+        blobs = hub_cache.repo_folder(repo) / "blobs"
+        blobs.mkdir(parents=True)
+        (blobs / f"{'a' * 64}.part.incomplete").write_bytes(bytes(5000))
+    fetched = RemoteFile("ann/Fetched", "", "", 0, "a" * 64)
+    with hub_cache.locked(fetched, RetryPolicy()):
+        refused = hub_world.run("rm", "--all")
+        assert refused.code == 1
+        assert "ann/Fetched is being fetched by another process" in refused.err
+    assert [folder.name for folder in hub_cache.repo_folders()] == ["models--ann--Fetched"]
+    done = hub_world.run("rm", "--all")
+    assert done.code == 0, done.err
+    assert "removed unfinished downloads of ann/Fetched: 5 kB freed" in done.out
+    assert hub_cache.repo_folders() == []
 
 
 def test_rm_forgets_damaged_records(hub_world: World) -> None:

@@ -53,7 +53,7 @@ def remove(name: str, retries: RetryPolicy) -> Removal:
 def remove_all(retries: RetryPolicy) -> Iterator[Removal]:
     """Remove every installed pair, as `remove` does, and the starter's converted copy.
 
-    Folders of trainings that never began are removed too.
+    What unfinished pulls left and folders of trainings that never began are removed too.
 
     Yields:
         Each removal, when it is done.
@@ -66,6 +66,10 @@ def remove_all(retries: RetryPolicy) -> Iterator[Removal]:
     steps: dict[str, Callable[[], Removal]] = {
         **{name: partial(remove, name, retries) for name in names},
         "the starter's copy": _remove_copy,
+        **{
+            f"downloads of {hub_cache.repo_of(repo)}": partial(_remove_parts, repo, retries)
+            for repo in hub_cache.repo_folders()
+        },
         "trainings that never began": _remove_void_trainings,
     }
     failed: dict[str, LocalspecError] = {}
@@ -85,6 +89,11 @@ def remove_all(retries: RetryPolicy) -> Iterator[Removal]:
 def _remove_copy() -> Removal:
     freed, kept = _clear_starter()
     return Removal(STARTER, freed, tuple(kept))
+
+
+def _remove_parts(repo: Path, retries: RetryPolicy) -> Removal:
+    name = f"unfinished downloads of {hub_cache.repo_of(repo)}"
+    return Removal(name, _delete_parts(repo, retries), ())
 
 
 def _remove_void_trainings() -> Removal:
@@ -305,17 +314,37 @@ def _tidy(file: RemoteFile) -> None:
 def _remove_partial(name: str, retries: RetryPolicy) -> Removal:
     """Remove what an unfinished pull of a catalogue entry left."""
     entry = catalogue.pairs().get(name.lower())
-    freed = 0
-    if entry is not None:
-        for side in entry.files:
-            blobs = hub_cache.repo_folder(side.repo) / "blobs"
-            for part in blobs.glob(f"*{download.PART_ENDING}"):
-                etag = part.name.removesuffix(download.PART_ENDING)
-                file = RemoteFile(side.repo, "", "", 0, etag)
-                with hub_cache.locked(file, retries):
-                    freed += _delete_part(file)
+    repos = {side.repo for side in entry.files} if entry is not None else set()
+    freed = sum(_delete_parts(hub_cache.repo_folder(repo), retries) for repo in repos)
     if not freed:
         known = entry is not None
         remedy = "The catalogue knows it; there is nothing to remove." if known else ""
         raise NotOnHub(f"no pair named {name} is installed", remedy or resolver.suggestion(name))
     return Removal(name, freed, ())
+
+
+def _delete_parts(repo: Path, retries: RetryPolicy) -> int:
+    """Delete what unfinished pulls left in the cache's folder of a repository; return bytes freed.
+
+    Raises:
+        LocalspecError: another process is fetching one of the files, or it cannot be deleted.
+    """
+    freed = 0
+    for part in list(repo.glob(f"blobs/*{download.PART_ENDING}")):
+        etag = part.name.removesuffix(download.PART_ENDING)
+        file = RemoteFile(hub_cache.repo_of(repo), "", "", 0, etag)
+        try:
+            with hub_cache.locked(file, retries, partial(_refuse, file)):
+                freed += _delete_part(file)
+        except OSError as error:
+            raise LocalspecError(
+                f"{part} cannot be deleted: {error.strerror}", "Check its folder's permissions."
+            ) from None
+        _tidy(file)
+    return freed
+
+
+def _refuse(file: RemoteFile) -> None:
+    raise LocalspecError(
+        f"a file of {file.repo} is being fetched by another process", "Wait for it, or stop it."
+    )

@@ -76,6 +76,16 @@ def repo_folder(repo: str) -> Path:
     return cache_folder() / ("models--" + repo.replace("/", "--"))
 
 
+def repo_folders() -> list[Path]:
+    """The cache's folders of all repositories."""
+    return sorted(cache_folder().glob("models--*"))
+
+
+def repo_of(folder: Path) -> str:
+    """A repository's name by its folder; of names with two hyphens, one that has this folder."""
+    return folder.name.removeprefix("models--").replace("--", "/")
+
+
 def blob_path(file: RemoteFile) -> Path:
     """The path of the file's bytes in the cache."""
     return repo_folder(file.repo) / "blobs" / file.etag
