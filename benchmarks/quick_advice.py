@@ -2,14 +2,14 @@
 
 In two situations, on a quiet machine and while another process keeps a core busy, a bench of 24
 prompts a kind runs once and a quick one ten times, as `localspec bench` runs them. Compared is
-what each says of a kind of text: gain, loss, no gain, nothing drafted, or that it can't tell. At
-least nine of ten quick runs must say of every kind what the long bench says; quiet, at most one
+what each says of a kind of text: gain, loss, no gain (or nothing drafted), or that it can't tell.
+At least nine of ten quick runs must say of every kind what the long bench says; quiet, at most one
 may not be able to tell, and beside the busy process such a run contradicts nothing.
 
-The 24 prompts are those of the quick bench and others of the same kinds, short ones as well. Every
-run is kept in the JSON next to --output: called again, it goes on where it was stopped. On two
-cores it takes some 35 minutes with the starter and 75 with 1.5B; --minutes ends it earlier, between
-two runs. The machine has to be idle otherwise.
+The 24 prompts are those of the quick bench and others of the same kinds, short ones as well; the
+long bench goes by the clock alone. Every run is kept in the JSON next to --output: called again, it
+goes on where it was stopped. On two cores it takes some 45 minutes with the starter and two hours
+with 1.5B; --minutes ends it earlier, between two runs. The machine has to be idle otherwise.
 
     uv run python -m benchmarks.quick_advice [PAIR] --output advice.md [--minutes 30] [--only quiet]
 """
@@ -21,7 +21,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -32,14 +32,14 @@ from localspec.bench import prompt_sets
 from localspec.bench.benchmark import bench_pair
 from localspec.bench.prompt_sets import QUICK, BenchPrompt, BenchRequest, PromptSet
 from localspec.bench.report_files import put
+from localspec.bench.verdict import brought
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import machine
 from localspec.loading.load_request import LoadRequest
 
 SITUATIONS: Final = {"quiet": "", "a busy neighbour": BUSY}
 RUNS, EACH = 10, 24
-LONG_S, LONG_TOKENS = 4 * 3600.0, 128
-CANNOT: Final = "can't tell"
+CANNOT, NO_GAIN, BARE = "can't tell", "no gain", "nothing was drafted"
 
 Advice = dict[str, str]
 """What one run says, by kind of text."""
@@ -76,38 +76,23 @@ def main() -> None:
 
 
 def advice(options: LoadRequest, *, quick: bool) -> Advice:
-    """What a bench says, which may take `QUICK_S` seconds or as long as it needs."""
+    """What a quick bench or one of many prompts says of each kind."""
     request = BenchRequest(
         prompts=prompt_sets.quick() if quick else many(),
-        repeats=prompt_sets.QUICK_REPEATS if quick else 1,
-        n_predict=prompt_sets.QUICK_TOKENS if quick else LONG_TOKENS,
+        repeats=1,
+        n_predict=prompt_sets.TOKENS,
         temperature=0.0,
         seed=1,
         gamma="auto",
-        # With a deadline it answers by kind. A wait for a calm machine is not counted.
-        deadline=time.perf_counter() + (prompt_sets.QUICK_S if quick else LONG_S),
+        # A wait for a calm machine is not counted.
+        deadline=time.perf_counter() + prompt_sets.QUICK_S if quick else None,
     )
     report = bench_pair(options, request, Cancel(), progress=silent, asking=silent, warn=silent)
-    return dict(by_kind(report.verdict[0]))
+    return {row.kind: brought(row) for row in report.on[0].kinds}
 
 
 def silent(*_: object) -> None:
     """Show no progress."""
-
-
-def by_kind(sentence: str) -> Iterator[tuple[str, str]]:
-    """What the first sentence of a quick bench says, by kind.
-
-    It is such as ``Edit: 1.60× (1.50 to 1.70); chat: no gain.``
-
-    Raises:
-        ValueError: it says something else.
-    """
-    for part in sentence.removesuffix(".").split("; "):
-        kind, found, said = part.partition(": ")
-        if not found:
-            raise ValueError(sentence)
-        yield kind.lower(), said
 
 
 def many() -> PromptSet:
@@ -132,10 +117,10 @@ def many() -> PromptSet:
 
 
 def word(said: str) -> str:
-    """The advice without its figures."""
+    """The advice without its figures; where nothing was drafted, nothing was gained."""
     number = re.match(r"[\d.]+", said)
     if number is None:
-        return CANNOT if said.startswith(CANNOT) else said
+        return CANNOT if said.startswith(CANNOT) else said.replace(BARE, NO_GAIN)
     return "gain" if float(number[0]) > 1 else "loss"
 
 

@@ -257,7 +257,7 @@ def test_quick_runs_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     speed may differ in one run of three. So there are up to seven runs, until three of them found
     the machine at about the same speed.
     """
-    monkeypatch.setattr(prompt_sets, "QUICK_S", 15.0)  # a third: fewer questions, wider intervals
+    monkeypatch.setattr(prompt_sets, "QUICK_S", 15.0)
     runs: list[tuple[float, dict[str, float]]] = []
     alike: list[dict[str, float]] = []
     while not alike and len(runs) < 7:

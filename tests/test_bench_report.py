@@ -9,6 +9,7 @@ import math
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,10 @@ from localspec.bench.runner import in_turn
 from localspec.bench.summarise import rows, shares, speedups
 from localspec.bench.tables import brief, markdown, text
 from localspec.bench.tables import csv as as_csv
-from localspec.bench.verdict import verdict
-from localspec.engine.record.stats import Round
+from localspec.bench.verdict import settled, verdict
+from localspec.engine.record.stats import GenerationStats, Round
 from localspec.errors import LocalspecError, UsageError
-from tests.support.bench_reports import ENVIRONMENT, arm, report, run, stats, sweep
+from tests.support.bench_reports import ENVIRONMENT, arm, done, report, run, stats, sweep
 
 GOOD, BAD, SAME = (
     MeanInterval(1.6, 1.5, 1.7),
@@ -129,6 +130,29 @@ def test_repeats_of_a_question_count_as_one_by_their_median() -> None:
         for name, speed in zip(("off", "on"), pair, strict=True)
     ]
     assert speedups(made, "on") == {"code": [pytest.approx(2.1)]}
+
+
+def answered(name: str, slower: float, sizes: Sequence[int]) -> BenchRun:
+    """A run whose passes take 10 ms and 2 ms for each drafted token, times `slower`."""
+    found = GenerationStats(prompt_tokens=20)
+    for drafted in sizes:
+        found.add(done(drafted + 1, drafted, verify_s=slower * (0.01 + 0.002 * drafted)))
+    return replace(run("a", name, 10), stats=found)
+
+
+def test_a_steady_machine_is_one_whose_passes_take_the_same_in_every_answer() -> None:
+    sizes = {"off": [0] * 16, "on": [0, 0, 3, 0, 3, 0, 3]}
+    calm = [answered(name, 1.0, each) for name, each in sizes.items()]
+    (right,) = speedups(calm, "on", steady=True)["code"]
+    assert [right] == pytest.approx(speedups(calm, "on")["code"])
+    changing = [
+        replace(answered(name, slower, sizes[name]), prompt=f"{question}")
+        for question, both in enumerate([(1.5, 0.9), (0.9, 1.5), (1.2, 1.2), (1.5, 1.5)])
+        for name, slower in zip(sizes, both, strict=True)
+    ]
+    seen, steady = (speedups(changing, "on", steady=how)["code"] for how in (False, True))
+    assert max(seen) > 2.5 * min(seen)
+    assert steady == pytest.approx([right] * 4, rel=0.1)
 
 
 def test_answers_that_are_too_short_count_for_no_speed() -> None:
@@ -270,8 +294,9 @@ def test_each_verdict_has_its_words(made: BenchReport, said: str) -> None:
     assert said in " ".join(verdict(made))
 
 
-QUICK = {"prompts": "quick", "repeats": 50, "temp": 0.0, "quick": True}
+QUICK = {"prompts": "quick", "repeats": 1, "temp": 0.0, "quick": True}
 UNSURE = MeanInterval(1.1, 0.8, 1.5)
+HARDLY = MeanInterval(0.98, 0.97, 0.99)
 
 
 def undrafted(made: BenchReport, *kinds: str) -> BenchReport:
@@ -299,6 +324,11 @@ def undrafted(made: BenchReport, *kinds: str) -> BenchReport:
             " Leave drafting off.",
         ),
         (
+            {"edit": HARDLY, "conversion": SAME, "chat": BAD},
+            ("chat",),
+            "Edit: no gain; conversion: no gain; chat: nothing was drafted. All 12 pairs",
+        ),
+        (
             {"edit": UNSURE, "conversion": MeanInterval(1.2), "chat": BAD},
             ("chat",),
             "Edit: can't tell (0.80 to 1.50×); conversion: can't tell from one question (1.20×);"
@@ -316,6 +346,18 @@ def test_a_quick_bench_answers_for_each_kind(
 ) -> None:
     made = undrafted(report(arm("on", BAD, kinds), settings=QUICK), *bare)
     assert said in " ".join(verdict(made))
+
+
+def test_a_kind_is_settled_when_its_rows_leave_no_doubt() -> None:
+    kinds = {"edit": GOOD, "conversion": UNSURE, "chat": SAME, "code": BAD, "story": UNSURE}
+    made = undrafted(report(arm("on", BAD, kinds)), "story")
+    (on,) = made.on
+    rows = [replace(row, prompts=8) for row in on.kinds]
+    assert settled(rows) == {"edit", "chat", "code", "story"}
+    few = [replace(row, prompts=7) if row.kind == "chat" else row for row in rows]
+    assert settled(few) == {"edit", "code", "story"}
+    other = [replace(row, speedup=UNSURE) if row.kind == "edit" else row for row in rows]
+    assert settled([*rows, *other]) == {"chat", "code", "story"}
 
 
 @pytest.mark.parametrize("quick", [False, True])

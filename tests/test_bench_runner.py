@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,12 @@ from unittest import mock
 
 import pytest
 
-from localspec.bench import benchmark
+from localspec.bench import benchmark, verdict
 from localspec.bench.benchmark import arms_of, bench
 from localspec.bench.picture import draw
 from localspec.bench.prompt_sets import QUICK, BenchPrompt, BenchRequest, PromptSet
 from localspec.bench.report_files import document
-from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, BenchReport
+from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, SETTLED, BenchReport
 from localspec.bench.runner import BeforeAsking, Runner
 from localspec.bench.tables import text
 from localspec.chat.session.session import Session
@@ -155,6 +156,22 @@ def test_a_quick_bench_asks_what_its_drafters_are_for(session: Session) -> None:
     assert {each.kind for each in report.runs} == {"edit", "chat"}  # a model drafts
     assert report.settings["kinds"] == ["edit", "chat"]
     assert report.prompts == 2
+
+
+def test_a_quick_bench_asks_no_more_than_it_needs(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdict, "_LEAST", 2)
+    asked = tuple(BenchPrompt(f"sums-{n}", "sums", f"{n} and two") for n in range(9))
+    wanted = request(PromptSet("own", asked, ignore_end=True), repeats=1, n_predict=40)
+    report = run(session, replace(wanted, gamma=0, deadline=time.perf_counter() + 600))
+    assert report.ended == ""  # nothing that drafts, nothing to settle
+    report = run(session, replace(wanted, gamma=8, deadline=time.perf_counter() + 600))
+    lengths = {each.arm: len(each.tokens) for each in report.runs}
+    assert lengths == {"off": 16, "on": 40}
+    assert report.ended == SETTLED
+    assert 2 <= len(report.runs) / 2 < 9
+    assert "more would not change the answer" in report.verdict[-1]
 
 
 def test_stopping_keeps_what_is_done(session: Session) -> None:

@@ -15,12 +15,20 @@ from typing import Any
 from localspec import __version__
 from localspec.bench.predict import RoundCosts, overhead, predictions
 from localspec.bench.prompt_sets import BenchRequest, drafters_of, for_drafters
-from localspec.bench.result import OFF, AnswersAgree, ArmReport, BenchReport, BenchRun, SweepPoint
+from localspec.bench.result import (
+    OFF,
+    SETTLED,
+    AnswersAgree,
+    ArmReport,
+    BenchReport,
+    BenchRun,
+    SweepPoint,
+)
 from localspec.bench.runner import Arm, BeforeAsking, BenchOutcome, Runner
 from localspec.bench.sharing.shared_file import require_shareable
 from localspec.bench.sharing.shared_report import without_arms
 from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short
-from localspec.bench.verdict import disturbance, verdict
+from localspec.bench.verdict import disturbance, settled, verdict
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve, Points
@@ -38,6 +46,7 @@ from localspec.safe_text import one_line
 # Larger files are identified by their size and first mebibyte, as hashing all would take minutes.
 _WHOLE, _FIRST = 4 << 30, 1 << 20
 _TARGET_BUDGET, _DRAFT_BUDGET = 3.0, 0.7  # seconds
+_BASELINE_TOKENS = 16  # of an answer without drafting in a quick bench
 ON = "on"
 
 
@@ -119,7 +128,14 @@ def bench(
     arms = arms_of(sessions, request)
     where = _environment(sessions)
     common = request.settings(sessions[0].pair.target.model.end_tokens)
-    runner = Runner(arms, common, cancel, deadline=request.deadline, asking=asking)
+    runner = Runner(
+        arms,
+        common,
+        cancel,
+        deadline=request.deadline,
+        asking=asking,
+        settled=partial(_settled, arms) if request.quick else lambda _: (),
+    )
     progress("Warming up", None)
     # The warm-up leaves a prompt of median length in the caches, as context for the costs.
     by_length = sorted(request.prompts.prompts, key=lambda prompt: len(prompt.text))
@@ -131,7 +147,7 @@ def bench(
     outcome = runner.run(request.prompts.prompts, request.repeats)
     if not outcome.runs:
         cancel.check()
-    if not outcome.ended:
+    if outcome.ended in ("", SETTLED):
         with suppress(Cancelled):  # the runs are complete
             again = _points(sessions[0], cancel)  # the machine may be faster now
             points = _lesser(points[0], again[0]), _lesser(points[1], again[1])
@@ -165,7 +181,9 @@ def _shareable(
 def arms_of(sessions: Sequence[Session], request: BenchRequest) -> list[Arm]:
     """The settings: no drafting, every draft, and the sweep with the first draft."""
     able = [session for session in sessions if not session.speculation_note]
-    arms = [Arm(name=OFF, session=sessions[0], gamma=0)]
+    # In a quick bench passes count alike in all answers, and those over one token are soon known.
+    most = _BASELINE_TOKENS if request.quick else None
+    arms = [Arm(name=OFF, session=sessions[0], gamma=0, most=most)]
     if request.gamma != 0:
         names = _names([one_line("+".join(session.drafters), 40) for session in able])
         arms += [
@@ -218,7 +236,7 @@ def _report(
     where: Mapping[str, Any],
 ) -> BenchReport:
     runs = outcome.runs
-    reports = [_arm(arm, runs) for arm in arms]
+    reports = [_arm(arm, runs, steady=request.quick) for arm in arms]
     return BenchReport(
         environment=where,
         settings=request.document(),
@@ -280,8 +298,13 @@ def _model(context: Context) -> dict[str, Any]:
     return {**named, "file_bytes": size, kind: digest.hexdigest()}
 
 
-def _arm(arm: Arm, runs: Sequence[BenchRun]) -> ArmReport:
-    kinds, overall = rows(runs, arm.name)
+def _settled(arms: Sequence[Arm], runs: Sequence[BenchRun]) -> frozenset[str]:
+    """The kinds of text for which every setting that drafts has its answer."""
+    return settled([row for arm in arms[1:] for row in rows(runs, arm.name, steady=True)[0]])
+
+
+def _arm(arm: Arm, runs: Sequence[BenchRun], *, steady: bool) -> ArmReport:
+    kinds, overall = rows(runs, arm.name, steady=steady)
     draft = "+".join(arm.session.drafters) if arm.gamma != 0 else None
     return ArmReport(
         name=arm.name,

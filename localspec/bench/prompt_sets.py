@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -26,11 +26,12 @@ _MOST_BYTES = 64_000_000
 _MOST_KIND = 24  # characters: the width of a column of the report
 
 
-QUICK_S: Final = 45.0
-"""Seconds of a quick bench, which asks every question as often as there is time."""
+QUICK_S: Final = 240.0
+"""Seconds of a quick bench at most."""
 
-QUICK_REPEATS: Final = 50
-QUICK_TOKENS: Final = 64
+TOKENS: Final = 128
+"""Tokens of an answer at most, unless others are asked for."""
+
 _COPIED = ("edit", "conversion", "chat")
 _WRITTEN = ("chat", "code", "edit")
 """The kinds of a quick bench where lookup alone drafts, and where a model does: what these are for,
@@ -108,7 +109,8 @@ class BenchRequest:
         drafts: several drafts for the target, each as `drafters_of` reads it; empty for the
             pair's.
         sweep: more draft lengths to run.
-        deadline: in seconds of `perf_counter`, which all processes share; None for none.
+        deadline: of a quick bench, in seconds of `perf_counter`, which all processes share; None
+            for a bench that asks everything.
         shared: whether others are to have the result: a disturbed machine ends it early.
     """
 
@@ -122,6 +124,11 @@ class BenchRequest:
     sweep: tuple[int, ...] = ()
     deadline: float | None = None
     shared: bool = False
+
+    @property
+    def quick(self) -> bool:
+        """Whether it ends as soon as there is an answer for each kind."""
+        return self.deadline is not None
 
     def settings(self, end_tokens: frozenset[int]) -> ChatSettings:
         """The settings that every arm shares, with a seed, so that off and on draw the same."""
@@ -143,7 +150,7 @@ class BenchRequest:
             "gamma": self.gamma,
             "gamma_sweep": list(self.sweep),
             "ignore_eos": prompts.ignore_end,
-            "quick": self.deadline is not None,
+            "quick": self.quick,
         }
 
 
@@ -151,22 +158,20 @@ def shipped(name: str) -> PromptSet:
     """Read a set that comes with localspec."""
     document = tomllib.loads((_SETS / f"{name}.toml").read_text("utf-8"))
     texts: dict[str, str] = document.get("texts", {})
-    kinds = [
-        [
-            BenchPrompt(f"{kind}-{number}", kind, _text(entry, texts))
-            for number, entry in enumerate(entries, 1)
-        ]
+    found = {
+        kind: [_text(entry, texts) for entry in entries]
         for kind, entries in document["prompts"].items()
-    ]
-    return PromptSet(name, _in_turn(kinds))
+    }
+    return _numbered(name, found)
 
 
 def quick() -> PromptSet:
     """The questions of a quick bench of any drafter, all of them short."""
-    own, general = shipped(QUICK), shipped(GENERAL).only(("chat", "code"))
-    kinds = (*own.kinds, *general.kinds)
-    chosen = (*own.prompts, *general.prompts)
-    return PromptSet(QUICK, _in_turn([[p for p in chosen if p.kind == kind] for kind in kinds]))
+    texts: dict[str, list[str]] = {}
+    for one in (shipped(QUICK), shipped(GENERAL).only(("chat", "code"))):
+        for prompt in one.prompts:
+            texts.setdefault(prompt.kind, []).append(prompt.text)
+    return _numbered(QUICK, texts)
 
 
 def for_drafters(prompts: PromptSet, drafters: Iterable[str]) -> PromptSet:
@@ -184,6 +189,15 @@ def _text(entry: str | dict[str, Any], texts: dict[str, str]) -> str:
         return entry.strip()
     about = "\n\n".join(texts[name].strip() for name in entry["about"])
     return f"{entry['ask'].strip()}\n\n{about}"
+
+
+def _numbered(name: str, texts: Mapping[str, Sequence[str]]) -> PromptSet:
+    """The set of these texts by kind, each named by its kind and a number."""
+    kinds = [
+        [BenchPrompt(f"{kind}-{number}", kind, text) for number, text in enumerate(each, 1)]
+        for kind, each in texts.items()
+    ]
+    return PromptSet(name, _in_turn(kinds))
 
 
 def _in_turn(kinds: Iterable[Sequence[BenchPrompt]]) -> tuple[BenchPrompt, ...]:

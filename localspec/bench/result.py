@@ -15,7 +15,10 @@ from localspec.engine.record.stats import GenerationStats
 from localspec.formats import times
 
 FORMAT = 1
-INTERRUPTED, OUT_OF_TIME = "interrupted", "out of time"
+INTERRUPTED, OUT_OF_TIME, SETTLED = "interrupted", "out of time", "settled"
+"""Why a run ended before all was asked: the user stopped it; the time was up; every kind of text
+had its answer."""
+
 OFF, ALL = "off", "all"
 """The name of the setting without drafting; the name of the row over all kinds."""
 
@@ -252,7 +255,7 @@ class BenchReport:
         prompts: how many questions the set has.
         too_long, too_short: names of prompts that did not fit into the context, or whose answers
             have too few tokens to time.
-        ended: `INTERRUPTED` or `OUT_OF_TIME`; empty if all repeats were run.
+        ended: `INTERRUPTED`, `OUT_OF_TIME` or `SETTLED`; empty if all repeats were run.
         peak_memory_bytes: of the process and its accelerators.
         busy_cores: how many cores other programs kept busy when it began; 0 for a calm machine.
         verdict: conclusions, one sentence each.

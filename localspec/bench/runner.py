@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -10,7 +10,14 @@ from time import perf_counter
 from typing import TypeAlias, TypeVar
 
 from localspec.bench.prompt_sets import BenchPrompt
-from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, AnswerDifference, BenchRun
+from localspec.bench.result import (
+    INTERRUPTED,
+    OFF,
+    OUT_OF_TIME,
+    SETTLED,
+    AnswerDifference,
+    BenchRun,
+)
 from localspec.chat.events import PromptProgress, RoundText, TurnEnd
 from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings, Gamma
@@ -36,12 +43,14 @@ class Arm:
         name: its name in the report; `OFF` does not draft.
         gamma: draft length, 0 for no drafting.
         swept: whether it belongs to a sweep over draft lengths.
+        most: tokens of an answer at most, if fewer than the settings allow; None for no limit.
     """
 
     name: str
     session: Session
     gamma: Gamma
     swept: bool = False
+    most: int | None = None
 
 
 def in_turn(arms: Sequence[T], turn: int) -> list[T]:
@@ -65,7 +74,7 @@ class BenchOutcome:
         compared: how many pairs of answers were compared.
         compared_tokens: how many tokens these have up to where they part, or else to their ends.
         too_long: names of questions that do not fit into the context.
-        ended: `INTERRUPTED` or `OUT_OF_TIME` if it ended early; else empty.
+        ended: `INTERRUPTED`, `OUT_OF_TIME` or `SETTLED` if it ended early; else empty.
     """
 
     runs: list[BenchRun] = field(default_factory=list)
@@ -90,6 +99,7 @@ class Runner:
         cancel: ends the run; finished questions are kept.
         deadline: in seconds of `clock`, None for none; the question that it interrupts is left out,
             unless it is the first.
+        settled: by the runs so far, the kinds of text of which no more is asked.
     """
 
     arms: Sequence[Arm]
@@ -97,6 +107,7 @@ class Runner:
     cancel: Cancel
     deadline: float | None = None
     asking: BeforeAsking = lambda *_: None
+    settled: Callable[[Sequence[BenchRun]], Collection[str]] = lambda _: ()
     clock: Callable[[], float] = perf_counter
 
     def warm_up(self, prompt: BenchPrompt) -> None:
@@ -116,7 +127,9 @@ class Runner:
         try:
             for turn, (repeat, prompt) in enumerate(product(range(repeats), prompts)):
                 self._check_time(outcome)
-                if prompt.name not in outcome.too_long:
+                if prompt.kind in self.settled(outcome.runs):
+                    outcome.ended = SETTLED
+                elif prompt.name not in outcome.too_long:
                     self.asking(prompt.name, turn, total, self._left(begun, turn, total))
                     self._ask(prompt, repeat, in_turn(self.arms, turn), outcome)
         except Cancelled:
@@ -167,7 +180,8 @@ class Runner:
             context.clear()
         seed = (settings.sampling.seed or 0) + repeat
         sampling = replace(settings.sampling, seed=seed)
-        session.settings = replace(settings, gamma=arm.gamma, sampling=sampling)
+        most = settings.n_predict if arm.most is None else min(arm.most, settings.n_predict)
+        session.settings = replace(settings, gamma=arm.gamma, sampling=sampling, n_predict=most)
         started = read = latest = self.clock()
         before: float | None = None
         with closing(session.turn(prompt.text, self.cancel)) as turn:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import geometric_mean, median
+from statistics import fmean, geometric_mean, median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,21 @@ def too_short(runs: Iterable[BenchRun]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(run.prompt for run in runs if not run.timed))
 
 
-def rows(runs: Sequence[BenchRun], arm: str) -> tuple[tuple[KindRow, ...], KindRow]:
+def rows(
+    runs: Sequence[BenchRun], arm: str, *, steady: bool = False
+) -> tuple[tuple[KindRow, ...], KindRow]:
     """A row for every kind, and one over all kinds.
 
     Answers that are too short to time count for acceptance and shares, but not for speed.
+
+    Args:
+        runs: those of all settings.
+        arm: the setting.
+        steady: whether speed-ups are those of a machine whose speed stays the same, as for
+            `speedups`.
     """
     mine = [run for run in runs if run.arm == arm]
-    short, ratios = set(too_short(runs)), {} if arm == OFF else speedups(runs, arm)
+    short, ratios = set(too_short(runs)), {} if arm == OFF else speedups(runs, arm, steady=steady)
     found = []
     for kind in dict.fromkeys(run.kind for run in runs):
         chosen = [run for run in mine if run.kind == kind]
@@ -48,22 +56,41 @@ def rows(runs: Sequence[BenchRun], arm: str) -> tuple[tuple[KindRow, ...], KindR
     return tuple(found), _row(ALL, mine, short, means, ratios)
 
 
-def speedups(runs: Sequence[BenchRun], arm: str) -> dict[str, list[float]]:
-    """The questions' speed-ups by kind, each the median of its repeats' paired ratios."""
+def speedups(runs: Sequence[BenchRun], arm: str, *, steady: bool = False) -> dict[str, list[float]]:
+    """The questions' speed-ups by kind, each the median of its repeats' paired ratios.
+
+    If `steady`, a pass of the target counts with the mean time of all passes over as many tokens,
+    in whichever answer. A machine whose speed changed between two answers then adds no noise, and a
+    few answers tell what many would; what only slows down the passes of drafting itself is shared
+    with the others.
+    """
+    passes = _pass_times(runs) if steady else {}
     baseline = _by_prompt(run for run in runs if run.arm == OFF)
     short = set(too_short(runs))
     found: dict[str, list[float]] = {}
     for prompt, answered in _by_prompt(run for run in runs if run.arm == arm).items():
         if prompt in baseline and prompt not in short:
             pairs = zip(answered, baseline[prompt], strict=True)
-            ratios = [_speed(on) / _speed(off) for on, off in pairs]
+            ratios = [_speed(on, passes) / _speed(off, passes) for on, off in pairs]
             found.setdefault(answered[0].kind, []).append(median(ratios))
     return found
 
 
-def _speed(run: BenchRun) -> float:
-    """Tokens per second of a run that is long enough to time."""
-    return run.stats.tokens_per_second or 0.0
+def _pass_times(runs: Iterable[BenchRun]) -> dict[int, float]:
+    """The mean seconds of a pass of the target, by how many tokens were drafted for it."""
+    seen: dict[int, list[float]] = {}
+    for done in (done for run in runs for done in run.stats.rounds[1:]):
+        seen.setdefault(done.drafted, []).append(done.verify_s)
+    return {drafted: fmean(seconds) for drafted, seconds in seen.items()}
+
+
+def _speed(run: BenchRun, passes: Mapping[int, float] | None = None) -> float:
+    """Tokens per second of a run that is long enough to time, with `passes` for its own times."""
+    stats = run.stats
+    if not passes or not stats.tokens_per_second:
+        return stats.tokens_per_second or 0.0
+    more = sum(passes[done.drafted] - done.verify_s for done in stats.rounds[1:])
+    return stats.tokens_per_second * stats.after_first_s / (stats.after_first_s + more)
 
 
 def _row(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from localspec.bench.result import (
     INTERRUPTED,
     OUT_OF_TIME,
+    SETTLED,
     ArmReport,
     BenchReport,
     KindRow,
@@ -17,9 +18,10 @@ from localspec.engine.record.stats import LOOKUP
 from localspec.formats import percent, times
 
 _NOTHING = "Nothing was drafted in these answers: they tell nothing about drafting."
+_UNSURE = "can't tell"
 _MORE = "More prompts, more repeats or a quieter machine would tell."
-_SMALL = 0.03  # a difference up to this does not matter
-_NARROW = 0.10  # more measurements hardly narrow an interval below this
+_SMALL = 0.05  # a difference up to this does not matter
+_LEAST = 8  # prompts of a kind: of fewer, some kinds of text repeat nothing by chance
 _BUSY_PYTHON = 0.10
 _COSTLY_DRAFT = 0.25  # of T(1)
 _RARELY = 0.35
@@ -78,41 +80,55 @@ def _answer(report: BenchReport, best: ArmReport, found: MeanInterval) -> Iterat
 
 
 def _level(found: MeanInterval) -> bool:
-    """Whether an interval is narrow enough to say that nothing is gained or lost."""
+    """Whether all of the interval is so near 1 that nothing that matters is gained or lost."""
     if found.low is None or found.high is None:
         return False
-    width = (found.high - found.low) / found.value
-    return width <= _NARROW or abs(found.value - 1) <= _SMALL < width <= 2 * _NARROW
+    return found.low >= 1 - _SMALL and found.high <= 1 + _SMALL
+
+
+def _better(found: MeanInterval) -> bool:
+    return found.above_one and not _level(found)
+
+
+def _worse(found: MeanInterval) -> bool:
+    return found.below_one and not _level(found)
+
+
+def settled(rows: Sequence[KindRow]) -> frozenset[str]:
+    """The kinds of text for which a quick bench has its answer, by the rows of all settings."""
+    unsure = [row.kind for row in rows if row.prompts < _LEAST or brought(row).startswith(_UNSURE)]
+    return frozenset(row.kind for row in rows) - frozenset(unsure)
 
 
 def _by_kind(report: BenchReport, best: ArmReport) -> Iterator[str]:
     """What drafting brought for each kind of text, and the advice that follows."""
     which = f"{best.name}: " if len(report.on) > 1 else ""
-    yield f"{which}{_capital('; '.join(f'{row.kind}: {_brought(row)}' for row in best.kinds))}."
+    yield f"{which}{_capital('; '.join(f'{row.kind}: {brought(row)}' for row in best.kinds))}."
     drafted = [row.speedup for row in best.kinds if row.drafting and row.speedup]
     if not best.overall.drafting:
         yield _NOTHING
-    elif any(found.above_one for found in drafted):
+    elif any(map(_better, drafted)):
         if best.gamma == "auto":
             yield "Leave drafting on: it drafts where that pays, and nothing elsewhere."
     elif off := _off(best):
         yield off.strip()
-    elif any(not found.below_one and not _level(found) for found in drafted):
+    elif not all(map(_level, drafted)):
         yield _MORE
 
 
-def _brought(row: KindRow) -> str:
-    """What drafting brought for one kind, in a few words."""
+def brought(row: KindRow) -> str:
+    """What drafting brought for one kind of text, in a few words."""
     found = row.speedup
     if found is None:
         return "not timed"
     if not row.drafting:
         return "nothing was drafted"
     if found.low is None or found.high is None:
-        return f"can't tell from one question ({times(found.value)})"
-    if found.above_one or found.below_one:
-        return str(found)
-    return "no gain" if _level(found) else f"can't tell ({found.low:.2f} to {found.high:.2f}×)"
+        return f"{_UNSURE} from one question ({times(found.value)})"
+    if _level(found):
+        return "no gain"
+    sure = found.above_one or found.below_one
+    return str(found) if sure else f"{_UNSURE} ({found.low:.2f} to {found.high:.2f}×)"
 
 
 def _off(best: ArmReport) -> str:
@@ -123,9 +139,8 @@ def _off(best: ArmReport) -> str:
     drafted = [row.speedup for row in best.kinds if row.drafting and row.speedup]
     if len(drafted) == len(best.kinds) and best.overall.speedup:
         drafted.append(best.overall.speedup)
-    slower = any(found.below_one for found in drafted)
-    better = any(found.above_one for found in drafted)
-    return " Leave drafting off." if slower and not better else ""
+    gone = any(map(_worse, drafted)) and not any(map(_better, drafted))
+    return " Leave drafting off." if gone else ""
 
 
 def _capital(said: str) -> str:
@@ -255,6 +270,8 @@ def _limits(report: BenchReport) -> Iterator[str]:
     asked = len({run.prompt for run in report.runs}) + len(report.too_long)
     if report.ended == OUT_OF_TIME and asked < report.prompts:
         yield f"There was time for {asked} of {report.prompts} prompts."
+    if report.ended == SETTLED:
+        yield f"Asked were {asked} of {report.prompts} prompts: more would not change the answer."
     if report.ended == INTERRUPTED:
         yield "The run was interrupted: this reports what was measured until then."
 

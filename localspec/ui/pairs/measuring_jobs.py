@@ -110,8 +110,8 @@ def _quick(loaded: LoadRequest) -> BenchJob:
     started = perf_counter()
     how = BenchRequest(
         prompts=prompt_sets.quick(),
-        repeats=prompt_sets.QUICK_REPEATS,
-        n_predict=prompt_sets.QUICK_TOKENS,
+        repeats=1,
+        n_predict=prompt_sets.TOKENS,
         temperature=0.0,
         seed=1,
         gamma=loaded.gamma,
