@@ -213,12 +213,12 @@ def of_system(error: BaseException) -> tuple[str, str] | None:
     if isinstance(error, RuntimeError) and "start new thread" in str(error):
         return "no further thread can be started", _MORE_PROCESSES
     if isinstance(error, ImportError):
-        return _of_import(error)
+        return of_import(error)
     return _of_os(error) if isinstance(error, OSError) else None
 
 
-def _of_import(error: ImportError) -> tuple[str, str]:
-    """A package is missing, is for another Python, or lacks a library of the system."""
+def of_import(error: ImportError) -> tuple[str, str]:
+    """Message and remedy where a package is missing, broken, or for another Python."""
     remedy = "Install localspec again: uv sync --reinstall, or pip install --force-reinstall."
     if os.environ.get("PYTHONPATH"):
         remedy = "Unset PYTHONPATH: packages are looked for there first."

@@ -394,16 +394,41 @@ def test_it_does_not_hear_ctrl_c_and_says_how_it_died(toy: Heard) -> None:
     assert toy.engine.alive
 
 
-def test_the_end_of_a_process_that_never_began_is_said_too() -> None:
+def died(program: str) -> m.SentError:
+    """What is said of an engine whose process runs `program`, and ends."""
     said: queue.Queue[m.Envelope[m.Event]] = queue.Queue()
-    child = EngineProcess(("-c", "import sys; sys.exit('no room on this machine')"))
+    child = EngineProcess(("-c", program))
     child.send(m.Envelope(1, 1, m.Load(TOY)))
     child.listen(said.put)
-    died = said.get(timeout=20).body
-    assert isinstance(died, m.Died)
-    assert died.error.message.endswith("ended by itself (exit code 1)")
-    assert "no room on this machine" in died.error.remedy
+    end = said.get(timeout=20).body
+    assert isinstance(end, m.Died)
     assert child.join(10)
+    return end.error
+
+
+def test_the_end_of_a_process_that_never_began_is_said_too() -> None:
+    error = died("import sys; sys.exit('no room on this machine')")
+    assert error.message.endswith("ended by itself (exit code 1)")
+    assert "no room on this machine" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("path", "way"), [("", "Install localspec again"), ("packages", "Unset PYTHONPATH")]
+)
+def test_a_package_that_the_process_cannot_load_is_told_with_the_way_out(
+    monkeypatch: pytest.MonkeyPatch, path: str, way: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", path)
+    error = died(
+        "try: import one_not_there\nexcept ImportError as e: raise ImportError('\\n') from e"
+    )
+    assert error.message.endswith("cannot be loaded: No module named 'one_not_there'")
+    assert error.remedy.startswith(way)
+
+
+def test_a_package_that_was_not_needed_is_not_called_the_cause() -> None:
+    error = died("import os; os.write(2, b'ImportError: late\\n'); os._exit(3)")
+    assert error.message.endswith("ended by itself (exit code 3)")
 
 
 def test_a_process_that_does_not_end_is_killed() -> None:

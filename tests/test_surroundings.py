@@ -421,11 +421,14 @@ def test_a_package_that_cannot_be_loaded_is_told(
 
 
 @pytest.mark.slow
-def test_packages_of_another_python_are_told_with_the_variable(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [("run", "toy", *SHORT), ("doctor",)])
+def test_packages_of_another_python_are_told_with_the_variable(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
     (tmp_path / "numpy").mkdir()
     (tmp_path / "numpy" / "__init__.py").write_text("from numpy._core import multiarray\n")
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    code, _, told = localspec("doctor", PYTHONPATH=path)
+    code, _, told = localspec(*command, PYTHONPATH=path)
     assert code == 1
     assert "Unset PYTHONPATH" in told
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import signal
 import subprocess
 import threading
@@ -14,7 +15,7 @@ from dataclasses import replace
 from typing import IO, TypeAlias
 
 from localspec.chat.events import RoundText
-from localspec.errors import EngineDied, LocalspecError
+from localspec.errors import EngineDied, LocalspecError, of_import
 from localspec.process import messages as m
 from localspec.process import spawning
 
@@ -27,6 +28,7 @@ _LOG_LINES = 3
 _LOG_TAIL = 4000  # bytes at the log's end that are read
 _KILL_WITHIN_S = 2.0
 _LOST = " went away"  # ends the log's line that names a lost worker (rpc.py)
+_NOT_LOADED = re.compile(r"^(?:ModuleNotFound|Import)Error: (.+)", re.MULTILINE)
 
 
 class EngineProcess:
@@ -119,17 +121,19 @@ class EngineProcess:
             name = signal.Signals(-code).name
             killed = "was killed, perhaps because memory ran out"
             how = f"{killed if name == 'SIGKILL' else 'crashed'} ({name})"
-        lines = self._last_lines()
+        log = self._log_tail()
+        if code == 1 and (error := _NOT_LOADED.search(log)):
+            return EngineDied(*of_import(ImportError(error[1])))
+        lines = [line.strip() for line in log.splitlines() if line.strip()][-_LOG_LINES:]
         lost = [line for line in lines if line.endswith(_LOST)]
         lines = [line for line in lines if line not in lost]
         said = f"its log ends with: {' · '.join(lines)}" if lines else ""
         return EngineDied(": ".join((*lost, f"the process that runs the models {how}")), said)
 
-    def _last_lines(self) -> list[str]:
+    def _log_tail(self) -> str:
         size = self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, size - _LOG_TAIL))
-        text = self._log.read().decode("utf-8", "replace")
-        return [line.strip() for line in text.splitlines() if line.strip()][-_LOG_LINES:]
+        return self._log.read().decode("utf-8", "replace")
 
 
 def _open(stream: IO[bytes] | None) -> IO[bytes]:
