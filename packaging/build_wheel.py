@@ -9,7 +9,8 @@
 
 The wheel holds a backend for each level of the processor's family, and the one for workers, in
 the folder of llama.cpp's library. It suits every version of Python 3. Its version has a local part,
-for which uv and pip prefer it to the source distribution.
+for which uv and pip prefer it to the source distribution. With ``--vulkan`` it also holds a backend
+for graphics cards: Vulkan's headers and the compiler of its programs, glslc, are this system's.
 
 The compiler is the one in the Python package ziglang, which compiles on Linux for every target but
 ``metal``: that one needs a Mac with Apple's tools.
@@ -66,8 +67,8 @@ def unpacked(sdist: Path, folder: Path, local: str) -> Path:
     return source
 
 
-def build(source: Path, target: str, work: Path) -> Path:
-    """Compile llama.cpp for `target`; return the wheel, which lies in `work`."""
+def build(source: Path, target: str, work: Path, further: dict[str, str]) -> Path:
+    """Compile llama.cpp for `target`, with `further` definitions; return the wheel in `work`."""
     packaging = Path(__file__).resolve().parent
     environment = dict(os.environ, _PYTHON_HOST_PLATFORM=PLATFORMS[target])
     defines = dict(DEFINES, CMAKE_INSTALL_RPATH="$ORIGIN")
@@ -82,8 +83,9 @@ def build(source: Path, target: str, work: Path) -> Path:
     else:
         # zig's C++ library has five times as much debug information as there is code.
         defines |= {"CMAKE_SHARED_LINKER_FLAGS": "-s", "CMAKE_MODULE_LINKER_FLAGS": "-s"}
+        defines["ZIG_TARGET"] = target
         defines["CMAKE_TOOLCHAIN_FILE"] = f"{packaging}/zig.cmake"
-        environment["ZIG_TARGET"] = target
+    defines |= further
     settings = [f"cmake.define.{name}={value}" for name, value in defines.items()]
     settings += [f"wheel.exclude={';'.join(EXCLUDED)}", f"build-dir={work}/build"]
     settings += ["install.strip=false"]  # a strip that is here also takes the compiler's name
@@ -94,11 +96,39 @@ def build(source: Path, target: str, work: Path) -> Path:
     return wheel
 
 
-def require_parts(wheel: Path) -> None:
+def vulkan_defines() -> dict[str, str]:
+    """CMake's definitions for a Vulkan backend; exits with a message if the system lacks a part.
+
+    Headers are looked for in the folder that the variable VULKAN_SDK names, by default in the
+    system's; glslc also in all folders of programs.
+    """
+    packaging = Path(__file__).resolve().parent
+    sdk = Path(os.environ.get("VULKAN_SDK") or "/usr").absolute()
+    core = sdk / "include/vulkan/vulkan_core.h"
+    programs = os.pathsep.join((str(sdk / "bin"), os.environ["PATH"]))
+    parts = {
+        "glslc": shutil.which("glslc", path=programs) is not None,
+        "Vulkan's headers of version 1.3.272 or newer": core.exists()
+        and "VkLayerSettingEXT" in core.read_text(encoding="utf-8"),
+        "SPIR-V's headers": (sdk / "include/spirv/unified1/spirv.hpp").exists(),
+    }
+    if missing := " and ".join(name for name, there in parts.items() if not there):
+        sys.exit(
+            f"--vulkan needs {missing} in {sdk};"
+            " Debian 13 and Ubuntu 24.04: apt install glslc libvulkan-dev spirv-headers"
+        )
+    return {
+        "GGML_VULKAN": "ON",
+        "CMAKE_PROJECT_llama_cpp_INCLUDE": f"{packaging}/vulkan.cmake",
+        "VULKAN_HEADERS": f"{sdk}/include",
+    }
+
+
+def require_parts(wheel: Path, parts: dict[str, int]) -> None:
     """Exit with a message if a library is missing in the folder from which backends are loaded."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    for part, least in PARTS.items():
+    for part, least in parts.items():
         wanted = re.compile(rf"llama_cpp/lib/(lib)?{part}\.(so|dylib|dll)")
         found = [name for name in names if wanted.fullmatch(name)]
         if len(found) < least:
@@ -116,8 +146,9 @@ def tagged(wheel: Path, target: str, out: Path) -> None:
         shutil.copy(wheel, out)
         return
     tag = f"manylinux_{glibc.replace('.', '_')}_{processor}"
-    command = ["auditwheel", "repair", "--patcher", "none", "--plat", tag, "--wheel-dir"]
-    subprocess.run([*command, str(out), str(wheel)], check=True)
+    command = ["auditwheel", "repair", "--patcher", "none", "--plat", tag]
+    command += ["--exclude", "libvulkan.so.1"]  # comes with the driver of a card
+    subprocess.run([*command, "--wheel-dir", str(out), str(wheel)], check=True)
 
 
 def main() -> None:
@@ -129,11 +160,16 @@ def main() -> None:
     parser.add_argument("target", choices=PLATFORMS, help="what to compile for")
     parser.add_argument("-o", "--out", type=Path, default=Path("wheels"), help="for the wheel")
     parser.add_argument("--local", default="localspec.1", help="local part of the version")
+    parser.add_argument("--vulkan", action="store_true", help="add it (Linux)")
     given = parser.parse_args()
+    if given.vulkan and "linux" not in given.target:
+        parser.error("--vulkan is for Linux alone")
+    further = vulkan_defines() if given.vulkan else {}
+    parts = PARTS | ({"ggml-vulkan": 1} if given.vulkan else {})
     with tempfile.TemporaryDirectory() as work:
         source = unpacked(given.sdist, Path(work, "source"), given.local)
-        wheel = build(source, given.target, Path(work))
-        require_parts(wheel)
+        wheel = build(source, given.target, Path(work), further)
+        require_parts(wheel, parts)
         tagged(wheel, given.target, given.out)
 
 

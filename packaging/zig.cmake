@@ -3,7 +3,7 @@
 #
 #     CMAKE_ARGS="-DCMAKE_TOOLCHAIN_FILE=$PWD/packaging/zig.cmake" uv run localspec chat
 #
-# The environment variable ZIG_TARGET, such as aarch64-linux-gnu.2.17, compiles for another system
+# The variable ZIG_TARGET, such as aarch64-linux-gnu.2.17, compiles for another system
 # (packaging/build_wheel.py).
 execute_process(
     COMMAND uv run --quiet --no-project --with "ziglang>=0.17,<0.18"
@@ -12,15 +12,18 @@ execute_process(
     OUTPUT_STRIP_TRAILING_WHITESPACE
     COMMAND_ERROR_IS_FATAL ANY)
 
-if(DEFINED ENV{ZIG_TARGET})
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES ZIG_TARGET)
+if(ZIG_TARGET)
     set(zig_linux Linux)
     set(zig_windows Windows)
     set(zig_macos Darwin)
-    string(REGEX MATCH "^([^-]+)-([a-z]+)" _ "$ENV{ZIG_TARGET}")
+    string(REGEX MATCH "^([^-]+)-([a-z]+)" _ "${ZIG_TARGET}")
     set(CMAKE_SYSTEM_PROCESSOR "${CMAKE_MATCH_1}")
     set(CMAKE_SYSTEM_NAME "${zig_${CMAKE_MATCH_2}}")
-    set(zig_target "-target $ENV{ZIG_TARGET}")
+    set(zig_target "-target ${ZIG_TARGET}")
     set(GGML_METAL OFF)  # needs Apple's SDK
+    # Programs of the build itself run here: without the target, this file compiles for this machine.
+    set(GGML_VULKAN_SHADERS_GEN_TOOLCHAIN "${CMAKE_CURRENT_LIST_FILE}")
 endif()
 
 # CMake wants a program for each tool, zig is one for all. zig reads -march as the name of a

@@ -67,10 +67,57 @@ def test_a_wheel_needs_its_libraries_where_backends_are_looked_for(
 ) -> None:
     whole = [f"{prefix}{each}{ending}" for each in ("llama", "ggml", "ggml-base", "ggml-rpc")]
     whole += [f"{prefix}{each}{ending}" for each in VARIANTS]
-    script.require_parts(wheel(tmp_path, *whole))
+    parts = script.PARTS
+    script.require_parts(wheel(tmp_path, *whole), parts)
     for i in range(len(whole)):
         with pytest.raises(SystemExit, match="and needs"):
-            script.require_parts(wheel(tmp_path, *whole[:i], *whole[i + 1 :]))
+            script.require_parts(wheel(tmp_path, *whole[:i], *whole[i + 1 :]), parts)
+
+
+@pytest.fixture
+def sdk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands for Vulkan's SDK, on a system that has no part of it."""
+    for name in ("bin/glslc", "include/vulkan/vulkan_core.h", "include/spirv/unified1/spirv.hpp"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch(mode=0o700)
+    (tmp_path / "include/vulkan/vulkan_core.h").write_text("} VkLayerSettingEXT;\n")
+    monkeypatch.setenv("VULKAN_SDK", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    return tmp_path
+
+
+def test_vulkan_is_built_with_the_headers_of_its_sdk(script: ModuleType, sdk: Path) -> None:
+    defines = script.vulkan_defines()
+    assert defines["VULKAN_HEADERS"] == str(sdk / "include")
+    assert Path(defines["CMAKE_PROJECT_llama_cpp_INCLUDE"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "name"),
+    [
+        ("bin/glslc", None, "glslc"),
+        ("include/vulkan/vulkan_core.h", None, "Vulkan's headers of version 1.3.272"),
+        ("include/vulkan/vulkan_core.h", "/* 1.3.239 */", "Vulkan's headers of version 1.3.272"),
+        ("include/spirv/unified1/spirv.hpp", None, "SPIR-V's headers"),
+    ],
+)
+def test_what_vulkan_lacks_here_is_said(
+    script: ModuleType, sdk: Path, part: str, text: str | None, name: str
+) -> None:
+    (sdk / part).unlink()
+    if text is not None:
+        (sdk / part).write_text(text)
+    with pytest.raises(SystemExit, match=f"needs {name}.* in {sdk}; Debian 13"):
+        script.vulkan_defines()
+
+
+def test_vulkan_is_for_linux(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["build_wheel.py", "no.tar.gz", "metal", "--vulkan"])
+    with pytest.raises(SystemExit):
+        script.main()
+    assert "--vulkan is for Linux alone" in capsys.readouterr().err
 
 
 def test_the_workflow_and_the_page_build_what_the_script_knows(script: ModuleType) -> None:
