@@ -465,7 +465,7 @@ def test_where_going_back_gives_other_logits_nothing_is_drafted(
 def test_a_windows_logits_do_not_depend_on_how_its_cache_came_about(
     tmp_path: Path, flash_attention: bool
 ) -> None:
-    """A cache cut back, or restored from a copy, gives the same bits as one only filled.
+    """A cache cut back, restored from a copy, or begun by another text gives the same bits.
 
     Another split into passes could change them, so the split is the same here.
     """
@@ -482,3 +482,10 @@ def test_a_windows_logits_do_not_depend_on_how_its_cache_came_about(
         assert (context.decode(text[-1:], 1) == plain).all()
         context.restore(text[:-1], state)
         assert (context.decode(text[-1:], 1) == plain).all()
+        context.clear()
+        context.decode([*text[:96], *range(300, 420)], 0)  # far more than a window further
+        assert context.keep_prefix(text) == 96
+        begun = context.decode(text[96:], 1)
+        context.clear()
+        context.decode(text[:96], 0)
+        assert (context.decode(text[96:], 1) == begun).all()
