@@ -30,6 +30,11 @@ def count(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
 
 
+def counted(n: int, noun: str) -> str:
+    """A number of things: ``1 layer``, ``12,345 layers``."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def size(n_bytes: int) -> str:
     """`n_bytes` in decimal units, as disks and the Hub count: ``4.68 GB``, ``512 bytes``."""
     if n_bytes < 1000:

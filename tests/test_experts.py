@@ -160,7 +160,7 @@ def test_show_says_how_many_layers_have_their_experts_in_main_memory(
     monkeypatch.setattr(planning, "devices", lambda: [DeviceMemory("a card", free, free)])
     cli.main(["show", str(path), "-c", "2048", "--no-scan"], standalone_mode=False)
     said = capsys.readouterr().out
-    assert "of it on the GPU, the experts of 1 layers in main memory" in said
+    assert "of it on the GPU, the experts of 1 layer in main memory" in said
     assert "  given up: the experts of 1 of 2 layers in main memory" in said
     cli.main(["show", str(path), "-c", "2048", "--no-scan", "--json"], standalone_mode=False)
     target = json.loads(capsys.readouterr().out)["plan"]["target"]

@@ -87,6 +87,8 @@ def test_speed(value: float | None, text: str) -> None:
 
 
 def test_other_figures() -> None:
+    assert formats.counted(1, "layer") == "1 layer"
+    assert formats.counted(1234, "layer") == "1,234 layers"
     assert formats.size(512) == "512 bytes"
     assert formats.size(17 << 20) == "17.8 MB"
     assert formats.size(3 << 40) == "3.3 TB"

@@ -394,7 +394,7 @@ class ChatApp(App[None], inherit_bindings=False):
         if self.turns.phase is EnginePhase.READY and not hint and room >= _SENTENCE:
             hint = textwrap.shorten(self.dashboard.unsaid(), room, placeholder=" …")
         if waiting := len(self._sender.waiting):
-            hint += f"  {waiting} message{'s' if waiting > 1 else ''} waiting"
+            hint += f"  {formats.counted(waiting, 'message')} waiting"
         if self._pairs is not None and (doing := self._pairs.doing()):
             hint = f"{doing}  {hint}"
         tail = legend(self.session) if self.transcript.by_origin else None

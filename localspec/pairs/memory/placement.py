@@ -347,7 +347,7 @@ class _Planner:
             yield "snapshots of the recurrent state: after a rejection more is read again"
         if target.cpu_moe and limits.cpu_moe is None:
             n, whole = target.cpu_moe, self.target.layers
-            yield f"the experts of {n} of {whole} layers in main memory"
+            yield f"the experts of {n} of {formats.counted(whole, 'layer')} in main memory"
         if free.on_devices(draft=False) and limits.gpu_layers is None:
             whole = self.target.layers + 1  # with the output, as llama.cpp counts
             if 0 <= target.gpu_layers < whole:

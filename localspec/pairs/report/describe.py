@@ -63,8 +63,8 @@ def draft_lines(report: PairReport, used: str | None, *, lookup: bool) -> list[s
         found.append(f"a head next to the target: {offer_line(report.offer)}")
     shown = tuple(one for one in report.candidates if one.fits or one.on_disk)
     if others := len(report.candidates) - len(shown):
-        drafts = "draft" if others == 1 else "drafts"
-        found.append(f"not offered: {others} {drafts} to be fetched that would not fit")
+        drafts = formats.counted(others, "draft")
+        found.append(f"not offered: {drafts} to be fetched that would not fit")
     return found + candidate_lines(shown)
 
 
@@ -139,7 +139,7 @@ def _plan_lines(outlook: MemoryOutlook) -> list[str]:
         return [f"plan        {outlook.refusal}"]
     where = f", {formats.size(found.device)} of it on the GPU" if found.device else ""
     if moved := found.target.cpu_moe:
-        where += f", the experts of {moved} layers in main memory"
+        where += f", the experts of {formats.counted(moved, 'layer')} in main memory"
     rest = outlook.fit.needed - found.total
     others = " and further drafters" if rest > PROGRAM else ""
     more = f"; twice the context: {formats.size(found.doubled)} more" if found.doubled else ""

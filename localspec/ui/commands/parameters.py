@@ -251,7 +251,7 @@ def _total(pair: str, answers: list[tuple[int, float, int, int]]) -> str:
     drafted, accepted = sum(one[2] for one in answers), sum(one[3] for one in answers)
     said = f", {guessed(drafted, accepted)}" if drafted else ""
     return (
-        f"{one_line(pair, 40)}: {len(answers)} answer{'s' if len(answers) > 1 else ''},"
+        f"{one_line(pair, 40)}: {formats.counted(len(answers), 'answer')},"
         f" {formats.count(tokens)} tokens in {formats.seconds(seconds)},"
         f" {formats.speed(tokens / seconds)} tokens/s{said}"
     )

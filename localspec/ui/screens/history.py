@@ -49,7 +49,7 @@ def entry(listed: ListedConversation, now: float, current: str = "") -> Content:
     header = listed.header
     when = datetime.fromtimestamp(header.updated).astimezone()
     shown = f"{when:%H:%M}" if now - header.updated < _DAY_S / 2 else f"{when:%Y-%m-%d}"
-    messages = f"{formats.count(listed.messages)} message{'s' if listed.messages != 1 else ''}"
+    messages = formats.counted(listed.messages, "message")
     here = "on screen" if header.id == current else ""
     parts = [here, one_line(header.pair.name, 30), messages, one_line(listed.found, 120)]
     return Content.assemble(

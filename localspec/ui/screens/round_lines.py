@@ -280,7 +280,7 @@ def _check(explained: RoundExplanation, width: int) -> list[Content]:
         for one in explained.guesses
     ]
     said = (
-        f"One pass of the target over {n} token{'s' if n > 1 else ''}: it gives its own"
+        f"One pass of the target over {formats.counted(n, 'token')}: it gives its own"
         " probabilities for every place at once. Without drafting, each token needs a pass."
     )
     return [*_wrapped(width, (said, "")), Content(""), *rows]
@@ -337,7 +337,7 @@ def _cost(explained: RoundExplanation, width: int) -> list[Content]:
     gain = ""
     if explained.guesses and total and baseline:
         gain = f", {compared(baseline / total)}"
-    count = f"{tokens} token{'s' if tokens > 1 else ''} in one pass{gain} (this round alone)"
+    count = f"{formats.counted(tokens, 'token')} in one pass{gain} (this round alone)"
     return [*lines, *_wrapped(width, (count, "bold"))]
 
 

@@ -8,7 +8,7 @@ from localspec import formats
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, reason
 from localspec.tools.server_settings import ServerSettings, added
-from localspec.ui.tools.tool_servers import ToolServers, told_tools
+from localspec.ui.tools.tool_servers import ToolServers
 
 _WAYS = "Say /mcp add NAME COMMAND …|URL, list, remove NAME, off NAME [TOOL] or on NAME [TOOL]."
 
@@ -92,7 +92,8 @@ def _described(servers: ToolServers, name: str, settings: ServerSettings) -> lis
     server = servers.known.get(name)
     if server is None:
         return [f"{name}  off  {one_line(settings.shown, 120)}"]
-    state = server.trouble or ("starting" if server.waiting else told_tools(len(server.tools)))
+    tools = formats.counted(len(server.tools), "tool")
+    state = server.trouble or ("starting" if server.waiting else tools)
     lines = [f"{name}  {state}  {one_line(server.settings.shown, 120)}"]
     for tool in server.tools:
         parts = [f"  {one_line(tool.name, 60)}"]

@@ -203,7 +203,7 @@ class ToolServers:
         names = [tool.shown for tool in self.offer.tools.values()]
         self.costs = dict(zip(names, costs.each, strict=True))
         total, context = formats.count(costs.total), formats.count(costs.context)
-        said = f"{told_tools(len(names))}, {total} of {context} tokens"
+        said = f"{formats.counted(len(names), 'tool')}, {total} of {context} tokens"
         if costs.searched:
             said += f" (all would take {formats.count(costs.whole)}: the model searches them)"
         self._sentence = said
@@ -237,11 +237,6 @@ class ToolServers:
 
     def _say(self, text: str, remedy: str = "") -> None:
         self.turns.transcript.say(text, remedy, unasked=True)
-
-
-def told_tools(count: int) -> str:
-    """A number of tools in words."""
-    return f"{count} tool{'' if count == 1 else 's'}"
 
 
 def servers_of(turns: TurnController, soon: Callable[..., None]) -> ToolServers:

@@ -227,7 +227,7 @@ class Thought:
         n, unit = max(1, round(self.tokens)), "token"
         if not self.tokens:  # written by another program, or before tokens were counted
             n, unit = len(self._text.split()), "word"
-        took = f"{formats.count(n)} {unit}{'s' if n != 1 else ''}"
+        took = formats.counted(n, unit)
         if self.tokens:
             took += f", {formats.seconds(self.seconds)}"
         said = "thinking … " if self._reader.thinking else "thought for "

@@ -470,7 +470,7 @@ def footnote(figures: AnswerFigures, reason: FinishReason | None, *, empty: bool
         int(known.get(f"{name}_tokens", 0)) for name in ("generated", "drafted", "accepted")
     )
     if tokens:
-        parts.append(f"{formats.count(tokens)} token{'s' if tokens != 1 else ''}")
+        parts.append(formats.counted(tokens, "token"))
     if (speed := known.get("tokens_per_second")) is not None:
         parts.append(f"{formats.speed(speed)} tokens/s")
     if drafted:
