@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from localspec.loading.measurements import ranking
 from localspec.loading.measurements.ranking import PairCosts
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import resolver
+from localspec.pairs.report import model_source
 from localspec.pairs.report.examine import PairReport, examine
+from localspec.pairs.report.model_source import ModelSource
 from tests.support import hub_layouts
 from tests.support.hub_layouts import head, model
 from tests.support.hub_server import Content, Hollow
@@ -280,6 +283,51 @@ def test_pull_says_which_head_there_is_and_fetches_it_when_told(hub_world: World
     named = hub_world.run("pull", "ann/Pair-GGUF", "--draft", "eagle3", "--name", "named")
     assert named.code == 0, named.err
     assert resolver.resolve("named").drafts == (draft,)
+
+
+def test_list_names_a_head_next_to_an_installed_target_without_the_network(
+    hub_world: World,
+) -> None:
+    add_pair(hub_world)
+    assert hub_world.run("pull", "ann/Pair-GGUF", "--name", "without").code == 0
+    assert "not used yet" not in hub_world.run("list", "--no-scan").out
+    assert hub_world.run("pull", "ann/Pair-GGUF", "--yes", "--name", "both").code == 0
+    asked = len(hub_world.server.seen)
+    listed = hub_world.run("list", "--no-scan").out
+    data = json.loads(hub_world.run("list", "--no-scan", "--json").out)
+    assert len(hub_world.server.seen) == asked
+    shown = hub_world.run("show", "without", "--no-scan").out
+    (line,) = re.findall("head        not used yet: (.*)", shown)
+    assert "eagle3-a.gguf, 900 kB, fits: --draft auto,eagle3 adds it" in line
+    assert f"\nwithout: {line}\n" in listed
+    assert "\nboth: " not in listed
+    heads = {row["name"]: row["offered_head"] for row in data["pairs"]}
+    assert heads["without"]["bytes"] == 900_000
+    assert heads["both"] is None
+
+
+def test_list_reads_no_further_header_where_no_name_hints_at_a_head(
+    hub_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_pair(hub_world)
+    assert hub_world.run("pull", "ann/Pair-GGUF", "--name", "mine").code == 0
+    folder = resolver.resolve("mine").target.parent
+    (folder / "another-Q8_0.gguf").write_bytes(b"GGUF")
+    read: list[str] = []
+    local = model_source.local
+
+    def noted(path: Path) -> ModelSource:
+        read.append(path.name)
+        return local(path)
+
+    monkeypatch.setattr(model_source, "local", noted)
+    assert hub_world.run("list", "--no-scan").code == 0
+    assert read == []
+    (folder / "eagle3-damaged.gguf").write_bytes(b"GGUF")
+    done = hub_world.run("list", "--no-scan")
+    assert done.code == 0
+    assert read == ["a-Q8_0.gguf", "eagle3-damaged.gguf"]
+    assert "not used yet" not in done.out
 
 
 def test_a_repository_named_as_a_draft_means_its_head_before_and_after(hub_world: World) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -19,8 +19,9 @@ from localspec.pairs.disk.other_programs import FoundModel, FoundModels
 from localspec.pairs.disk.remove import used_bytes
 from localspec.pairs.memory.outlook import MemoryFit, unread
 from localspec.pairs.names import catalogue
-from localspec.pairs.report import describe
-from localspec.safe_text import one_line
+from localspec.pairs.report import describe, nearby_heads
+from localspec.pairs.report.nearby_heads import HeadOffer
+from localspec.safe_text import one_line, unbroken
 
 _HEADINGS = ("NAME", "FOR", "SIZE", "MEMORY", "TOKENS/S", "LICENCE", "STATE")
 _FOUND_HEADINGS = ("NAME", "FROM", "QUANT", "SIZE", "MEMORY", "LICENCE")
@@ -39,10 +40,11 @@ def command(scan: bool, as_json: bool) -> None:
     used, damaged = used_bytes(), installed.damaged()
     speed = ranking.recall()
     pairs = ranking.ranked(catalogue.rows(), speed)
+    heads = nearby_heads.of_installed()
     others = other_programs.scan() if scan else FoundModels(())
     if as_json:
         data = {
-            "pairs": [_data(pair) for pair in pairs],
+            "pairs": [_data(pair, heads.get(pair.row.name)) for pair in pairs],
             "proposed": [one.row.name for one in ranking.proposed(pairs)],
             "expectation": speed.basis(pairs) if speed else "",
             "found": [_found_data(model) for model in others.models],
@@ -52,6 +54,7 @@ def command(scan: bool, as_json: bool) -> None:
         click.echo(json.dumps(data, indent=2))
         return
     _print_table(_HEADINGS, map(_cells, pairs))
+    _print_heads(heads)
     room = (speed and speed.room) or 0
     _print_found(others, room)
     click.echo("\n".join(proposed.lines(pairs, speed)))
@@ -66,6 +69,14 @@ def command(scan: bool, as_json: bool) -> None:
         click.echo(
             f"warning: the record of {safe_name} is damaged; `localspec rm {safe_name}`", err=True
         )
+
+
+def _print_heads(heads: Mapping[str, HeadOffer]) -> None:
+    """Print the heads that lie next to installed targets, by the names of their pairs."""
+    if heads:
+        click.echo("\nHeads next to a target, not used yet:\n")
+    for name, offer in heads.items():
+        click.echo(unbroken(f"{name}: {describe.offer_line(offer)}"))
 
 
 def _print_found(others: FoundModels, room: int) -> None:
@@ -113,13 +124,14 @@ def _memory(fit: MemoryFit) -> str:
     return f"{fit.size}: {fit.verdict}"
 
 
-def _data(pair: RankedPair) -> dict[str, Any]:
+def _data(pair: RankedPair, head: HeadOffer | None) -> dict[str, Any]:
     data = asdict(pair.row)
     del data["fit"]
     return data | {
         "bytes": data.pop("n_bytes"),
         "memory": describe.fit_data(pair.row.fit),
         "tokens_per_second": pair.data,
+        "offered_head": describe.offer_data(head),
     }
 
 

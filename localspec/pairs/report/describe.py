@@ -224,10 +224,15 @@ def as_data(report: PairReport) -> dict[str, Any]:
         "memory": fit_data(report.outlook.fit) | {"n_ctx": report.outlook.n_ctx},
         "plan": _plan_data(report.outlook),
         "suited_file": report.suited and asdict(report.suited),
-        "offered_head": None if report.offer is None else _model_data(report.offer.head),
+        "offered_head": offer_data(report.offer),
         "missing_bytes": report.missing,
         "candidates": [asdict(one) for one in report.candidates],
     }
+
+
+def offer_data(offer: HeadOffer | None) -> dict[str, Any] | None:
+    """Render a head that could draft for programs."""
+    return None if offer is None else _model_data(offer.head)
 
 
 def fit_data(need: MemoryFit) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from localspec.errors import HubError, HubOffline, LocalspecError, UnsupportedModel
-from localspec.pairs.disk import target_folder
+from localspec.pairs.disk import starter, target_folder
+from localspec.pairs.disk.installed import InstalledPair
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf.header import GgufHeader
 from localspec.pairs.hub import client as hub
@@ -68,6 +70,34 @@ def offered(target: ModelSource, retries: RetryPolicy, *, quant: str = "") -> He
     except HubOffline:  # the connection broke off: the target alone can be pulled
         pass
     return None
+
+
+def of_installed() -> dict[str, HeadOffer]:
+    """The heads next to installed targets for which no model drafts, by the names of the pairs.
+
+    All are on this disk: the Hub is not asked. A target's header is read only if the name of a file
+    next to it hints at a head.
+    """
+    pairs = starter.pairs_here()
+    return {pair.name: offer for pair in pairs if (offer := _unused(pair)) is not None}
+
+
+def _unused(pair: InstalledPair) -> HeadOffer | None:
+    path = pair.target.path
+    if starter.with_drafters(pair)[0].drafts or not _hinted(path):
+        return None
+    try:
+        target = model_source.local(path)
+    except LocalspecError:  # it is missing or damaged
+        return None
+    inside = head_checks.has_usable_mtp(target.header)
+    return None if inside else offered(target, RetryPolicy())
+
+
+def _hinted(target: Path) -> bool:
+    name, paths = target_folder.files(target)
+    sizes = dict.fromkeys(paths, 0)
+    return any(repository_files.heads(sizes, kind, model=name) for kind in HEADS)
 
 
 def required(
