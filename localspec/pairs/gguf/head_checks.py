@@ -42,7 +42,9 @@ TAPPED: Final = frozenset(
 )
 """Architectures whose graphs expose the inputs of layers (`t_layer_inp`), which heads read.
 
-Not qwen4exp: its inputs are several rows wide, over which llama.cpp ends the process.
+They are written down, because llama.cpp has no function that tells: it ends the process that tries
+another architecture (`set_outputs`), or qwen4exp, whose inputs are several rows wide
+(`extract_layer_inputs`). A test holds the list to the source.
 """
 
 # Architectures with a graph for one MTP layer, and the further tensors that it asserts
