@@ -14,7 +14,7 @@ from localspec.pairs.gguf.header import read_header
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
 from localspec.pairs.memory.model_facts import ModelFacts, facts
 from localspec.pairs.memory.need import ModelSetup, need
-from localspec.pairs.memory.placement import PROGRAM, UserLimits, plan
+from localspec.pairs.memory.placement import PROGRAM, MemoryPlan, UserLimits, plan
 from tests.support.moe_shapes import Q4_K, Q5_K, SHAPES, f16, mixed, q4_0
 
 GB = 1_000_000_000
@@ -65,6 +65,65 @@ def test_a_plan_takes_what_is_there_and_leaves_nothing_that_fits(
         )
         chosen = found.target
         assert (chosen.gpu_layers, chosen.cpu_moe) == (best.gpu_layers, best.cpu_moe)
+
+
+DRAFTED = 4  # tokens, in a round that drafts
+SMALL = ModelFacts(  # Qwen3-0.6B in Q8_0
+    architecture="qwen3",
+    trained=40_960,
+    vocab=151_936,
+    width=1024,
+    heads=16,
+    layer_weights=(16_711_680,) * 28,
+    other_weights=165_306_368,
+    output_weights=165_306_368,
+    tied=True,
+    kv_widths=((1024, 1024),) * 28,
+    head_widths=(128, 128),
+    state=(0, 0),
+    widest=6144,
+    masks=1,
+)
+ONE_LAYER = replace(
+    SMALL,
+    layer_weights=(100_000_000,),
+    other_weights=100_000_000,
+    output_weights=100_000_000,
+    tied=False,
+    kv_widths=((1024, 1024),),
+)
+
+
+def read_from_main_memory(
+    found: MemoryPlan, target: ModelFacts, draft: ModelFacts, name: str
+) -> float:
+    """Bytes of weights in a round that drafts, where each token chooses its experts by itself."""
+    assert found.draft is not None
+    on_card = found.target.gpu_layers
+    whole = target.layers + 1 - on_card if on_card > 0 else 0  # layers, from the first
+    count, used, _ = SHAPES[name].experts
+    woken = 1 - (1 - used / count) ** (DRAFTED + 1)
+    there = target.experts[: max(whole, found.target.cpu_moe)]
+    rest = sum(target.layer_weights[:whole]) - sum(target.experts[:whole])
+    drafting = DRAFTED * draft.read_bytes * (found.draft.gpu_layers == 0)
+    return woken * sum(there) + rest + drafting
+
+
+@pytest.mark.parametrize("draft", [SMALL, ONE_LAYER], ids=["a draft model", "a head"])
+def test_with_the_draft_before_experts_a_round_reads_less_from_main_memory(
+    draft: ModelFacts, sizes: dict[str, ModelFacts]
+) -> None:
+    for name, target in sizes.items():
+        for card in CARDS:
+            free = FreeMemory(128 * GB, (Device(card * GB),))
+            first, last = (
+                plan(target, draft, free, UserLimits(n_ctx=8192, draft_gpu_layers=layers))
+                for layers in (None, 0)
+            )
+            assert first.draft is not None
+            assert first.draft.gpu_layers == -1
+            read = [read_from_main_memory(each, target, draft, name) for each in (first, last)]
+            assert read[0] < read[1], (name, card)
 
 
 def test_the_page_next_to_llama_cpps_own_choice_shows_this_plan(

@@ -270,7 +270,8 @@ class _Planner:
     def placed(self, setup: ModelSetup) -> MemoryPlan:
         """The plan for this setup, with as many layers on accelerators as fit.
 
-        The draft comes first: it is small, and reads all its weights for every drafted token.
+        The draft comes first: it is small, and reads all its weights for every drafted token. The
+        experts that it displaces are read once in a round at most (tests/test_moe_shapes.py).
         """
         limits, left = self.limits, self.free
         draft_setup = draft_need = crowded = None
