@@ -22,7 +22,7 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from localspec.chat.events import RoundText
+from localspec.chat.events import RoundText, TurnEnd
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import measure
 from localspec.engine.llama import Context, ContextOptions, Model, backends, devices
@@ -298,12 +298,12 @@ def test_the_text_is_the_processor_s(target_model: Model, baseline: Answer) -> N
 def test_a_draft_leaves_the_text_what_it_is(
     target_model: Model, baseline: Answer, name: str, toy_draft: Path
 ) -> None:
-    here: dict[str, object] = {
+    here: dict[str, dict[str, object]] = {
         "draft on the processor": {"draft_device": ()},
         "draft on the device": {"device": (), "draft_device": (device().label,)},
         "split target": {"n_gpu_layers": 2},
-    }.get(name, {})
-    found = answer(asked(draft=str(toy_draft), **here))
+    }
+    found = answer(asked(draft=str(toy_draft), **here.get(name, {})))
     assert agree(target_model, found, baseline)
     assert found.accepted > 0
     assert found.late < 0.02
@@ -549,15 +549,14 @@ def test_what_a_pass_is_measured_to_take_includes_the_device_s_work(
 def test_an_answer_is_stopped() -> None:
     session = load_session(asked(n_predict=-1), progress=lambda *_: None, cancel=Cancel())
     cancel = Cancel()
-    events = []
     try:
         for event in session.turn("Tell me a story about a dog and a cat.", cancel):
-            events.append(event)
             if isinstance(event, RoundText):
                 cancel.set()
     finally:
         session.close()
-    assert events[-1].reason is FinishReason.CANCELLED
+    assert isinstance(event, TurnEnd)
+    assert event.reason is FinishReason.CANCELLED
 
 
 def localspec(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -573,18 +572,9 @@ def test_two_devices_share_a_target(shares: tuple[str, ...], layers: list[int]) 
     if not software():
         pytest.skip("the software driver can be named twice")
     options = (
-        "run",
-        "toy",
-        "-p",
-        "Tell me a story.",
-        "--temp",
-        "0",
-        "-n",
-        "40",
-        "--draft",
-        "none",
+        *("run", "toy", "-p", "Tell me a story.", "--temp", "0", "-n", "40", "--json"),
+        *("--draft", "none", "-c", "512", "-t", "1", "-fa", "off", "-ngl", "all"),
     )
-    options = (*options, "-c", "512", "-t", "1", "-fa", "off", "-ngl", "all", "--json")
     two = json.loads(localspec(*options, *shares, GGML_VK_VISIBLE_DEVICES="0,0").stdout)
     one = json.loads(localspec(*options).stdout)
     assert two["settings"]["tensor_split"] == dict(zip(("Vulkan0", "Vulkan1"), layers, strict=True))
