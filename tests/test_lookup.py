@@ -13,7 +13,8 @@ import pytest
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
-from localspec.engine.length.cost import ByContext, Costs
+from localspec.engine.length.copying import Copy, Copying, Survival
+from localspec.engine.length.cost import ByContext, Costs, Curve
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.record.stats import DRAFT, LOOKUP, GammaReason, GenerationStats, Round
@@ -423,6 +424,21 @@ def test_copies_stake_what_they_have_brought() -> None:
             )
         )
     assert lost <= 8.5
+
+
+def test_who_owes_copies_nothing() -> None:
+    """Where a model drafts as well, a rejected copy may cost more than was at stake."""
+    curve = Curve({1: 1.02, 64: 2.28})
+    prices = Copying(Survival(), curve.times(64), curve.least, 1.0, 1.0, stake=-0.1)
+    assert prices.best([0.99] * 62) == Copy()
+    assert prices._replace(stake=0.21).best([0.99] * 62).length == 10
+
+
+def test_a_copy_passes_over_sizes_that_cost_more_than_longer_ones() -> None:
+    curve = Curve({1: 1.0, 2: 60.0, 9: 60.0, 10: 1.5, 64: 1.5})
+    prices = Copying(Survival(), curve.times(64), curve.least, 1.0, 1.0, stake=1.0)
+    assert prices.best([0.99] * 40).length == 40
+    assert prices.best([0.99] * 8) == Copy()
 
 
 def test_a_copy_is_as_long_as_pays() -> None:

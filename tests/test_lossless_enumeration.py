@@ -1121,7 +1121,7 @@ def copying(*, length: int = 0, rate: float = 1.05) -> GammaPolicy:
         def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
             if length:
                 return Plan(min(length, len(situation.copies)), LOOKUP)
-            prices = Copying(tried(Survival()), self._times, 0.5, 0.5)
+            prices = Copying(tried(Survival()), self._times, self._times, 0.5, 0.5)
             return StoppingPlan(Calibration(), self._times, 0.05, self._rate, copying=prices)
 
     return Policy(rate)
@@ -1165,7 +1165,7 @@ class Reading(Stopping):
         reads = len(situation.copies)
         if not self._rate:
             return Plan(3, DRAFT, reads=reads)
-        prices = Copying(tried(Survival()), self._times, 0.5, 0.5)
+        prices = Copying(tried(Survival()), self._times, self._times, 0.5, 0.5)
         return StoppingPlan(
             Calibration(), self._times, 0.05, self._rate, copying=prices, reads=reads
         )

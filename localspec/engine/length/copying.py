@@ -85,15 +85,17 @@ class Copying(NamedTuple):
     Attributes:
         survival: how long copies last in this text.
         times: T(n) at index n, up to the longest draft plus one, in any unit of time.
+        least: at index n at most the least of T(n) and all after it: T is jagged.
         rate: lambda, tokens per unit of time.
         going: lambda while there is something to copy; it decides the length, since a copy that is
             cut short continues in the next round.
-        stake: the most time that copied tokens may cost.
+        stake: the most time that copied tokens may cost; below 0 nothing may be copied.
         rereads: as for `StoppingPlan`.
     """
 
     survival: Survival
     times: Sequence[float]
+    least: Sequence[float]
     rate: float
     going: float
     stake: float = math.inf
@@ -105,21 +107,22 @@ class Copying(NamedTuple):
         It maximises sum_{k<=m} S_k - going (T(drafted + m + 1) - T(drafted + 1)), where S_k is the
         chance that all drafted and k copied tokens are accepted.
         """
-        times, going = self.times, self.going
+        times, least, going = self.times, self.least, self.going
         baseline, gain, spent = times[drafted + 1], 0.0, 0.0
         best, highest, stays = Copy(), 0.0, chain
-        most = bisect_right(times, baseline + self.stake, drafted + 1) - drafted - 2
-        copied = confidences[:most]
+        dearest = baseline + self.stake
+        most = bisect_right(least, dearest, drafted + 1, len(times)) - drafted - 2
+        copied = confidences[: max(0, most)]
         for m, survives in enumerate(self.survival.chances(copied), 1):
-            before, stays = stays, chain * survives
+            n, before, stays = drafted + m + 1, stays, chain * survives
             gain += stays
-            spent += (before - stays) * self.rereads * times[drafted + m]
-            seconds = spent + times[drafted + m + 1] - baseline
+            spent += (before - stays) * self.rereads * times[n - 1]
+            seconds = spent + times[n] - baseline
             value = gain - going * seconds
-            if value > highest:
+            if value > highest and times[n] <= dearest:
                 highest, best = value, Copy(m, gain - self.rate * seconds)
-            # Stop if the rest could not catch up even if it were free and as sure as this token.
-            if value + (len(copied) - m) * stays <= highest:
+            # Stop if the rest could not catch up even if it took the least time and were as sure.
+            if value + (len(copied) - m) * stays + going * (times[n] - least[n]) <= highest:
                 break
         return best
 

@@ -51,7 +51,12 @@ of two that disagree tells nothing."""
 
 
 class Curve:
-    """Seconds of one decode, by the number of its tokens, at one length of context."""
+    """Seconds of one decode, by the number of its tokens, at one length of context.
+
+    Attributes:
+        least: at index n, the least seconds of a decode of n tokens or more, as far as a round's
+            longest.
+    """
 
     def __init__(self, points: Points) -> None:
         """Interpolate linearly between the known points.
@@ -65,7 +70,9 @@ class Curve:
         shorter = [point for point in points.items() if point[0] <= last_n / 2]
         middle_n, middle = max(shorter, default=(0, (1 - USUAL) * last))
         self._slope = max(0.0, (last - middle) / (last_n - middle_n))
-        self._table: list[float] = self._line(np.arange(_TABLE)).tolist()
+        table = self._line(np.arange(_TABLE))
+        self._table: list[float] = table.tolist()
+        self.least: list[float] = np.minimum.accumulate(table[::-1])[::-1].tolist()
 
     def seconds(self, n: int) -> float:
         """Seconds of one decode of `n` tokens."""

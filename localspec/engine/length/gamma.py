@@ -338,7 +338,7 @@ class AutoGamma:
         times = self._table.times(room + 1, situation.context, self.neighbours.run.size)
         going = max(rate, self._found.gain / target.seconds(1))
         stake = self._stake / rate
-        return Copying(self._copies, times, rate, going, stake, self._table.rereads)
+        return Copying(self._copies, times, target.least, rate, going, stake, self._table.rereads)
 
     def _curve(self, name: str, situation: Situation) -> Curve:
         """A drafter's costs at the part of the text that it knows."""
