@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import Profile
-from localspec.engine.record.stats import DRAFT, FinishReason
+from localspec.engine.record.stats import DFLASH, DRAFT, EAGLE3, FinishReason
 from localspec.errors import Cancelled, ModelLoadError
 from localspec.loading import draft_models
 from localspec.loading.load import load_session
@@ -41,6 +42,16 @@ CURVE: Points = {1: 1.0, 2: 1.8, 4: 3.0, 8: 7.0, 16: 8.1, 64: 24.0}
 @pytest.mark.parametrize(("step", "dear"), [(0.05, False), (0.1, False), (0.44, True), (1.0, True)])
 def test_a_step_that_no_acceptance_pays_for_is_too_dear(step: float, dear: bool) -> None:
     assert AutoGamma(Costs({0: CURVE}, {})).too_dear(step, 0) is dear
+
+
+@pytest.mark.parametrize(("kind", "dear"), [(EAGLE3, True), (DFLASH, False)])
+def test_a_block_costs_one_pass_however_many_tokens_it_guesses(
+    kind: str, dear: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft_worth, "acceptance", lambda *_: 0.4)
+    head: Any = SimpleNamespace(header=SimpleNamespace(architecture=kind))
+    auto = AutoGamma(Costs({0: {1: 1.0, 16: 1.3}}, {}))
+    assert draft_worth.too_dear(head, [], auto, 0.35) is dear
 
 
 @pytest.fixture

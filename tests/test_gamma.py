@@ -517,6 +517,13 @@ def test_snapshots_bound_the_draft() -> None:
     assert costs.rereads == 0
 
 
+def test_snapshots_bound_what_a_draft_is_worth() -> None:
+    """Where one token may be drafted, what longer drafts would gain does not count."""
+    curve = {0: {1: 1.0, 2: 1.8, 16: 2.1}}
+    assert AutoGamma(Costs(curve, {}, max_rollback=1)).too_dear(0.1, 0)
+    assert not AutoGamma(Costs(curve, {})).too_dear(0.1, 0)
+
+
 @pytest.mark.few(6)
 @pytest.mark.parametrize("copy_s", [0.0, 0.3, 1.0, 3.0])
 @pytest.mark.parametrize("acceptance", usually([0.3, 0.5, 0.7, 0.8, 0.9], 0.3, 0.8))

@@ -221,11 +221,14 @@ class AutoGamma:
 
     def too_dear(self, step: float, context: int) -> bool:
         """Whether a draft with steps of this length gains less than a tenth, even at its best."""
-        return self._best_gain(self._table.target.at(context).times(LONGEST + 1), step) < _WORTH
+        return self.best_gain(MOST, context, step) < _WORTH
 
-    def _best_gain(self, times: Sequence[float], step: float) -> float:
-        """The speed-up of the best draft length if nearly every drafted token is accepted."""
-        return gamma_for(MOST, times, step, rereads=self._table.rereads)[1]
+    def best_gain(
+        self, acceptance: float, context: int, step: float, *, first: float = 0.0
+    ) -> float:
+        """The speed-up of the best draft length that the target allows (see `gamma_for`)."""
+        times = self._table.target.at(context).times(self._table.longest(LONGEST) + 1)
+        return gamma_for(acceptance, times, step, first=first, rereads=self._table.rereads)[1]
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
         """All of them: even if the baseline is best, they are probed now and then."""
@@ -423,7 +426,7 @@ class AutoGamma:
         asked, step = self._tracks[plan.drafter].rounds, plan.step
         if not asked:  # its measurement may be wrong by any factor
             step = min(step, USUAL * times[1])
-        if self._best_gain(times, step) < _WORTH:
+        if gamma_for(MOST, times, step, rereads=self._table.rereads)[1] < _WORTH:
             return False
         self._probes += 1
         self._wait = _PAUSE * self._probes

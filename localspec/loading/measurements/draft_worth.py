@@ -8,8 +8,7 @@ from pathlib import Path
 
 from localspec import formats
 from localspec.engine.length.cost import Costs, ModelCosts
-from localspec.engine.length.gamma import LONGEST, AutoGamma
-from localspec.loading.measurements import head_promise
+from localspec.engine.length.gamma import AutoGamma
 from localspec.loading.measurements.attention import key
 from localspec.loading.measurements.attention import stored as attention_timing
 from localspec.loading.measurements.expected_speed import BEHIND, stored_profile
@@ -84,8 +83,11 @@ def too_dear(
     """
     if not head_checks.is_head(draft.header):
         return auto.too_dear(step_s, BEHIND)
-    accepted, times = acceptance(draft, target), auto.costs.target.at(BEHIND).times(LONGEST + 1)
-    return accepted is not None and head_promise.speedup(accepted, times, step_s) < PAYS
+    if (accepted := acceptance(draft, target)) is None:
+        return False
+    if head_checks.head_kind(draft.header) == head_checks.DFLASH:  # one pass guesses all tokens
+        return auto.best_gain(accepted, BEHIND, 0.0, first=step_s) < PAYS
+    return auto.best_gain(accepted, BEHIND, step_s) < PAYS
 
 
 def why_too_dear(draft: ModelSource | ModelFiles, target: Sequence[Path]) -> str:
