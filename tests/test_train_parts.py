@@ -624,6 +624,21 @@ def test_a_training_stays_as_long_as_its_target(
     assert not work.exists()
 
 
+def test_targets_of_one_name_have_a_head_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    targets, heads = list[Path](), list[Path]()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        targets.append(write_random_llama(tmp_path / name / "model.gguf"))
+        heads.append(trained_head(tmp_path, targets[-1], 0.5))
+        record((targets[-1],), heads[-1])
+    assert [each.name for each in heads] == ["model.head.gguf", "model-2.head.gguf"]
+    assert [resolver.resolve(str(each)).draft for each in targets] == heads
+    assert [place(each, None) for each in targets] == heads
+
+
 def test_rm_finds_the_training_of_a_target_that_was_deleted_by_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,10 +16,13 @@ from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
 
 _LONGEST: Final = 56
 _ODD: Final = re.compile(r"[^a-z0-9._-]+")
+_ENDING: Final = ".head.gguf"
 
 
 def place(target: Path, out: Path | None) -> Path:
     """The path to write the head of a target to.
+
+    In localspec's folder it takes the place of this target's head, and of no other's.
 
     Raises:
         OSError: localspec's folder for heads cannot be made.
@@ -26,7 +30,13 @@ def place(target: Path, out: Path | None) -> Path:
     if out is not None:
         return out.absolute()
     private.make_folder(trained_heads.folder())
-    return trained_heads.folder() / f"{target.stem}.head.gguf"
+    others = (
+        draft.path.name.removesuffix(_ENDING)
+        for pair in installed.all_pairs()
+        if folders.real(pair.target.path) != folders.real(target)
+        for draft in pair.drafts
+    )
+    return trained_heads.folder() / f"{_numbered(target.stem, {*others})}{_ENDING}"
 
 
 def record(target: tuple[Path, ...], head: Path) -> str:
@@ -59,7 +69,11 @@ def _free_name(stem: str) -> str:
     """A name for a new pair that is not in use."""
     wanted = _ODD.sub("-", stem.lower()).strip("-._")[:_LONGEST] or "trained"
     taken = {pair.name for pair in installed.all_pairs()} | set(catalogue.pairs())
-    taken |= {STARTER, FORMER_STARTER, "none"}
+    return _numbered(wanted, taken | {STARTER, FORMER_STARTER, "none"})
+
+
+def _numbered(wanted: str, taken: Collection[str]) -> str:
+    """`wanted`, with a number if it is taken."""
     name, number = wanted, 2
     while name in taken:
         name, number = f"{wanted}-{number}", number + 1
