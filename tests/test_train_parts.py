@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import gguf
@@ -13,13 +15,20 @@ import msgspec
 import numpy as np
 import pytest
 
+from localspec.chat.conversation import Message, Role
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import Timing
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
 from localspec.engine.llama.taps import Taps, TextRow, unpacked
-from localspec.errors import Cancelled, LocalspecError, UnsupportedModel, UsageError
+from localspec.errors import (
+    Cancelled,
+    LocalspecError,
+    UnsupportedModel,
+    UsageError,
+    VocabularyMismatch,
+)
 from localspec.loading.load import load_session
 from localspec.loading.measurements import head_promise, ranking
 from localspec.loading.measurements.head_promise import expected
@@ -50,8 +59,13 @@ from localspec.train.texts.lessons import ROWS, Lessons, batches
 from localspec.train.train_request import TrainRequest
 from localspec.train.training_folder import TrainingChoices, TrainingFolder, TrainingTerms
 
+from .support import toy
 from .support.gemma4 import write_gemma4
 from .support.gguf_models import (
+    Sizes,
+    read_vocabulary,
+    vocabulary_of,
+    write_llama,
     write_random_gemma3,
     write_random_lfm2,
     write_random_llama,
@@ -262,13 +276,37 @@ def test_answers_are_kept_line_by_line(tmp_path: Path) -> None:
     samples = [AnsweredText(n, (1, 2, 3 + n), 2, 0.8) for n in range(3)]
     for one in samples:
         kept.add(one)
-    torn = kept.path.read_bytes() + b'{"prompt":9,"ids":[1,'
+    torn = b"\0" * 9 + b"\n" + kept.path.read_bytes() + b'{"prompt":9,"ids":[1,'
     kept.path.write_bytes(torn)
     again = AnswerFile(kept.path)
     assert again.samples == samples
     assert again.written == 3
     again.add(samples[0])
     assert AnswerFile(kept.path).samples == [*samples, samples[0]]
+
+
+def test_a_prompt_that_is_asked_again_is_answered_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "LONGEST", 40)
+    path = write_random_llama(tmp_path / "target.gguf")
+    _, *asked = islice(token_ids.questions([tuple(range(20, 30))], []), 6)
+    assert {one.temperature for one in asked} == {0.8}
+    with (
+        Model.load(path) as model,
+        Taps(model, (), texts=2, n_ctx=80, n_batch=64, outputs=2, threads=1) as taps,
+    ):
+        said = [each.ids for each in write_answers(taps, 2, iter(asked), Cancel())]
+    assert len({*said}) == len(said) == 5
+
+
+def test_what_was_answered_is_not_asked_again() -> None:
+    known: list[tuple[int, ...]] = [(1, 2), (), (3,)]
+    asked = [*token_ids.questions(known, [])]
+    left = [*token_ids.questions(known, [AnsweredText(2, (3, 4), 1, 0.8, 1)])]
+    (done,) = {*asked} - {*left}
+    assert (done.prompt, done.turn) == (2, 1)
+    assert len(left) == len(asked) - 1
 
 
 @pytest.mark.slow
@@ -427,6 +465,56 @@ def test_a_missing_folder_for_the_head_is_told_at_once(tmp_path: Path) -> None:
         pipeline.train(asked, quiet())
 
 
+def test_a_pipe_can_be_read_only_once(tmp_path: Path) -> None:
+    target, pipe = write_random_llama(tmp_path / "t.gguf"), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for given in ({"prompts": (pipe,)}, {"answers": (pipe,)}):
+        with pytest.raises(UsageError, match="pipe is not a file"):
+            pipeline.train(TrainRequest(pair=str(target), **given), quiet())
+
+
+def test_the_head_does_not_take_the_place_of_what_is_read(tmp_path: Path) -> None:
+    target, asked = write_random_llama(tmp_path / "t.gguf"), tmp_path / "asked.jsonl"
+    asked.write_text("")
+    (tmp_path / "link.gguf").symlink_to(target)
+    for name in ("t.gguf", "link.gguf", "asked.jsonl"):
+        given = TrainRequest(pair=str(target), prompts=(asked,), out=tmp_path / name)
+        with pytest.raises(UsageError, match=f"would take the place of .*{name}"):
+            pipeline.train(given, quiet())
+
+
+def test_prompts_that_are_all_too_long_are_refused_before_hours_are_spent(tmp_path: Path) -> None:
+    run = run_of(write_random_llama(tmp_path / "t.gguf"), quiet())
+    short, long = run.prompts, (Message(Role.USER, "word " * 999),)
+    with loaded(run.target.paths[0]) as session:
+        for part in ("learnt", "held_out"):
+            run.prompts = replace(short, **{part: (long,)})  # type: ignore[arg-type]
+            with pytest.raises(UsageError, match="too long: what t reads of one may have 320"):
+                run._asked(session, [])
+        run.prompts = replace(short, learnt=(long, *short.learnt))
+        asked = run._asked(session, [])
+    assert asked.learnt[0] == ()
+    assert asked.most == 20 * sum(LONGEST - len(ids) for ids in asked.learnt[1:])
+
+
+def test_a_head_for_other_tokens_is_none_to_begin_with(tmp_path: Path) -> None:
+    """Its sizes may be the same: what it drafts would mean other words."""
+    target = write_random_llama(tmp_path / "t.gguf")
+    size = len(read_vocabulary(toy.TARGET).tokens)
+    other = write_llama(tmp_path / "o.gguf", vocabulary_of(size), Sizes(), seed=0, type="q8_0")
+    for its, fits in ((target, True), (other, False)):
+        untrained(tmp_path / "head.gguf", its, next(candidates(read_model(its).header)))
+        run = run_of(target, quiet(), init=tmp_path / "head.gguf")
+        with nullcontext() if fits else pytest.raises(VocabularyMismatch):
+            run._allowed()
+
+
+def test_a_training_for_a_head_of_a_former_size_is_refused(tmp_path: Path) -> None:
+    run = run_of(write_random_llama(tmp_path / "t.gguf"), quiet())
+    with pytest.raises(UsageError, match="a size that is not trained any more"):
+        run._shape(chosen())
+
+
 @pytest.mark.slow
 def test_answering_tells_the_time_that_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -438,7 +526,7 @@ def test_answering_tells_the_time_that_is_left(
     run = run_of(target, listener)
     run.work.enter(terms(), resume=False, anew=True)
     with loaded(target) as session:
-        run._answers(session, chosen(tokens=200), [])
+        run._answers(session, chosen(tokens=200), run._asked(session, []), [])
     assert told[-1].startswith("Answering: ")
     assert told[-1].endswith(" left")
 

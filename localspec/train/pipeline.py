@@ -26,7 +26,7 @@ from localspec.loading.measurements.tuning import wait_for_calm
 from localspec.loading.model_loader import Progress
 from localspec.pairs.disk import folders, trained_heads, trainings
 from localspec.pairs.disk.fingerprint import fingerprint
-from localspec.pairs.gguf import usable
+from localspec.pairs.gguf import head_checks, usable
 from localspec.pairs.gguf.gguf_writer import MetaValue, rewritten
 from localspec.pairs.gguf.header import ModelFiles, read_model
 from localspec.pairs.names import resolver
@@ -55,6 +55,7 @@ from localspec.train.texts.answers import (
 )
 from localspec.train.texts.lessons import ROWS, Lessons
 from localspec.train.texts.prompts import TrainingPrompts, gather
+from localspec.train.texts.token_ids import AskedIds, prompt_ids
 from localspec.train.train_request import TrainRequest
 from localspec.train.training_folder import (
     TrainingChoices,
@@ -97,7 +98,7 @@ def train(request: TrainRequest, listener: TrainingListener) -> TrainingResult:
         Cancelled: it was stopped; `--resume` continues.
     """
     target = find(request.pair, scan=request.scan)
-    _require_folder(request.out)
+    _require_files(request, target[1])
     _require_torch()
     prompts = gather(request.prompts, _history() if request.history else [])
     with trainings.alone(), kept_awake() as awake:
@@ -132,10 +133,23 @@ def _require_torch() -> None:
         )
 
 
-def _require_folder(out: Path | None) -> None:
-    """Check that there is a folder for the head before hours are spent on it."""
-    if out is not None and not (folder := out.absolute().parent).is_dir():
+def _require_files(request: TrainRequest, target: ModelFiles) -> None:
+    """Check before hours are spent that files can be read again, and the head be written."""
+    given, out = (*request.prompts, *request.answers), request.out
+    if pipe := next((path for path in given if not path.is_file()), None):
+        raise UsageError(
+            f"{pipe} is not a file: a training reads what it is given more than once",
+            "Write it to a file first, and name that.",
+        )
+    if out is None:
+        return
+    if not (folder := out.absolute().parent).is_dir():
         raise UsageError(f"there is no folder {folder}", "Make it, or name another file with -o.")
+    if folders.real(out) in map(folders.real, (*target.paths, *given)):
+        raise UsageError(
+            f"the head would take the place of {out}, which the training reads",
+            "Name another file with -o.",
+        )
 
 
 def _history() -> list[list[Message]]:
@@ -191,9 +205,10 @@ class _TrainingRun:
             load_session(options, progress=listener.progress, cancel=listener.cancel)
         ) as session:
             given = self._given(session)
-            begun = before or self._begin(session, sum(one.written for one in given))
+            asked = self._asked(session, given)
+            begun = before or self._begin(session, asked, sum(one.written for one in given))
             shape = self._shape(begun)
-            samples, held = self._answers(session, begun, given)
+            samples, held = self._answers(session, begun, asked, given)
             self._learn(session, begun, shape, samples, held)
         return self._end(samples)
 
@@ -219,11 +234,24 @@ class _TrainingRun:
         files = self.request.answers
         return [one for path in files for one in token_ids.given(path, template, model)]
 
-    def _begin(self, session: Session, given: int) -> TrainingChoices:
+    def _asked(self, session: Session, given: Sequence[AnsweredText]) -> AskedIds:
+        """The ids of the prompts, of which some must fit."""
+        its, template = self.prompts, session.template
+        asked = AskedIds(*(prompt_ids(template, each) for each in (its.learnt, its.held_out)))
+        if not any(asked.held_out) or not (any(asked.learnt) or given):
+            raise UsageError(
+                f"the prompts are too long: what {self.name} reads of one may have"
+                f" {LONGEST_PROMPT} tokens",
+                "Name shorter ones with --prompts.",
+            )
+        return asked
+
+    def _begin(self, session: Session, asked: AskedIds, given: int) -> TrainingChoices:
         """Choose the head's sizes, report the estimate, and check that it fits.
 
         Args:
             session: the loaded target.
+            asked: the prompts.
             given: tokens of answers that are written already.
         """
         request, listener = self.request, self.listener
@@ -242,7 +270,7 @@ class _TrainingRun:
             session, options, self.target, shapes, probe=probe, most=SHARE, cancel=cancel
         )
         found = replace(found, step_s=share * found.target.seconds(1))
-        tokens = max(given, self._tokens(shape, found))
+        tokens = max(given, min(self._tokens(shape, found), given + asked.most))
         told = estimate(shape, found, tokens, request.passes, given=given)
         self._require_sense(told)
         begun = TrainingChoices(
@@ -265,6 +293,7 @@ class _TrainingRun:
         same = [each for each in every if (each.feed_forward, each.drafted) == sizes]
         for shape in same:
             read_head(self.request.init, shape)
+            head_checks.require_head(read_model(self.request.init), self.target.header)
         return same or refuse(self.request.init)
 
     def _tokens(self, shape: HeadShape, found: TrainingCosts) -> int:
@@ -294,8 +323,13 @@ class _TrainingRun:
     def _shape(self, begun: TrainingChoices) -> HeadShape:
         """The chosen sizes, or those of the head to start from."""
         sizes = begun.feed_forward, begun.drafted
-        shapes = candidates(self.target.header)
-        return next(each for each in shapes if (each.feed_forward, each.drafted) == sizes)
+        for shape in candidates(self.target.header):
+            if (shape.feed_forward, shape.drafted) == sizes:
+                return shape
+        raise UsageError(
+            "the training that was stopped is for a head of a size that is not trained any more",
+            "Forget it with --anew.",
+        )
 
     @contextmanager
     def _taps(self, session: Session, *, outputs: int = ROWS) -> Iterator[Taps]:
@@ -314,21 +348,23 @@ class _TrainingRun:
             yield taps
 
     def _answers(
-        self, session: Session, begun: TrainingChoices, given: Sequence[AnsweredText]
+        self,
+        session: Session,
+        begun: TrainingChoices,
+        asked: AskedIds,
+        given: Sequence[AnsweredText],
     ) -> tuple[list[AnsweredText], list[AnsweredText]]:
         """The answers to train on and the held-out ones; missing ones are written now."""
-        template, listener = session.template, self.listener
         held, learnt = AnswerFile(self.work.held), AnswerFile(self.work.answers)
-        asked = token_ids.prompt_ids(template, self.prompts.held_out)
+        listener = self.listener
         with self._taps(session, outputs=TEXTS) as taps:
-            missing = {each.prompt for each in held.samples}
-            greedy = (one for one in token_ids.greedy(asked) if one.prompt not in missing)
+            known = {each.prompt for each in held.samples}
+            greedy = (one for one in token_ids.greedy(asked.held_out) if one.prompt not in known)
             for sample in write_answers(taps, TEXTS, greedy, listener.cancel):
                 held.add(sample)
-            asked = token_ids.prompt_ids(template, self.prompts.learnt)
             have = before = sum(one.written for one in given) + learnt.written
             began = time.monotonic()
-            more = token_ids.questions(asked, learnt.samples)
+            more = token_ids.questions(asked.learnt, learnt.samples)
             writing = write_answers(taps, TEXTS, more, listener.cancel)
             while have < begun.tokens and (one := next(writing, None)) is not None:
                 self.listener.between()

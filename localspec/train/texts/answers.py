@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -34,12 +35,14 @@ class AnsweredText(msgspec.Struct, frozen=True):
         prompt: number of the prompt.
         ids: prompt and answer, including the token that ends the answer.
         start: index of the answer in `ids`.
+        turn: how often the prompt was asked before.
     """
 
     prompt: int
     ids: tuple[int, ...]
     start: int
     temperature: float = 0.0
+    turn: int = 0
 
     @property
     def written(self) -> int:
@@ -53,11 +56,13 @@ class TargetPrompt:
 
     Attributes:
         prompt: its number.
+        turn: how often it was asked before.
     """
 
     prompt: int
     ids: tuple[int, ...]
     temperature: float
+    turn: int = 0
 
 
 def temperature_of(prompt: int, turn: int) -> float:
@@ -104,7 +109,7 @@ def write_answers(
     while True:
         for slot in range(texts):
             if slot not in running and (one := next(asked, None)) is not None:
-                seed = zlib.crc32(repr((one.prompt, one.temperature, one.ids)).encode())
+                seed = zlib.crc32(repr(one).encode())
                 running[slot] = _TextInProgress(one, list(one.ids), np.random.default_rng(seed))
         if not running:
             return
@@ -152,7 +157,7 @@ def finished(asked: TargetPrompt, ids: Sequence[int]) -> AnsweredText:
     """A finished text, without a loop at its end."""
     start = len(asked.ids)
     kept = len(ids) - loop(ids[start:])
-    return AnsweredText(asked.prompt, tuple(ids[:kept]), start, asked.temperature)
+    return AnsweredText(asked.prompt, tuple(ids[:kept]), start, asked.temperature, asked.turn)
 
 
 def loop(ids: Sequence[int]) -> int:
@@ -168,7 +173,7 @@ def loop(ids: Sequence[int]) -> int:
 
 
 class AnswerFile:
-    """Samples on disk, one JSON document per line; a line cut off by a crash is dropped."""
+    """Samples on disk, one JSON document per line; what a crash left of others is passed over."""
 
     def __init__(self, path: Path) -> None:
         """Read the stored samples.
@@ -185,7 +190,9 @@ class AnswerFile:
                 with path.open("rb+") as file:
                     file.truncate(end)
             decode = msgspec.json.Decoder(AnsweredText).decode
-            self.samples = [decode(line) for line in whole[:end].splitlines()]
+            for line in whole[:end].splitlines():
+                with suppress(ValueError):
+                    self.samples.append(decode(line))
 
     def add(self, sample: AnsweredText) -> None:
         """Append a sample.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -42,10 +42,26 @@ class _Conversation(msgspec.Struct):
     loop: bool = False
 
 
+class AskedIds(NamedTuple):
+    """The ids of prompts, none for one that is too long.
+
+    Attributes:
+        learnt, held_out: as in `TrainingPrompts`.
+    """
+
+    learnt: Sequence[tuple[int, ...]]
+    held_out: Sequence[tuple[int, ...]]
+
+    @property
+    def most(self) -> int:
+        """The most tokens of answers to learn from."""
+        return _TURNS * sum(LONGEST - len(ids) for ids in self.learnt if ids)
+
+
 def prompt_ids(
     template: ChatTemplate, prompts: Sequence[Sequence[Message]]
 ) -> list[tuple[int, ...]]:
-    """The ids of prompts as the target reads them; prompts that are too long are left out."""
+    """The ids of prompts as the target reads them, none for one that is too long."""
     found = []
     for messages in prompts:
         ids = template.tokenize(template.render(messages))
@@ -57,11 +73,11 @@ def questions(
     prompts: Sequence[tuple[int, ...]], done: Sequence[AnsweredText]
 ) -> Iterator[TargetPrompt]:
     """All prompts in turn, again and again, without those already answered."""
-    answered = Counter(each.prompt for each in done)
+    answered = {(each.prompt, each.turn) for each in done}
     for turn in range(_TURNS):
         for number, ids in enumerate(prompts):
-            if ids and turn >= answered[number]:
-                yield TargetPrompt(number, ids, temperature_of(number, turn))
+            if ids and (number, turn) not in answered:
+                yield TargetPrompt(number, ids, temperature_of(number, turn), turn)
 
 
 def greedy(prompts: Sequence[tuple[int, ...]]) -> Iterator[TargetPrompt]:
