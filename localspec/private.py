@@ -60,14 +60,14 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` by `whole_file`, and to the disk before it is moved into place.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write `content` to `path` by `whole_file`, and to the disk before it is moved into place.
 
     Raises:
         OSError: it cannot be written.
     """
     with whole_file(path) as file:
-        file.write(text.encode())
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
 

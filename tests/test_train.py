@@ -17,10 +17,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -38,18 +37,20 @@ from localspec.errors import Cancelled, LocalspecError
 from localspec.pairs.disk import installed, trained_heads
 from localspec.pairs.gguf import gguf_writer, head_checks
 from localspec.pairs.gguf.header import read_model
-from localspec.train import head_verdict, pipeline, training
+from localspec.train import pipeline, training
 from localspec.train.head import head_files
 from localspec.train.head.shape import candidates
 from localspec.train.pipeline import TrainingListener
-from localspec.train.texts import answers, lessons, prompts
+from localspec.train.texts import lessons, prompts
 from localspec.train.texts.answers import AnsweredText
 from localspec.train.texts.lessons import Lesson, Lessons
 from localspec.train.train_request import TrainRequest
+from localspec.train.training_folder import TrainingFolder
 from localspec.train.training_result import TrainingResult
 
 from .support.gemma4 import write_gemma4
 from .support.gguf_models import write_random_llama, write_random_qwen3
+from .support.small_training import shrink
 
 network = importlib.import_module("localspec.train.head.network")
 learning = importlib.import_module("localspec.train.head.learning")
@@ -92,11 +93,7 @@ def listener(
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers are short, since random models never end one; prompts are few, and no run waits."""
-    monkeypatch.setattr(answers, "LONGEST", 160)
-    monkeypatch.setattr(pipeline, "wait_for_calm", lambda *_: 0.0)
-    few = replace(found := prompts.gather((), ()), held_out=found.held_out[:2])
-    monkeypatch.setattr(head_verdict, "gather", lambda *_: few)
+    shrink(monkeypatch)
 
 
 def exact(name: str, array: np.ndarray) -> gguf_writer.PackedTensor:
@@ -255,6 +252,40 @@ def test_a_head_that_was_trained_before_goes_on_with_a_lower_rate(home: Path) ->
     assert rates[1] < 0.6 * rates[0]
 
 
+@pytest.fixture
+def stopped(home: Path) -> Iterator[Callable[[], training.Training]]:
+    """What makes a training without answers, which goes on from a checkpoint if there is one."""
+    work = TrainingFolder("f" * 64)
+    work.folder.mkdir(parents=True)
+    with learning_from(home, [AnsweredText(0, tuple(range(3, 43)), 2)]) as (lesson, learner):
+        del lesson
+        learns = learner(trained=False)
+        lessons_ = cast(Lessons, None)  # no step is made
+        yield lambda: training.Training(work, learns, lessons_, [], [], passes=1, common=0)
+
+
+def test_a_damaged_checkpoint_is_named(stopped: Callable[[], training.Training]) -> None:
+    first = stopped()
+    first.standing.step = 7
+    first.save()
+    path = first._work.checkpoint
+    whole = path.read_bytes()
+    assert stopped().standing.step == 7
+    for broken in (b"", whole[:1000], whole[: len(whole) // 2], b"x" * 1000):
+        path.write_bytes(broken)
+        with pytest.raises(LocalspecError, match=r"the checkpoint .*checkpoint\.pt cannot be read"):
+            stopped()
+
+
+def test_of_heads_that_are_as_good_the_latest_is_kept(
+    stopped: Callable[[], training.Training],
+) -> None:
+    found, written = stopped(), list[int]()
+    for step in range(3):
+        found._judge(lambda step=step: written.append(step))
+    assert written == [0, 1, 2]
+
+
 class Killed(Exception):
     """Stands for the end of a process."""
 
@@ -301,22 +332,28 @@ def test_interrupted_at_ten_random_moments_it_ends_as_an_unbroken_one(
 def test_a_killed_process_goes_on(home: Path, asked: Path) -> None:
     """After SIGKILL at random moments the next process goes on, whatever was being written."""
     target = write_random_llama(home / "target.gguf")
-    command = [sys.executable, "-m", "localspec", "train", str(target), "--prompts", str(asked)]
-    command += ["--tokens", str(TOKENS), "--passes", "1", "--force", "-t", "1"]
-    chance = random.Random(1)
-    for turn in range(4):
-        resume = ["--resume"] if any((home / "data" / "train").glob("*/begun.json")) else []
+    command = [sys.executable, "-m", "tests.support.small_training", "train", str(target)]
+    command += ["--prompts", str(asked), "--tokens", str(TOKENS), "--passes", "1", "--force"]
+    command += ["-t", "1"]
+    chance, resume = random.Random(1), list[str]()
+
+    def begun() -> bool:
+        return any((home / "data" / "train").glob("*/begun.json"))
+
+    for _ in range(3):
         running = subprocess.Popen([*command, *resume], stderr=subprocess.PIPE, text=True)
+        while running.poll() is None and not begun():
+            time.sleep(0.05)
         try:
-            _, said = running.communicate(timeout=2 + 6 * chance.random() + 2 * turn)
+            _, said = running.communicate(timeout=6 * chance.random())
         except subprocess.TimeoutExpired:
             running.send_signal(signal.SIGKILL)
             running.communicate()
         else:
             assert running.returncode == 0, said
             break
-    resume = ["--resume"] if any((home / "data" / "train").glob("*/begun.json")) else []
-    if resume or not (home / "data" / "heads").exists():
+        resume = ["--resume"]
+    if begun():
         done = subprocess.run(
             [*command, *resume], capture_output=True, text=True, check=False, timeout=300
         )
@@ -369,40 +406,38 @@ def test_a_full_disk_is_a_sentence_and_costs_nothing_that_was_kept(
 
 
 def test_a_head_no_better_than_the_control_is_not_used(home: Path, asked: Path) -> None:
+    """A random model cannot be guessed; the training is kept, so that the head may be, too."""
     target = write_random_llama(home / "target.gguf")
     with pytest.raises(LocalspecError, match="no head can make this target faster"):
         pipeline.train(request(target, asked, force=False), listener())
-    started = pipeline.train(request(target, asked), listener())
-    assert not started.found.better  # a random model cannot be guessed
-    head = started.head
-    head.unlink()
-    for pair in installed.all_pairs():
-        installed.forget(pair.name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline._TrainingRun, "_require_sense", lambda *_: None)
-        with pytest.raises(LocalspecError, match="no better than the control"):
+        with pytest.raises(LocalspecError, match="no better than the control") as caught:
             pipeline.train(request(target, asked, force=False), listener())
-    assert not head.exists()
+    assert "--resume --force" in caught.value.remedy
+    assert not (home / "data" / "heads").exists()
     assert installed.all_pairs() == []
+    kept = pipeline.train(request(target, asked, resume=True), listener())
+    assert not kept.found.better
+    assert kept.head.exists()
 
 
-def test_one_s_own_conversations_are_told_in_the_head(
+def test_a_head_to_begin_with_and_one_s_own_conversations_in_both(
     home: Path, asked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Both files say that the user's own conversations were trained on."""
     target = write_random_llama(home / "target.gguf")
     said = [list(each) for each in prompts.gather([asked], ()).learnt[:12]]
-    monkeypatch.setattr(pipeline.token_ids, "conversations", lambda _: said)
-    done = pipeline.train(request(target, asked, history=True), listener())
-    made = trained_heads.made_for(read_model(done.head).header)
-    assert made is not None
-    assert made.private
-
-
-def test_a_head_to_begin_with(home: Path, asked: Path) -> None:
-    target = write_random_llama(home / "target.gguf")
-    first = pipeline.train(request(target, asked, out=home / "first.gguf"), listener())
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline.token_ids, "conversations", lambda _: said)
+        own = request(target, asked, history=True, out=home / "first.gguf")
+        first = pipeline.train(own, listener())
     second = pipeline.train(request(target, asked, init=first.head), listener())
     assert read_model(second.head).header.tensors == read_model(first.head).header.tensors
+    for done in (first, second):
+        made = trained_heads.made_for(read_model(done.head).header)
+        assert made is not None
+        assert made.private
 
 
 def test_the_starter_takes_no_more_than_is_told(

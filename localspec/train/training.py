@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from localspec import formats, private
 from localspec.engine.cancel import Cancel
+from localspec.errors import LocalspecError
 from localspec.loading.model_loader import Progress
+from localspec.safe_text import reason
 from localspec.train.head.learning import Acceptance, HeadLearner
 from localspec.train.texts.answers import AnsweredText
 from localspec.train.texts.lessons import Lessons, batches
@@ -67,13 +69,34 @@ class Training:
             held: greedy answers to judge by.
             passes: over all samples.
             common: the most common id of the answers.
+
+        Raises:
+            LocalspecError: the checkpoint there is damaged.
+            OSError: it cannot be read.
         """
         self._work, self._learner, self._lessons = work, learner, lessons
         self._held, self._common = held, common
         self._batches = [batch for turn in range(passes) for batch in batches(samples, turn)]
         self.standing = TrainingState()
         if work.checkpoint.exists():
-            self.standing = TrainingState(**learner.restore(work.checkpoint.read_bytes()))
+            self._restore()
+
+    def _restore(self) -> None:
+        """Continue from the checkpoint.
+
+        Raises:
+            LocalspecError: it is damaged.
+            OSError: it cannot be read.
+        """
+        path = self._work.checkpoint
+        saved = path.read_bytes()
+        try:
+            self.standing = TrainingState(**self._learner.restore(saved))
+        except Exception as error:  # torch has many kinds for a damaged file
+            raise LocalspecError(
+                f"the checkpoint {path} cannot be read: {reason(error)}",
+                "Delete it to learn anew from the same answers, or forget all with --anew.",
+            ) from None
 
     @property
     def steps(self) -> int:
@@ -121,8 +144,7 @@ class Training:
         """Write a checkpoint, whole or not at all."""
         its = self.standing
         more: dict[str, Any] = {name: getattr(its, name) for name in TrainingState.__slots__}
-        with private.whole_file(self._work.checkpoint) as file:
-            file.write(self._learner.saved(more))
+        private.write_whole(self._work.checkpoint, self._learner.saved(more))
 
     def _step(self) -> None:
         now = self.standing
@@ -137,7 +159,7 @@ class Training:
         """Evaluate on the held-out answers; keep the head if it is the best so far."""
         found = self.held_out_acceptance()
         now, score = self.standing, sum(found.shares)
-        if score > now.best:
+        if score >= now.best:
             now.best, now.shares, now.control = score, found.shares, found.control
             write()
         line = {"step": now.step, "of": self.steps, "seconds": round(now.seconds, 1)}
