@@ -48,13 +48,14 @@ def costs(session: Session, taps: Taps, threads: int) -> TrainingCosts:
         )
     points = measure(target, (*TARGET_SIZES, *TARGET_SIZES), budget=_BUDGET_S, passes=60).points
     read_s, flops = _reading(taps), speed(threads)
-    models = target.model.weights_bytes + target.cache_bytes + target.buffer_bytes + taps.bytes
+    models = target.model.weights_bytes + target.cache_bytes + target.buffer_bytes
     return TrainingCosts(
         target=Curve(points),
         step_s=0.0,
         read_s=read_s,
         flops=flops,
-        loaded_bytes=max(models, machine.resident()),  # this process has the program and torch, too
+        # This process has the program and torch, too, but has touched few rows of the taps so far.
+        loaded_bytes=max(models, machine.resident()) + taps.bytes,
         reading_bytes=taps.bytes,
     )
 
