@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from localspec.chat.figures.benefit import benefit, of_two
+from localspec.chat.figures.benefit import benefit, of_two, summary
 from localspec.chat.figures.figures import Figures, Meter
 from localspec.engine.record.stats import (
     LOOKUP,
@@ -78,6 +78,20 @@ def test_an_answer_without_a_draft_says_why() -> None:
     assert benefit(replace(repeats, busy=BUSY)) == benefit(repeats)  # busy or not
     off = replace(dear, gamma_note=GammaNote(GammaReason.OFF), speculation=False)
     assert benefit(off) == benefit(dear)  # whatever was switched since
+
+
+def test_an_answer_in_which_next_to_nothing_was_drafted_says_why() -> None:
+    few = replace(LONG, generated=120, drafted=6, accepted=5, drafters=((LOOKUP, 6, 5),), check=3.1)
+    dear = replace(few, answer_note=GammaNote(GammaReason.TOO_DEAR))
+    why = "checking four tokens takes as long as writing 3.1"
+    assert benefit(dear) == f"copied 5 of 120 tokens: {why}"
+    assert summary(replace(dear, slow=why)) == benefit(dear)  # said once
+    assert summary(replace(dear, busy=BUSY, slow=BUSY)) == f"copied 5 of 120 tokens; {BUSY}"
+    repeats = replace(few, answer_note=GammaNote(GammaReason.TOO_LITTLE_REPEATS))
+    assert benefit(repeats).startswith("copied 5 of 120 tokens: too little of this text repeats")
+    assert benefit(few) == "copied 5 of 120 tokens"
+    more = replace(dear, drafted=20, accepted=15, drafters=((LOOKUP, 20, 15),))
+    assert benefit(more) == "copied 15 of 120 tokens"
 
 
 def test_an_answer_that_drafted_is_never_said_not_to_have_drafted() -> None:

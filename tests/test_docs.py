@@ -42,6 +42,11 @@ def test_every_file_and_room_that_is_named_is_there(page: str) -> None:
     assert gone == []
 
 
+@pytest.mark.parametrize(("page", "lines"), [("README.md", 120), ("docs/chat.md", 140)])
+def test_the_first_pages_stay_short(page: str, lines: int) -> None:
+    assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= lines
+
+
 def test_a_failed_build_says_the_line_that_the_documents_say() -> None:
     """The build backend formats the message with `str.format`: a brace would end it."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]

@@ -88,6 +88,19 @@ def screen(now: Figures, *, wide: bool = True, said: str | None = None) -> str:
         ),
         (replace(LONG, speedup=None), "copied 315 of 400 tokens"),
         (
+            replace(
+                LONG,
+                generated=120,
+                drafted=6,
+                accepted=5,
+                recovered=1,
+                bonus=4,
+                speedup=None,
+                drafters=((LOOKUP, 6, 5),),
+            ),
+            "copied 5 of 120 tokens: too little of this text repeats, and no model drafts",
+        ),
+        (
             replace(LONG, speedup=None, drafters=(("draft", 320, 315),)),
             "guessed 320, kept 315",
         ),

@@ -76,9 +76,13 @@ def test_what_other_programs_call_the_commands(
     chat.until(lambda: "▌ Tell me a story." not in chat.text(), "a new conversation")
     chat.child.send("/load story\r")
     chat.sees("▌ Tell me a story.")
-    chat.child.send("/new\r")
+    chat.child.send("/reset\r")
     chat.until(lambda: "▌ Tell me a story." not in chat.text(), "a new conversation")
     chat.child.send(f"/load {saved}\r")
+    chat.sees("▌ Tell me a story.")
+    chat.child.send("/clear\r")
+    chat.until(lambda: "▌ Tell me a story." not in chat.text(), "a new conversation")
+    chat.child.send("/resume story\r")
     chat.sees("▌ Tell me a story.")
     for word in ("/model", "/models"):
         chat.child.send(f"{word}\r")
@@ -106,7 +110,7 @@ def test_words_that_leave(start: Callable[..., Terminal], word: str) -> None:
 @pytest.mark.slow
 def test_a_theme_is_tried_on_and_kept(start: Callable[..., Terminal], tmp_path: Path) -> None:
     chat = start(*SHORT)
-    chat.child.send("/theme\r")
+    chat.child.send("/themes\r")
     chat.sees("▸ textual-dark  present")
     before = chat.screen.buffer[15][5].bg
     chat.child.send(UP)
@@ -222,3 +226,14 @@ def test_joiners_that_are_typed_arrive(
     chat.child.send("/exit\r")
     assert chat.ends() == 0
     assert chat.restored()
+
+
+@pytest.mark.slow
+def test_an_answer_that_only_repeats_itself_is_stopped(start: Callable[..., Terminal]) -> None:
+    endless = ("--grammar", 'root ::= "a" root', "--n-predict", "400")
+    chat = start("toy", *endless, "--temp", "0", "--threads", "1", columns=90)
+    chat.child.send("Say a.\r")
+    said = "stopped, since it only repeated itself: F5 asks again, a higher /temp helps"
+    chat.until(lambda: said in " ".join(chat.text().split()), said)
+    chat.child.send("/exit\r")
+    assert chat.ends() == 0

@@ -197,6 +197,13 @@ SCHEMA = {
 }
 
 
+def test_an_answer_that_only_repeats_itself_goes_on(served: Serving) -> None:
+    """The chat and `run` stop one; a program that asked for it gets all of it."""
+    found = served.chat(grammar='root ::= "a" root', max_tokens=330)
+    assert found["choices"][0]["finish_reason"] == "length"
+    assert found["usage"]["completion_tokens"] == 330
+
+
 def test_answers_conform_to_their_schema(served: Serving) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
     found = served.chat(response_format=form, max_tokens=200)["choices"][0]

@@ -13,6 +13,7 @@ from localspec.chat.figures.figures import Figures
 from localspec.chat.figures.slowness import SlownessCheck
 from localspec.doctor import findings
 from localspec.engine.length.cost import Costs, ModelCosts
+from localspec.engine.record.stats import Speedup
 
 USUAL = {1: 1.0, 4: 1.5, 8: 2.0}
 NOW = Figures(generating=True, speculation=True, context_used=100)
@@ -100,7 +101,7 @@ def test_what_is_the_pair_s_own_is_said_where_the_machine_is_well(
         "after 2,016 tokens of context a token takes 3.0 times as long"
     )
     steep = Costs(ModelCosts({0: {1: 1.0, 4: 3.6, 8: 7.0}}, spread=0.05), {})
-    said = "a pass over 4 tokens takes 3.6 times as long as over one"
+    said = "checking four tokens takes as long as writing 3.6"
     assert sentence(monkeypatch, costs=steep) == said
     assert sentence(monkeypatch, replace(NOW, speculation=False), steep) == ""
     wrong = replace(NOW, drafters=(("draft", 100, 21), ("lookup", 100, 90)))
@@ -108,6 +109,9 @@ def test_what_is_the_pair_s_own_is_said_where_the_machine_is_well(
         "the draft is often wrong: 21 % of its tokens were accepted"
     )
     assert sentence(monkeypatch, wrong, on_battery=True) == formats.ON_BATTERY
+    for now, its in ((NOW, steep), (wrong, None)):
+        gained = replace(now, speedup=Speedup(1.3, 1.2, 1.4))
+        assert sentence(monkeypatch, gained, its) == ""  # drafting did help
 
 
 @pytest.mark.parametrize("spread", [None, 0.6, 9.0])

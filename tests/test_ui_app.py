@@ -683,6 +683,8 @@ async def test_what_drafting_brought_stays_on_the_screen_whatever_the_panel_show
         for _ in PanelForm:
             await chat.press("f4")
             await chat.until(lambda: sentence in " ".join(chat.screen().split()), "the sentence")
+        await chat.send("/stats")
+        await chat.until(lambda: f"the last answer: {sentence}" in chat.transcript(), "/stats")
 
 
 def test_panel_layout_fits_any_size() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from textual.content import Content
 
+from localspec import formats
 from localspec.chat.figures.benefit import summary
 from localspec.chat.figures.figures import Figures, figures_of, gamma_words
 from localspec.chat.settings import ChatSettings
@@ -175,7 +176,9 @@ def test_the_panel_tells_how_attention_is_computed_where_that_was_chosen() -> No
 def test_what_is_on_a_card_is_a_part_of_what_localspec_takes() -> None:
     use = replace(ScriptedSession().memory(), process=702 << 20, on_devices=8 << 30)
     lines = text(full_lines(PanelState(figures=DRAFTED, memory=use), 36, 60))
-    assert re.search(r"Memory, engine now +9.33 GB", lines)
+    assert re.search(r"Memory, localspec now +9.33 GB", lines)
+    models = use.target_weights + use.draft_weights + use.target_cache + use.draft_cache
+    assert re.search(rf"reserved for models +{formats.size(models + use.buffers)}\n", lines)
 
 
 def test_the_least_important_is_left_out_first() -> None:
@@ -250,7 +253,7 @@ def test_what_is_not_known_yet_is_left_out_of_the_two_lines() -> None:
         assert not re.search("● on|○ off", text(lines))  # nothing is loaded yet
     known = PanelState(figures=Figures(context_size=8192), memory=ScriptedSession().memory())
     assert "nothing guessed" in compact_lines(known, 90)[0].plain
-    assert compact_lines(known, 90)[1].plain == "0/8,192 context  engine uses 273 MB"
+    assert compact_lines(known, 90)[1].plain == "0/8,192 context  localspec uses 273 MB"
 
 
 def test_whether_drafting_is_on_is_seen_beside_the_last_answer_too() -> None:
@@ -292,6 +295,9 @@ def test_a_conversation_that_is_opened_contradicts_itself_nowhere() -> None:
     assert "guessed 90, kept 30" in lines
     assert "33 %" in column
     assert "222 of 1,024" in column
+    state.begin(answer(205, 4, 4) | {"context_used": 222})
+    state.take(Figures(answer_note=GammaNote(GammaReason.TOO_DEAR)))  # that of another answer
+    assert summary(state.figures) == "guessed 4, kept 4"
     state.begin({"tokens_per_second": 9.0})  # the rest is unknown
     state.take(Figures())
     assert big_speed(state)[1] == "no answer yet"

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Final
 
 from localspec import formats
-from localspec.chat.figures.figures import Figures
+from localspec.chat.figures.figures import Figures, accepted_share, check_words
 from localspec.engine.record.parting import Parting
 from localspec.engine.record.stats import LEAST_TOKENS, LOOKUP, GammaReason, GenerationStats
 
@@ -26,7 +26,7 @@ _SINCE = {
 def summary(now: Figures) -> str:
     """What drafting brought to the answer, and why the answer is slow."""
     said = benefit(now)
-    slow = "" if now.busy and now.busy in said else now.slow
+    slow = "" if any(each and each in said for each in (now.busy, now.slow)) else now.slow
     return "; ".join(filter(None, (said, slow)))
 
 
@@ -38,12 +38,20 @@ def benefit(now: Figures) -> str:
         return _without(now)
     found = now.speedup
     if found is None:  # too short, or loaded from the store, which keeps no rounds
-        return kept(now.drafters, now.drafted, now.accepted, now.generated)
+        return _counted(now)
     if now.clear_speedup is None:
         return f"can't tell what drafting brings: {now.busy}"
     if not found.low < 1 < found.high:
         return compared(found.estimate)
     return f"no clear gain: {found.low:.1f} to {found.high:.1f}× with drafting"
+
+
+def _counted(now: Figures) -> str:
+    """How many drafted tokens were kept; if next to nothing was drafted, also why."""
+    said = kept(now.drafters, now.drafted, now.accepted, now.generated)
+    few = accepted_share(now.drafted, now.accepted, now.generated) is None
+    why = "" if now.busy or not few else _why(now)
+    return f"{said}: {why}" if why else said
 
 
 def _without(now: Figures) -> str:
@@ -53,14 +61,16 @@ def _without(now: Figures) -> str:
     reason = now.answer_note.reason if now.answer_note else None
     if now.busy and reason is not GammaReason.TOO_LITTLE_REPEATS:
         return f"not drafting: {now.busy}"
+    why, since = _why(now), "not drafting, since " if reason is GammaReason.TOO_DEAR else ""
+    return f"no gain here: {since}{why}" if why else _NOTHING
+
+
+def _why(now: Figures) -> str:
+    """Why the policy drafted nothing, or little, at the answer's end; empty if it did draft."""
+    reason = now.answer_note.reason if now.answer_note else None
     if reason is GammaReason.TOO_DEAR and now.check is not None:
-        return (
-            "no gain here: not drafting, since checking four tokens takes as long as writing"
-            f" {now.check:.1f}"
-        )
-    if reason in _SINCE:
-        return f"no gain here: {_SINCE[reason]}"
-    return _NOTHING
+        return check_words(now.check)
+    return _SINCE.get(reason, "") if reason else ""
 
 
 def compared(ratio: float, digits: int = 1) -> str:

@@ -266,6 +266,11 @@ def gamma_words(note: GammaNote | None) -> str:
     return f"{said}, {lossy_words(note.lenience)}" if lossy else said
 
 
+def check_words(check: float) -> str:
+    """`Figures.check` as text."""
+    return f"checking four tokens takes as long as writing {check:.1f}"
+
+
 def speedup_words(found: Speedup) -> str:
     """What drafting gained, with its range of uncertainty, as text."""
     return f"{found.estimate:.1f}× ({found.low:.1f} to {found.high:.1f})"

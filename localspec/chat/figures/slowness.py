@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from localspec import formats, machine
-from localspec.chat.figures.figures import Figures
+from localspec.chat.figures.figures import Figures, check_words
 from localspec.engine.length.cost import Costs
 from localspec.engine.llama import BUSY, Context
 from localspec.engine.record.stats import LOOKUP
@@ -66,9 +66,15 @@ class SlownessCheck:
             if target.grown(now.context_used) >= _GROWN:
                 context = formats.count(now.context_used)
                 yield f"after {context} tokens of context a token takes {grown:.1f} times as long"
+        if (clear := now.clear_speedup) is None or clear.low <= 1:
+            yield from self._drafting(now)
+
+    def _drafting(self, now: Figures) -> Iterator[str]:
+        """Why drafting does not help."""
+        if self._costs is not None and now.speculation:
             several = self.check(now.context_used) or 0.0
-            if now.speculation and several / target.doubt(_FEW) >= _NO_SAVING * _FEW:
-                yield f"a pass over {_FEW} tokens takes {several:.1f} times as long as over one"
+            if several / self._costs.target.doubt(_FEW) >= _NO_SAVING * _FEW:
+                yield check_words(several)
         by_models = [each for name, *each in now.drafters if name != LOOKUP]
         drafted, accepted = (sum(each[i] for each in by_models) for i in (0, 1))
         if drafted >= _ENOUGH and accepted < _WRONG * drafted:

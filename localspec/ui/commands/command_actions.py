@@ -298,8 +298,12 @@ def title(app: CommandContext, argument: str) -> None:
 
 
 def stats(app: CommandContext, _argument: str) -> None:
-    """Show the figures of the whole conversation."""
-    app.transcript.say(parameters.totals([node.figures for node in app.turns.record.nodes()]))
+    """Show the figures of the whole conversation, and what drafting brought to the last answer."""
+    lines = [parameters.totals([node.figures for node in app.turns.record.nodes()])]
+    if said := app.dashboard.said():
+        which = "this" if app.dashboard.state.figures.generating else "the last"
+        lines.append(f"{which} answer: {said}")
+    app.transcript.say("\n".join(lines))
 
 
 def read(app: CommandContext, argument: str) -> None:

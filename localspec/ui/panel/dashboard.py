@@ -174,9 +174,13 @@ class Dashboard:
         self._fresh, self._taken_at = False, time.monotonic()
         self._redraw()
 
+    def said(self) -> str:
+        """What drafting brought to the running or the last answer."""
+        return summary(self.state.figures)
+
     def unsaid(self) -> str:
-        """What drafting brought to the last answer; empty if the full panel says it already."""
-        return "" if self.full.display else summary(self.state.figures)
+        """The same; empty if the full panel says it already."""
+        return "" if self.full.display else self.said()
 
     def cycle(self, wanted: str) -> None:
         """Choose the form by name, or the next one."""

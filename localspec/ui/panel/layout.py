@@ -81,6 +81,7 @@ class PanelState:
         generated, drafted, accepted, context = counts
         return replace(
             figures,
+            answer_note=None,
             speed_average=known["tokens_per_second"],
             lossy=lossy_words(known.get("lossy")),
             generated=generated,
@@ -151,7 +152,7 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
         second.append(_figure(formats.seconds(now.time_to_first_token_s), "to the first word"))
     if memory is not None:
         taken = formats.size(memory.taken), "bold"
-        second.append(Content.assemble(("engine uses ", MUTED), taken))
+        second.append(Content.assemble(("localspec uses ", MUTED), taken))
     return [joined(first, width), joined(second or [Content("")], width)] if width > 0 else []
 
 
@@ -315,7 +316,7 @@ def _known(cached: int, read: int) -> str:
 
 
 def _memory_lines(use: MemoryUse | None, width: int, *, short: bool = False) -> list[Content]:
-    """Measured memory of the engine, by part, and that in use on the machine and its devices."""
+    """Measured memory, by part, and that in use on the machine and its devices."""
     if use is None:
         return []
     parts = [
@@ -324,7 +325,7 @@ def _memory_lines(use: MemoryUse | None, width: int, *, short: bool = False) -> 
         ("caches", use.target_cache + use.draft_cache, "▒", "$warning"),
         ("buffers", use.buffers, "░", "$accent"),
     ]
-    lines = [_row("Memory, engine now", formats.size(use.taken), width, HEAD)]
+    lines = [_row("Memory, localspec now", formats.size(use.taken), width, HEAD)]
     if short:
         named = [
             Content.assemble((f"{label.split()[0]} ", MUTED), (formats.size(amount), "bold"))
@@ -332,6 +333,8 @@ def _memory_lines(use: MemoryUse | None, width: int, *, short: bool = False) -> 
         ]
         lines += [two_sides(named[i], named[i + 1], width) for i in (0, 2)]
     else:
+        whole = sum(part[1] for part in parts)  # more than is used until the caches are full
+        lines.append(_row("reserved for models", formats.size(whole), width))
         lines.append(drawing.stacked_bar([part[1:] for part in parts], width))
         for label, amount, mark, style in parts:
             left = Content.assemble((f"{mark} ", style), (label, MUTED))
