@@ -12,6 +12,7 @@ from localspec.chat.figures.benefit import benefit, of_two, summary
 from localspec.chat.figures.figures import Figures, Meter
 from localspec.engine.record.stats import (
     LOOKUP,
+    DrafterStats,
     GammaNote,
     GammaReason,
     GenerationStats,
@@ -144,6 +145,17 @@ def test_no_ratio_for_fewer_than_fifty_tokens() -> None:
     assert meter.figures(**now).speedup is None
     meter.add(done(1, 1), Speedup(1.3, 1.2, 1.4))
     assert meter.figures(**now).speedup is not None
+
+
+def test_a_drafter_that_was_asked_and_guessed_nothing_is_not_named() -> None:
+    meter = Meter(4096)
+    meter.add(done(3, 2))
+    meter.stats.drafters["eagle3"] = DrafterStats()
+    now = meter.figures(
+        generating=False, speculation=True, gamma=3, note=GammaNote(GammaReason.PAYS, 3)
+    )
+    assert now.drafters == ((LOOKUP, 3, 2),)
+    assert benefit(now) == "copied 2 of 3 tokens"
 
 
 def test_two_answers_are_compared_by_their_speeds() -> None:

@@ -279,6 +279,8 @@ async def test_a_server_that_goes_is_told_and_its_tools_are_withdrawn(tmp_path: 
         await chat.until(lambda: not chat.session.offered)
         await chat.ask("Hello?")
         tools.file.put("my files", ServerSettings(command="files"))
+        await chat.send("/mcp add")
+        await chat.until(lambda: "/mcp add needs a name" in chat.transcript(), "what it needs")
         await chat.send('/mcp off "my files"')
         await chat.until(lambda: "my files is off" in chat.transcript())
         assert tools.file.servers()["my files"].disabled

@@ -469,6 +469,8 @@ def test_nothing_is_proposed_before_a_calm_measurement() -> None:
     assert busy.basis(found).startswith("expected from demo")
     assert "a rough estimate: the machine was busy" in busy.basis(found)
     assert ranking.proposed(found) == []
+    assumed = busy.basis(ranking.ranked([row("b", 2, drafter="draft", draft_bytes=GB // 10)], busy))
+    assert assumed.endswith("are accepted; a rough estimate: the machine was busy")
     crawling = MachineSpeed("here", {"demo": costs(2, doubtful=True)})
     (slow,) = ranking.ranked(rows, crawling)
     assert (slow.verdict, slow.short) == ("fits", "~1.0, 2.4 drafted")  # not called slow by that
@@ -476,6 +478,16 @@ def test_nothing_is_proposed_before_a_calm_measurement() -> None:
     assert not calm.disturbed
     (one,) = ranking.proposed(ranking.ranked(rows, calm))
     assert one.baseline == pytest.approx(5)
+
+
+def test_a_busy_machine_s_speeds_put_no_large_pair_first() -> None:
+    rows = [row("small", 2), row("huge", 14), row("here", 3, state="installed")]
+    busy = MachineSpeed("here", {"demo": costs(2, doubtful=True)})
+    found = ranking.ranked(rows, busy)
+    assert [one.row.name for one in found] == ["here", "small", "huge"]
+    assert found[-1].speeds == "0.14"  # and not 0.1
+    calm = ranking.ranked(rows, speed(200))
+    assert [one.row.name for one in calm] == ["here", "huge", "small"]
 
 
 def test_where_nothing_was_measured_nothing_is_expected_and_the_order_stays() -> None:

@@ -98,8 +98,7 @@ def of_two(without: GenerationStats, drafted: GenerationStats, busy: str = "") -
     slow, fast = without.tokens_per_second, drafted.tokens_per_second
     if not (slow and fast and drafted.comparable and without.generated_tokens >= LEAST_TOKENS):
         counts = drafted.drafted_tokens, drafted.accepted_tokens, drafted.generated_tokens
-        its = tuple((name, one.drafted, one.accepted) for name, one in drafted.drafters.items())
-        return f"{kept(its, *counts)}: too few to compare speeds"
+        return f"{kept(drafted.drafted_by, *counts)}: too few to compare speeds"
     if busy:
         return f"can't tell what drafting brings: {busy}"
     rounds = [_baseline_round_s(each) for each in (without, drafted)]

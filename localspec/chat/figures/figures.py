@@ -56,7 +56,7 @@ class Figures:
         tokens_per_round: emitted tokens per verify pass, this turn.
         drafted, accepted, recovered, bonus: token counts, this turn; the last two are None if they
             were not stored.
-        drafters: of each drafter its name, drafted tokens and accepted tokens, this turn.
+        drafters: of each drafter that drafted its name, drafted and accepted tokens, this turn.
         generated: tokens generated this turn.
         time_to_first_token_s: seconds, without loading.
         draft_s, verify_s: seconds spent drafting and verifying, this turn.
@@ -197,9 +197,7 @@ class Meter:
                 tokens_per_round=stats.mean_tokens_per_round,
                 drafted=stats.drafted_tokens,
                 accepted=stats.accepted_tokens,
-                drafters=tuple(
-                    (name, its.drafted, its.accepted) for name, its in stats.drafters.items()
-                ),
+                drafters=stats.drafted_by,
                 recovered=stats.recovered_tokens,
                 bonus=stats.bonus_tokens,
                 generated=stats.generated_tokens,

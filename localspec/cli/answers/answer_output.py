@@ -191,7 +191,7 @@ def _round(done: Round) -> dict[str, Any]:
 
 def _drafted(stats: GenerationStats) -> str:
     line = f"{stats.drafted_tokens} tokens, {stats.accepted_tokens} accepted"
-    if len(stats.drafters) < 2:
+    if len(stats.drafted_by) < 2:
         return line
-    each = (f"{name} {its.accepted} of {its.drafted}" for name, its in stats.drafters.items())
+    each = (f"{name} {accepted} of {drafted}" for name, drafted, accepted in stats.drafted_by)
     return f"{line} ({', '.join(each)})"

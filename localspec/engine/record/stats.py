@@ -271,6 +271,12 @@ class GenerationStats:
     tokens_in_first_round: int = 0
     finish_reason: FinishReason | None = None
 
+    @property
+    def drafted_by(self) -> tuple[tuple[str, int, int], ...]:
+        """Of each drafter that drafted: its name, drafted tokens and accepted tokens."""
+        each = self.drafters.items()
+        return tuple((name, its.drafted, its.accepted) for name, its in each if its.drafted)
+
     def add_prefill(self, prefill: Prefill) -> None:
         """Count the prompt pass."""
         self.prompt_tokens = prefill.prompt_tokens

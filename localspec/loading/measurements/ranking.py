@@ -153,11 +153,10 @@ class MachineSpeed:
             made = f"expected from {name}, which reads {rate} of weights a second here"
         reckoned = [self.own(pair.row.name) for pair in pairs if pair.measured]
         reckoned += [one[1]] if one and not all(told) else []
-        if any(costs is not None and costs.doubtful for costs in reckoned):
-            made += _ROUGH
         accepted = f", if {formats.percent(ACCEPTED[DRAFT])} of drafted tokens are accepted"
         assumed = any(pair.gains and pair.row.accepted is None for pair in pairs)
-        return made + (accepted if assumed else "")
+        doubtful = any(costs is not None and costs.doubtful for costs in reckoned)
+        return made + (accepted if assumed else "") + (_ROUGH if doubtful else "")
 
 
 def overhead(weights: int, seconds: float, draft_weights: int, step: float) -> float:
@@ -331,18 +330,18 @@ class RankedPair:
 
 def _short(speed: float | None) -> str:
     speed = speed or 0.0
-    return f"{speed:.1f}" if speed < 10 else f"{speed:,.0f}"
+    return f"{speed:.2f}" if speed < 1 else f"{speed:.1f}" if speed < 10 else f"{speed:,.0f}"
 
 
 def ranked(rows: Iterable[ListedPair], speed: MachineSpeed | None) -> list[RankedPair]:
-    """Sort pairs, the best for this machine first; without measurements they keep their order.
+    """Sort pairs, the best for this machine first; without calm measurements by state alone.
 
     Among pairs that write as fast as people read, larger is better; among the others, faster is.
     The starter comes first, then the installed pairs, then the proposed ones.
     """
     found = [_expected(row, speed) for row in rows]
-    if not any(one.baseline for one in found):
-        return found
+    if not any(one.baseline and not one.doubtful for one in found):
+        return sorted(found, key=_place)
     found.sort(key=_key)
     firsts = [one.row.name for one in proposed(found)]
     return sorted(found, key=lambda one: (_place(one), one.row.name not in firsts))

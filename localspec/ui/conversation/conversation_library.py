@@ -210,7 +210,7 @@ class ConversationLibrary:
         found = await self.ask(lambda store: store.listed(words))
         if not found:
             raise ConversationError(
-                f"no file and no stored conversation is called {one_line(words, 60)}",
+                f"no file and no stored conversation is called “{one_line(words, 60)}”",
                 "F7 lists the conversations.",
             )
         await self._open(found[0].header.id)

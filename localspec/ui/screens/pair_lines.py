@@ -200,7 +200,8 @@ def _row_lines(state: PairsState, row: ListedPair, width: int) -> list[Content]:
     known = state.expected(row)
     basis = state.speed.basis([known]) if state.speed is not None else ""
     speeds = f"{known.speed}; {basis}" if known.baseline else _UNKNOWN
-    licence = (row.licence or "not stated") + ("" if row.verified else " (not verified yet)")
+    unsure = row.state == "available" and not row.verified
+    licence = (row.licence or "not stated") + (" (not verified yet)" if unsure else "")
     return _wrap(row.notes, width) + _labelled(
         width,
         ("memory", row.fit.words),

@@ -11,6 +11,12 @@ from localspec.tools.server_settings import ServerSettings, added
 from localspec.ui.tools.tool_servers import ToolServers
 
 _WAYS = "Say /mcp add NAME COMMAND …|URL, list, remove NAME, off NAME [TOOL] or on NAME [TOOL]."
+_TAKES = {
+    "add": "a name, and a command or URL",
+    "remove": "the name of a server",
+    "on": "the name of a server, and of one tool at most",
+    "off": "the name of a server, and of one tool at most",
+}
 
 
 def mcp(servers: ToolServers, argument: str) -> None:
@@ -37,6 +43,8 @@ def mcp(servers: ToolServers, argument: str) -> None:
             servers.switch_tool(name, tool, on=word == "on")
             _say(servers, f"{name}: {tool} is {word}")
         case _:
+            if word in _TAKES:
+                raise UsageError(f"/mcp {word} needs {_TAKES[word]}", _WAYS)
             raise UsageError(f"/mcp cannot do “{one_line(argument, 60)}”", _WAYS)
 
 
