@@ -21,6 +21,7 @@ from localspec.errors import OutOfMemory
 from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan
+from localspec.pairs.memory.placement import PROGRAM
 
 from .support import toy
 from .support.limits import cgroup, limit_address_space
@@ -84,7 +85,7 @@ def test_a_smaller_cache_is_chosen_where_that_fits() -> None:
     run("toy", "-c", "900000", "-t", "1", limit=3 << 30).refused(
         "this process may take", "--ctx-size"
     )
-    fitted = run("toy", "-c", "300000", "-t", "1", limit=3 << 30)
+    fitted = run("toy", "-c", "290000", "-t", "1", limit=3 << 30)
     assert fitted.code == 0
     assert "a cache in q8_0 instead of f16" in fitted.err
 
@@ -183,7 +184,7 @@ def test_weights_that_stay_on_disk_are_not_copied(monkeypatch: pytest.MonkeyPatc
         return real(path, **how)
 
     monkeypatch.setattr(Model, "load", load)
-    for free in (75_000_000, 10**9):
+    for free in (PROGRAM + 11_000_000, 10**9):
         monkeypatch.setattr(machine, "available", lambda free=free: free)
         options = LoadRequest(pair="toy", ctx_size=32, threads=1, gamma=2)
         load_session(options, progress=lambda _step, _share: None, cancel=Cancel()).close()
@@ -194,7 +195,7 @@ def test_weights_that_stay_on_disk_are_not_copied(monkeypatch: pytest.MonkeyPatc
 def test_what_may_not_stay_on_disk_is_refused(
     monkeypatch: pytest.MonkeyPatch, how: dict[str, bool]
 ) -> None:
-    monkeypatch.setattr(machine, "available", lambda: 75_000_000)
+    monkeypatch.setattr(machine, "available", lambda: PROGRAM + 11_000_000)
     with pytest.raises(OutOfMemory, match="the models need") as refused:
         load_session(
             LoadRequest(pair="toy", ctx_size=32, **how),  # type: ignore[arg-type]

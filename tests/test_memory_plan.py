@@ -196,7 +196,7 @@ def test_nothing_leaves_an_accelerator_for_a_larger_context(card: int) -> None:
 
 
 def test_more_than_a_modest_share_of_main_memory_is_told() -> None:
-    told = "the models take 69 % of main memory: other programs may run short of it"
+    told = "the models take 70 % of main memory: other programs may run short of it"
     assert chosen(FreeMemory(ram=10 * GB, total=10 * GB)).advice == (told,)
     assert chosen(FreeMemory(ram=12 * GB, total=12 * GB)).advice == ()
 
@@ -485,7 +485,9 @@ def test_lists_reports_and_loading_count_the_same_memory(starter_file: Path) -> 
         if line.startswith(("memory ", "plan "))
     )
     assert memory.startswith(f"about {formats.size(row.fit.needed)} with 8,192 tokens")
-    assert first.endswith(f"{formats.size(planned.total)}, and 64 MB for the program")
+    assert first.endswith(
+        f"{formats.size(planned.total)}, and {formats.size(PROGRAM)} for the program"
+    )
 
 
 def test_later_parts_of_a_split_model_are_counted() -> None:

@@ -13,14 +13,20 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
+from localspec.loading.load import check
+from localspec.loading.load_request import LoadRequest
+from localspec.loading.planning import load_plan
+from localspec.pairs.memory.placement import PROGRAM
 from tests.support import GOES_ON
 from tests.support.kills import ENDS, Killing, kill_app
 from tests.support.terminal import Terminal
+from tests.support.toy import DRAFT, TARGET
 
 
 @pytest.fixture
@@ -60,6 +66,7 @@ def test_three_turns_speculation_toggled_and_quit(terminal: Callable[..., Termin
         chat.until(lambda: "ready" in chat.text() and "tokens/s" in chat.text(), f"turn {turn}")
         if turn == 0:
             assert "guessed" in chat.text()
+            _takes_what_is_counted_for_the_program(chat)
             chat.child.send("\x1bOQ")  # F2
             chat.sees("drafting off")
     chat.child.send("\x14")  # Ctrl+T
@@ -67,6 +74,21 @@ def test_three_turns_speculation_toggled_and_quit(terminal: Callable[..., Termin
     chat.child.send("\x11")  # Ctrl+Q
     assert chat.ends() == 0
     assert chat.restored()
+
+
+def _takes_what_is_counted_for_the_program(chat: Terminal) -> None:
+    """Private memory of all its processes, without the models', whose weights are mapped."""
+    if sys.platform != "linux":
+        return
+    first = psutil.Process(chat.child.pid)
+    taken = 0
+    for one in (first, *first.children(recursive=True)):
+        rollup = Path(f"/proc/{one.pid}/smaps_rollup").read_text()
+        taken += 1024 * int(rollup.split("Anonymous:")[1].split()[0])
+    toy = LoadRequest(pair=str(TARGET), draft=str(DRAFT), threads=1, gamma=3)
+    models = load_plan(check(toy)).memory.needs
+    taken -= sum(each.host_cache + each.host_buffers for each in models)
+    assert taken == pytest.approx(PROGRAM, rel=0.25)
 
 
 @pytest.mark.slow

@@ -24,7 +24,10 @@ USUAL_CTX: Final = 4096  # the context shrinks to this before the cache loses pr
 LEAST_CTX: Final = 512
 SMALLER_CACHE: Final = "q8_0"
 FULL_CACHE: Final = "f16"
-PROGRAM: Final = 64_000_000  # bytes that Python and llama.cpp take
+PROGRAM: Final = 100_000_000
+"""Bytes that the processes of a chat take besides. Measured: 91 MB with the toy pair, and 110 MB
+with the starter, whose vocabulary is larger. Some 40 MB of libraries are not counted: their pages
+are shared, and dropped where memory is short."""
 COSTLY_DRAFT: Final = 0.4  # of the target's weights
 SNAPSHOTS: Final = 8
 """How many rejected tokens a recurrent target can roll back; each costs a copy of its state."""
