@@ -99,6 +99,8 @@ def test_marks_say_what_styles_say() -> None:
     assert marks(RoundPicture(PictureKind.END)) == "■✗▲·"
     assert marks(RoundPicture(PictureKind.END), 3) == "■■■◆"
     assert marks(RoundPicture(PictureKind.END), 0) == "✗▲··"
+    alone = cells(explained(0, guesses=()), RoundPicture(PictureKind.END))
+    assert [mark for _, mark in alone] == ["□"]  # as in the panel: a bonus follows a draft
 
 
 def test_every_mark_stands_below_its_token_however_narrow() -> None:
@@ -161,6 +163,8 @@ def test_the_cost_is_shown_next_to_that_without_drafting() -> None:
     alone = replace(explained(0, guesses=()), baseline_s=1.2345)
     text = "\n".join(line.plain for line in detail(alone, RoundPicture(PictureKind.END), 76))
     assert "1 token in one pass (this round alone)" in text
+    assert "writing" in text  # nothing was checked
+    assert "checking" not in text
     assert "1,234 ms  1 pass of 1,234" in text
 
 

@@ -15,7 +15,7 @@ from localspec.chat.figures.benefit import compared
 from localspec.engine.record.explanation import RoundExplanation, TokenProbabilities
 from localspec.engine.record.stats import ASSISTANT, CROSS_VOCABULARY, DFLASH, EAGLE3, LOOKUP, MTP
 from localspec.safe_text import unbroken
-from localspec.ui.panel.drawing import ACCEPTED, BONUS, FAINT, RECOVERED, Piece, bar
+from localspec.ui.panel.drawing import ACCEPTED, BONUS, FAINT, RECOVERED, UNDRAFTED, Piece, bar
 from localspec.ui.widgets import HEAD, KEY, MUTED
 
 _GUESS, _WRONG, _DROPPED = "?", "✗", "·"
@@ -86,6 +86,7 @@ _STYLES = {
     _DROPPED: f"strike {MUTED}",
     RECOVERED: "bold $text-warning",
     BONUS: "bold $text-accent",
+    UNDRAFTED: "bold",
 }
 
 
@@ -99,7 +100,8 @@ def cells(explained: RoundExplanation, now: RoundPicture) -> list[tuple[str, str
     if now.kind is PictureKind.END or (
         now.kind is PictureKind.JUDGE and now.at == explained.accepted
     ):
-        mark = RECOVERED if explained.accepted < len(explained.guesses) else BONUS
+        drafted = BONUS if explained.accepted == len(explained.guesses) else RECOVERED
+        mark = drafted if explained.guesses else UNDRAFTED
         after = explained.accepted + (mark is RECOVERED)
         found.insert(after, (visible(explained.token), mark))
     return found
@@ -317,8 +319,9 @@ def _cost(explained: RoundExplanation, width: int) -> list[Content]:
     most = max(total, baseline) or 1.0
     room = max(4, min(30, width - 56))
     ms = formats.milliseconds
+    how = "checking" if explained.guesses else "writing"
     rows = [
-        ("this round", total, f"{ms(made.draft_s)} drafting, {ms(made.verify_s)} checking"),
+        ("this round", total, f"{ms(made.draft_s)} drafting, {ms(made.verify_s)} {how}"),
         (
             "no draft",
             baseline,
@@ -330,9 +333,9 @@ def _cost(explained: RoundExplanation, width: int) -> list[Content]:
             (f"{name:<11}", MUTED),
             bar(value / most, room, "$primary"),
             (f" {ms(value)} ms", "bold"),
-            (f"  {how}", MUTED),
+            (f"  {told}", MUTED),
         )
-        for name, value, how in rows
+        for name, value, told in rows
     ]
     gain = ""
     if explained.guesses and total and baseline:
