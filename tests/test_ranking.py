@@ -268,6 +268,17 @@ def test_show_says_what_list_expects_of_a_pair_and_needs_no_network_for_it(
     assert hub_world.run("show", "nobody/nothing", "--no-scan").code == 1
 
 
+def test_show_does_not_deny_a_measurement_that_it_tells(
+    hub_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a busy machine measured is told, and no profile of passes is stored."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    ranking.remember("starter", costs(20, doubtful=True), None, None)
+    said = hub_world.run("show", "starter", "--no-scan").out
+    assert "as measured; a rough estimate: the machine was busy" in said
+    assert "measured    not yet while this machine was idle" in said
+
+
 def test_of_a_loaded_model_the_weights_in_its_file_count(toy_target: Path, tmp_path: Path) -> None:
     header = read_model(toy_target).header
     with Model.load(toy_target) as model:
