@@ -932,10 +932,14 @@ async def test_on_a_busy_machine_pairs_are_proposed_once_it_was_calm(
         await chat.until(lambda: pair_messages.BUSY in " ".join(chat.transcript().split()), "busy")
         await chat.ask("One question.")
         assert "for this machine" not in chat.transcript()
+        await chat.send("/get")
+        await chat.until(lambda: "✗ the machine is busy" in chat.transcript(), "why not")
         ranking.remember("starter", replace(busy, doubtful=False), None, None)
         await chat.ask("Another question.")
         await chat.until(lambda: "for this machine: " in chat.transcript(), "a proposal")
-        assert " ".join(chat.transcript().split()).count(pair_messages.BUSY) == 1
+        assert (
+            " ".join(chat.transcript().split()).count(pair_messages.BUSY) == 2
+        )  # and as /get was told
 
 
 def test_what_the_key_does_is_said_with_the_size_or_that_it_is_here_already() -> None:

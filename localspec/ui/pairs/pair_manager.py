@@ -131,7 +131,8 @@ class PairManager(PairJobs):
         """
         wanted = pair_pull.parse_request(text) if text else self.offered
         if wanted is None:
-            raise UsageError("nothing is proposed", "Say /get NAME; F12 shows the pairs.")
+            why = pair_messages.BUSY if self._awaits_calm else "nothing is proposed"
+            raise UsageError(why, "Say /get NAME; F12 shows the pairs.")
         if self._answers(wanted):
             pair_pull.forget_wanted(wanted)
             self.turns.status.flash(f"{one_line(str(wanted), 40)} is in use")
