@@ -497,6 +497,29 @@ def test_prompts_that_are_all_too_long_are_refused_before_hours_are_spent(tmp_pa
     assert asked.most == 20 * sum(LONGEST - len(ids) for ids in asked.learnt[1:])
 
 
+def said(*messages: tuple[str, str]) -> str:
+    return json.dumps({"messages": [{"role": role, "content": text} for role, text in messages]})
+
+
+def test_answers_that_cannot_be_read_are_told_by_their_line(tmp_path: Path) -> None:
+    path, fine = tmp_path / "a.jsonl", said(("user", "Hello."), ("assistant", "Good day."))
+    with loaded(write_random_llama(tmp_path / "t.gguf")) as session:
+        template, model = session.template, session.pair.target.model
+        for content, told in (
+            ("\n", "there are no answers to learn from in .*a.jsonl"),
+            (said(("user", "Hello.")), "there are no answers to learn from in"),
+            (f"{fine}\n{said()}", r"line 2 of .*a\.jsonl cannot be read: Expected"),
+            (f"{fine}\n{said(('alien', 'x'))}", "line 2 of .* Invalid enum value 'alien'"),
+        ):
+            path.write_text(content)
+            with pytest.raises(LocalspecError, match=told):
+                token_ids.given(path, template, model)
+        path.write_text(fine, "utf-16")
+        (one,) = token_ids.given(path, template, model)
+        assert b"".join(map(model.piece, one.ids[one.start : -1])).strip() == b"Good day."
+        assert one.ids[-1] == model.end
+
+
 def test_a_head_for_other_tokens_is_none_to_begin_with(tmp_path: Path) -> None:
     """Its sizes may be the same: what it drafts would mean other words."""
     target = write_random_llama(tmp_path / "t.gguf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -14,7 +14,7 @@ from localspec.chat.history.store import Store
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.engine.llama import Model
 from localspec.errors import LocalspecError
-from localspec.safe_text import reason
+from localspec.safe_text import decoded, reason
 from localspec.train.texts.answers import (
     LONGEST,
     LONGEST_PROMPT,
@@ -29,14 +29,14 @@ _GIVEN: Final = -1  # prompt number of an answer from a file
 
 
 class _SaidMessage(msgspec.Struct):
-    role: str
+    role: Role
     content: str
 
 
 class _Conversation(msgspec.Struct):
     """A line of a file of answers."""
 
-    messages: list[_SaidMessage]
+    messages: Annotated[list[_SaidMessage], msgspec.Meta(min_length=1)]
     finish: str = "stop"
     temperature: float = 0.0
     loop: bool = False
@@ -87,7 +87,7 @@ def greedy(prompts: Sequence[tuple[int, ...]]) -> Iterator[TargetPrompt]:
             yield TargetPrompt(number, ids, 0.0)
 
 
-def given(path: Path, template: ChatTemplate, model: Model) -> Iterator[AnsweredText]:
+def given(path: Path, template: ChatTemplate, model: Model) -> list[AnsweredText]:
     """Read answers that the target wrote before.
 
     Args:
@@ -98,24 +98,27 @@ def given(path: Path, template: ChatTemplate, model: Model) -> Iterator[Answered
         model: the target.
 
     Raises:
-        LocalspecError: the file cannot be read, or a line is not a conversation.
+        LocalspecError: the file cannot be read, has no answers, or a line is not a conversation.
     """
     decode = msgspec.json.Decoder(_Conversation).decode
+    remedy = 'A line is {"messages": [{"role": "user", ...}, {"role": "assistant", ...}]}.'
+    found, number = list[AnsweredText](), 0
     try:
-        with path.open("rb") as file:
-            for line in file:
-                if line.strip():
-                    yield from _sample(decode(line), template, model)
+        for line in decoded(path.read_bytes()).split("\n"):
+            number += 1
+            if line.strip():
+                found += _sample(decode(line), template, model)
     except (OSError, ValueError, RecursionError) as error:
-        raise LocalspecError(
-            f"the answers in {path} cannot be read: {reason(error)}",
-            'Every line is an object: {"messages": [{"role": "user", "content": "..."}, ...]}.',
-        ) from None
+        where = f"line {number} of {path}" if number else str(path)
+        raise LocalspecError(f"{where} cannot be read: {reason(error)}", remedy) from None
+    if not found:
+        raise LocalspecError(f"there are no answers to learn from in {path}", remedy)
+    return found
 
 
 def _sample(one: _Conversation, template: ChatTemplate, model: Model) -> Iterator[AnsweredText]:
     """The last answer of a conversation, if it fits."""
-    *before, answer = [Message(Role(each.role), each.content) for each in one.messages]
+    *before, answer = [Message(each.role, each.content) for each in one.messages]
     if one.loop or answer.role is not Role.ASSISTANT or not before:
         return
     start = template.tokenize(template.render(before))
