@@ -616,7 +616,9 @@ def chat_with(pair: str, data: Path, *options: str, **environment: str) -> Termi
 
 
 def test_the_chat_answers_on_it(tmp_path: Path) -> None:
-    chat = chat_with("toy", tmp_path, "-n", "24")
+    """With the driver that crashes, no pass is measured and none is drafted."""
+    without = ("--draft", "none", "--gamma", "0", "-fa", "off") if crashing() else ()
+    chat = chat_with("toy", tmp_path, "-n", "24", *without)
     try:
         chat.sees("ready")
         chat.child.send("Tell me a story.\r")
@@ -633,7 +635,8 @@ def test_the_chat_stays_where_its_memory_runs_out_in_a_conversation(
 
     llama.cpp's Vulkan copies a quantised cache, as far as the text goes, when it reads 64 tokens
     or more at once. A limit of 2.5 MB for one allocation is too little for the copy of more than
-    640 tokens, and enough for every allocation that loading the model needs.
+    640 tokens, and enough for every allocation that loading the model needs. The device must read
+    80 tokens a second: on a slower one, passes over a prompt are shorter.
     """
     if not device().label.startswith("Vulkan"):
         pytest.skip("the limit is one of llama.cpp's Vulkan")
