@@ -14,9 +14,11 @@ import gguf
 import msgspec
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.session.session import Session
+from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import Timing
@@ -625,6 +627,12 @@ def test_a_training_goes_on_only_as_it_began(
     assert place_.begun() == begun  # the new one may be refused, and then the old one stays
     place_.begin(chosen(terms(tokens=6)))
     assert [each.name for each in place_.folder.iterdir()] == ["begun.json"]
+
+
+def test_a_training_goes_on_or_is_forgotten() -> None:
+    done = CliRunner().invoke(cli, ["train", "any", "--resume", "--anew"])
+    assert isinstance(done.exception, UsageError)
+    assert "--anew forgets it" in done.exception.message
 
 
 def test_one_training_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,8 @@ def command(pair: str | None, target: str | None, head: Path | None, **given: An
         raise UsageError("there is no target to train for", "Name a pair, a file or a reference.")
     if given["tokens"] and given["hours"]:
         raise UsageError("--tokens and --hours say the same", "Give one of them.")
+    if given["resume"] and given["anew"]:
+        raise UsageError("--resume goes on with a training, --anew forgets it", "Give one of them.")
     from localspec.engine.cancel import Cancel  # noqa: PLC0415 - not for `train --help`
     from localspec.train.pipeline import TrainingListener, check, train  # noqa: PLC0415
 
