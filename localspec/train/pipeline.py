@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,7 +53,7 @@ from localspec.train.texts.answers import (
     AnswerFile,
     write_answers,
 )
-from localspec.train.texts.lessons import ROWS, Lessons
+from localspec.train.texts.lessons import POOL, ROWS, Lessons
 from localspec.train.texts.prompts import TrainingPrompts, gather
 from localspec.train.texts.token_ids import AskedIds, prompt_ids
 from localspec.train.train_request import TrainRequest
@@ -262,7 +262,7 @@ class _TrainingRun:
             )
         listener.progress("Measuring this machine", None)
         options = target_options(self.target, "lookup", request.threads)
-        with self._taps(session, outputs=ROWS) as taps:
+        with self._reading(session) as taps:
             found = costs(session, taps, self.threads)
         probe, cancel = self.work.probe, listener.cancel
         shapes = self._allowed()
@@ -331,21 +331,29 @@ class _TrainingRun:
             "Forget it with --anew.",
         )
 
-    @contextmanager
-    def _taps(self, session: Session, *, outputs: int = ROWS) -> Iterator[Taps]:
-        """A context that outputs training data, or one that writes many answers at a time."""
-        shape = next(candidates(self.target.header))
-        texts, reads = (ROWS, ROWS) if outputs == ROWS else (TEXTS, TEXTS * LONGEST)
-        with Taps(
+    def _reading(self, session: Session) -> Taps:
+        """A context that reads a step's texts and outputs all rows."""
+        return Taps(
             session.pair.target.model,
-            shape.taps if outputs == ROWS else (),
-            texts=min(texts, 64),
-            n_ctx=reads,
-            n_batch=ROWS if outputs == ROWS else LONGEST_PROMPT + TEXTS,
-            outputs=outputs,
+            next(candidates(self.target.header)).taps,
+            texts=POOL,
+            n_ctx=ROWS,
+            n_batch=ROWS,
+            outputs=ROWS,
             threads=self.threads,
-        ) as taps:
-            yield taps
+        )
+
+    def _writing(self, session: Session) -> Taps:
+        """A context that writes several answers at a time."""
+        return Taps(
+            session.pair.target.model,
+            (),
+            texts=TEXTS,
+            n_ctx=TEXTS * LONGEST,
+            n_batch=LONGEST_PROMPT + TEXTS,
+            outputs=TEXTS,
+            threads=self.threads,
+        )
 
     def _answers(
         self,
@@ -357,7 +365,7 @@ class _TrainingRun:
         """The answers to train on and the held-out ones; missing ones are written now."""
         held, learnt = AnswerFile(self.work.held), AnswerFile(self.work.answers)
         listener = self.listener
-        with self._taps(session, outputs=TEXTS) as taps:
+        with self._writing(session) as taps:
             known = {each.prompt for each in held.samples}
             greedy = (one for one in token_ids.greedy(asked.held_out) if one.prompt not in known)
             for sample in write_answers(taps, TEXTS, greedy, listener.cancel):
@@ -403,7 +411,7 @@ class _TrainingRun:
         trained = self.request.init is not None
         learns = learner(shape, tensors, drafted, self.threads, trained=trained)
         common = commonest(samples)
-        with self._taps(session) as taps:
+        with self._reading(session) as taps:
             lessons = Lessons(taps, self.weights)
             passes = begun.terms.passes
             training = Training(

@@ -17,7 +17,8 @@ from localspec.train.texts.answers import AnsweredText
 
 ROWS: Final = 1024
 """Tokens that the target reads per step."""
-_POOL: Final = 64  # texts sorted by length together, to need less padding
+POOL: Final = 64
+"""Texts that are sorted by length together, to need less padding: no step has more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ def batches(samples: Sequence[AnsweredText], turn: int) -> list[list[AnsweredTex
     order = list(samples)
     chance.shuffle(order)
     found: list[list[AnsweredText]] = []
-    for at in range(0, len(order), _POOL):
-        found += _packed(sorted(order[at : at + _POOL], key=lambda one: len(one.ids)))
+    for at in range(0, len(order), POOL):
+        found += _packed(sorted(order[at : at + POOL], key=lambda one: len(one.ids)))
     chance.shuffle(found)
     return found
 
