@@ -401,6 +401,8 @@ def test_what_it_takes_and_brings_is_told(toy_target: Path) -> None:
     assert estimate(shape, flat, 2_000_000, 2).seconds == pytest.approx(2 * told.seconds)
     given = estimate(shape, flat, 1_000_000, 2, given=1_000_000)
     assert given.seconds == given.learning_s == told.learning_s  # nothing has to be written
+    again = estimate(shape, flat, 10_000, 2, before=990_000)  # a head that goes on
+    assert again.acceptance == told.acceptance
     tokens = tokens_within(told.seconds / 3600, shape, flat, 2)
     assert tokens == pytest.approx(1_000_000, rel=0.01)
     assert expected(0) < expected(10**5) < expected(10**6) < expected(10**9) == expected(10**12)
@@ -450,14 +452,16 @@ def run_of(target: Path, listener: TrainingListener, **asked: object) -> pipelin
     return pipeline._TrainingRun(request, listener, pipeline.find(str(target), scan=False), few)
 
 
-def test_a_head_that_goes_on_with_a_private_one_says_so_too(tmp_path: Path) -> None:
+def test_a_head_says_what_the_one_that_it_goes_on_with_had_learnt(tmp_path: Path) -> None:
     target = write_random_llama(tmp_path / "t.gguf")
     untrained(tmp_path / "raw.gguf", target, next(candidates(read_model(target).header)))
-    about = {trained_heads.TARGET_HASH: "x", trained_heads.PRIVATE: True}
+    about = {trained_heads.TARGET_HASH: "x", trained_heads.PRIVATE: True, trained_heads.TOKENS: 9}
     rewritten(tmp_path / "raw.gguf", tmp_path / "own.gguf", about)
-    for init, told in (("own.gguf", True), ("raw.gguf", False)):
-        made = run_of(target, quiet(), init=tmp_path / init)
-        assert made._about([], chosen())[trained_heads.PRIVATE] is told
+    samples = [AnsweredText(0, (1, 2, 3, 4, 5), 1)]
+    for init, private, tokens in (("own.gguf", True, 13), ("raw.gguf", False, 4)):
+        about = run_of(target, quiet(), init=tmp_path / init)._about(samples, chosen())
+        assert about[trained_heads.PRIVATE] is private
+        assert about[trained_heads.TOKENS] == tokens
 
 
 def test_a_missing_folder_for_the_head_is_told_at_once(tmp_path: Path) -> None:

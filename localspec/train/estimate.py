@@ -111,10 +111,25 @@ def learn_seconds(shape: HeadShape, costs: TrainingCosts) -> float:
 
 
 def estimate(
-    shape: HeadShape, costs: TrainingCosts, tokens: int, passes: int, *, given: int = 0
+    shape: HeadShape,
+    costs: TrainingCosts,
+    tokens: int,
+    passes: int,
+    *,
+    given: int = 0,
+    before: int = 0,
 ) -> Estimate:
-    """Estimate a training on this many tokens, of which `given` are written already."""
-    acceptance, times = expected(tokens), costs.target.times(_LENGTHS)
+    """Estimate a training.
+
+    Args:
+        shape: the head's.
+        costs: as measured here.
+        tokens: of answers.
+        passes: over all of them.
+        given: how many of them are written already.
+        before: tokens that the head to start from had learnt from.
+    """
+    acceptance, times = expected(tokens + before), costs.target.times(_LENGTHS)
     inner = 6 * shape.width + 3 * shape.feed_forward + shape.drafted / 4
     learning = 4 * (_COPIES * shape.learnt + shape.drafted * shape.width)
     learning += int(4 * ROWS * (_LIVE * inner + 2 * shape.drafted))

@@ -187,6 +187,8 @@ class _TrainingRun:
         self.weights = ModelWeights(self.target.paths)
         self.work = TrainingFolder(self.hash)
         self.threads = request.threads or default_threads()
+        first = request.init
+        self.before = first and trained_heads.made_for(read_model(first).header)
 
     def whole(self) -> TrainingResult:
         """Run all steps; a training that is refused or stopped before it began leaves nothing."""
@@ -271,7 +273,8 @@ class _TrainingRun:
         )
         found = replace(found, step_s=share * found.target.seconds(1))
         tokens = max(given, min(self._tokens(shape, found), given + asked.most))
-        told = estimate(shape, found, tokens, request.passes, given=given)
+        before = self.before.tokens if self.before else 0
+        told = estimate(shape, found, tokens, request.passes, given=given, before=before)
         self._require_sense(told)
         begun = TrainingChoices(
             terms=self._terms(),
@@ -434,19 +437,15 @@ class _TrainingRun:
         self, samples: Sequence[AnsweredText], begun: TrainingChoices
     ) -> dict[str, MetaValue]:
         """Metadata of a head's file on how it was made."""
+        tokens = begun.terms.passes * sum(one.written for one in samples)
         return {
             "general.name": f"head for {self.name}",
             trained_heads.TARGET: self.target.paths[0].name,
             trained_heads.TARGET_HASH: self.hash,
-            trained_heads.TOKENS: begun.terms.passes * sum(one.written for one in samples),
-            trained_heads.PRIVATE: self.prompts.private or self._private_before(),
+            trained_heads.TOKENS: tokens + (self.before.tokens if self.before else 0),
+            trained_heads.PRIVATE: self.prompts.private
+            or bool(self.before and self.before.private),
         }
-
-    def _private_before(self) -> bool:
-        """Whether the head to start from had learnt from the user's own conversations."""
-        first = self.request.init
-        made = None if first is None else trained_heads.made_for(read_model(first).header)
-        return made is not None and made.private
 
     def _end(self, samples: Sequence[AnsweredText]) -> TrainingResult:
         """Judge the head, move it to its place, and let the target draft with it."""

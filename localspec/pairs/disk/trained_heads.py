@@ -19,6 +19,8 @@ from localspec.pairs.gguf.header import GgufHeader, ModelFiles
 TARGET: Final = "localspec.target"
 TARGET_HASH: Final = "localspec.target_hash"
 TOKENS: Final = "localspec.trained_tokens"
+"""Metadata key: tokens of answers it learnt from, as often as it did, since it was begun."""
+
 PRIVATE: Final = "localspec.trained_on_own_conversations"
 ACCEPTED: Final = "localspec.accepted"
 """Metadata key: share of first tokens accepted, greedily, on the built-in held-out prompts."""
@@ -37,12 +39,14 @@ class HeadOrigin:
     Attributes:
         accepted: the acceptance there (see `ACCEPTED`); None if unknown.
         private: whether the user's own conversations were trained on.
+        tokens: see `TOKENS`; 0 if unknown.
     """
 
     name: str
     hash: str
     accepted: float | None
     private: bool
+    tokens: int
 
 
 def folder() -> Path:
@@ -58,11 +62,16 @@ def is_ours(path: Path) -> bool:
 def made_for(head: GgufHeader) -> HeadOrigin | None:
     """The file that a head was made for; None if it does not say, as others trained it."""
     known = head.text(TARGET_HASH)
-    share = head.metadata.get(ACCEPTED)
+    share, tokens = head.metadata.get(ACCEPTED), head.metadata.get(TOKENS)
     if not known:
         return None
-    told = share if isinstance(share, float) and 0 <= share <= 1 else None
-    return HeadOrigin(head.text(TARGET), known, told, head.metadata.get(PRIVATE) is True)
+    return HeadOrigin(
+        name=head.text(TARGET),
+        hash=known,
+        accepted=share if isinstance(share, float) and 0 <= share <= 1 else None,
+        private=head.metadata.get(PRIVATE) is True,
+        tokens=tokens if isinstance(tokens, int) else 0,
+    )
 
 
 def accepted(head: GgufHeader, files: Sequence[Path], target: Sequence[Path]) -> float | None:
