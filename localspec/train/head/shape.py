@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from localspec import formats
 from localspec.errors import UnsupportedModel
 from localspec.pairs.gguf.head_checks import TAPPED
 from localspec.pairs.gguf.header import GgufHeader
@@ -100,9 +101,9 @@ def require_trainable(target: GgufHeader, label: str) -> None:
             f" {target.architecture or 'such'} models",
             "Use a draft model, or lookup, with this target.",
         )
-    if _layers(target) <= _LEAST_LAYERS - 1:
+    if (layers := _layers(target)) < _LEAST_LAYERS:
         raise UnsupportedModel(
-            f"no head can be trained for {label}: it has {_layers(target)} layers",
+            f"no head can be trained for {label}: it has {formats.counted(layers, 'layer')}",
             "A head would take as long as the target.",
         )
 

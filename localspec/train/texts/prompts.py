@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from localspec import formats
 from localspec.bench import prompt_sets as bench
 from localspec.chat.conversation import Message, Role
 from localspec.errors import UsageError
@@ -56,7 +57,8 @@ def gather(files: Sequence[Path], history: Sequence[Sequence[Message]]) -> Train
     asked = list(dict.fromkeys(asked))
     if len(asked) < _LEAST:
         raise UsageError(
-            f"{len(asked)} prompts are too few to train on",
+            f"too few prompts to train on: {formats.counted(len(asked), 'different one')},"
+            f" {_LEAST} are needed",
             "Name more with --prompts, or leave it out: localspec has a set of its own.",
         )
     random.Random(_SEED).shuffle(asked)  # noqa: S311 - an order, no secret
