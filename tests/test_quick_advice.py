@@ -1,4 +1,4 @@
-"""What the comparison of quick and long benches reads from a verdict, and when it is content."""
+"""What the comparison of quick and long benches reads from a row, and when it is content."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.quick_advice import CANNOT, EACH, by_kind, many, met, word
+from benchmarks.quick_advice import CANNOT, EACH, NO_GAIN, many, met, word
 from localspec.bench.result import MeanInterval
-from localspec.bench.verdict import verdict
+from localspec.bench.verdict import brought
 from tests.support.bench_reports import arm, report
 
 KINDS = {
@@ -19,12 +19,12 @@ KINDS = {
 }
 
 
-def test_the_advice_for_each_kind_is_read_from_the_verdict() -> None:
-    quick = report(arm("on", KINDS["edit"], KINDS))
-    quick = replace(quick, settings={**quick.settings, "quick": True})
-    said = dict(by_kind(verdict(quick)[0]))
-    words = {kind: word(each) for kind, each in said.items()}
-    assert words == {"edit": "gain", "conversion": "loss", "chat": "no gain", "code": CANNOT}
+def test_the_advice_for_each_kind_is_read_from_its_row() -> None:
+    (on,) = report(arm("on", KINDS["edit"], KINDS)).on
+    rows = [*on.kinds, replace(on.kinds[0], kind="story", drafting=0.0)]
+    words = {row.kind: word(brought(row)) for row in rows}
+    told = {"edit": "gain", "conversion": "loss", "chat": NO_GAIN, "code": CANNOT}
+    assert words == {**told, "story": NO_GAIN}
 
 
 def test_nine_of_ten_must_agree_and_beside_a_busy_process_nothing_may_contradict() -> None:
