@@ -93,6 +93,12 @@ def test_a_good_machine_has_no_findings() -> None:
             '$env:CMAKE_ARGS="-DGGML_VULKAN=on"; uv',
         ),
         ({"cards": ("nvidia",), "backends": ("CUDA", "CPU")}, "sees no such device", "driver"),
+        ({"backends": ("CUDA", "CPU")}, "sees no such device", "driver"),
+        (
+            {"cards": ("amd",), "backends": ("Vulkan", "CPU"), "variant": "zen4"},
+            "sees no such device",
+            "driver",
+        ),
         (
             {"cards": ("nvidia",), "project": False},
             "NVIDIA card",
@@ -146,6 +152,10 @@ def test_what_is_wrong_is_said_with_what_helps(
 def test_what_is_enough_is_no_finding() -> None:
     assert findings(replace(GOOD, share=8.0, threads_asked=8)) == []
     assert findings(replace(GOOD, on_battery=False, clock=None, clock_most=None)) == []
+
+
+def test_a_wheel_may_have_backends_for_cards_that_are_not_there() -> None:
+    assert findings(replace(GOOD, backends=("Vulkan", "CPU"), variant="haswell")) == []
 
 
 def test_what_slows_down_comes_first() -> None:

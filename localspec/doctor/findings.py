@@ -85,7 +85,7 @@ def _translated(facts: MachineFacts) -> Remarks:
 
 
 def _graphics(facts: MachineFacts) -> Remarks:
-    if facts.devices:
+    if facts.devices or (facts.variant and not facts.cards):  # a wheel for every machine
         return
     if used := _used(facts):
         yield (
