@@ -8,7 +8,7 @@ figures are geometric means over the questions of a kind. The aim: at most 7 % a
 
 Without --draft lookup drafts, with it also the draft model alone, and both. Each drafter is a run
 of its own, kept in the JSON next to --output: called again, those that are missing are run. On two
-quiet cores a drafter takes some 4 minutes with the starter and 12 with 1.5B. Another program that
+quiet cores a drafter takes some 6 minutes with the starter and 20 with 1.5B. Another program that
 runs meanwhile makes the figures worthless.
 
     uv run python -m benchmarks.predicted TARGET.gguf [--draft D.gguf] --output predicted.md
