@@ -213,7 +213,7 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
         lambda app, _: app.measuring.tune(), when=IDLE,
     ),
     Command(
-        "bench", "[FILE]", "speed without and with drafting, for minutes; FILE takes the report",
+        "bench", "[FILE]", "what drafting brings to each kind of text; FILE takes the report",
         lambda app, name: app.measuring.bench(user_path(name) if name else None), when=IDLE,
     ),
     Command(
