@@ -25,7 +25,7 @@ from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, OutOfMemory
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.pairs.memory.placement import LARGEST_CTX
+from localspec.pairs.memory.placement import LARGEST_CTX, PROGRAM
 from localspec.process.messages import TurnReported
 from tests.fakes import round_of
 from tests.support import GOES_ON, gguf_models
@@ -466,7 +466,7 @@ def test_too_little_address_space(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_weights_that_do_not_fit_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.machine.available", lambda: 75_000_000)
+    monkeypatch.setattr("localspec.machine.available", lambda: PROGRAM + 11_000_000)
     loaded = load_session(
         LoadRequest(pair="toy", ctx_size=32), progress=lambda _step, _share: None, cancel=Cancel()
     )
