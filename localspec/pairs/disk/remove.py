@@ -63,13 +63,14 @@ def remove_all(retries: RetryPolicy) -> Iterator[Removal]:
         Cancelled: as for `remove`.
     """
     names = [*(pair.name for pair in installed.all_pairs()), *installed.damaged()]
+    parts = {
+        f"unfinished downloads of {hub_cache.repo_of(repo)}": repo
+        for repo in hub_cache.repo_folders()
+    }
     steps: dict[str, Callable[[], Removal]] = {
         **{name: partial(remove, name, retries) for name in names},
         "the starter's copy": _remove_copy,
-        **{
-            f"downloads of {hub_cache.repo_of(repo)}": partial(_remove_parts, repo, retries)
-            for repo in hub_cache.repo_folders()
-        },
+        **{name: partial(_remove_parts, name, repo, retries) for name, repo in parts.items()},
         "trainings that never began": _remove_void_trainings,
     }
     failed: dict[str, LocalspecError] = {}
@@ -91,8 +92,7 @@ def _remove_copy() -> Removal:
     return Removal(STARTER, freed, tuple(kept))
 
 
-def _remove_parts(repo: Path, retries: RetryPolicy) -> Removal:
-    name = f"unfinished downloads of {hub_cache.repo_of(repo)}"
+def _remove_parts(name: str, repo: Path, retries: RetryPolicy) -> Removal:
     return Removal(name, _delete_parts(repo, retries), ())
 
 
@@ -252,14 +252,21 @@ def _reason_to_keep_local(path: Path) -> str:
 
 def _delete_head(path: Path) -> int:
     """Delete a head that was trained here; return the bytes freed."""
-    try:
+    with _deleting(path):
         size = folders.regular_size(path) or 0
         path.unlink(missing_ok=True)
+    return size
+
+
+@contextlib.contextmanager
+def _deleting(path: Path) -> Iterator[None]:
+    """Raise `LocalspecError` where the system does not let `path` be deleted."""
+    try:
+        yield
     except OSError as error:
         raise LocalspecError(
             f"{path} cannot be deleted: {error.strerror}", "Check its folder's permissions."
         ) from None
-    return size
 
 
 def _place(path: Path) -> Path:
@@ -271,7 +278,7 @@ def _delete(file: RemoteFile, retries: RetryPolicy) -> int:
     """Delete a file's name, and its bytes if no other name links to them; return bytes freed."""
     hub.require_safe(file)
     pointer, blob = hub_cache.snapshot_path(file), hub_cache.blob_path(file)
-    try:
+    with _deleting(pointer):
         with hub_cache.locked(file, retries):
             size = folders.regular_size(pointer) or 0
             pointer.unlink(missing_ok=True)
@@ -283,10 +290,6 @@ def _delete(file: RemoteFile, retries: RetryPolicy) -> int:
                 blob.unlink(missing_ok=True)
             freed += _delete_part(file)
         _tidy(file)
-    except OSError as error:
-        raise LocalspecError(
-            f"{pointer} cannot be deleted: {error.strerror}", "Check its folder's permissions."
-        ) from None
     return freed
 
 
@@ -333,13 +336,8 @@ def _delete_parts(repo: Path, retries: RetryPolicy) -> int:
     for part in list(repo.glob(f"blobs/*{download.PART_ENDING}")):
         etag = part.name.removesuffix(download.PART_ENDING)
         file = RemoteFile(hub_cache.repo_of(repo), "", "", 0, etag)
-        try:
-            with hub_cache.locked(file, retries, partial(_refuse, file)):
-                freed += _delete_part(file)
-        except OSError as error:
-            raise LocalspecError(
-                f"{part} cannot be deleted: {error.strerror}", "Check its folder's permissions."
-            ) from None
+        with _deleting(part), hub_cache.locked(file, retries, partial(_refuse, file)):
+            freed += _delete_part(file)
         _tidy(file)
     return freed
 
