@@ -108,7 +108,7 @@ def _speeds(document: Mapping[str, Any]) -> dict[str, Speeds]:
 
 
 def _positive(value: Any) -> float:
-    """`value` as a number; `ValueError` if it is no speed: zero, negative, infinite or nan."""
+    """`value` as a number; `ValueError` unless it is positive and finite, as a speed is."""
     found = float(value)
     if not 0 < found < math.inf:
         raise ValueError(value)

@@ -124,14 +124,16 @@ class Runner:
     def run(self, prompts: Sequence[BenchPrompt], repeats: int) -> BenchOutcome:
         """Ask everything `repeats` times, or until it is stopped."""
         outcome, begun, total = BenchOutcome(), self.clock(), len(prompts) * repeats
+        settled: Collection[str] = ()
         try:
             for turn, (repeat, prompt) in enumerate(product(range(repeats), prompts)):
                 self._check_time(outcome)
-                if prompt.kind in self.settled(outcome.runs):
+                if prompt.kind in settled:
                     outcome.ended = SETTLED
                 elif prompt.name not in outcome.too_long:
                     self.asking(prompt.name, turn, total, self._left(begun, turn, total))
                     self._ask(prompt, repeat, in_turn(self.arms, turn), outcome)
+                    settled = self.settled(outcome.runs)
         except Cancelled:
             outcome.ended = INTERRUPTED
         except _OutOfTime:

@@ -271,7 +271,10 @@ def _limits(report: BenchReport) -> Iterator[str]:
     if report.ended == OUT_OF_TIME and asked < report.prompts:
         yield f"There was time for {asked} of {report.prompts} prompts."
     if report.ended == SETTLED:
-        yield f"Asked were {asked} of {report.prompts} prompts: more would not change the answer."
+        yield (
+            f"{asked} of {report.prompts} prompts were asked; the others are of kinds for which"
+            " more would not change the answer."
+        )
     if report.ended == INTERRUPTED:
         yield "The run was interrupted: this reports what was measured until then."
 
