@@ -5,7 +5,7 @@ written without drafting, then with every copy that lookup finds (passes of up t
 the two part, the target's logits there are recorded, and the drafted answer goes on from the one
 without drafting, so that every token counts. Along the same answers the logits of passes over 2 to
 16 tokens are compared with those of single ones. Nothing depends on speed, so other programs may
-run; beside them --threads 1 takes less time. With --exact it changes nothing. Without, it changes
+run; with --threads 1 they slow it down less. With --exact that changes nothing. Without, it changes
 what is measured: several threads share the attention of a single token beyond 256 tokens of
 context, which rounds differently.
 

@@ -6,8 +6,8 @@ docs/hardware.md, over that curve: with the copies that lookup finds, and with w
 says along them (its confidence, and whether it was right), at the step that was measured. Both
 figures are geometric means over the questions of a kind. The aim: at most 7 % apart.
 
-Without --draft lookup drafts, with it also the draft model alone, and both. Each drafter is a run
-of its own, kept in the JSON next to --output: called again, those that are missing are run. On two
+Without --draft lookup drafts, with it also the draft model alone, and both. Each drafter has its
+own run, kept in the JSON next to --output: called again, those that are missing are run. On two
 quiet cores a drafter takes some 6 minutes with the starter and 20 with 1.5B. Another program that
 runs meanwhile makes the figures worthless.
 

@@ -4,7 +4,7 @@ In two situations, on a quiet machine and while another process keeps a core bus
 prompts a kind runs once and a quick one ten times, as `localspec bench` runs them. Compared is
 what each says of a kind of text: gain, loss, no gain (or nothing drafted), or that it can't tell.
 At least nine of ten quick runs must say of every kind what the long bench says; quiet, at most one
-may not be able to tell, and beside the busy process such a run contradicts nothing.
+may not be able to tell, and next to the busy process such a run contradicts nothing.
 
 The 24 prompts are those of the quick bench and others of the same kinds, short ones as well; the
 long bench goes by the clock alone. Every run is kept in the JSON next to --output: called again, it
@@ -142,7 +142,7 @@ def table(done: Done) -> str:
 def met(situation: str, told: str, words: Sequence[str]) -> bool:
     """Whether at least nine of ten runs agree with what the long bench `told`.
 
-    A run that can't tell does not agree on a quiet machine; beside a busy process it contradicts
+    A run that can't tell does not agree on a quiet machine; next to a busy process it contradicts
     nothing.
     """
     allowed = {told} if situation == "quiet" else {told, CANNOT}

@@ -382,7 +382,7 @@ def test_the_plan_is_what_the_device_is_asked_for() -> None:
     assert abs(planned - taken) < max(0.05 * taken, 32e6)
 
 
-LAYERS, EXPERTS = 8, 64  # with so many, experts are most of the bytes
+LAYERS, EXPERTS = 8, 64  # experts enough to be most of the bytes
 FEW = tuple((token, 100.0) for token in range(300, 308))  # of so few tokens, pairs come again
 MIXTURES = ("qwen3moe", "gpt-oss", "lfm2moe", "gemma4")
 PREDICTING = ("qwen35moe", "glm4moe")  # their last layer drafts (MTP)
