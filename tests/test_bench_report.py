@@ -348,6 +348,12 @@ def test_a_quick_bench_answers_for_each_kind(
     assert said in " ".join(verdict(made))
 
 
+def test_a_quick_bench_claims_sameness_of_what_it_compared() -> None:
+    agreement = AnswersAgree(12, 12, greedy=True, partings=(), tokens=192)
+    said = " ".join(verdict(report(arm("on", GOOD), settings=QUICK, agreement=agreement)))
+    assert "All 12 pairs of answers are the same in the 192 tokens compared." in said
+
+
 def test_a_kind_is_settled_when_its_rows_leave_no_doubt() -> None:
     kinds = {"edit": GOOD, "conversion": UNSURE, "chat": SAME, "code": BAD, "story": UNSURE}
     made = undrafted(report(arm("on", BAD, kinds)), "story")

@@ -226,8 +226,8 @@ class AnswersAgree:
 
     Attributes:
         compared: how many pairs of answers were compared.
-        same: how many pairs were the same to the last token.
-        tokens: tokens of all pairs, up to where they part.
+        same: how many pairs were the same in all tokens compared.
+        tokens: tokens of all pairs, up to where they part or one was cut off.
         near_ties: how many of the partings are near ties, which rounding decides.
         partings_per_1000: partings for 1,000 of these tokens; None without any tokens.
     """

@@ -231,7 +231,9 @@ def _outputs(report: BenchReport) -> Iterator[str]:
         return
     if not found.partings:
         pairs = f"All {found.compared} pairs of" if found.compared > 1 else "Both"
-        yield f"{pairs} answers are the same to the last token."
+        quick = report.settings.get("quick")  # without drafting, answers are cut short in it
+        where = f"in the {found.tokens} tokens compared" if quick else "to the last token"
+        yield f"{pairs} answers are the same {where}."
         return
     said = f"{len(found.partings)} of {found.compared} pairs of answers part somewhere"
     if found.partings_per_1000 is not None:
