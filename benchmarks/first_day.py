@@ -259,7 +259,7 @@ def twice(day: Day, _lines: int) -> None:
     day.chat.sees(TALES[1][:30])
     day.chat.child.send(CTRL_B)
     day.chat.sees("Esc closes")
-    patient(day.chat, lambda: "the texts" in day.chat.text(), "both answers")
+    patient(day.chat, lambda: re.search(r"the[\s│]+texts", day.chat.text()), "both answers")
     text = " ".join(day.chat.text().split())
     speeds = re.findall(r"([\d,]+) tokens, ([\d.]+) tokens/s(?:, guessed ([\d,]+), kept)?", text)
     said = re.search(r"([\d.]+)× faster than|(\d+) % slower than|as fast as without", text)

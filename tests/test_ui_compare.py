@@ -180,9 +180,9 @@ def test_while_an_answer_is_written_its_speed_is_that_of_its_rounds_so_far() -> 
     side = AnswerSide(speculation=True)
     for done in (round_of(0, 0, seconds=1.0), *(round_of(3, 1, seconds=0.1) for _ in range(5))):
         side.hear(RoundText((Span("word ", Origin.TARGET),), done))
-    assert heading(side).plain == "with drafting  writing … 11 tokens, 20.0 tokens/s"
+    assert heading(side).plain == "with drafting\nwriting … 11 tokens, 20.0 tokens/s"
     side.hear(TurnEnd("", FinishReason.STOP, side.so_far))
-    assert heading(side).plain == "with drafting  11 tokens, 20.0 tokens/s, guessed 15, kept 5"
+    assert heading(side).plain == "with drafting\n11 tokens, 20.0 tokens/s, guessed 15, kept 5"
 
 
 def test_control_characters_do_not_reach_the_screen() -> None:

@@ -70,7 +70,7 @@ def question(messages: Sequence[Message], typed: str) -> tuple[str, Sequence[Mes
 
 
 def heading(side: AnswerSide) -> Content:
-    """The heading of a side: what it is, how much is written, and its speed."""
+    """The heading of a side: what it is; below that, how much is written, and its speed."""
     name = "with drafting" if side.speculation else "without drafting"
     stats = side.stats or side.so_far
     said = f"{stats.generated_tokens:,} tokens"
@@ -80,7 +80,7 @@ def heading(side: AnswerSide) -> Content:
         said = f"writing … {said}" if side.text else "waiting"
     elif stats.drafted_tokens:
         said += f", {guessed(stats.drafted_tokens, stats.accepted_tokens)}"
-    return Content.assemble((name, "bold"), ("  " + said, "$text-accent"))
+    return Content.assemble((name, "bold"), ("\n" + said, "$text-accent"))
 
 
 def in_common(one: AnswerSide, other: AnswerSide) -> int:
