@@ -27,6 +27,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 PLATFORMS = {
@@ -50,8 +51,24 @@ DEFINES = {
     "CMAKE_PLATFORM_NO_VERSIONED_SONAME": "ON",  # a wheel has no links: one copy instead of three
 }
 EXCLUDED = ["/include", "llama_cpp/lib/cmake", "llama_cpp/lib/pkgconfig", "*.a", "*.lib"]
-PARTS = {"llama": 1, "ggml": 1, "ggml-base": 1, "ggml-rpc": 1, r"ggml-cpu-[\w.]+": 3}
-"""Libraries without which a wheel is of no use, and how many of each there are at least."""
+_LIBRARY = re.compile(r"llama_cpp/lib/(?:lib)?(.+)\.(?:so|dylib|dll)")
+PARTS = ("llama", "ggml", "ggml-base", "ggml-rpc")
+"""Libraries without which a wheel is of no use."""
+_X86 = (
+    *("x64", "sse42", "sandybridge", "ivybridge", "piledriver", "haswell", "skylakex"),
+    *("cannonlake", "cascadelake", "icelake", "cooperlake", "zen4", "alderlake", "sapphirerapids"),
+)
+_ARM = (
+    *("armv8.0_1", "armv8.2_1", "armv8.2_2", "armv8.2_3", "armv8.6_1", "armv8.6_2"),
+    *("armv9.2_1", "armv9.2_2"),
+)
+LEVELS = {
+    "linux-x86_64": _X86,
+    "linux-aarch64": _ARM,
+    "win-amd64": _X86,
+    "macosx-13.0-arm64": ("apple_m1", "apple_m2_m3", "apple_m4"),
+}
+"""The levels of processors that llama.cpp builds a backend for, by platform."""
 
 
 def unpacked(sdist: Path, folder: Path, local: str) -> Path:
@@ -124,15 +141,19 @@ def vulkan_defines() -> dict[str, str]:
     }
 
 
-def require_parts(wheel: Path, parts: dict[str, int]) -> None:
+def parts_of(target: str, *more: str) -> tuple[str, ...]:
+    """The libraries that a wheel for `target` needs: those of all levels, and `more`."""
+    levels = (f"ggml-cpu-{level}" for level in LEVELS[PLATFORMS[target]])
+    return (*PARTS, *levels, *more)
+
+
+def require_parts(wheel: Path, parts: Iterable[str]) -> None:
     """Exit with a message if a library is missing in the folder from which backends are loaded."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    for part, least in parts.items():
-        wanted = re.compile(rf"llama_cpp/lib/(lib)?{part}\.(so|dylib|dll)")
-        found = [name for name in names if wanted.fullmatch(name)]
-        if len(found) < least:
-            sys.exit(f"{wheel.name} has {len(found)} of {part}, and needs {least}")
+    found = {each[1] for name in names if (each := _LIBRARY.fullmatch(name))}
+    if missing := [part for part in parts if part not in found]:
+        sys.exit(f"{wheel.name} lacks {', '.join(missing)}")
 
 
 def tagged(wheel: Path, target: str, out: Path) -> None:
@@ -165,7 +186,7 @@ def main() -> None:
     if given.vulkan and "linux" not in given.target:
         parser.error("--vulkan is for Linux alone")
     further = vulkan_defines() if given.vulkan else {}
-    parts = PARTS | ({"ggml-vulkan": 1} if given.vulkan else {})
+    parts = parts_of(given.target, *(["ggml-vulkan"] if given.vulkan else []))
     with tempfile.TemporaryDirectory() as work:
         source = unpacked(given.sdist, Path(work, "source"), given.local)
         wheel = build(source, given.target, Path(work), further)

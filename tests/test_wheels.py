@@ -16,10 +16,10 @@ from types import ModuleType
 import pytest
 
 from localspec.engine.llama.platform import rpc
+from tests.support.llama_source import source_file
 
 ROOT = Path(__file__).parent.parent
 TARGET = "x86_64-linux-gnu.2.17"
-VARIANTS = ("ggml-cpu-x64", "ggml-cpu-haswell", "ggml-cpu-armv8.2_1")
 
 
 @pytest.fixture(scope="module")
@@ -61,17 +61,37 @@ def test_a_source_without_its_version_is_refused(script: ModuleType, tmp_path: P
         script.unpacked(sdist(tmp_path, b"version = 1\n"), tmp_path / "source", "localspec.1")
 
 
-@pytest.mark.parametrize(("prefix", "ending"), [("lib", ".so"), ("", ".dll")])
+@pytest.mark.parametrize(
+    ("target", "prefix", "ending"),
+    [(TARGET, "lib", ".so"), ("x86_64-windows-gnu", "", ".dll"), ("metal", "lib", ".dylib")],
+)
 def test_a_wheel_needs_its_libraries_where_backends_are_looked_for(
-    script: ModuleType, tmp_path: Path, prefix: str, ending: str
+    script: ModuleType, tmp_path: Path, target: str, prefix: str, ending: str
 ) -> None:
-    whole = [f"{prefix}{each}{ending}" for each in ("llama", "ggml", "ggml-base", "ggml-rpc")]
-    whole += [f"{prefix}{each}{ending}" for each in VARIANTS]
-    parts = script.PARTS
+    parts = script.parts_of(target, "ggml-vulkan")
+    whole = [f"{prefix}{part}{ending}" for part in parts]
     script.require_parts(wheel(tmp_path, *whole), parts)
-    for i in range(len(whole)):
-        with pytest.raises(SystemExit, match="and needs"):
+    for i, part in enumerate(parts):
+        with pytest.raises(SystemExit, match=rf"a\.whl lacks {re.escape(part)}$"):
             script.require_parts(wheel(tmp_path, *whole[:i], *whole[i + 1 :]), parts)
+
+
+@pytest.mark.parametrize(
+    ("target", "begins", "ends"),
+    [
+        (TARGET, 'ARCH STREQUAL "x86"', 'ARCH STREQUAL "ARM"'),
+        ("aarch64-linux-gnu.2.17", 'ARCH STREQUAL "ARM"', 'MATCHES "Android"'),
+        ("aarch64-macos", "(APPLE)", 'ARCH STREQUAL "PowerPC"'),
+    ],
+)
+def test_the_levels_are_those_of_llama_cpp(
+    script: ModuleType, target: str, begins: str, ends: str
+) -> None:
+    text = source_file("ggml/src/CMakeLists.txt").read_text(encoding="utf-8")
+    every = text.partition("if (GGML_CPU_ALL_VARIANTS)")[2]
+    section = every.partition(begins)[2].partition(ends)[0]
+    built = re.findall(r"ggml_add_cpu_backend_variant\(([\w.]+)", section)
+    assert list(script.LEVELS[script.PLATFORMS[target]]) == built
 
 
 @pytest.fixture

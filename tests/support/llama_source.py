@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -16,15 +18,25 @@ from localspec.engine.llama.log import start_backend
 from tests.support.pairwise import usually
 
 
+def _compiled(pattern: str, release: str = "*") -> Iterator[Path]:
+    """Files of llama.cpp's source where uv compiled it."""
+    uv = Path(os.environ.get("UV_CACHE_DIR", Path.home() / ".cache/uv"))
+    source = f"sdists-v*/pypi/llama-cpp-python/{release}/*/src/vendor/llama.cpp"
+    return uv.glob(f"{source}/{pattern}")
+
+
 def _found(pattern: str) -> list[Path]:
     """Where uv compiled llama.cpp, or where `.ci/run` put them."""
-    caches = Path.home() / ".cache"
-    uv = Path(os.environ.get("UV_CACHE_DIR", caches / "uv"))
-    source = "sdists-v*/pypi/llama-cpp-python/*/*/src/vendor/llama.cpp/models"
-    return [
-        *(caches / "localspec-vocabularies").glob(pattern),
-        *uv.glob(f"{source}/{pattern}"),
-    ]
+    kept = Path.home() / ".cache/localspec-vocabularies"
+    return [*kept.glob(pattern), *_compiled(f"models/{pattern}")]
+
+
+def source_file(name: str) -> Path:
+    """A file of the llama.cpp that localspec uses; skips a test where it is not on this disk."""
+    found = next(_compiled(name, version("llama-cpp-python").partition("+")[0]), None)
+    if found is None:
+        pytest.skip("llama.cpp's source distribution is not on this disk")
+    return found
 
 
 @cache
