@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from dataclasses import replace
@@ -254,6 +255,16 @@ def test_what_the_system_does_not_say_is_left_out(
     assert (seen.swap_used, seen.clock, seen.cores, seen.logical) == (0, None, 1, 1)
     assert seen.processor
     assert all(finding.what for finding in findings(seen))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the command is a script of the shell")
+def test_a_command_may_answer_in_another_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sysctl").write_text("#!/bin/sh\nprintf 'Caf\\351 9000'\n")
+    (tmp_path / "sysctl").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert machine_facts(measure=False).processor == "Caf\ufffd 9000"
 
 
 @pytest.mark.parametrize(

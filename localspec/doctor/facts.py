@@ -218,7 +218,8 @@ def _answer(*command: str) -> str:
         done = subprocess.run(  # noqa: S603 - fixed commands of the system
             [path, *command[1:]],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=5,
             check=False,
             stdin=subprocess.DEVNULL,
