@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 import sys
@@ -31,6 +32,7 @@ _UNREADABLE = (OSError, RuntimeError, AttributeError, ValueError, KeyError)
 _UNLIMITED = 1 << 60  # version 1 of control groups writes a number where there is no limit
 _USUAL_STACK = 8 << 20
 _ARENA = 64 << 20  # what glibc reserves for the first allocation in a thread
+_PRIVATE = {"flags": mmap.MAP_PRIVATE} if sys.platform != "win32" else {}
 
 
 def text_of(path: Path) -> str:
@@ -111,6 +113,21 @@ def available() -> int:
     if room is not None:
         bounds.append(room)
     return max(0, min(bounds))
+
+
+def block(size: int) -> mmap.mmap:
+    """Memory for `size` bytes that the system gets back as soon as it is dropped.
+
+    Of memory from the allocator that holds for large blocks alone: once glibc has seen one of up to
+    32 MB freed, it keeps smaller ones for itself.
+
+    Raises:
+        MemoryError: there is no room.
+    """
+    try:
+        return mmap.mmap(-1, max(1, size), **_PRIVATE)
+    except OSError as error:
+        raise MemoryError from error
 
 
 def address_space_left(threads: int = 0) -> int | None:

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from localspec import machine
 from localspec.chat.conversation import Message, Role
 from localspec.chat.history.store import Store
 from localspec.chat.session.completions import Completions
@@ -25,7 +26,8 @@ from localspec.chat.states import cached_prefixes, state_files
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.chat.states.state_files import StateFiles, forget
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama import Context
+from localspec.engine.llama import Context, Model
+from localspec.engine.llama.context_options import ContextOptions
 from localspec.engine.record.stats import GenerationStats
 from localspec.errors import Cancelled
 from localspec.loading import draft_models
@@ -399,3 +401,24 @@ def test_copies_without_room_in_memory_go_to_files_without_names(
     monkeypatch.setattr(cached_prefixes, "_DISK_SHARE", 0.0)
     assert read([target_context], kept, [5, 4, 3]) == 3
     assert [read([target_context], kept, [*text, 8]) for text in texts] == [60] * 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the allocator is glibc's")
+def test_dropped_copies_of_caches_are_no_longer_in_memory(tmp_path: Path) -> None:
+    """Even those that glibc would keep, as it has seen a larger block."""
+    options = ContextOptions(n_ctx=2048, threads=1, copies=True)
+    with Model.load(toy.TARGET) as model, Context(model, options) as context:
+        context.decode([*range(100, 200)], 0)
+        assert context.repeat(1500)
+        np.empty((32 << 20) - 9999, np.uint8)
+        files, before = StateFiles(tmp_path, "these models"), machine.resident()
+        for _ in range(2):
+            state = context.state()
+            assert 8 << 20 < state.nbytes < 31 << 20
+            assert files.save("a", b"", [context.tokens], [state])
+            found = files.find("a")
+            assert found is not None
+            (again,) = files.states("a", found, Cancel())
+            assert again.data == state.data
+            del state, again
+        assert machine.resident() - before < 2 << 20

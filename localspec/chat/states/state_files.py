@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from localspec import private
+from localspec import machine, private
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,7 +142,8 @@ class StateFiles:
             with self._opened(name) as file:
                 if self._header(file) != header:
                     return []
-                found = [np.empty(size, np.uint8) for size in header.sizes]
+                sizes = header.sizes
+                found = [np.frombuffer(machine.block(size), np.uint8, size) for size in sizes]
                 for piece in _pieces(found, lambda _share: cancel.check()):
                     file.readinto(piece)
                     digest.update(piece)

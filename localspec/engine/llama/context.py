@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec import machine
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.llama.context_options import ContextOptions
@@ -324,9 +325,13 @@ class Context:
         self._batch_start = 0
 
     def state(self) -> NDArray[np.uint8]:
-        """Copy the contents of the cache for `restore`; empty if llama.cpp cannot copy them."""
+        """Copy the contents of the cache for `restore`; empty if llama.cpp cannot copy them.
+
+        Raises:
+            MemoryError: there is no room for the copy.
+        """
         size = int(lib.llama_state_seq_get_size(self._handle, 0))
-        copy = np.empty(size, np.uint8)
+        copy = np.frombuffer(machine.block(size), np.uint8, size)
         data = copy.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         return copy[: int(lib.llama_state_seq_get_data(self._handle, data, size, 0))]
 

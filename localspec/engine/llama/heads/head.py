@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec import machine
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.context import Context
@@ -442,7 +443,9 @@ class Head(Context):
 
     def state(self) -> NDArray[np.uint8]:
         """Copy the cache (as `Context.state`), the target's states and the first row's index."""
-        return np.concatenate([self._known(), super().state()])
+        parts = self._known(), super().state()
+        size = sum(map(len, parts))
+        return np.concatenate(parts, out=np.frombuffer(machine.block(size), np.uint8, size))
 
     def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
         """As `Context.restore`."""
