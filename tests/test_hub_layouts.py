@@ -1,4 +1,4 @@
-"""Which files of a repository are taken: 25 real repositories, and hostile ones."""
+"""Which files of a repository are taken: of 25 real ones, of made up ones, and of hostile ones."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.usefixtures("no_package")
 
 QUICK = RetryPolicy(pauses=(0.0, 0.0))
 GB = 1_000_000_000
+REAL, MADE = "hub_layouts.jsonl", "hub_layouts_made.jsonl"
 
 # Questions that are not answered as the file says, and why.
 EXCEPTIONS = {
@@ -43,7 +44,7 @@ EXCEPTIONS = {
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with world(tmp_path_factory.mktemp("layouts")) as found:
-        for layout in hub_layouts.layouts():
+        for layout in (*hub_layouts.layouts(REAL), *hub_layouts.layouts(MADE)):
             found.server.add(layout["repo"], hub_layouts.files(layout))
         for architecture in ("qwen35", "gemma4", "qwen3", "deepseek4", "qwen4exp"):
             file = Hollow(model(architecture), 100 * GB)
@@ -91,17 +92,31 @@ def key(ask: Mapping[str, Any]) -> str:
     return " ".join(filter(None, words))
 
 
-def test_the_right_files_of_real_repositories_are_taken(hub: World) -> None:
-    wrong, asked = {}, 0
-    for layout in hub_layouts.layouts():
+Wrong = dict[tuple[str, str], tuple[list[str], list[str]]]
+
+
+def asked_of(repositories: str) -> tuple[Wrong, int]:
+    """Questions with other files than wanted: those taken and wanted; the number of questions."""
+    wrong, asked = Wrong(), 0
+    for layout in hub_layouts.layouts(repositories):
         for ask in layout["asks"]:
             asked += 1
             found = answered(layout, ask)
             if found != wanted(ask):
                 wrong[layout["repo"], key(ask)] = (found, wanted(ask))
+    return wrong, asked
+
+
+def test_the_right_files_of_real_repositories_are_taken(hub: World) -> None:
+    wrong, asked = asked_of(REAL)
     assert asked == 150
     assert {each: found for each, (found, _) in wrong.items() if found} == {}  # refused, no more
     assert wrong.keys() == EXCEPTIONS.keys()
+
+
+def test_the_right_files_of_repositories_named_like_real_ones_are_taken(hub: World) -> None:
+    """Names by the habits of publishers of 2025 and 2026, put together for this test."""
+    assert asked_of(MADE) == ({}, 69)
 
 
 # --- hostile ones -----------------------------------------------------------------------------
@@ -266,9 +281,8 @@ def test_of_several_heads_llama_cpps_is_offered_with_a_smaller_one(hub: World) -
 
 
 def add_pair(hub: World) -> None:
-    """A small model with a head next to it, both whole."""
-    files = {"a-Q8_0.gguf": of(model(), 4_000_000), "eagle3-a.gguf": of(head("eagle3"), 900_000)}
-    hub.server.add("ann/Pair-GGUF", {name: file[:] for name, file in files.items()})
+    """A small model with a head next to it."""
+    hub.server.add("ann/Pair-GGUF", hub_layouts.with_head())
 
 
 def test_pull_says_which_head_there_is_and_fetches_it_when_told(hub_world: World) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.support import ggufs
 from tests.support.ggufs import ARRAY, BOOL, I32, STRING, U16, U32
 from tests.support.hub_server import Hollow
 
-LAYOUTS = Path(__file__).parent.parent / "data" / "hub_layouts.jsonl"
+DATA = Path(__file__).parent.parent / "data"
 WIDTH, LAYERS, VOCABULARY = 64, 4, 300
 UNSAID = 1 << 30  # bytes of a file whose size was not noted
 TARGETS = {"gemma4-assistant": "gemma4", "dflash": "qwen35"}
@@ -23,21 +23,20 @@ _MIXTURES = ("qwen35moe", "qwen3next", "glm4moe")
 _HEADS = ("mtp-", "dspark-", "dflash-", "eagle3-")
 
 
-def layouts() -> list[dict[str, Any]]:
-    """The repositories of the file, each with its questions (`asks`)."""
-    return [json.loads(line) for line in LAYOUTS.read_text().splitlines()]
+def layouts(name: str) -> list[dict[str, Any]]:
+    """The repositories of a file of `DATA`, each with its questions (`asks`)."""
+    return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
 
 
 def files(layout: Mapping[str, Any]) -> dict[str, Hollow]:
     """The files of a layout, with contents by their names and by the target's architecture."""
     architecture = layout["target_arch"] or "llama"
-    return {
-        each["path"]: Hollow(
-            _beginning(each["path"], architecture),
-            each.get("size") or each.get("approx_bytes") or UNSAID,
-        )
-        for each in layout["files"]
-    }
+    found = {}
+    for each in layout["files"]:
+        path, size = each["path"], each.get("size") or each.get("approx_bytes") or UNSAID
+        made = _AS[each["is"]](architecture) if "is" in each else _beginning(path, architecture)
+        found[path] = Hollow(made, size)
+    return found
 
 
 def _beginning(path: str, architecture: str) -> bytes:
@@ -101,6 +100,12 @@ def head(
     return _header("dflash", 2, width, own, ["fc", "output_norm", *markov], words=words)
 
 
+def with_head() -> dict[str, bytes]:
+    """A small model with a head next to it, both whole."""
+    target, own = Hollow(model(), 4_000_000), Hollow(head("eagle3"), 900_000)
+    return {"a-Q8_0.gguf": target[:], "eagle3-a.gguf": own[:]}
+
+
 _NEXTN = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
 _FILE = {"eagle3": "eagle3", "dflash": "dflash", "dspark": "dflash"}
 
@@ -144,3 +149,29 @@ def _header(
         for at, name in enumerate(tensors)
     ]
     return ggufs.header(metadata, table)
+
+
+def _picture(architecture: str) -> bytes:
+    """The header of a model that makes pictures: it has no vocabulary."""
+    metadata = [("general.architecture", STRING, architecture)]
+    return ggufs.header(
+        metadata, [ggufs.tensor("double_blocks.0.img_mlp.0.weight", [64, 64], 0, 0)]
+    )
+
+
+def _ranker(architecture: str) -> bytes:
+    """The header of a model that scores texts."""
+    pooled: list[_Key] = [(f"{architecture}.pooling_type", U32, 4)]
+    return _header(architecture, LAYERS, WIDTH, pooled, ["token_embd", "blk.0.attn_norm"])
+
+
+_AS: Mapping[str, Callable[[str], bytes]] = {
+    "model": model,
+    "mtp": partial(head, "mtp"),
+    "adapter": partial(model, kind="adapter"),
+    "imatrix": partial(model, kind="imatrix"),
+    "clip": lambda _: model("clip"),
+    "picture": _picture,
+    "ranker": _ranker,
+}
+"""What a file is (`is`), where its name does not say it: its header for an architecture."""

@@ -119,6 +119,10 @@ def _require_writer(header: GgufHeader, label: str) -> None:
         )
     if not header.tensors and header.integer("split.count", 1) <= 1:
         raise UnsupportedModel(f"{label} is a vocabulary without a model", "Name the model itself.")
+    if "tokenizer.ggml.model" not in header.metadata:
+        raise UnsupportedModel(
+            f"{label} has no vocabulary ({architecture}): it writes no text", "Choose a chat model."
+        )
     pooled = header.setting("pooling_type") > 0
     causal = header.metadata.get(header.arch_key("attention.causal"), True)
     if pooled or causal is False or architecture.endswith(_ENCODERS):

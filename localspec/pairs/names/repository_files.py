@@ -38,9 +38,10 @@ _MOSTLY: Final = {
     "IQ3_M": "IQ3_S",
 }
 _HEAD_WORD: Final = rf"(?:{'|'.join(HEADS)})-"
-# Names of files that are not chat models, in whatever folder.
+# Names of files that are not chat models, in whatever folder. A later `mtp-` may also mean a whole
+# model with the head in it: its header tells.
 _OTHER_NAME: Final = re.compile(
-    rf"{_HEAD_WORD}|(?i:^{_HEAD_WORD}|mmproj|^imatrix|^ggml-vocab|^tokenizer-|^vocoder-"
+    rf"(?!mtp){_HEAD_WORD}|(?i:^{_HEAD_WORD}|mmproj|^imatrix|^ggml-vocab|^tokenizer-|^vocoder-"
     r"|[-._]projector[-._])"
 )
 # Folders whose files are not chat models: parts for sound and pictures.
@@ -48,19 +49,23 @@ _OTHER_FOLDER: Final = re.compile(
     r"^(?:audio|vision|tts|token2wav.*|mmproj|imatrix|vocabs?|loras?|adapters?)$", re.I
 )
 _QUANT_IN_NAME: Final = re.compile(
-    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*?|TQ\d_\d|MXFP4\w*?|NVFP4\w*?|BF16|FP?16|FP?32))"
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*?|TQ\d_\d|MXFP4\w*?|NVFP4\w*?|BF16|FP?16|FP?32)"
+    r"(?:-\d+\.\d+bpw)?)"
     r"(?=[-./]|_imatrix|$)",
     re.I,
 )
-# Words of another build of the same quant: with the head inside, quantised by a matrix, a head.
-_BUILD: Final = re.compile(r"(?:^|[-._])(?:mtp|imatrix|assistant)(?=[-._]|$)", re.I)
+# Words of another build of the same quant: with the head inside, quantised by a matrix, a head, or
+# with embeddings in 16 bits.
+_BUILD: Final = re.compile(
+    r"(?:^|[-._])(?:mtp|imat(?:rix)?|assistant|b?f16(?=[-_]i?q\d))(?=[-._]|$)", re.I
+)
 # A file cut at any byte, which must be joined before anything can read it.
 _CUT: Final = re.compile(r"(?P<whole>.+\.gguf)(?:[.-]split-[a-z]+|\.part\d+of\d+|\.\d{3})$", re.I)
 _PRESET: Final = "preset.ini"
 
 
 def quant_of(name: str) -> str:
-    """The quant in a file's path, such as ``Q4_K_M``; empty if there is none."""
+    """The quant in a file's path, as ``Q4_K_M`` or ``Q4_K_S-3.92BPW``; empty if there is none."""
     split = SPLIT_NAME.match(name)
     stem = split["stem"] if split else re.sub(r"\.gguf$", "", name, flags=re.I)
     found = _QUANT_IN_NAME.findall(stem)
@@ -75,14 +80,15 @@ def quant_bits(quant: str) -> float:
     """
     if re.fullmatch(r"Q\d_\d_\d_\d", quant, re.I):
         return 0.0  # a type that llama.cpp no longer reads
-    exact = _BITS.get(quant.upper())
+    said = re.search(r"-(\d+\.\d+)BPW$", quant, re.I)
+    exact = float(said[1]) if said else _BITS.get(quant.upper())
     digit = re.search(r"(?:Q|FP)(\d)", quant, re.I)
     return exact or (int(digit[1]) + 0.75 if digit else 0.0)
 
 
 def weight_type(quant: str) -> str:
     """The type of most weights in a file of a quant, as ``Q4_K`` of ``UD-Q4_K_XL``; else empty."""
-    words = f"{quant.upper().removeprefix('UD-')}_"
+    words = f"{quant.upper().removeprefix('UD-').partition('-')[0]}_"
     known = {name: name for name, _, _ in GGML_TYPES.values()} | _MOSTLY
     found = max((name for name in known if words.startswith(f"{name}_")), key=len, default="")
     return known.get(found, "")
@@ -172,7 +178,7 @@ def _with_quant(models: list[str], quant: str) -> list[str]:
     wanted, own = quant.upper(), quant_of(f"-{quant}")
     exact = [name for name in models if quant_of(name) == wanted]
     ending = re.compile(rf"(?:^|[-._/]){re.escape(quant)}(?=[-./]|_imatrix|$)", re.I)
-    loose = [name for name in models if ending.search(name) and quant_of(name).endswith(own)]
+    loose = [name for name in models if ending.search(name) and own in quant_of(name)]
     return exact or loose or _of_recipe(models, wanted)
 
 
