@@ -47,7 +47,7 @@ from localspec.ui.screens.pair_lines import (
     row_line,
 )
 from localspec.ui.screens.pairs import PairsScreen
-from tests.support import ggufs
+from tests.support import ggufs, hub_layouts
 from tests.support.chat_pilot import Chat
 from tests.support.hub_server import Repo, wait_for
 from tests.support.hub_world import World
@@ -348,6 +348,18 @@ async def test_words_of_strangers_are_harmless_here_too(hub_world: World) -> Non
         await chat.until(lambda: "[bold]x" in chat.screen())
         assert "\x1b" not in chat.screen()
         assert "\x07" not in chat.screen()
+
+
+async def test_a_head_next_to_an_installed_target_is_named_with_its_pair(hub_world: World) -> None:
+    hub_world.server.add("ann/Pair-GGUF", hub_layouts.with_head())
+    assert hub_world.run("pull", "ann/Pair-GGUF", "--name", "without").code == 0
+    assert hub_world.run("pull", "ann/Pair-GGUF", "--yes", "--name", "both").code == 0
+    async with chatting(Rooms()) as chat:
+        await browse(chat, "without")
+        line = "head     not used yet: eagle3-a.gguf, 900 kB, fits: --draft auto,eagle3 adds it"
+        await chat.until(lambda: line in chat.screen(), "the head")
+        await select(chat, "both")
+        await chat.until(lambda: "not used yet" not in chat.screen(), "the other pair")
 
 
 async def test_a_damaged_catalogue_is_said(
@@ -715,7 +727,7 @@ def test_what_is_said_before_the_list_is_there_stays_with_its_pair_too() -> None
     state = PairsState()
     state.say(("starter is installed",), "starter")
     rows = catalogue.rows()
-    state.list([RankedPair(row, "fits") for row in rows], None, 0)
+    state.list([RankedPair(row, "fits") for row in rows], None, 0, {})
     for row in rows[:2]:
         lines = "\n".join(line.plain for line in detail_lines(state, row, 80, 30))
         assert ("starter is installed" in lines) is (row.name == "starter")

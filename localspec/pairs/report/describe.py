@@ -95,7 +95,7 @@ def file_line(report: PairReport) -> str:
 
 
 def _short(source: ModelSource) -> str:
-    return source.files[0].name if source.files else source.label
+    return source.files[0].name if source.files else source.paths[0].name
 
 
 def drafting_line(used: str | None, *, lookup: bool) -> str:

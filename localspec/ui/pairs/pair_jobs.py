@@ -19,7 +19,7 @@ from localspec.pairs.hub.pair_pull import PullPlan, PullProgress, PullRequest
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue
 from localspec.pairs.names.catalogue import ListedPair
-from localspec.pairs.report import describe
+from localspec.pairs.report import describe, nearby_heads
 from localspec.pairs.report.examine import examine
 from localspec.safe_text import one_line, unbroken
 from localspec.ui.conversation.engine_phase import EnginePhase
@@ -194,13 +194,13 @@ class PairJobs:
     def _list(self) -> None:
         speed = ranking.recall()
         rows, used = catalogue.rows(), remove.used_bytes()
-        ours = ranking.ranked(rows, speed)
-        self._settle(self.state.list, ours, speed, used)
+        ours, heads = ranking.ranked(rows, speed), nearby_heads.of_installed()
+        self._settle(self.state.list, ours, speed, used, heads)
         if self._screen is not None and self.turns.engine.wanted.scan:  # it may take a second
             all_of_them = ranking.ranked(
                 [*rows, *other_programs.rows(other_programs.scan().models)], speed
             )
-            self._settle(self.state.list, all_of_them, speed, used)
+            self._settle(self.state.list, all_of_them, speed, used, heads)
 
     def _check(self, wanted: PullRequest) -> None:
         scan = self.turns.engine.wanted.scan

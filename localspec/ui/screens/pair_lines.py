@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from textual.content import Content
@@ -16,6 +16,7 @@ from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.pair_pull import PullPlan, PullProgress
 from localspec.pairs.names.catalogue import ListedPair
 from localspec.pairs.report import describe
+from localspec.pairs.report.nearby_heads import HeadOffer
 from localspec.safe_text import one_line, safe
 from localspec.ui.panel.drawing import Piece, bar, two_sides
 from localspec.ui.widgets import MUTED
@@ -42,6 +43,7 @@ class PairsState:
         ranked: the pairs, the best for this machine first, with what to expect of them.
         speed: the measurement that it rests on, if any.
         used: bytes on disk of the installed pairs.
+        heads: those next to installed targets that draft for none yet, by the pairs' names.
         in_use: the name of the pair in the chat.
         work: the work that goes on with the pair `name`.
         plan: the report about `name`, until it is pulled or left.
@@ -57,6 +59,7 @@ class PairsState:
     ranked: Sequence[RankedPair] = ()
     speed: MachineSpeed | None = None
     used: int = 0
+    heads: Mapping[str, HeadOffer] = field(default_factory=dict)
     in_use: str = ""
     work: PairWork = PairWork.NONE
     name: str = ""
@@ -69,9 +72,15 @@ class PairsState:
     guest: ListedPair | None = None
     progress: PullProgress | None = None
 
-    def list(self, pairs: Sequence[RankedPair], speed: MachineSpeed | None, used: int) -> None:
+    def list(
+        self,
+        pairs: Sequence[RankedPair],
+        speed: MachineSpeed | None,
+        used: int,
+        heads: Mapping[str, HeadOffer],
+    ) -> None:
         """Take the current pairs."""
-        self.ranked, self.speed, self.used = pairs, speed, used
+        self.ranked, self.speed, self.used, self.heads = pairs, speed, used, heads
         if self.guest is not None and self.row(self.guest.name) is not self.guest:
             self.guest = None
 
@@ -201,11 +210,13 @@ def _row_lines(state: PairsState, row: ListedPair, width: int) -> list[Content]:
     basis = state.speed.basis([known]) if state.speed is not None else ""
     speeds = f"{known.speed}; {basis}" if known.baseline else _UNKNOWN
     unsure = row.state == "available" and not row.verified
+    offer = state.heads.get(row.name)
     licence = (row.licence or "not stated") + (" (not verified yet)" if unsure else "")
     return _wrap(row.notes, width) + _labelled(
         width,
         ("memory", row.fit.words),
         ("speed", speeds),
+        ("head", f"not used yet: {describe.offer_line(offer)}" if offer else ""),
         ("licence", licence),
         ("drafting", row.evidence),
         ("target", row.target),
