@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -212,6 +213,11 @@ def integers(writer: gguf.GGUFWriter) -> None:
         writer.add_tensor(f"blk.0.attn_output.weight{ending}", np.ones(shape, np.int32))
 
 
+def two_ranks(writer: gguf.GGUFWriter) -> None:
+    for ending, shape in ((".lora_a", (4, 384)), (".lora_b", (384, 8))):
+        writer.add_tensor(f"blk.0.attn_output.weight{ending}", np.ones(shape, np.float32))
+
+
 def half(writer: gguf.GGUFWriter) -> None:
     writer.add_tensor("blk.0.attn_k.weight.lora_a", np.ones((4, 384), np.float32))
 
@@ -245,6 +251,11 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "tied": (embedding, "also this target's output"),
     "aLoRA": (lambda path: WRITE(path, more=activated), "switched on within a text"),
     "alpha": (lambda path: WRITE(path, alpha=None, more=double_alpha), "not a 32-bit number"),
+    "no alpha": (lambda path: WRITE(path, alpha=math.nan), "adapter.lora.alpha is nan"),
+    "two ranks": (
+        lambda path: WRITE(path, changed=["attn_q.weight"], more=two_ranks),
+        "'blk.0.attn_output.weight' has other sizes",
+    ),
     "integers": (
         lambda path: WRITE(path, changed=["attn_q.weight"], more=integers),
         "has the type I32",
@@ -262,6 +273,15 @@ def test_a_damaged_or_foreign_adapter_is_a_sentence(wrong: str, tmp_path: Path) 
         check(request)
     assert refused.value.remedy
     assert "\n" not in refused.value.message
+
+
+def test_an_adapter_that_was_never_converted_is_told_how(tmp_path: Path) -> None:
+    path = tmp_path / "adapter_model.safetensors"
+    path.write_bytes(b"\x10\0\0\0\0\0\0\0{}")
+    request = LoadRequest(pair=str(toy.TARGET), draft="none", lora=((str(path), 1.0),))
+    with pytest.raises(LocalspecError, match="not yet a GGUF file") as refused:
+        check(request)
+    assert "convert_lora_to_gguf.py" in refused.value.remedy
 
 
 def test_the_command_line_takes_llama_cpps_names() -> None:

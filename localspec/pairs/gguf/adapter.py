@@ -7,6 +7,7 @@ the others when it first computes with them. So everything it assumes is checked
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,9 @@ _FLOAT32: Final = 6  # GGUF's number of the type
 _SWITCHED_ON: Final = "adapter.alora.invocation_tokens"
 _EMBEDDING: Final = "token_embd.weight"
 _AGAIN: Final = "Convert or fetch the adapter again."
+_CONVERT: Final = (
+    "Convert one with llama.cpp's convert_lora_to_gguf.py, and name its file with --lora."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +57,15 @@ def read_adapter(path: Path, scale: float, target: GgufHeader) -> Adapter:
         ModelFileError: the file is missing, damaged or not a LoRA adapter.
         UnsupportedModel: it was made for another model, or llama.cpp cannot apply it.
     """
+    if path.suffix.lower() == ".safetensors":
+        raise ModelFileError(f"{path} is not yet a GGUF file", _CONVERT)
     header = read_header(path)
     kind, form = header.text("general.type", "model"), header.text("adapter.type")
     if kind != "adapter" or form != "lora":
         what = f"an adapter of another kind ({form})" if kind == "adapter" else f"a {kind}"
         raise ModelFileError(
             f"{path} is not a LoRA adapter but {what}",
-            "Convert one with llama.cpp's convert_lora_to_gguf.py, and name its file with --lora.",
+            _CONVERT,
         )
     pairs = _pairs(header, path)
     for problem in _problems(header, pairs, target):
@@ -68,8 +74,11 @@ def read_adapter(path: Path, scale: float, target: GgufHeader) -> Adapter:
             "Choose an adapter that was made for this model.",
         )
     with path.open("rb") as file:
-        if header.metadata.get(_ALPHA) is not None and _type_of(_ALPHA, file) != _FLOAT32:
+        alpha = header.metadata.get(_ALPHA, 0.0)
+        if _ALPHA in header.metadata and _type_of(_ALPHA, file) != _FLOAT32:
             raise ModelFileError(f"{path} is damaged: {_ALPHA} is not a 32-bit number", _AGAIN)
+        if isinstance(alpha, float) and not math.isfinite(alpha):
+            raise ModelFileError(f"{path} is damaged: {_ALPHA} is {alpha}", _AGAIN)
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     tensors = tuple(each for pair in pairs.values() for each in pair)
