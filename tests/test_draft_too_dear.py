@@ -24,7 +24,7 @@ from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import Profile
 from localspec.engine.record.stats import DFLASH, DRAFT, EAGLE3, FinishReason
 from localspec.errors import Cancelled, ModelLoadError
-from localspec.loading import draft_models
+from localspec.loading import draft_models, model_loader
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import draft_worth, measured_costs
@@ -145,6 +145,18 @@ def test_show_says_so(stored: None) -> None:
     assert "too big to save time here" not in CliRunner().invoke(cli, known).stdout
     costs.keep_draft(2e-3)
     assert "too big to save time here" in CliRunner().invoke(cli, known).stdout
+
+
+def test_a_draft_that_is_known_to_save_no_time_leaves_its_room_to_the_target(
+    stored: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_loader, "choose", lambda *_, **__: None)  # it would be measured
+    costs.keep_draft(2e-3)
+    planned = []
+    for asked in ({}, {"draft_anyway": True}):
+        with Opened(threads=None, **asked) as opened:
+            planned.append(opened.session.pair.loaded.memory_plan_bytes)
+    assert planned[0] < planned[1]
 
 
 # --- after the target -----------------------------------------------------------------------

@@ -53,6 +53,7 @@ class DraftModels:
         loader: ModelLoader,
         setups: Sequence[ModelSetup],
         settings: ChatSettings,
+        dear: Sequence[ModelFiles] = (),
     ) -> None:
         """Load the heads.
 
@@ -61,6 +62,7 @@ class DraftModels:
             loader: has loaded it.
             setups: of all drafters, in the order of the loader's request.
             settings: of the conversation.
+            dear: drafts that save no time, for which there is no room in the setups.
 
         Raises:
             LocalspecError, Cancelled: as `load_session`.
@@ -73,6 +75,8 @@ class DraftModels:
             pair = replace(pair, lookup=False, draft_note=why)
         self._waiting = [each for each in drafts if each[0].is_model]
         pair = replace(pair, waiting=self._names)
+        if dear:
+            pair = self._leaving_out(pair, dear)
         heads = [each for each in drafts if not each[0].is_model]
         self.costs: MeasuredPair | None = None
         self.pair = pair

@@ -26,7 +26,7 @@ from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.loading import former_starter, starter_form
 from localspec.loading.draft_models import DraftModels
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measurements import exactness, exactness_cost
+from localspec.loading.measurements import draft_worth, exactness, exactness_cost
 from localspec.loading.measurements.measured_costs import made_by, profile_store
 from localspec.loading.model_loader import ModelLoader, Progress
 from localspec.loading.planning import (
@@ -40,7 +40,7 @@ from localspec.loading.planning import (
 from localspec.loading.results import exact_words
 from localspec.pairs.disk import folders, installed, starter
 from localspec.pairs.disk.installed import lasting, lasting_drafts, recall_last, remember_last
-from localspec.pairs.gguf.header import read_model
+from localspec.pairs.gguf.header import ModelFiles, read_model
 from localspec.pairs.names.reserved_names import STARTER
 
 
@@ -171,6 +171,7 @@ def load_session(
     checked = check(wanted, progress=progress) if isinstance(wanted, LoadRequest) else wanted
     checked, more = _with_starter_prepared(checked, progress)
     plan = load_plan(checked)
+    plan, dear = (plan, ()) if thorough else _without_dear(plan)
     if not thorough:
         plan = _exact_where_free(plan)
     settings = _settled(checked.settings, plan.advice)
@@ -192,7 +193,7 @@ def load_session(
         check_bias(settings, target.model.n_vocab)
         pair = _pair(loader, plan, target, (*notices, *more))
         pair = replace(pair, devices_before=before)
-        models = DraftModels(pair, loader, plan.drafts, settings)
+        models = DraftModels(pair, loader, plan.drafts, settings, dear)
         waits = may_wait and models.may_wait
         if not waits:
             models.join(cancel, undo)
@@ -221,6 +222,24 @@ def _with_starter_prepared(
         notices += filter(None, [starter_form.settle(source)])
         checked = check(checked.request)
     return checked, notices
+
+
+def _without_dear(plan: LoadPlan) -> tuple[LoadPlan, tuple[ModelFiles, ...]]:
+    """A plan without room for the draft if that is known to save no time; and the draft's files.
+
+    The stored costs of the first plan decide, also once those of the new one are known, in which
+    the draft would have no place. They are those of the usual settings.
+    """
+    checked = plan.checked
+    request, drafts = checked.request, checked.drafts
+    asked = request.draft_anyway or checked.settings.gamma != "auto"
+    where = request.device or request.draft_device or request.draft_threads or request.rpc
+    if asked or where or not exactness_cost.comparable(request) or len(drafts) != 1:
+        return plan, ()
+    draft = drafts[0].files
+    if drafts[0].in_target or not draft_worth.why_left_out(checked.target, draft, plan.memory):
+        return plan, ()
+    return load_plan(replace(checked, drafts=())), (draft,)
 
 
 def _exact_where_free(plan: LoadPlan) -> LoadPlan:

@@ -136,7 +136,8 @@ def _speed(
     lines = expected_speed.lines(profile, exact, cost, tune)
     why = found.draft and draft_worth.why_left_out(found.target, found.draft, plan)
     if why:
-        lines.insert(0, f"draft       {why}: the next load leaves it out (--draft-anyway)")
+        left_out = f"{why}: the next load leaves it out, with its room (--draft-anyway)"
+        lines.insert(0, f"draft       {left_out}")
     unmeasured = expected if profile is None else []
     return [*unmeasured, *lines], expected_speed.data(profile, exact, cost)
 

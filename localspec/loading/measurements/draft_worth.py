@@ -98,7 +98,9 @@ def why_too_dear(draft: ModelSource | ModelFiles, target: Sequence[Path]) -> str
     return f"saves no time here with {formats.percent(accepted)} of its first tokens accepted"
 
 
-def why_left_out(target: ModelSource, draft: ModelSource, plan: MemoryPlan) -> str:
+def why_left_out(
+    target: ModelSource | ModelFiles, draft: ModelSource | ModelFiles, plan: MemoryPlan
+) -> str:
     """Why stored measurements would keep a draft from being loaded; empty if they would not.
 
     Args:
