@@ -436,3 +436,20 @@ def test_no_file_below_four_bits_suits_a_machine_by_itself(
     refused = hub_world.run("pull", "ann/Sizes-GGUF", "--quant", "best", "--dry-run")
     assert refused.code == 1
     assert "with four bits or more leaves room for 16,384 tokens" in refused.err
+
+
+def test_a_card_that_was_seen_here_has_room_for_a_larger_file(
+    hub_world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
+    for memory in ("total", "available"):
+        monkeypatch.setattr(f"localspec.machine.{memory}", lambda: 10 * GB)
+    sizes = {"Q4_K_M": 9, "Q8_0": 16}
+    files = {f"a-{quant}.gguf": of(model(), size * GB) for quant, size in sizes.items()}
+    hub_world.server.add("ann/Sizes-GGUF", files)
+    asked = ("pull", "ann/Sizes-GGUF", "--quant", "best", "--dry-run")
+    assert "leaves room for 16,384 tokens" in hub_world.run(*asked).err
+    ranking.remember("it", PairCosts(GB, FLAT, on_device=True), 24 * GB, None)
+    found = hub_world.run(*asked).out
+    assert "target      ann/Sizes-GGUF:a-Q8_0.gguf" in found
+    assert "of it on the GPU" in found

@@ -20,6 +20,8 @@ from localspec.pairs.report import describe
 from localspec.pairs.report.nearby_heads import HeadOffer
 from localspec.safe_text import unbroken
 
+_LOOK = partial(plan, free=ranking.free_as_measured, speed_of=ranking.drafted_speed)
+
 
 @click.command("pull")
 @click.argument("pair")
@@ -57,8 +59,7 @@ def command(
     retries = RetryPolicy(note=line.show)
     try:
         with raising():
-            speed_of = ranking.drafted_speed
-            look = partial(plan, retries=retries, scan=scan, quant=quant, speed_of=speed_of)
+            look = partial(_LOOK, retries=retries, scan=scan, quant=quant)
             found = look(asked)
             line.clear()
             offer = found.report.offer

@@ -20,6 +20,7 @@ from localspec import formats, machine, private
 from localspec.engine.length.stopping import gamma_for
 from localspec.engine.record.stats import DRAFT, MTP
 from localspec.pairs.disk import folders
+from localspec.pairs.memory.free import Device, FreeMemory
 from localspec.pairs.names.catalogue import ListedPair
 from localspec.pairs.names.repository_files import weight_type
 from localspec.safe_text import one_line
@@ -215,6 +216,16 @@ def forget(name: str) -> None:
         pairs = {key: one for key, one in known.pairs.items() if key.removesuffix(_CARD) != name}
         with suppress(OSError):
             private.write_json(_path(), replace(known, pairs=pairs))
+
+
+def free_as_measured() -> FreeMemory:
+    """The free memory for a pair, with cards as they were when a model was last loaded.
+
+    No driver is loaded to ask them.
+    """
+    room = (recall() or MachineSpeed("")).room
+    cards = (Device(room),) if room else ()
+    return FreeMemory(machine.available(), cards, machine.address_space_left(), machine.total())
 
 
 def drafted_speed(quant: str, n_bytes: int) -> float | None:

@@ -23,6 +23,7 @@ from localspec.pairs.hub import download
 from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.retries import RetryPolicy
+from localspec.pairs.memory.free import FreeMemory
 from localspec.pairs.names import catalogue
 from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
 from localspec.pairs.report import vocabulary
@@ -109,6 +110,7 @@ def plan(
     *,
     scan: bool = True,
     quant: str | None = None,
+    free: Callable[[], FreeMemory] | None = None,
     speed_of: FileSpeed = unmeasured,
 ) -> PullPlan:
     """Look at a pair and check that pulling it makes sense; no weights are fetched.
@@ -118,6 +120,7 @@ def plan(
         retries: the caller's.
         scan: whether to consider models of other programs on this disk.
         quant: the target's, as in `examine`; None leaves it to the name.
+        free: as in `examine`.
         speed_of: what is known of the speeds of a repository's files.
 
     Raises:
@@ -131,7 +134,9 @@ def plan(
         raise UsageError(f"{STARTER} is here: {path}", f"Run `localspec chat {STARTER}`.")
     if asked.name is not None:
         installed.check_name(asked.name)
-    report = examine(asked.pair, asked.draft, retries, scan=scan, quant=quant, speed_of=speed_of)
+    report = examine(
+        asked.pair, asked.draft, retries, scan=scan, quant=quant, free=free, speed_of=speed_of
+    )
     for drafts in report.drafts:
         vocabulary.check(report.target.header, drafts.header)
     report = replace(report, name=_choose_name(asked.name, report))

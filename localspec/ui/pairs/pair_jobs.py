@@ -204,8 +204,13 @@ class PairJobs:
 
     def _check(self, wanted: PullRequest) -> None:
         scan = self.turns.engine.wanted.scan
-        speed_of = ranking.drafted_speed
-        plan = pair_pull.plan(wanted, self._retries, scan=scan, speed_of=speed_of)
+        plan = pair_pull.plan(
+            wanted,
+            self._retries,
+            scan=scan,
+            free=ranking.free_as_measured,
+            speed_of=ranking.drafted_speed,
+        )
         pair_pull.require_room(plan)
         self._settle(self._take_report, plan, wanted)
 
