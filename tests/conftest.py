@@ -25,6 +25,7 @@ from localspec.pairs.disk import starter
 from localspec.pairs.names.reserved_names import STARTER
 from tests.support import costs, toy, two_parts
 from tests.support.draws import drawn
+from tests.support.renderers import renderers_are_kept  # noqa: F401 - a fixture
 from tests.support.two_parts import pytest_addoption, pytest_cmdline_main  # noqa: F401 - hooks
 
 if TYPE_CHECKING:
