@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,16 @@ def test_each_can_be_planted_and_its_test_runs_by_default() -> None:
     assert "mark.slow" in decorators("test_planted_faults.py::test_each_is_found")
 
 
+@pytest.fixture(scope="module")
+def copy() -> Iterator[Path]:
+    with copied() as folder:
+        yield folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", EVERY, ids=lambda fault: fault.what)
-def test_each_is_found(fault: Fault) -> None:
-    with copied() as folder:
-        assert found(fault, folder)
+def test_each_is_found(fault: Fault, copy: Path) -> None:
+    assert found(fault, copy)
 
 
 def suite(folder: Path, text: str) -> Path:

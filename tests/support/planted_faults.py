@@ -285,7 +285,10 @@ FAULTS: Final = {
 
 @contextmanager
 def copied() -> Iterator[Path]:
-    """A copy of the package in a folder with everything else of the repository."""
+    """A copy of the package in a folder with everything else of the repository.
+
+    What the runs on it have compiled stays with it, as long as it is there.
+    """
     with tempfile.TemporaryDirectory(prefix="planted-") as name:
         folder = Path(name)
         for path in ROOT.iterdir():
@@ -294,6 +297,8 @@ def copied() -> Iterator[Path]:
             elif not path.name.startswith("."):
                 (folder / path.name).symlink_to(path)
         yield folder
+    if sys.pycache_prefix:
+        shutil.rmtree(f"{sys.pycache_prefix}{name}", ignore_errors=True)
 
 
 def exit_code(folder: Path, *tests: str, limit: float = 600.0) -> int:
@@ -310,7 +315,7 @@ def exit_code(folder: Path, *tests: str, limit: float = 600.0) -> int:
     with subprocess.Popen(
         [sys.executable, *words, *(f"tests/{name}" for name in tests)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": ""},
         stdout=subprocess.DEVNULL,
     ) as run:
         try:
