@@ -124,8 +124,10 @@ def questions(number: int) -> list[str]:
     return [f"{text} {text}" if i % 2 else text for i, text in enumerate(chosen)]
 
 
-@pytest.mark.parametrize("number", [2, pytest.param(20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("temperature", usually([0.0, 0.7, 1.0], 0.7))
+@pytest.mark.parametrize(
+    ("temperature", "number"),
+    usually([(0.7, 2), *((each, 20) for each in (0.0, 0.7, 1.0))], (0.7, 2)),
+)
 def test_the_text_is_the_same_with_every_set_of_drafters(
     contexts: dict[str, Context], temperature: float, number: int
 ) -> None:
