@@ -181,7 +181,8 @@ def request(messages: list[Any], **more: Any) -> ConversationRequest:
 
 @pytest.mark.slow
 @needs_templates
-def test_f5_no_template_refuses_what_an_earlier_call_holds() -> None:
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_f5_no_template_refuses_what_an_earlier_call_holds(name: str) -> None:
     """Nor does it refuse tools without a description, which OpenAI's protocol makes optional."""
     talk: list[Any] = [USER]
     for i, given in enumerate(['{"city": "Oslo"}', "", '{"city": "Os', None, {"city": "Oslo"}]):
@@ -190,15 +191,14 @@ def test_f5_no_template_refuses_what_an_earlier_call_holds() -> None:
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "content": f"Sunny and warm: {i}", "tool_call_id": "unknown"},
         ]
-    for name in TEMPLATES:
-        found = request(talk, tools=[WEATHER]).asked(
-            ChatSettings(), box(name), dialect_of(name).thinking
-        )
-        text = chat_template(TEMPLATES[name]).render(
-            found.messages, variables=found.variables, give_up=False
-        )
-        assert all(f"Sunny and warm: {i}" in text for i in range(5)), name
-        assert text.count("get_weather") >= 5, name
+    found = request(talk, tools=[WEATHER]).asked(
+        ChatSettings(), box(name), dialect_of(name).thinking
+    )
+    text = chat_template(TEMPLATES[name]).render(
+        found.messages, variables=found.variables, give_up=False
+    )
+    assert all(f"Sunny and warm: {i}" in text for i in range(5))
+    assert text.count("get_weather") >= 5
 
 
 @needs_templates

@@ -81,6 +81,7 @@ def test_what_a_real_template_writes_is_read_back(name: str, renderer: TemplateR
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 @needs_templates
 def test_most_templates_can_teach(renderer: TemplateRenderer) -> None:
     """The test above covers at least 240 answers of 70 templates, and leaves out at most 3 %."""

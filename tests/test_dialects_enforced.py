@@ -186,6 +186,7 @@ def test_what_a_template_writes_is_allowed(name: str, marked: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_most_templates_write_calls() -> None:
     """The number of templates that the tests above cover; the others write no calls."""
     needed()
@@ -336,6 +337,7 @@ def test_a_call_under_a_grammar_is_what_the_template_writes_back(name: str) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_what_most_templates_with_json_write_is_known_to_the_letter() -> None:
     needed()
     shapes = [learnt_of(name)[0].marks.calls[:1] for name in TEMPLATES]
