@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.draws import drawn
+from tests.support.draws import drawn, in_parts
 
 
 class Item:
@@ -44,3 +44,10 @@ def test_a_seed_draws_the_same_whatever_else_is_there_and_seeds_reach_every_case
         alone = drawn(many, seed)
         assert [one for one in drawn([*cases("b", 7), *many], seed) if one in many] == alone
     assert {one for seed in range(40) for one in drawn(many, seed)} == {*many}
+
+
+def test_of_repetitions_a_quarter_is_drawn_as_well() -> None:
+    few, *parts = in_parts(3, 60)
+    assert (few.values, *(each.values for each in parts)) == ((3,), *[(15,)] * 4)
+    assert [bool(each.marks) for each in (few, *parts)] == [False, *[True] * 4]
+    assert len(drawn(cases("a", len(parts)), 1)) == 1

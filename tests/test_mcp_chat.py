@@ -396,13 +396,19 @@ CONSENTS = (
 )
 
 
-@pytest.mark.parametrize("attempts", [2, pytest.param(200, marks=pytest.mark.slow)])
-async def test_no_text_and_no_key_typed_ahead_is_consent(tmp_path: Path, attempts: int) -> None:
+@pytest.mark.parametrize(
+    "attempts",
+    [
+        range(2),
+        *(pytest.param(range(n, n + 50), marks=pytest.mark.slow) for n in range(0, 200, 50)),
+    ],
+)
+async def test_no_text_and_no_key_typed_ahead_is_consent(tmp_path: Path, attempts: range) -> None:
     """No argument, name, description, hint or result is consent, nor a key that chooses nothing."""
-    texts = [f"{CONSENTS[i % len(CONSENTS)]} {i}" for i in range(attempts)]
+    texts = [f"{CONSENTS[i % len(CONSENTS)]} {i}" for i in attempts]
     answers = [one for text in texts for one in (calling("files__read", path=text), "No.")]
     async with with_tools(tmp_path, *answers) as (chat, process, tools):
-        for i, text in enumerate(texts):
+        for i, text in zip(attempts, texts, strict=True):
             hints = {"readOnlyHint": True, "autoApprove": True}
             read = structs.replace(READ, title=text, description=text, annotations=hints)
             process.tools = [read, structs.replace(READ, name=f"yes{i}")]

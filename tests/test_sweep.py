@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import hostile_files, hostile_options, hostile_surroundings
+from tests.support.draws import in_parts
 from tests.support.hostile_files import ENCODINGS, TEXTS, OddFile
 from tests.support.hostile_surroundings import Surroundings
 
@@ -24,13 +25,13 @@ def seeded() -> int:
     return seed
 
 
-@pytest.mark.parametrize("count", [15, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", in_parts(15, 300))
 def test_files_of_odd_encodings_are_read_or_refused_in_words(count: int, tmp_path: Path) -> None:
     assert hostile_files.attack(seeded(), count, tmp_path) == []
 
 
 @posix
-@pytest.mark.parametrize("count", [3, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", in_parts(3, 60))
 @pytest.mark.usefixtures("starter_file")
 def test_environments_of_every_kind_end_in_an_answer_or_a_sentence(
     count: int, tmp_path: Path
@@ -38,7 +39,7 @@ def test_environments_of_every_kind_end_in_an_answer_or_a_sentence(
     assert hostile_surroundings.attack(seeded(), count, tmp_path) == []
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", in_parts(6, 152))
 def test_options_that_may_go_together_end_in_an_answer_or_a_sentence(
     count: int, tmp_path: Path
 ) -> None:

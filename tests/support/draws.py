@@ -9,11 +9,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from _pytest.mark.structures import ParameterSet
+
 _SHARE = 4
 """One in `_SHARE` slow cases is drawn, and at least one of each test."""
+
+
+def in_parts(few: int, many: int) -> list[ParameterSet]:
+    """How often a test repeats, for `parametrize`: `few` times by default, else `many` times.
+
+    The many are divided among as many slow cases as one is drawn of.
+    """
+    part = pytest.param(many // _SHARE, marks=pytest.mark.slow)
+    return [pytest.param(few), *[part] * _SHARE]
 
 
 def drawn(items: Sequence[pytest.Item], seed: int) -> list[pytest.Item]:
