@@ -24,7 +24,7 @@ from benchmarks.real_lookup import CURVES, answers
 from benchmarks.real_prompts import KINDS
 from benchmarks.several import Always, Answer, Clock, Prices, rounds
 from localspec.engine.length.cost import Points
-from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
+from localspec.engine.length.gamma import AutoGamma, GammaPolicy
 from localspec.engine.record.stats import DRAFT, LOOKUP
 from localspec.loading.measurements import published
 
@@ -93,8 +93,7 @@ def auto(prices: Prices) -> GammaPolicy:
 
 
 def fixed(names: Sequence[str]) -> Iterator[Make]:
-    """Policies of every drafter at every length, and one without drafting."""
-    yield lambda _: FixedGamma(0)
+    """Policies of every drafter at every length."""
     for name in names:
         for length in LENGTHS[name]:
             yield lambda _, name=name, length=length: Always(name, length)
@@ -104,7 +103,7 @@ def shares(texts: Kinds, prices: Prices) -> tuple[dict[str, float], dict[str, fl
     """By kind: tokens per baseline round, and their share of the best fixed choice's."""
     own = rates(texts, prices, auto)
     others = [rates(texts, prices, make) for make in fixed((LOOKUP, *prices.drafts))]
-    best = {kind: max(each[kind] for each in others) for kind in own}
+    best = {kind: max(1.0, *(each[kind] for each in others)) for kind in own}  # 1: no drafting
     return own, {kind: own[kind] / best[kind] for kind in own}
 
 
