@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import hostile_files, hostile_options, hostile_surroundings
+from localspec.cli.subcommands import COMMANDS
+from tests.support import hostile_files, hostile_options, hostile_surroundings, sweep
 from tests.support.draws import in_parts
 from tests.support.hostile_files import ENCODINGS, TEXTS, OddFile
 from tests.support.hostile_surroundings import Surroundings
@@ -44,6 +45,17 @@ def test_options_that_may_go_together_end_in_an_answer_or_a_sentence(
     count: int, tmp_path: Path
 ) -> None:
     assert hostile_options.attack_answers(seeded(), count, tmp_path) == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_sweep_tries_all_commands_and_all_their_options(tmp_path: Path, seed: int) -> None:
+    drawn = {name: set[str]() for name in ("", *COMMANDS)}
+    with hostile_options.nowhere(tmp_path):
+        for words in hostile_options.answers(seed, sweep.KINDS["options"][1] // 3):
+            drawn[words[0] if words[0] in COMMANDS else ""].update(words)
+    for name, option in hostile_options.options():
+        assert not drawn[name].isdisjoint([*option.opts, *option.secondary_opts]), (name, option)
+    assert {words[0] for words in hostile_surroundings.COMMANDS_TRIED} >= {*COMMANDS}
 
 
 @posix

@@ -19,6 +19,7 @@ from huggingface_hub import constants
 
 from localspec.bench import comparison, prompt_sets
 from localspec.bench.result import FORMAT
+from localspec.bench.sharing.shared_file import read_shared
 from localspec.chat.history.import_export import read_file
 from localspec.cli.settings_file import FILE
 from localspec.errors import LocalspecError, exit_code, in_words
@@ -58,6 +59,9 @@ TEXTS = {
     "model": "GGUF é",
     "store": "SQLite format 3é",
     "speed": '{"é": 1}',
+    "servers": '{"mcpServers": {"é": {"command": "x"}}}',
+    "shared": '{"format": "é"}',
+    "branch": "0123456789abcdef0123456789abcdef01234567",
 }
 
 
@@ -151,7 +155,7 @@ def _wrong(done: Outcome) -> str:
 def _here(folder: Path) -> Iterator[None]:
     """The toy, and a home of one's own, in `folder`."""
     toy.install(folder / "DATA")
-    home = {"HOME": str(folder), "OLLAMA_MODELS": str(folder / "ollama"), "SHELL": "/bin/bash"}
+    home = {"OLLAMA_MODELS": str(folder / "ollama"), "SHELL": "/bin/bash"}
     with (
         nowhere(folder),
         mock.patch.dict("os.environ", home),
@@ -174,6 +178,7 @@ def _in_hand(one: OddFile, folder: Path) -> Outcome:
         "conversation": read_file,
         "markdown": read_file,
         "attached": attached,
+        "shared": lambda path: read_shared(path.read_bytes()),
         "report": lambda path: comparison.compare(comparison.load(path), comparison.load(path)),
     }
     try:
@@ -242,6 +247,8 @@ _OPENED: dict[str, Callable[[OddFile, Path], Outcome]] = {
     "studio": _stored(".lmstudio/settings.json", "list"),
     "manifest": _stored("ollama/manifests/registry.ollama.ai/library/a/b", "list"),
     "model": _stored("m.gguf", "run", "m.gguf", *_SHORT),
+    "servers": _stored("CONFIG/mcp.json", "run", "toy", *_SHORT, "--mcp", "x"),
+    "branch": _stored("hub/models--a--b/refs/main", "show", "a/b"),
     "store": _stored("DATA/conversations.db", "logs"),
     "speed": _speed,
 }

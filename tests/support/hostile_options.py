@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 from unittest import mock
 
 import click
@@ -25,6 +25,18 @@ LONGEST = 500
 # Characters that would mislead a terminal or its reader.
 STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _MISSING = "missing.gguf"
+# What stands before and after the options of a command, so that it ends soon; after a pair that is
+# missing where there is nothing. Of an option that is given twice the last value counts.
+_AROUND: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "": ((), ()),
+    "run": (("toy", "-p", "A dog", "-n", "3", "-c", "128", "-t", "1", "--gamma", "2"), ()),
+    "bench": (("toy", "-c", "512", "-t", "1"), ("-n", "2", "--repeat", "1", "--kinds", "chat")),
+    "show": (("toy",), ()),
+    "rm": (("toy",), ()),
+    "pull": (("a/b",), ()),
+    "worker": ((), ("--host", "8.8.8.8")),  # it would serve until it is killed
+    **dict.fromkeys(("list", "logs", "ps", "doctor"), ((), ())),
+}
 _ESCAPES = (
     *("\x1b[2J", "\x1b]0;owned\x07", "\x1bc", "\x9b31m", "\x07", "\x08", "\r", "\n", "\x7f"),
     *("\u202e", "\u2066", "\ufeff", "\u2028", "\x85", "\udc80\udcff", "\U0001f600", "é́́́"),
@@ -125,23 +137,42 @@ def cases(seed: int, count: int) -> Iterator[list[str]]:
 
 
 def answers(seed: int, count: int) -> Iterator[list[str]]:
-    """Command lines of which many succeed: one prompt, and one to three options of `run`.
+    """Command lines of which many succeed: all options of all commands in turn, with others.
 
-    Three of four values are such as the option takes, though not together with all others.
+    Three of four values are such as the option takes, though not together with all others. Half of
+    the command lines are of `run`.
     """
     rng = random.Random(seed)
-    command = cli.get_command(click.Context(cli), "run")
-    assert command is not None
-    known = [one for one in command.params if isinstance(one, click.Option)]
-    for _ in range(count):
-        given = ["run", "toy", "-p", "A dog", "-n", "3", "-c", "128", "-t", "1", "--gamma", "2"]
-        for one in rng.sample(known, rng.randint(1, 3)):
-            name = rng.choice([*one.opts, *one.secondary_opts])
-            if one.is_flag:
-                given.append(name)
-            else:
-                given += [name, _taken(one, rng) if rng.random() < 0.75 else value(rng)]
-        yield given
+    every = rng.sample(found := [*options()], len(found))
+    of_run = [one for one in every if one[0] == "run"]
+    of_others = [one for one in every if one[0] != "run"]
+    for number in range(count):
+        known = (of_run, of_others)[number % 2]
+        command, first = known[number // 2 % len(known)]
+        alike = [option for name, option in known if name == command]
+        others = rng.sample(alike, min(len(alike), rng.randint(0, 2)))
+        words = [word for option in (first, *others) for word in _words(option, rng)]
+        begin, end = _AROUND.get(command, ((_MISSING,), ()))
+        yield [*([command] if command else []), *begin, *words, *end]
+
+
+def options() -> Iterator[tuple[str, click.Option]]:
+    """The options of all commands; those of `localspec` itself stand under an empty name."""
+    context = click.Context(cli)
+    for name in ("", *COMMANDS):
+        command = cli.get_command(context, name) if name else cli
+        assert command is not None
+        own = command.get_params(click.Context(command))
+        yield from ((name, one) for one in own if isinstance(one, click.Option))
+
+
+def _words(option: click.Option, rng: random.Random) -> list[str]:
+    """An option and what follows it."""
+    name = rng.choice([*option.opts, *option.secondary_opts])
+    if option.is_flag:
+        return [name]
+    known = rng.random() < 0.75
+    return [name, *(_taken(option, rng) if known else value(rng) for _ in range(option.nargs))]
 
 
 def _taken(option: click.Option, rng: random.Random) -> str:
@@ -156,12 +187,12 @@ def _taken(option: click.Option, rng: random.Random) -> str:
         *('root ::= "a"', '{"type": "integer"}', "127.0.0.1:1", os.devnull, "."),
     ]
     rng.shuffle(values)
-    return next(each for each in values if _takes(option, each))
+    return next((each for each in values if _takes(option, each)), os.devnull)
 
 
 def _takes(option: click.Option, text: str) -> bool:
     with suppress(click.BadParameter):
-        option.process_value(click.Context(cli), (text,) if option.multiple else text)
+        option.type.convert(text, option, click.Context(cli))
         return True
     return False
 
@@ -175,6 +206,7 @@ def nowhere(folder: Path) -> Iterator[None]:
     before = Path.cwd()
     places = {f"LOCALSPEC_{name}": str(folder / name) for name in ("DATA", "CONFIG")}
     places |= {"LOCALSPEC_ENGINE": "inline"}  # no process for each
+    places |= {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")}
     with (
         mock.patch.dict(os.environ, places),
         mock.patch.object(constants, "HF_HUB_OFFLINE", new=True),
@@ -214,9 +246,11 @@ def attack(numbers: range, folder: Path) -> list[str]:
 
 def attack_answers(seed: int, count: int, folder: Path) -> list[str]:
     """The same with `count` command lines that may succeed; the toy is there to answer."""
-    toy.install(folder / "DATA")
+    found = []
     with nowhere(folder):
-        found = [(arguments, run(arguments)) for arguments in answers(seed, count)]
+        for arguments in answers(seed, count):
+            toy.install(folder / "DATA")  # `rm` may have taken it away
+            found.append((arguments, run(arguments)))
     return _told(
         (given, done.wrongly_said if done.code == 0 else done.wrong) for given, done in found
     )

@@ -67,6 +67,7 @@ _OF_WORDS = (
     *("LOCALSPEC_ENGINE", "LOCALSPEC_DEMO", "_LOCALSPEC_COMPLETE", "COMP_WORDS", "COMP_CWORD"),
     *("ESCDELAY", "TEXTUAL_FPS", "TEXTUAL_DRIVER", "TEXTUAL_THEME", "TEXTUAL_COLOR_SYSTEM"),
     *("TEXTUAL_LOG", "TEXTUAL_ANIMATIONS", "TEXTUAL_SCREENSHOT", "TEXTUAL_FILTERS", "TERM_PROGRAM"),
+    *("LOCALSPEC_TRACEBACK", "CUDA_PATH", "GGML_VK_VISIBLE_DEVICES", "GGML_BACKEND_PATH"),
     *("GGML_NO_BACKTRACE", "GGML_SCHED_DEBUG", "LLAMA_LOG_VERBOSITY", "NPY_DISABLE_CPU_FEATURES"),
     *("PYTHONUTF8", "PYTHONSAFEPATH", "PYTHONOPTIMIZE", "PYTHONUNBUFFERED", "PYTHONNOUSERSITE"),
 )
@@ -111,7 +112,7 @@ _START = (
 _STOPPED = (130, -signal.SIGINT, -signal.SIGKILL)
 PROGRAM = "import sys; sys.argv[0] = 'localspec'; from localspec.cli import main; main()"
 _SHORT = ("-n", "2", "--gamma", "0", "-t", "1", "-c", "128")
-_COMMANDS: tuple[tuple[str, ...], ...] = (
+COMMANDS_TRIED: tuple[tuple[str, ...], ...] = (
     *(("run", "toy", "-p", "A dog", *_SHORT),) * 6,
     ("run", "toy", "-p", "A dog", "--continue", *_SHORT),
     ("run", "-p", "A dog", *_SHORT),
@@ -125,11 +126,15 @@ _COMMANDS: tuple[tuple[str, ...], ...] = (
     ("logs",),
     ("ps",),
     ("rm", "no-such-pair"),
+    ("doctor",),
+    ("tune", "missing.gguf"),
+    ("worker", "--port", "0", "-t", "1"),
     ("--help",),
     ("run", "--help"),
     ("--install-completion", "bash"),
     ("--install-completion",),
     ("bench", "toy", "--compare", "missing.json"),
+    ("bench", "toy", "--kinds", "chat", "--repeat", "1", "-n", "2", "-t", "1", "-c", "512"),
     ("train", "toy", "--prompts", "missing.jsonl"),
 )
 
@@ -160,7 +165,7 @@ def cases(seed: int, count: int) -> Iterator[Surroundings]:
     for _ in range(count):
         given = dict(_variable(rng) for _ in range(rng.randint(0, 3)))
         state = rng.choice(states) if rng.random() < 0.35 or not given else ""
-        words = rng.choice(_COMMANDS)
+        words = rng.choice(COMMANDS_TRIED)
         if "_LOCALSPEC_COMPLETE" in given:
             given["_LOCALSPEC_COMPLETE"] = rng.choice(_COMPLETIONS)
         yield Surroundings(words, state, given)
@@ -260,7 +265,7 @@ def _placed(one: Surroundings, folder: Path) -> list[str]:
 
 
 def _in_pipes(one: Surroundings, start: list[str], folder: Path) -> tuple[int | None, str]:
-    """Run without a terminal; an endpoint is ended once it is ready."""
+    """Run without a terminal; an endpoint or a worker is ended once it is ready."""
     process = subprocess.Popen(
         start,
         cwd=folder / "here",
@@ -268,6 +273,7 @@ def _in_pipes(one: Surroundings, start: list[str], folder: Path) -> tuple[int | 
         stdout=subprocess.PIPE,  # a file could not be written where none may grow
         stderr=subprocess.STDOUT,
     )
+    lasts = one.words[0] in ("serve", "worker")
     said = bytearray()
     reader = threading.Thread(target=_read, args=(process, said), daemon=True)
     reader.start()
@@ -276,14 +282,14 @@ def _in_pipes(one: Surroundings, start: list[str], folder: Path) -> tuple[int | 
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.05)
         silent = _is_silent(one) and time.monotonic() > end - PATIENCE_S + 10
-        if one.words[0] == "serve" and (b"/v1" in said or silent):
+        if lasts and (b"Ctrl+C ends" in said or silent):
             process.send_signal(signal.SIGKILL if "ignored" in one.state else signal.SIGINT)
             process.wait(PATIENCE_S)
     ended = process.poll() is not None
     process.kill()
     process.wait()
     reader.join(5)
-    code = 0 if process.returncode in _STOPPED and one.words[0] == "serve" else process.returncode
+    code = 0 if lasts and process.returncode in _STOPPED else process.returncode
     return code if ended else None, said.decode("utf-8", "replace")
 
 
