@@ -472,7 +472,9 @@ async def test_one_ctrl_c_stops_and_says_how_to_quit() -> None:
         await chat.until(lambda: chat.app.turns.busy)
         await chat.press("ctrl+c")
         await chat.until(chat.ready)
+        await chat.press("ctrl+c")  # the one that stopped the answer does not count
         assert chat.app.is_running
+        assert "press Ctrl+C again to quit" in chat.status()
 
 
 async def test_regenerate_replaces_the_last_answer() -> None:

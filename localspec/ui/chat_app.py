@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from localspec.ui.tools.tool_servers import ToolServers
 
 _AGAIN_WITHIN_S = 2.0
+_NOT_PRESSED = ("", float("-inf"))
 _SENTENCE = 20  # characters that a sentence needs at least
 
 
@@ -118,7 +119,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self._appearance = appearance or Appearance()
         self.commands = command_table.with_keys(self._appearance.keys)
         self.engine = engine
-        self._pressed = ("", float("-inf"))  # a key that counts when it comes again, and when
+        self._pressed = _NOT_PRESSED  # a key that counts when it comes again, and when
         self._pairs: PairManager | None = None
         self._bind_keys()
         self._place_widgets()
@@ -336,7 +337,7 @@ class ChatApp(App[None], inherit_bindings=False):
         """Whether `key` was pressed a moment ago; otherwise asks the user to press it again."""
         now, (before, at) = time.monotonic(), self._pressed
         if key == before and now - at < _AGAIN_WITHIN_S:
-            self._pressed = ("", now)
+            self._pressed = _NOT_PRESSED
             return True
         self._pressed = (key, now)
         said = f"press {key} again to {what}"
@@ -375,6 +376,8 @@ class ChatApp(App[None], inherit_bindings=False):
         self.exit()
 
     def _phase_changed(self) -> None:
+        if self.turns.phase is EnginePhase.READY:
+            self._pressed = _NOT_PRESSED  # what said that it counts is no longer shown
         self._idle_watch.stir()
         self.show_phase()
         self._prompt_size.show()  # it may have waited for an idle engine
