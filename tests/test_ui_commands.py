@@ -40,6 +40,8 @@ def test_commands_their_words_and_files_are_completed(
     assert len(shown("/")) == len(COMMANDS)
     assert shown("/speculation o") == ["on", "off"]
     assert shown("/quit") == []
+    assert [one.partition(" ")[0] for one in shown("/draft")] == ["/draft", "/drafting"]
+    assert shown("/model") == []
     assert shown("//") == []
     assert shown("hello /sp") == []
     assert shown("look at @n") == ["nested" + os.sep, "notes.txt"]

@@ -78,19 +78,24 @@ def candidates(
 
 
 def _commands(begun: str, commands: Sequence[AnyCommand]) -> list[Suggestion]:
-    """The commands whose name begins with it, each by its own name or else by another one."""
+    """The commands whose name begins with it, each by its own name or else by another one.
+
+    The one that is called so comes first; alone it needs no list.
+    """
     found = []
     for one in commands:
         names = [each for each in one.names if each.startswith(begun)]
-        name = next(iter(names), begun)
-        if name == begun or (not begun and name != one.name):
+        if not names or (not begun and names[0] != one.name):
             continue
+        name = begun if begun in names else names[0]
         meaning = one.meaning if name == one.name else f"/{one.name}: {one.meaning}"
         shown = f"/{name} {one.argument}".rstrip()
         found.append(
             Suggestion(f"/{name} " if one.argument else f"/{name}", shown, meaning, one.waits)
         )
-    return sorted(found, key=lambda one: one.meaning.startswith("/"))
+    exact = f"/{begun}"
+    found.sort(key=lambda one: (one.text.strip() != exact, one.meaning.startswith("/")))
+    return [] if [one.text.strip() for one in found] == [exact] else found
 
 
 def _path(before: str, path: str, *, waits: bool = False) -> Suggestion:
