@@ -170,7 +170,7 @@ def test_lists_say_that_it_does_not_pay(copy: Path) -> None:
     with opened():
         one = next(iter(ranking.ranked(catalogue.rows(), ranking.recall())))
     assert one.measured
-    assert one.speed.endswith(" tokens/s (drafting is not expected to pay here)")
+    assert one.speed.endswith(" tokens/s (its draft is not expected to pay here)")
 
 
 def test_the_wheel_has_what_the_checkout_has() -> None:

@@ -11,10 +11,7 @@ from localspec.loading.measurements.ranking import MachineSpeed, RankedPair
 from localspec.pairs.names.catalogue import ListedPair
 
 NOT_MEASURED = "Speeds can be expected once a pair has been loaded here: localspec chat"
-_BUSY = (
-    "The machine was busy when it was measured. Pairs are proposed once a chat has measured it"
-    " while idle."
-)
+_BUSY = "No pair is proposed yet: a chat measures this machine once it is idle."
 
 
 def expected_here(row: ListedPair | None = None) -> Expectation | None:

@@ -39,7 +39,6 @@ _FAR: Final = 4  # a file of more times a measured model's bytes cannot be deriv
 _ROOM: Final = 1.225  # bytes of memory per byte of a model's files
 _WORTH_A_WORD: Final = 1.05
 _CARD: Final = " on a card"
-_ROUGH: Final = "; a rough estimate: the machine was busy"
 _HERE: Final = ("installed", "found")  # states of pairs that need no download
 _UNKNOWN: Final = {
     "fits": "its speed is not known yet",
@@ -145,19 +144,20 @@ class MachineSpeed:
         """
         one = self.largest(on_device=True) or self.largest(on_device=False)
         told = [pair.measured for pair in pairs if pair.baseline]
+        reckoned = [self.own(pair.row.name) for pair in pairs if pair.measured]
         if told and all(told):
-            made = "as measured"
+            made, rough = "as measured", ", though on a busy machine"
         elif one is None:
             return ""
         else:
             name, rate = one_line(one[0], 40), formats.size(round(1 / one[1].per_byte))
             made = f"expected from {name}, which reads {rate} of weights a second here"
-        reckoned = [self.own(pair.row.name) for pair in pairs if pair.measured]
-        reckoned += [one[1]] if one and not all(told) else []
+            rough = "; a rough estimate: the machine was busy"
+            reckoned.append(one[1])
         accepted = f", if {formats.percent(ACCEPTED[DRAFT])} of drafted tokens are accepted"
         assumed = any(pair.gains and pair.row.accepted is None for pair in pairs)
         doubtful = any(costs is not None and costs.doubtful for costs in reckoned)
-        return made + (accepted if assumed else "") + (_ROUGH if doubtful else "")
+        return made + (accepted if assumed else "") + (rough if doubtful else "")
 
 
 def overhead(weights: int, seconds: float, draft_weights: int, step: float) -> float:
@@ -317,7 +317,7 @@ class RankedPair:
             return "no draft model: only repeated text is copied ahead"
         if self.row.active < 1:
             return "a mixture of experts: drafting may not help"
-        return "drafting is not expected to pay here"
+        return "its draft is not expected to pay here"
 
     @property
     def data(self) -> dict[str, float | bool | None]:

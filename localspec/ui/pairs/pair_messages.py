@@ -15,7 +15,7 @@ from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
 
 GET = "Ctrl+F"
-BUSY = "the machine is busy: pairs are proposed once it has been measured while idle"
+BUSY = "the machine is busy: once it is idle, the chat measures it and proposes models that suit it"
 
 
 def interrupted(wanted: PullRequest) -> tuple[str, str]:
