@@ -78,7 +78,8 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
             now = " ".join(chat.transcript().split())
             assert "drafting now: draft-Q8_0 and lookup" in now
             assert "and lookup, which copies what repeats" in now
-            assert "to be fetched that would not fit" in now
+            assert "that could be fetched, but would not fit this target" in now
+            assert "/draft NAME takes a draft named here, a file" in now
             assert "fetched):" not in now  # what cannot be chosen gets no line
             await says(chat, "/draft lookup", "drafting now: lookup alone")
             assert chat.app.session.draft_name is None

@@ -91,7 +91,7 @@ def test_every_form_is_understood_in_a_process_of_its_own(tmp_path: Path) -> Non
 def test_going_on_with_nothing_is_explained(tmp_path: Path) -> None:
     done = shell(tmp_path, "run", "And then?", "--continue", *SHORT)
     assert done.code == 1
-    assert "there is no conversation yet" in done.err
+    assert "there is no conversation yet\n  `localspec chat` begins one." in done.err
     done = shell(tmp_path, "logs")
     assert (done.code, done.out, done.err) == (0, "", "nothing was asked yet\n")
 

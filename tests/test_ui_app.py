@@ -209,7 +209,12 @@ async def test_speculation_that_is_not_available_says_why() -> None:
         await chat.press("f2")
         await chat.until(lambda: note in chat.transcript())
         assert not chat.session.speculation
-        assert "Nothing drafts" in chat.transcript()
+        assert "Nothing drafts: every token is the model's own work." in chat.transcript()
+
+
+async def test_a_model_that_copies_alone_is_not_called_a_target_at_the_start() -> None:
+    async with chatting(draft_name=None) as chat:
+        await chat.until(lambda: "copied as a guess, the model checks" in chat.transcript())
 
 
 async def test_what_is_sent_waits_while_an_answer_runs_and_the_answer_is_not_begun_again() -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 from contextlib import contextmanager
 
 Found = TypeVar("Found")
-_NONE_YET = "there is no conversation yet"
 
 
 def archive() -> Path:
@@ -63,8 +62,9 @@ def latest(words: str = "") -> ConversationHeader:
     """
     found = ask(lambda store: store.listed(words))
     if not found:
-        missing = "there is no such conversation" if words else _NONE_YET
-        raise ConversationError(missing, "F7 in the chat lists them all.")
+        if not words:
+            raise ConversationError("there is no conversation yet", "`localspec chat` begins one.")
+        raise ConversationError("there is no such conversation", "F7 in the chat lists them all.")
     return found[0].header
 
 

@@ -64,7 +64,7 @@ def draft_lines(report: PairReport, used: str | None, *, lookup: bool) -> list[s
     shown = tuple(one for one in report.candidates if one.fits or one.on_disk)
     if others := len(report.candidates) - len(shown):
         drafts = formats.counted(others, "draft")
-        found.append(f"not offered: {drafts} to be fetched that would not fit")
+        found.append(f"not named: {drafts} that could be fetched, but would not fit this target")
     return found + candidate_lines(shown)
 
 

@@ -273,7 +273,9 @@ class PairJobs:
     def _told_drafts(self, lines: Sequence[str]) -> None:
         self.state.end(())
         words = "a file, a reference, auto (all there is), lookup, a kind of head (mtp) or none"
-        self.turns.transcript.say("\n".join(lines), f"/draft NAME takes one of these, {words}.")
+        self.turns.transcript.say(
+            "\n".join(lines), f"/draft NAME takes a draft named here, {words}."
+        )
 
     # Around it
 

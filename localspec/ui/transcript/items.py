@@ -262,8 +262,8 @@ class Welcome(ConversationItem):
         if self._session.draft_name:
             return "The draft guesses, the target checks and decides."
         if self._session.speculation_note:
-            return "Nothing drafts: every token is the target's own work."
-        return "Text that repeats is copied as a guess, the target checks and decides."
+            return "Nothing drafts: every token is the model's own work."
+        return "Text that repeats is copied as a guess, the model checks and decides."
 
 
 class Answer(ConversationItem):
