@@ -123,6 +123,7 @@ def test_other_names_are_completed_and_belong_to_one_command_each() -> None:
     names = [name for command in COMMANDS for name in command.names]
     assert len(names) == len(set(names))
     assert shown("/ret") == ["/retry"]
+    assert shown("/pul") == ["/pull [NAME]"]
     assert shown("/mod") == ["/models [NAME]"]
     assert shown("/save j") == ["json"]
 

@@ -173,7 +173,7 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     ),
     Command(
         "get", "[NAME]", "fetch the pair proposed for this machine, or NAME, and change to it",
-        lambda app, name: app.pairs.get(name), keys="ctrl+f", able=lambda app: app.offers_pair,
+        lambda app, name: app.pairs.get(name), "pull", "ctrl+f", able=lambda app: app.offers_pair,
         words=lambda app: app.pairs.names(),
     ),
     Command(
