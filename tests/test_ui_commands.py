@@ -360,6 +360,25 @@ async def test_meanings_stand_below_each_other() -> None:
         assert len(columns) == 1
 
 
+async def test_a_message_waits_for_the_models_and_is_then_answered() -> None:
+    session, loaded = ScriptedSession(answers=["Here I am."]), threading.Event()
+
+    def load(progress: object, cancel: object) -> ScriptedSession:
+        assert loaded.wait(30)
+        return session
+
+    app = ChatApp(inline(load))
+    async with app.run_test() as pilot:
+        chat = Chat(app, pilot, session)
+        await chat.send("Hello?")
+        await chat.until(lambda: "1 message waiting" in chat.status(), "the queue")
+        assert not app.prompt.text
+        loaded.set()
+        await chat.until(lambda: "Here I am." in chat.transcript() and chat.ready(), "the answer")
+        assert [one.content for one in session.messages][:1] == ["Hello?"]
+    assert app.engine.join(10)
+
+
 async def test_commands_wait_in_the_input_for_the_end_of_loading() -> None:
     session, loaded = ScriptedSession(), threading.Event()
 

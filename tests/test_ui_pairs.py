@@ -482,9 +482,10 @@ async def test_escape_cancels_a_switch_and_its_progress_was_shown() -> None:
         assert "25 %" in chat.status()
         assert "Esc cancels" in chat.status()
         await chat.send("too early")
-        assert "still being loaded" in chat.status()
+        await chat.until(lambda: "Esc cancels  1 message waiting" in chat.status(), "the queue")
         await chat.press("escape")
         await chat.until(lambda: "loading was cancelled" in chat.transcript())
+        await chat.until(lambda: chat.app.prompt.text == "too early", "the message")
         await chat.until(chat.ready)
         assert chat.app.session is not None
         assert chat.app.session.pair_name == "first"

@@ -396,8 +396,7 @@ class ChatApp(App[None], inherit_bindings=False):
         room = (2 if self.size.height >= 16 else 1) * (self.size.width - 12)
         if self.turns.phase is EnginePhase.READY and not hint and room >= _SENTENCE:
             hint = textwrap.shorten(self.dashboard.unsaid(), room, placeholder=" …")
-        if waiting := len(self._sender.waiting):
-            hint += f"  {formats.counted(waiting, 'message')} waiting"
+        hint += self._sender.queue
         if self._pairs is not None and (doing := self._pairs.doing()):
             hint = f"{doing}  {hint}"
         tail = legend(self.session) if self.transcript.by_origin else None

@@ -46,7 +46,7 @@ class EngineEvents:
         match envelope.body:
             case messages.Loading(step, share) if self.app.turns.phase is EnginePhase.LOADING:
                 self.app.pair_loader.loading()
-                self.app.status.lasting(step, share, hint="Esc cancels")
+                self.app.status.lasting(step, share, hint=f"Esc cancels{self.sender.queue}")
             case messages.Loaded(info):
                 self._loaded(info)
             case messages.LoadFailed() as failed:
@@ -86,6 +86,7 @@ class EngineEvents:
         """Show a loaded pair; after the first one, propose others that suit this machine."""
         self.tools.loaded()  # before a message that has waited is sent
         self.app.pair_loader.loaded(info)
+        self.sender.answered()
         if self.proposes:
             self.proposes = False
             after_import("localspec.ui.pairs.pair_manager", self.app.soon, self._propose)
@@ -98,6 +99,7 @@ class EngineEvents:
         if failed.info is not None:
             self.tools.loaded()
         self.app.pair_loader.failed(failed)
+        self.sender.give_back()
 
     def _to_asker(
         self,

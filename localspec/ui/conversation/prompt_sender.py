@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
+from localspec import formats
 from localspec.errors import LocalspecError
 from localspec.ui.commands import command_table
 from localspec.ui.commands.command import message_text, parse
@@ -16,10 +17,10 @@ from localspec.ui.transcript.items import PROMPTS
 
 @dataclass(eq=False, repr=False)
 class PromptSender:
-    """Sends an entered text, or keeps it until the running answer has ended.
+    """Sends an entered text, or keeps it until the models are loaded or have answered.
 
     Attributes:
-        waiting: messages for when the running answer has ended.
+        waiting: messages for when the engine is idle.
     """
 
     app: CommandContext
@@ -41,6 +42,11 @@ class PromptSender:
         elif text:
             self.app.turns.refuse()
         return accepted
+
+    @property
+    def queue(self) -> str:
+        """How many messages wait, for the end of a line; empty if none does."""
+        return f"  {formats.counted(len(self.waiting), 'message')} waiting" if self.waiting else ""
 
     def answered(self) -> None:
         """Send the next waiting message once the engine is idle."""
@@ -66,7 +72,7 @@ class PromptSender:
         turns = self.app.turns
         if (slash := parse(text)) is not None:
             return command_table.may_run(*slash, turns.phase)
-        takes = turns.phase is EnginePhase.READY or turns.busy
+        takes = turns.phase in (EnginePhase.READY, EnginePhase.LOADING) or turns.busy
         if not text and turns.phase is EnginePhase.READY:
             return not turns.record.messages()
         return turns.phase in GONE or (bool(text) and takes)
@@ -88,7 +94,7 @@ class PromptSender:
             self._doubted = text
             self.app.status.flash(f"there is no file {missing}: Enter sends the word as it is")
             prompt.put_back(text)
-        elif turns.busy:
+        elif turns.busy or turns.phase is EnginePhase.LOADING:
             self.waiting.append(text)
             self.keep()
             self.app.show_phase()
