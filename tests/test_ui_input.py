@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -303,6 +304,24 @@ def test_keys_and_their_meanings_stand_apart_in_the_help(width: int) -> None:
     for one in COMMANDS:
         left = f"/{one.name} {one.argument}".rstrip()
         assert any(line == left or line.startswith(f"{left}  ") for line in shown), left
+
+
+def test_a_narrow_help_breaks_no_word_and_keys_are_told_without_arguments() -> None:
+    text = " ".join(" ".join(line.plain for line in help_lines(32)).split())
+    assert "Shift+Enter too" in text
+    keys = text.partition("Commands")[0]
+    assert not {"WORDS", "PROMPT", "NAME", "FILE"} & set(re.findall(r"[A-Z]+", keys))
+    assert "WORDS" in text
+
+
+async def test_what_was_said_of_the_input_goes_with_the_next_one() -> None:
+    async with chatting() as chat:
+        chat.app.prompt.insert("half a quest")
+        await chat.press("escape", "escape")
+        assert "Ctrl+Z brings it back" in chat.status()
+        await chat.send("/temp hot")
+        await chat.until(lambda: "temp cannot be" in chat.transcript())
+        assert "Ctrl+Z" not in chat.status()
 
 
 async def test_the_way_out_and_the_pairs_are_in_the_footer_of_80_columns() -> None:

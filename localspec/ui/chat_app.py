@@ -251,7 +251,7 @@ class ChatApp(App[None], inherit_bindings=False):
                 continue
             yield SystemCommand(
                 command.name.capitalize(),
-                f"{command.meaning} ({command.shown})" if command.shown else command.meaning,
+                f"{command.alone} ({command.shown})" if command.shown else command.alone,
                 partial(self.action_command, command.name),
             )
 

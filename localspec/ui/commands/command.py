@@ -28,7 +28,7 @@ class Command(Generic[Context]):
     Attributes:
         name: what follows the slash; also names the key binding.
         argument: what may follow the name, as the help shows it; empty where nothing may.
-        meaning: one line for the help and the palette.
+        meaning: one line for the help; what an argument changes stands after a semicolon.
         run: does it; gets the app's parts and the text after the name.
         also: other programs' names for it, separated by spaces; they work after the slash too.
         keys: key names as Textual spells them, separated by commas; empty for none.
@@ -61,6 +61,11 @@ class Command(Generic[Context]):
     def waits(self) -> bool:
         """Whether it can do nothing without an argument."""
         return bool(self.argument) and not self.argument.startswith("[")
+
+    @property
+    def alone(self) -> str:
+        """What it does without an argument: its meaning before a semicolon, if one may follow."""
+        return self.meaning.partition(";")[0] if self.argument else self.meaning
 
     @property
     def explained(self) -> str:

@@ -167,18 +167,19 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
         actions.read,
     ),
     Command(
-        "pairs", "[NAME]", "browse, pull and remove pairs; change to another",
+        "pairs", "[NAME]", "browse, pull and remove pairs, change to another",
         actions.pairs, "models model", "f12", "Pairs", when=LOADABLE, bare=True,
         words=lambda app: app.pairs.names(),
     ),
     Command(
-        "get", "[NAME]", "fetch the pair proposed for this machine, or NAME, and change to it",
+        "get", "[NAME]",
+        "fetch the pair proposed for this machine and change to it; with NAME that one",
         lambda app, name: app.pairs.get(name), "pull", "ctrl+f", able=lambda app: app.offers_pair,
         words=lambda app: app.pairs.names(),
     ),
     Command(
         "twice", "[PROMPT]",
-        "answer PROMPT, or the last one, without and with drafting, side by side",
+        "answer the last message without and with drafting, side by side; with PROMPT that one",
         actions.twice, keys="ctrl+b", footer="Compare", when=IDLE,
         able=lambda app: _drafted(app) and (_begun(app) or bool(app.prompt.text.strip())),
     ),

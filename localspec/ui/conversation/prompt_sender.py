@@ -38,6 +38,7 @@ class PromptSender:
         before, entered = command_table.split(text, begun=command)
         accepted = self._accepts(entered)
         if accepted:
+            self.app.status.settle()  # what it says is about the input before
             self.app.soon(self._send, entered, before)
         elif text:
             self.app.turns.refuse()

@@ -20,6 +20,7 @@ from localspec.ui.transcript.blocks import GAP, Block, Paragraph, lay_out
 from localspec.ui.widgets import HEAD, MUTED
 
 _KEY_WIDTH = 20
+_TWO_COLUMNS = 50  # cells; below, meanings stand under their keys
 # Keys that do not belong to a command; the help lists them first.
 _OTHER_KEYS = (
     ("Enter", "send"),
@@ -84,11 +85,12 @@ _BY_MEANING = 0.5  # of a name's score at most: names come first
 
 
 def help_lines(width: int, commands: Sequence[AnyCommand] = COMMANDS) -> list[Content]:
-    """Keys first, commands below, in two columns; the right one wraps in its own."""
-    keys = [*_OTHER_KEYS, *((one.shown, one.meaning) for one in commands if one.shown)]
+    """Keys first, commands below, in two columns if there is room; the right one wraps."""
+    hang = _KEY_WIDTH if width >= _TWO_COLUMNS else 2
+    keys = [*_OTHER_KEYS, *((one.shown, one.alone) for one in commands if one.shown)]
     slashes = [(f"/{one.name} {one.argument}".rstrip(), one.explained) for one in commands]
-    blocks = [*_section("Keys", keys), *_section("Commands", slashes)]
-    blocks += _section("Words of the figures (F4)", [*_FIGURES])
+    blocks = [*_section("Keys", keys, hang), *_section("Commands", slashes, hang)]
+    blocks += _section("Words of the figures (F4)", [*_FIGURES], hang)
     blocks.append(
         _line("The beginning of a command is enough. //text sends a message that begins with a "
               "slash.", MUTED)
@@ -96,12 +98,12 @@ def help_lines(width: int, commands: Sequence[AnyCommand] = COMMANDS) -> list[Co
     return lay_out(blocks, width)
 
 
-def _section(title: str, rows: list[tuple[str, str]]) -> list[Block]:
+def _section(title: str, rows: list[tuple[str, str]], hang: int) -> list[Block]:
     blocks = [_line(title, HEAD)]
-    rest = Content(" " * _KEY_WIDTH)
+    rest = Content(" " * hang)
     for left, right in rows:
-        first = Content.styled(left.ljust(_KEY_WIDTH), "bold")
-        if len(left) > _KEY_WIDTH - 2:
+        first = Content.styled(left.ljust(hang), "bold")
+        if len(left) > hang - 2:
             blocks.append(_line(left, "bold"))
             first = rest
         blocks.append(Block(Paragraph(Content.styled(right, MUTED)), first, rest))
