@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ from localspec.chat.figures.slowness import SlownessCheck
 from localspec.chat.session.session import Session
 from localspec.cli import main
 from localspec.cli.answers.answer_output import _stream
-from localspec.cli.standard_streams import ProgressLine
+from localspec.cli.standard_streams import ProgressLine, read_prompt
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, OutOfMemory
 from localspec.loading.load import load_session
@@ -44,6 +45,18 @@ FIELDS = {
     ),
     *("settings", "notices", "drafters", "thought", "calls"),
 }
+
+
+def test_at_a_terminal_it_says_how_the_prompt_ends_and_where_a_conversation_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(b"Hello?\n"))
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert read_prompt() == "Hello?"
+    said = capsys.readouterr().err
+    assert "end it with Ctrl+D" in said
+    assert "For a conversation: localspec chat\n" in said
 
 
 @dataclass

@@ -57,10 +57,11 @@ async def test_both_answers_stand_side_by_side_and_the_conversation_stays() -> N
 
 
 async def test_what_follows_the_command_is_answered() -> None:
+    asked = "Why is the sky blue at noon, red in the evening and black at night, if it is the same?"
     async with chatting(size=(120, 30), answers=["First.", "One.", "Two."]) as chat:
         await chat.ask("Hello?")
-        await chat.send("/twice What is the sky?")
-        await chat.until(lambda: "What is the sky?" in chat.screen(), "the question")
+        await chat.send(f"/twice {asked}")
+        await chat.until(lambda: f"─ {asked} ─" in chat.screen(), "the whole question")
         await chat.until(lambda: "the texts part after" in chat.screen(), "both answers")
 
 

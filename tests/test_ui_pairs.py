@@ -724,6 +724,19 @@ def test_a_removal_says_why_each_file_is_kept(monkeypatch: pytest.MonkeyPatch) -
     assert said[1] == "\n".join(told)
 
 
+def test_details_that_are_cut_say_so() -> None:
+    row = catalogue.rows()[0]
+    state = PairsState(ranked=[RankedPair(row, "fits")])
+    whole = [line.plain for line in detail_lines(state, row, 70, 30)]
+    cut = [line.plain for line in detail_lines(state, row, 70, 4)]
+    assert len(whole) > 4
+    assert len(cut) == 4
+    assert cut[:3] == whole[:3]
+    assert cut[3].endswith(" …")
+    assert len(cut[3]) <= 70
+    assert not whole[-1].endswith("…")
+
+
 def test_what_is_said_before_the_list_is_there_stays_with_its_pair_too() -> None:
     state = PairsState()
     state.say(("starter is installed",), "starter")

@@ -60,6 +60,7 @@ def read_prompt() -> str:
         raise LocalspecError("there is no prompt", "Say what to answer: -p TEXT.")
     if sys.stdin.isatty():
         click.echo("Type the prompt, then end it with Ctrl+D (Ctrl+Z, Enter on Windows).", err=True)
+        click.echo("For a conversation: localspec chat", err=True)
     try:
         raw = sys.stdin.buffer.read(LARGEST + 1)
     except OSError as error:

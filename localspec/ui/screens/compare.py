@@ -136,7 +136,7 @@ class CompareScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Two columns, and the result below."""
         with Vertical(id="compare") as box:
-            box.border_title = Content(one_line(self._asked, 60))
+            box.border_title = Content(one_line(self._asked, 400))
             box.border_subtitle = "Esc closes"
             with Horizontal():
                 for head, text in zip(self._heads, self._texts, strict=True):

@@ -191,7 +191,9 @@ def detail_lines(
     else:
         lines = _said_lines(state, row.name if row is not None else "", width)
         lines += _row_lines(state, row, width) if row is not None else []
-    return lines[:height]
+    if len(lines) <= height:
+        return lines
+    return [*lines[: height - 1], lines[height - 1].truncate(max(1, width - 2)).append(" …")]
 
 
 def _said_lines(state: PairsState, name: str, width: int) -> list[Content]:
