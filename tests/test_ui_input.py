@@ -418,11 +418,11 @@ async def test_messages_behind_one_that_cannot_be_sent_come_back(
 def test_what_is_typed_while_models_are_loaded_again_is_not_sent() -> None:
     app = Mock(turns=Mock(phase=EnginePhase.DEAD), prompt=Mock(text="half a sen"))
     sending, reloaded = PromptSender(app), app.pair_loader.reload
-    sending._send("", "")
+    assert not sending.enter("", False)
     reloaded.call_args.args[0]()
     app.prompt.submit.assert_not_called()
     app.prompt.text = "whole"
-    sending._send("whole", "")
+    assert not sending.enter("whole", False)
     reloaded.call_args.args[0]()
     app.prompt.submit.assert_called_once()
 

@@ -104,9 +104,8 @@ async def test_models_are_unloaded_and_a_message_loads_them_again() -> None:
         assert loads[0].closed
         assert "the memory is given back" in chat.status()
         assert app.dashboard.state.memory is None
-        await chat.send("/temp 0.5")
+        await chat.press("f8")
         assert "Enter loads them again" in chat.status()
-        app.prompt.clear()
         await chat.send("And then?")
         await chat.until(lambda: len(answers(chat)) == 2 and chat.ready(), "an answer")
         assert [one.content for one in loads[1].messages if one.role == "user"] == [
@@ -122,6 +121,19 @@ async def test_models_are_unloaded_and_a_message_loads_them_again() -> None:
         assert app.prompt.text == "half a quest"
     app.engine.shut_down()
     assert app.engine.join(10)
+
+
+async def test_a_command_that_needs_the_models_loads_them_again() -> None:
+    async with unloaded() as (chat, loads):
+        await chat.send("/unload")
+        assert "the models are not loaded" in chat.status()
+        chat.app.prompt.clear()
+        await chat.send("/temp 0.5")
+        await chat.until(lambda: "temperature 0.5" in chat.transcript(), "the temperature")
+        assert len(loads) == 2
+        assert not chat.app.prompt.text
+    chat.app.engine.shut_down()
+    assert chat.app.engine.join(10)
 
 
 async def test_the_models_come_back_in_the_stored_conversation(tmp_path: Path) -> None:

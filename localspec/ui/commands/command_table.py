@@ -219,7 +219,8 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     ),
     Command(
         "unload", "", "give the memory back; the next message loads the models again",
-        lambda app, _: app.pair_loader.unload(), when=IDLE,
+        lambda app, _: app.pair_loader.unload(), when=IDLE | GONE,
+        able=lambda app: app.engine.info is not None,
     ),
     Command(
         "show", "", "what answers: the models, the system prompt, all parameters",

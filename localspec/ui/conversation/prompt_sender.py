@@ -31,11 +31,16 @@ class PromptSender:
     def enter(self, text: str, command: bool) -> bool:
         """Take an entered text, once the input is empty, if it may be sent now.
 
+        If the models are gone it stays in the input; they are loaded, and it is entered again.
+
         Args:
             text: all of it.
             command: whether its last line was begun as a command.
         """
         before, entered = command_table.split(text, begun=command)
+        if self._needs_models(entered):
+            self.app.pair_loader.reload(partial(self._enter_again, text))
+            return False
         accepted = self._accepts(entered)
         if accepted:
             self.app.status.settle()  # what it says is about the input before
@@ -65,18 +70,20 @@ class PromptSender:
         """Store the waiting messages and the input, with which the next start begins."""
         self.app.library.draft("\n".join(filter(None, [*self.waiting, self.app.prompt.text])))
 
-    def _accepts(self, text: str) -> bool:
-        """Whether `text` may be sent or wait.
+    def _needs_models(self, text: str) -> bool:
+        """Whether the models are gone and have to be loaded first; also for an empty Enter."""
+        phase, slash = self.app.turns.phase, parse(text)
+        return phase in GONE and (slash is None or not command_table.may_run(*slash, phase))
 
-        An empty Enter loads models that are gone, and takes a prompt to try if nothing was asked.
-        """
+    def _accepts(self, text: str) -> bool:
+        """Whether `text` may be sent or wait; an empty Enter takes a prompt to try at first."""
         turns = self.app.turns
         if (slash := parse(text)) is not None:
             return command_table.may_run(*slash, turns.phase)
         takes = turns.phase in (EnginePhase.READY, EnginePhase.LOADING) or turns.busy
         if not text and turns.phase is EnginePhase.READY:
             return not turns.record.messages()
-        return turns.phase in GONE or (bool(text) and takes)
+        return bool(text) and takes
 
     def _send(self, text: str, before: str) -> None:
         """Carry out an entered text; `before` stays in the input."""
@@ -85,9 +92,6 @@ class PromptSender:
             prompt.keep(before)
         if (slash := parse(text)) is not None:
             command_table.run(self.app, *slash)
-        elif turns.phase in GONE:
-            prompt.put_back(text)
-            self.app.pair_loader.reload(partial(self._send_again, text))
         elif not text:
             prompt.give_back(PROMPTS[self._tried % len(PROMPTS)])
             self._tried += 1
@@ -102,8 +106,8 @@ class PromptSender:
         else:
             self._ask(text)
 
-    def _send_again(self, text: str) -> None:
-        """Send what was entered before the models came back, unless it was changed meanwhile."""
+    def _enter_again(self, text: str) -> None:
+        """Enter what was entered before the models came back, unless it was changed meanwhile."""
         if text and self.app.prompt.text.strip() == text:
             self.app.prompt.submit()
 
