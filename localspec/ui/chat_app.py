@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from localspec.ui.tools.tool_servers import ToolServers
 
 _AGAIN_WITHIN_S = 2.0
-_NOT_PRESSED = ("", float("-inf"))
 _SENTENCE = 20  # characters that a sentence needs at least
 
 
@@ -119,7 +118,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self._appearance = appearance or Appearance()
         self.commands = command_table.with_keys(self._appearance.keys)
         self.engine = engine
-        self._pressed = _NOT_PRESSED  # a key that counts when it comes again, and when
+        self._pressed = ("", float("-inf"))  # what a key does when it comes again, and when it came
         self._pairs: PairManager | None = None
         self._bind_keys()
         self._place_widgets()
@@ -335,16 +334,20 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _again(self, key: str, what: str) -> bool:
         """Whether `key` was pressed a moment ago; otherwise asks the user to press it again."""
-        now, (before, at) = time.monotonic(), self._pressed
-        if key == before and now - at < _AGAIN_WITHIN_S:
-            self._pressed = _NOT_PRESSED
+        said, now = f"press {key} again to {what}", time.monotonic()
+        if said == self._asked_again():
+            self._pressed = ("", now)
             return True
-        self._pressed = (key, now)
-        said = f"press {key} again to {what}"
+        self._pressed = (said, now)
         self.status.flash(said)
         if isinstance(self.screen, ModalScreen):  # which covers the status line
             self.notify(said, timeout=_AGAIN_WITHIN_S)
         return False
+
+    def _asked_again(self) -> str:
+        """What the user was asked to press again, as long as it counts; else empty."""
+        said, at = self._pressed
+        return said if time.monotonic() - at < _AGAIN_WITHIN_S else ""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Whether an action may run: under a dialogue only the keys that lead out of it may."""
@@ -376,8 +379,6 @@ class ChatApp(App[None], inherit_bindings=False):
         self.exit()
 
     def _phase_changed(self) -> None:
-        if self.turns.phase is EnginePhase.READY:
-            self._pressed = _NOT_PRESSED  # what said that it counts is no longer shown
         self._idle_watch.stir()
         self.show_phase()
         self._prompt_size.show()  # it may have waited for an idle engine
@@ -390,6 +391,8 @@ class ChatApp(App[None], inherit_bindings=False):
         self._reading.stop()
         self.status.settle()
         self._show_lasting()
+        if said := self._asked_again():
+            self.status.flash(said)
 
     def _show_lasting(self) -> None:
         text, hint = self.turns.shown()
