@@ -127,6 +127,7 @@ def test_other_names_of_list(tmp_path: Path, name: str) -> None:
             for case in (
                 (("serv", "toy"), "Did you mean serve?"),
                 (("qwen3-8b",), "To open a pair: localspec chat qwen3-8b"),
+                (("hi",), 'To ask: localspec run -p "hi"'),
                 (("run", "./my models/none.gguf", "-p", "hi"), "none.gguf does not exist"),
             )
         ),

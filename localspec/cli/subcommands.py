@@ -164,7 +164,8 @@ def _refuse(ctx: click.Context, words: list[str]) -> None:
     elif len(words) > 1:
         meant = ' A question stands in quotes: localspec "why is the sky blue?"'
     else:
-        meant = f" To open a pair: localspec chat {one_line(words[0], 60)}"
+        word = one_line(words[0], 60)
+        meant = f' To open a pair: localspec chat {word}. To ask: localspec run -p "{word}"'
     ctx.fail(f"No such command {words[0]!r}.{meant}")
 
 
