@@ -91,8 +91,10 @@ class TurnController:
         """
         path = self.record.nodes()
         nodes = [node.id for node in path if node.message.role is Role.ASSISTANT]
+        if not nodes:
+            raise UsageError("there is no answer yet", "Ask something first.")
         if not 0 <= back < len(nodes):
-            raise UsageError("there is no such answer", "Ask something first.")
+            raise UsageError("there is no such answer", "Say which, from the last: 1.")
         number = self._numbers.get(nodes[-1 - back], 0)
         if not number:
             raise UsageError(
