@@ -74,6 +74,17 @@ def test_the_sweeps_find_what_is_wrong(tmp_path: Path, monkeypatch: pytest.Monke
         assert bool(found) is bool(wrong)
 
 
+@posix
+def test_the_sweep_tells_what_does_not_end_when_it_is_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf = "import signal, time; signal.signal(2, signal.SIG_IGN); print('Ctrl+C ends it');"
+    monkeypatch.setattr(hostile_surroundings, "PROGRAM", f"{deaf} time.sleep(60)")
+    monkeypatch.setattr(hostile_surroundings, "PATIENCE_S", 0.7)
+    surroundings = Surroundings(("serve",), given={"PYTHONUNBUFFERED": "1"})
+    assert "does not end" in hostile_surroundings.fault_of(surroundings, tmp_path / "a")
+
+
 def test_what_a_file_reads_as_depends_on_its_encoding() -> None:
     texts = {name: OddFile("grammar", name).content for name in ENCODINGS}
     assert texts["utf-8"].decode() == TEXTS["grammar"]

@@ -284,7 +284,8 @@ def _in_pipes(one: Surroundings, start: list[str], folder: Path) -> tuple[int | 
         silent = _is_silent(one) and time.monotonic() > end - PATIENCE_S + 10
         if lasts and (b"Ctrl+C ends" in said or silent):
             process.send_signal(signal.SIGKILL if "ignored" in one.state else signal.SIGINT)
-            process.wait(PATIENCE_S)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE_S)
     ended = process.poll() is not None
     process.kill()
     process.wait()
