@@ -159,17 +159,21 @@ def require_parts(wheel: Path, parts: Iterable[str]) -> None:
 def tagged(wheel: Path, target: str, out: Path) -> None:
     """Put the wheel into `out`, on Linux with the tag of the oldest glibc that it runs on.
 
-    auditwheel refuses if a library needs anything that this tag does not promise.
+    Exits with a message if a library needs anything that this tag does not promise.
     """
-    out.mkdir(parents=True, exist_ok=True)
     processor, _, glibc = target.partition("-linux-gnu.")
-    if not glibc:
-        shutil.copy(wheel, out)
-        return
-    tag = f"manylinux_{glibc.replace('.', '_')}_{processor}"
-    command = ["auditwheel", "repair", "--patcher", "none", "--plat", tag]
-    command += ["--exclude", "libvulkan.so.1"]  # comes with the driver of a card
-    subprocess.run([*command, "--wheel-dir", str(out), str(wheel)], check=True)
+    if glibc:
+        tag = f"manylinux_{glibc.replace('.', '_')}_{processor}"
+        repaired = wheel.parent / "repaired"
+        # auditwheel's --plat takes the tags of this machine's processor alone, so it finds the tag.
+        command = ["auditwheel", "repair", "--patcher", "none"]
+        command += ["--exclude", "libvulkan.so.1"]  # comes with the driver of a card
+        subprocess.run([*command, "--wheel-dir", str(repaired), str(wheel)], check=True)
+        (wheel,) = repaired.iterdir()
+        if tag not in wheel.name:
+            sys.exit(f"{wheel.name} needs more than the tag {tag} promises")
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.copy(wheel, out)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import io
 import re
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -92,6 +93,37 @@ def test_the_levels_are_those_of_llama_cpp(
     section = every.partition(begins)[2].partition(ends)[0]
     built = re.findall(r"ggml_add_cpu_backend_variant\(([\w.]+)", section)
     assert list(script.LEVELS[script.PLATFORMS[target]]) == built
+
+
+def auditwheel(tag: str) -> Callable[..., None]:
+    """Stands for the program, which writes a copy of a wheel with the tag that it finds."""
+
+    def run(command: list[str], **_: object) -> None:
+        assert "--plat" not in command  # takes the tags of this machine's processor alone
+        folder = Path(command[command.index("--wheel-dir") + 1])
+        folder.mkdir()
+        (folder / f"a-{tag}.whl").touch()
+
+    return run
+
+
+@pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
+def test_a_wheel_gets_the_tag_of_its_target(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processor: str
+) -> None:
+    tag = f"manylinux_2_17_{processor}"
+    monkeypatch.setattr(script.subprocess, "run", auditwheel(tag))
+    script.tagged(wheel(tmp_path), f"{processor}-linux-gnu.2.17", tmp_path / "wheels")
+    assert [each.name for each in (tmp_path / "wheels").iterdir()] == [f"a-{tag}.whl"]
+
+
+def test_a_wheel_that_needs_a_newer_system_than_its_target_is_refused(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script.subprocess, "run", auditwheel("manylinux_2_34_aarch64"))
+    with pytest.raises(SystemExit, match="needs more than the tag manylinux_2_17_aarch64"):
+        script.tagged(wheel(tmp_path), "aarch64-linux-gnu.2.17", tmp_path / "wheels")
+    assert not (tmp_path / "wheels").exists()
 
 
 @pytest.fixture
