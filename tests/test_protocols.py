@@ -6,7 +6,6 @@ import json
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,6 +48,7 @@ else:
     anthropic, openai = Lazily("anthropic"), Lazily("openai")
 
 STORY = Talk((Turn("user", "Tell me a story."),))
+KEY = "abcdefghijklmnopqrst"
 KINDS: dict[str, type[ProtocolRequest]] = {
     CHAT: ChatRequest,
     MESSAGES: MessagesRequest,
@@ -59,6 +59,15 @@ KINDS: dict[str, type[ProtocolRequest]] = {
 @pytest.fixture(scope="module")
 def served() -> Iterator[Serving]:
     with Serving("--seed", "7", "--queue", "64") as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """An endpoint that wants a key, and answers only under its pair's name."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text(f"{KEY}\n")
+    with Serving("--api-key-file", str(keys), "--strict-model") as one:
         yield one
 
 
@@ -223,22 +232,19 @@ def test_the_rules_hold_for_all_addresses(
 
 
 @pytest.mark.slow
-def test_a_key_may_come_under_either_name(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("abcdefghijklmnopqrst\n")
-    with Serving("--api-key-file", str(keys)) as one:
-        for headers, status in (
-            ({}, 401),
-            ({"x-api-key": "wrong"}, 401),
-            ({"x-api-key": "abcdefghijklmnopqrst"}, 200),
-            ({"Authorization": "Bearer abcdefghijklmnopqrst"}, 200),
-            ({"Authorization": "Bearer none", "x-api-key": "abcdefghijklmnopqrst"}, 200),
-        ):
-            for path in PATHS:
-                assert one.ask(path, body(path, STORY), headers)[0] == status
-        document = json.loads(one.ask(MESSAGES, body(MESSAGES, STORY))[2])
-        assert document["error"]["type"] == "authentication_error"
-        assert document["request_id"].startswith("req_")
+def test_a_key_may_come_under_either_name(strict: Serving) -> None:
+    for headers, status in (
+        ({}, 401),
+        ({"x-api-key": "wrong"}, 401),
+        ({"x-api-key": KEY}, 200),
+        ({"Authorization": f"Bearer {KEY}"}, 200),
+        ({"Authorization": "Bearer none", "x-api-key": KEY}, 200),
+    ):
+        for path in PATHS:
+            assert strict.ask(path, body(path, STORY), headers)[0] == status
+    document = json.loads(strict.ask(MESSAGES, body(MESSAGES, STORY))[2])
+    assert document["error"]["type"] == "authentication_error"
+    assert document["request_id"].startswith("req_")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -286,12 +292,12 @@ def test_a_model_of_another_name_is_answered_and_said(served: Serving) -> None:
 
 
 @pytest.mark.slow
-def test_with_strict_model_other_names_are_refused() -> None:
-    with Serving("--strict-model") as one:
-        for path in PATHS:
-            status, _, data = one.ask(path, body(path, STORY, model="gpt-4"))
-            assert status == 404
-            assert "only toy" in json.loads(data)["error"]["message"]
+def test_with_strict_model_other_names_are_refused(strict: Serving) -> None:
+    for path in PATHS:
+        asked = body(path, STORY, model="gpt-4")
+        status, _, data = strict.ask(path, asked, {"x-api-key": KEY})
+        assert status == 404
+        assert "only toy" in json.loads(data)["error"]["message"]
 
 
 @pytest.mark.parametrize(
