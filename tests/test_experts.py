@@ -62,7 +62,7 @@ def mixture(layers: int = 24, expert_gb: float = 0.5, other_gb: float = 0.05) ->
         masks=1,
         head_widths=(128, 128),
         experts=(experts,) * layers,
-        largest_expert=experts // 3,
+        largest_matrix=experts // 3,
     )
 
 
@@ -131,7 +131,7 @@ def test_all_layers_asked_for_fit_by_their_experts() -> None:
 
 
 def test_a_model_without_experts_is_placed_as_before() -> None:
-    dense = replace(mixture(), experts=(0,) * 24, largest_expert=0)
+    dense = replace(mixture(), experts=(0,) * 24, largest_matrix=0)
     free = FreeMemory(64 * GB, (Device(8 * GB),))
     found = plan(dense, None, free, UserLimits(n_ctx=4096, cpu_moe=-1))
     assert found.target.cpu_moe == 0

@@ -223,3 +223,31 @@ def test_a_plan_counts_what_llama_cpp_printed(row: str, tmp_path: Path) -> None:
     for part, mib in printed.items():
         found = taken.parts[part] if part in taken.parts else getattr(taken, part)
         assert found == pytest.approx(mib * MIB, rel=0.05, abs=64e6), part
+
+
+# Buffers of a device with ten layers of a mixture and 8,192 tokens of context, in MiB, counted by
+# `llama-fit-params` (benchmarks/fit_params.py builds it): it copies matrices there for a prompt.
+TEN_LAYERS = {
+    "Mixtral-8x7B": 406,
+    "gpt-oss-120b": 634,
+    "Qwen3-30B-A3B": 300,
+    "Qwen3.6-35B-A3B": 493,
+}
+
+
+@pytest.mark.parametrize("name", TEN_LAYERS)
+def test_next_to_some_layers_a_card_has_room_for_copied_matrices(
+    name: str, sizes: dict[str, ModelFacts]
+) -> None:
+    model = replace(sizes[name], outputs=512)
+    taken = need(model, ModelSetup(n_ctx=8192, gpu_layers=10))
+    assert 0.98 < taken.device_buffers / (TEN_LAYERS[name] * MIB) < 1.15
+
+
+def test_next_to_some_layers_on_a_card_main_memory_has_no_room_for_their_logits(
+    sizes: dict[str, ModelFacts],
+) -> None:
+    model = replace(sizes["gpt-oss-120b"], outputs=512)
+    taken = need(model, ModelSetup(n_ctx=8192, gpu_layers=10))
+    rows = 512 * model.vocab * 4
+    assert 66 * MIB < taken.host_buffers - rows < 130 * MIB  # llama.cpp counts 66

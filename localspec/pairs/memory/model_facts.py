@@ -49,7 +49,7 @@ class ModelFacts:
         table: bytes of llama.cpp's vocabulary; 0 for a target, as `PROGRAM` includes its own.
         borrows: whether its cache counts as the target's: it has none, or is inside the target.
         experts: the part of each layer's bytes that its experts take.
-        largest_expert: bytes of the largest tensor of experts.
+        largest_matrix: bytes of the largest tensor of a layer.
     """
 
     architecture: str
@@ -73,7 +73,7 @@ class ModelFacts:
     table: int = 0
     borrows: bool = False
     experts: tuple[int, ...] = ()
-    largest_expert: int = 0
+    largest_matrix: int = 0
 
     @property
     def weights(self) -> int:
@@ -126,7 +126,9 @@ def facts(header: GgufHeader, more_bytes: int = 0, *, mtp: bool = False) -> Mode
         widest=_widest(header, width, heads),
         masks=2 if _number(header, "attention.sliding_window") else 1,
         experts=_by_layers(experts, layers, loaded),
-        largest_expert=max((each.n_bytes for each in experts), default=0),
+        largest_matrix=max(
+            (each.n_bytes for each in header.tensors if each.name.startswith("blk.")), default=0
+        ),
     )
 
 

@@ -110,22 +110,27 @@ def need(model: ModelFacts, setup: ModelSetup) -> MemoryNeed:
     kept = model.held * min(N_BATCH, setup.n_ctx) + min(HEAD_REACH, setup.n_ctx)
     shown = model.shown * kept * _F32
     usual = USUAL_OUTPUTS if model.outputs == MAX_BATCH_OUTPUTS else model.outputs
-    compute = _compute(model, setup, n_ctx, batch, moved=bool(moved))
+    partly = 0 < on_device < all_layers
+    layer = _layer(model, setup, n_ctx, batch)
+    copies = _COPIED_EXPERTS if moved else int(partly)
+    compute = max(layer, _logits_or_copies(model, setup, n_ctx, batch, copies))
     output = model.vocab * usual * _F32
     inputs = n_ctx * batch * _F16 * model.masks
-    host_compute = min(compute, inputs + _LEAST_COMPUTE) if on_device == all_layers else compute
+    host_compute = layer if partly else compute
+    if on_device == all_layers:
+        host_compute = min(compute, inputs + _LEAST_COMPUTE)
     if moved:  # the processor computes them
         host_compute = max(host_compute, inputs + batch * model.widest * _F32)
     used = sum(1 for _, layers in setup.split if layers)
     several = used > 1 and on_device == all_layers
-    copies = _COPIES * _copied(model, setup, n_ctx, batch) if several else 0
+    shared = _COPIES * _copied(model, setup, n_ctx, batch) if several else 0
     return MemoryNeed(
         weights_host,
         weights_device,
         sum(caches[:first]) + states - device_state,
         sum(caches[first:]) + device_state,
-        output + copy + host_compute + copies + shown + model.table,
-        max(1, used) * (compute + copies) if on_device else 0,
+        output + copy + host_compute + shared + shown + model.table,
+        max(1, used) * (compute + shared) if on_device else 0,
     )
 
 
@@ -160,14 +165,9 @@ def _row_bytes(elements: int, kind: str) -> int:
     return -(-elements // block) * n_bytes
 
 
-def _compute(model: ModelFacts, setup: ModelSetup, n_ctx: int, batch: int, *, moved: bool) -> int:
-    """Bytes of the compute buffer for a batch of tokens over a full cache.
-
-    Experts in main memory (`moved`) are copied to the device for a prompt, one while another is in
-    use.
-    """
+def _layer(model: ModelFacts, setup: ModelSetup, n_ctx: int, batch: int) -> int:
+    """Bytes that a layer takes for a batch of tokens over a full cache."""
     attends = any(key for key, _ in model.kv_widths)
-    stream = batch * model.width * _F32
     layer = batch * model.widest * _F32
     if attends and setup.flash:
         # Flash attention takes no f32: a layer's cache is converted to f16.
@@ -176,11 +176,22 @@ def _compute(model: ModelFacts, setup: ModelSetup, n_ctx: int, batch: int, *, mo
         layer += batch * n_ctx * _F16 * model.masks + converted * n_ctx * _F16
     elif attends:
         scores = batch * n_ctx * _F32
+        stream = batch * model.width * _F32
         layer = max(layer + scores, (model.heads + model.masks) * scores + 6 * stream)
-    logits = model.vocab * min(model.outputs, batch) * _F32 + stream
-    experts = 0
-    if moved:  # while the masks stay
-        mask = batch * n_ctx * (_F16 if setup.flash else _F32) * attends
-        experts = _COPIED_EXPERTS * model.largest_expert + batch * model.widest * _F32
-        experts += model.masks * mask
-    return max(layer, experts, logits, _LEAST_COMPUTE)
+    return max(layer, _LEAST_COMPUTE)
+
+
+def _logits_or_copies(
+    model: ModelFacts, setup: ModelSetup, n_ctx: int, batch: int, copies: int
+) -> int:
+    """Bytes of the logits, or of matrices that are copied from main memory for a prompt.
+
+    Of these there are as many `copies` at a time, and the masks stay. This llama.cpp has one of a
+    layer, and of experts up to two (docs/measurements/placement.md).
+    """
+    logits = (model.vocab * min(model.outputs, batch) + batch * model.width) * _F32
+    if not copies:
+        return logits
+    attends = any(key for key, _ in model.kv_widths)
+    masks = batch * n_ctx * (_F16 if setup.flash else _F32) * attends * model.masks
+    return max(logits, copies * model.largest_matrix + batch * model.widest * _F32 + masks)
