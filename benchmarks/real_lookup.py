@@ -2,8 +2,8 @@
 
 Replays every recorded turn (`benchmarks/real_record.py`, temperature 0) with the real `Lookup` and
 the real policy over cost curves of real kernels, and prints tokens per baseline round by kind: the
-policy, the best fixed length of each kind, an oracle that knows what lookup's confidences are worth
-in this very answer, and one that knows where every copy ends. No model is loaded; some minutes:
+policy, fixed lengths, and a policy that knows where every copy ends. Those that are told how likely
+each copy goes on are in `benchmarks/real_informed.py`. No model is loaded; some minutes:
 
     uv run python -m benchmarks.real_lookup benchmarks/data/NAME.jsonl.gz
 """

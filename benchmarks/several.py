@@ -320,12 +320,18 @@ class Oracle:
     """
 
     def __init__(
-        self, answers: Sequence[Answer], prices: Prices, names: Collection[str], owed: float
+        self,
+        answers: Sequence[Answer],
+        prices: Prices,
+        names: Collection[str],
+        owed: float,
+        copies: Sequence[Sequence[float]] | None = None,
     ) -> None:
         """Choose among `names`.
 
         `owed` is the share of a model's catching up that counts as this round's cost; the rest
-        belongs to later rounds.
+        belongs to later rounds. `copies` are the chances of the copied tokens at all places; None
+        for what their confidences are worth in these answers.
         """
         known = [(place, its) for each in answers for its in [told(each)] for place in each]
         self._chances = {
@@ -333,7 +339,7 @@ class Oracle:
             for name in prices.drafts
             if name in names
         }
-        self._copies = [
+        self._copies = copies or [
             [
                 its[LOOKUP if i else BEGINS](sure)
                 for i, sure in enumerate(place.copies.confidences)
