@@ -233,6 +233,14 @@ def test_no_wrong_file_of_a_hostile_repository_comes(hub: World, name: str) -> N
     assert ([each.name for each in found.target.files] if found else []) == expected
 
 
+def test_the_parts_of_a_split_model_are_counted(hub: World) -> None:
+    for count, told in ((2, "a-Q4_K_M-00001-of-00002.gguf and 1 more part"), (3, "2 more parts")):
+        hub.server.add("ann/Split-GGUF", split("a-Q4_K_M", count))
+        found = looked("ann/Split-GGUF", "none")
+        assert found is not None
+        assert found.target.label.endswith(told)
+
+
 # The place of a head in the model's repository, and whether it is offered.
 BESIDE: dict[str, tuple[str, Hollow, bool]] = {
     "fits": ("eagle3-a.gguf", of(head("eagle3")), True),

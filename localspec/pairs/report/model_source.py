@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from localspec import formats
 from localspec.errors import (
     DownloadCorrupt,
     HubOffline,
@@ -65,7 +66,8 @@ class ModelSource:
         """Its name for people."""
         if not self.files:
             return str(self.paths[0])
-        more = f" and {len(self.files) - 1} more parts" if len(self.files) > 1 else ""
+        others = len(self.files) - 1
+        more = f" and {formats.counted(others, 'more part')}" if others > 0 else ""
         return f"{self.repo}:{self.files[0].name}{more}"
 
     @property
