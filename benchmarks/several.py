@@ -333,7 +333,13 @@ class Oracle:
         belongs to later rounds. `copies` are the chances of the copied tokens at all places; None
         for what their confidences are worth in these answers.
         """
-        known = [(place, its) for each in answers for its in [told(each)] for place in each]
+        needed = copies is None or prices.drafts
+        known = [
+            (place, its)
+            for each in answers
+            for its in [told(each) if needed else {}]
+            for place in each
+        ]
         self._chances = {
             name: [its[name](place.looks[name].confidence) for place, its in known]
             for name in prices.drafts

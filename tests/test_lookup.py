@@ -429,16 +429,23 @@ def test_copies_stake_what_they_have_brought() -> None:
 def test_who_owes_copies_nothing() -> None:
     """Where a model drafts as well, a rejected copy may cost more than was at stake."""
     curve = Curve({1: 1.02, 64: 2.28})
-    prices = Copying(Survival(), curve.times(64), curve.least, 1.0, 1.0, stake=-0.1)
+    prices = Copying(Survival(), curve.times(64), curve.least, 1.0, stake=-0.1)
     assert prices.best([0.99] * 62) == Copy()
     assert prices._replace(stake=0.21).best([0.99] * 62).length == 10
 
 
 def test_a_copy_passes_over_sizes_that_cost_more_than_longer_ones() -> None:
     curve = Curve({1: 1.0, 2: 60.0, 9: 60.0, 10: 1.5, 64: 1.5})
-    prices = Copying(Survival(), curve.times(64), curve.least, 1.0, 1.0, stake=1.0)
+    prices = Copying(Survival(), curve.times(64), curve.least, 1.0, stake=1.0)
     assert prices.best([0.99] * 40).length == 40
     assert prices.best([0.99] * 8) == Copy()
+
+
+def test_however_fast_the_copies_before_a_short_one_is_copied_too() -> None:
+    """As is the end of a long one, which is cut short by the end of what it copies."""
+    policy = AutoGamma(Costs({0: {1: 1.0, 2: 1.5, 64: 3.0}}, {}))
+    brought(policy, 62, 20)
+    assert [_plan_of(policy, [0.99] * length) for length in (62, 5)] == [62, 5]
 
 
 def test_a_copy_is_as_long_as_pays() -> None:

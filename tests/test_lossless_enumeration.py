@@ -1114,6 +1114,11 @@ def tried(learner: Learner) -> Learner:
     return learner
 
 
+def at_no_cost(longest: int) -> Copying:
+    """Prices at which lookup goes on after a model's draft as far as it can."""
+    return Copying(tried(Survival()), [1.0] * longest, [1.0] * longest, 0.5)
+
+
 def copying(*, length: int = 0, rate: float = 1.05) -> GammaPolicy:
     """Copy `length` tokens; with 0 let lookup go on where the model stops."""
 
@@ -1121,7 +1126,7 @@ def copying(*, length: int = 0, rate: float = 1.05) -> GammaPolicy:
         def plan(self, situation: Situation) -> Plan:  # type: ignore[override]
             if length:
                 return Plan(min(length, len(situation.copies)), LOOKUP)
-            prices = Copying(tried(Survival()), self._times, self._times, 0.5, 0.5)
+            prices = at_no_cost(len(self._times))
             return StoppingPlan(Calibration(), self._times, 0.05, self._rate, copying=prices)
 
     return Policy(rate)
@@ -1165,7 +1170,7 @@ class Reading(Stopping):
         reads = len(situation.copies)
         if not self._rate:
             return Plan(3, DRAFT, reads=reads)
-        prices = Copying(tried(Survival()), self._times, self._times, 0.5, 0.5)
+        prices = at_no_cost(len(self._times))
         return StoppingPlan(
             Calibration(), self._times, 0.05, self._rate, copying=prices, reads=reads
         )

@@ -87,8 +87,6 @@ class Copying(NamedTuple):
         times: T(n) at index n, up to the longest draft plus one, in any unit of time.
         least: at index n at most the least of T(n) and all after it: T is jagged.
         rate: lambda, tokens per unit of time.
-        going: lambda while there is something to copy; it decides the length, since a copy that is
-            cut short continues in the next round.
         stake: the most time that copied tokens may cost; below 0 nothing may be copied.
         rereads: as for `StoppingPlan`.
     """
@@ -97,19 +95,21 @@ class Copying(NamedTuple):
     times: Sequence[float]
     least: Sequence[float]
     rate: float
-    going: float
     stake: float = math.inf
     rereads: float = 0.0
 
     def best(self, confidences: Sequence[float], drafted: int = 0, chain: float = 1.0) -> Copy:
         """The best number of copied tokens after `drafted` ones, all accepted by chance `chain`.
 
-        It maximises sum_{k<=m} S_k - going (T(drafted + m + 1) - T(drafted + 1)), where S_k is the
-        chance that all drafted and k copied tokens are accepted.
+        A copy that is cut short continues in the next round. So the best length m is that of the
+        fastest round, in which (E + sum_{k<=m} S_k) / T(drafted + m + 1) is greatest. S_k is the
+        chance that all drafted and k copied tokens are accepted. E = 1 + drafted * chain tokens, at
+        least, are expected without copies. What the copy is worth is counted at `rate`.
         """
-        times, least, going = self.times, self.least, self.going
-        baseline, gain, spent = times[drafted + 1], 0.0, 0.0
-        best, highest, stays = Copy(), 0.0, chain
+        times, least = self.times, self.least
+        baseline, gain, spent, stays = times[drafted + 1], 0.0, 0.0, chain
+        own = 1.0 + drafted * chain
+        best, fastest = Copy(), own / baseline
         dearest = baseline + self.stake
         most = bisect_right(least, dearest, drafted + 1, len(times)) - drafted - 2
         copied = confidences[: max(0, most)]
@@ -117,12 +117,12 @@ class Copying(NamedTuple):
             n, before, stays = drafted + m + 1, stays, chain * survives
             gain += stays
             spent += (before - stays) * self.rereads * times[n - 1]
-            seconds = spent + times[n] - baseline
-            value = gain - going * seconds
-            if value > highest and times[n] <= dearest:
-                highest, best = value, Copy(m, gain - self.rate * seconds)
+            speed = (own + gain) / (times[n] + spent)
+            if speed > fastest and times[n] <= dearest:
+                fastest = speed
+                best = Copy(m, gain - self.rate * (times[n] + spent - baseline))
             # Stop if the rest could not catch up even if it took the least time and were as sure.
-            if value + (len(copied) - m) * stays + going * (times[n] - least[n]) <= highest:
+            if own + gain + (len(copied) - m) * stays <= fastest * least[n]:
                 break
         return best
 

@@ -182,9 +182,9 @@ class AutoGamma:
     def _reset(self) -> None:
         self._tracks = {name: _Track() for name in self.costs.drafts}
         self._tracks[LOOKUP] = _Track()
-        # The rate of rounds without copied tokens, and of rounds in which lookup found some, used
-        # or not. The text after a copy is slower, so a copied token saves the time of the former.
-        self._usual, self._found = _Rate(), _Rate()
+        # Of rounds without copied tokens: the text after a copy is slower, so a copied token saves
+        # the time of these.
+        self._usual = _Rate()
         self._decided = False  # anything to report
         # Baseline rounds to insert while drafting pays: one soon if the table is not credible.
         self._spare = float(not self._table.believed)
@@ -262,8 +262,6 @@ class AutoGamma:
         self._decided = True
         if not done.copied:
             self._usual.add(done.emitted, rounds)
-        if done.copy_confidences:
-            self._found.add(done.emitted, rounds)
         self._generated += done.emitted
         self._account(done, rounds)
         self._copies.learn(done.copy_confidences, done.copy_chances)
@@ -339,9 +337,8 @@ class AutoGamma:
         target = self._table.target.at(situation.context)
         rate = max(1.0, self._usual.gain) / target.seconds(1)
         times = self._table.times(room + 1, situation.context, self.neighbours.run.size)
-        going = max(rate, self._found.gain / target.seconds(1))
         stake = self._stake / rate
-        return Copying(self._copies, times, target.least, rate, going, stake, self._table.rereads)
+        return Copying(self._copies, times, target.least, rate, stake, self._table.rereads)
 
     def _curve(self, name: str, situation: Situation) -> Curve:
         """A drafter's costs at the part of the text that it knows."""

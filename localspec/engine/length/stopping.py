@@ -198,7 +198,8 @@ class StoppingPlan(Plan):
         """As many as are worth more than the time they add to the verify pass."""
         if self._copying is None:
             return 0
-        return self._copying.best(confidences, self._kept, self._kept_chain).length
+        copy = self._copying.best(confidences, self._kept, self._kept_chain)
+        return copy.length if copy.worth > 0 else 0
 
     def _with(self, accepted: float) -> tuple[float, float, float]:
         """S, `_gain` and V after one more token with this chance of acceptance."""
