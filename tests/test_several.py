@@ -226,12 +226,13 @@ def test_a_text_that_stops_repeating_is_found_out_within_a_few_rounds(
     def share(right: int) -> float:
         return geometric_mean(after_a_copy(prices, right, random.Random(seed)) for seed in range(6))
 
-    assert share(0) >= 0.9
+    found = share(0)
+    assert found >= 0.9
     assert share(1) >= 0.9
     if curve.startswith("M4"):
         return
     monkeypatch.setattr(gamma, "_STAKE", math.inf)  # the control
-    assert share(0) < 0.8
+    assert share(0) < 0.8 * found
 
 
 class Believing(FixedGamma):
