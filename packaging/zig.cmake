@@ -22,6 +22,9 @@ if(ZIG_TARGET)
     set(CMAKE_SYSTEM_NAME "${zig_${CMAKE_MATCH_2}}")
     set(zig_target "-target ${ZIG_TARGET}")
     set(GGML_METAL OFF)  # needs Apple's SDK
+    if(zig_target MATCHES windows)
+        set(zig_shared "-shared) set -- \"$@\" '${CMAKE_CURRENT_LIST_DIR}/windows.c' ;;")
+    endif()
     # Programs of the build itself run here: without the target, this file compiles for this machine.
     set(GGML_VULKAN_SHADERS_GEN_TOOLCHAIN "${CMAKE_CURRENT_LIST_FILE}")
 endif()
@@ -38,6 +41,7 @@ foreach(tool cc c++ ar ranlib rc)
 for given; do
     shift
     case $given in
+        ${zig_shared}
         -march=armv*) given=$(echo \"$given\" | sed -e 's/-march=armv8-a/-mcpu=generic/' \\
             -e 's/-march=armv\\([0-9]\\)\\.\\([0-9]\\)-a/-mcpu=generic+v\\1_\\2a/' \\
             -e 's/+fp16/+fullfp16/' -e 's/+nosve/-sve/') ;;
