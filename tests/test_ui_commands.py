@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from localspec.chat.advice import SamplingAdvice, advise
 from localspec.chat.settings import ChatSettings
 from localspec.errors import SamplingError, UsageError
-from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import parameters
 from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.conversation.engine_phase import EnginePhase
@@ -19,8 +17,7 @@ from localspec.ui.input import extracts
 from localspec.ui.input.extracts import code_blocks
 from localspec.ui.input.suggestions import candidates
 from localspec.ui.screens.pairs import PairsScreen
-from tests.support.chat_pilot import Chat, chatting
-from tests.support.inline import inline
+from tests.support.chat_pilot import Chat, chatting, loading
 from tests.support.pairwise import usually
 from tests.support.scripted_session import Gate, ScriptedSession
 
@@ -361,44 +358,28 @@ async def test_meanings_stand_below_each_other() -> None:
 
 
 async def test_a_message_waits_for_the_models_and_is_then_answered() -> None:
-    session, loaded = ScriptedSession(answers=["Here I am."]), threading.Event()
-
-    def load(progress: object, cancel: object) -> ScriptedSession:
-        assert loaded.wait(30)
-        return session
-
-    app = ChatApp(inline(load))
-    async with app.run_test() as pilot:
-        chat = Chat(app, pilot, session)
+    session = ScriptedSession(answers=["Here I am."])
+    async with loading(session) as (chat, loaded):
         await chat.send("Hello?")
         await chat.until(lambda: "1 message waiting" in chat.status(), "the queue")
-        assert not app.prompt.text
+        assert not chat.app.prompt.text
         loaded.set()
         await chat.until(lambda: "Here I am." in chat.transcript() and chat.ready(), "the answer")
         assert [one.content for one in session.messages][:1] == ["Hello?"]
-    assert app.engine.join(10)
 
 
 async def test_commands_wait_in_the_input_for_the_end_of_loading() -> None:
-    session, loaded = ScriptedSession(), threading.Event()
-
-    def load(progress: object, cancel: object) -> ScriptedSession:
-        assert loaded.wait(30)
-        return session
-
-    app = ChatApp(inline(load))
-    async with app.run_test() as pilot:
-        chat = Chat(app, pilot, session)
+    session = ScriptedSession()
+    async with loading(session) as (chat, loaded):
         for text in ("/temp 0.5", "/clear"):
-            app.prompt.clear()
+            chat.app.prompt.clear()
             await chat.send(text)
-            assert app.prompt.text == text
+            assert chat.app.prompt.text == text
             assert "still being loaded" in chat.status()
         loaded.set()
         await chat.until(chat.ready)
         await chat.press("enter")
         await chat.until(lambda: session.resets == 1)
-    assert app.engine.join(10)
 
 
 @pytest.mark.slow

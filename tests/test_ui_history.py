@@ -27,7 +27,7 @@ from localspec.errors import ConversationError, EngineError
 from localspec.ui import launch
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.screens.history import HistoryScreen
-from tests.support.chat_pilot import Chat, chatting
+from tests.support.chat_pilot import Chat, chatting, loading
 from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession
 
@@ -366,23 +366,13 @@ async def test_what_is_chosen_while_a_pair_is_loaded_says_why_it_does_not_open(
 ) -> None:
     long_conversation(archive, 2)
 
-    session, loaded = ScriptedSession(), threading.Event()
-
-    def load(progress: object, cancel: object) -> ScriptedSession:
-        assert loaded.wait(30)
-        return session
-
-    app = ChatApp(inline(load), archive=archive)
-    async with app.run_test() as pilot:
-        chat = Chat(app, pilot, session)
+    async with loading(ScriptedSession(), archive=archive) as (chat, loaded):
         await history(chat)
         await chat.until(lambda: "2 messages" in chat.screen())
         await chat.press("enter")
         await chat.until(lambda: "still being loaded" in chat.status())
         loaded.set()
         await chat.until(chat.ready)
-    assert app.engine.join(10)
-    assert app.library.shut_down()
 
 
 async def test_what_is_deleted_stays_so_when_the_list_is_closed_at_once(archive: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -103,6 +104,24 @@ async def chatting(
     assert app.engine.join(10)
     assert app.library.shut_down()
     assert session.closed
+
+
+@asynccontextmanager
+async def loading(
+    session: ScriptedSession, *, archive: Path | None = None
+) -> AsyncIterator[tuple[Chat, threading.Event]]:
+    """A chat whose models are being loaded until the event is set."""
+    loaded = threading.Event()
+
+    def load(progress: object, cancel: object) -> ScriptedSession:
+        assert loaded.wait(30)
+        return session
+
+    app = ChatApp(inline(load), archive=archive)
+    async with app.run_test() as pilot:
+        yield Chat(app, pilot, session), loaded
+    assert app.engine.join(10)
+    assert app.library.shut_down()
 
 
 def _runs(timer: Timer) -> bool:
