@@ -11,9 +11,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# ruff: noqa: PLC0415 - psutil takes long to import, and a screen can be drawn without it
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# ruff: noqa: PLC0415 - psutil and numpy take long to import, and a screen can be drawn without them
 
 resource: Any
 try:
@@ -115,8 +119,8 @@ def available() -> int:
     return max(0, min(bounds))
 
 
-def block(size: int) -> mmap.mmap:
-    """Memory for `size` bytes that the system gets back as soon as it is dropped.
+def block(size: int) -> NDArray[np.uint8]:
+    """Zeros of shape `(size,)`, whose memory the system gets back as soon as they are dropped.
 
     Of memory from the allocator that holds for large blocks alone: once glibc has seen one of up to
     32 MB freed, it keeps smaller ones for itself.
@@ -124,10 +128,13 @@ def block(size: int) -> mmap.mmap:
     Raises:
         MemoryError: there is no room.
     """
+    import numpy as np
+
     try:
-        return mmap.mmap(-1, max(1, size), **_PRIVATE)
+        mapped = mmap.mmap(-1, max(1, size), **_PRIVATE)
     except OSError as error:
         raise MemoryError from error
+    return np.frombuffer(mapped, np.uint8, size)
 
 
 def address_space_left(threads: int = 0) -> int | None:

@@ -12,7 +12,7 @@ from localspec.chat.prompt.renderer import TemplateRenderer, _RenderingProcess
 
 
 class _Process(_RenderingProcess):
-    """Becomes idle if nobody waits for its answer when it is ended; else it is killed."""
+    """Becomes idle when it is ended, or is killed if its answer is still waited for."""
 
     _works = False
 

@@ -135,15 +135,12 @@ class StateFiles:
         Raises:
             Cancelled: `cancel` was set.
         """
-        import numpy as np  # noqa: PLC0415 - deleting needs no numpy
-
         digest = hashlib.sha256()
         try:
             with self._opened(name) as file:
                 if self._header(file) != header:
                     return []
-                sizes = header.sizes
-                found = [np.frombuffer(machine.block(size), np.uint8, size) for size in sizes]
+                found = [machine.block(size) for size in header.sizes]
                 for piece in _pieces(found, lambda _share: cancel.check()):
                     file.readinto(piece)
                     digest.update(piece)

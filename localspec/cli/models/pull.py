@@ -14,13 +14,12 @@ from localspec.cli.shared_options import SCAN
 from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import Cancelled, Ended
 from localspec.loading.measurements import ranking
-from localspec.pairs.hub.pair_pull import PullProgress, PullRequest, execute, plan, require_room
+from localspec.pairs.hub import pair_pull
+from localspec.pairs.hub.pair_pull import PullPlan, PullProgress, PullRequest
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.report import describe
 from localspec.pairs.report.nearby_heads import HeadOffer
 from localspec.safe_text import unbroken
-
-_LOOK = partial(plan, free=ranking.free_as_measured, speed_of=ranking.drafted_speed)
 
 
 @click.command("pull")
@@ -59,7 +58,7 @@ def command(
     retries = RetryPolicy(note=line.show)
     try:
         with raising():
-            look = partial(_LOOK, retries=retries, scan=scan, quant=quant)
+            look = partial(_look, retries=retries, scan=scan, quant=quant)
             found = look(asked)
             line.clear()
             offer = found.report.offer
@@ -73,11 +72,11 @@ def command(
             click.echo(
                 f"disk        {fetched if found.report.missing else 'nothing is to be fetched'}"
             )
-            require_room(found)
+            pair_pull.require_room(found)
             if dry_run:
                 return
             # Without a terminal, one line for every phase of every file.
-            record = execute(
+            record = pair_pull.execute(
                 found,
                 retries,
                 lambda at: line.update(_describe(at), (at.file.etag, at.file.phase)),
@@ -89,6 +88,18 @@ def command(
     finally:
         line.clear()
     click.echo(f"installed as {record.name}: try `localspec chat {record.name}`")
+
+
+def _look(asked: PullRequest, retries: RetryPolicy, *, scan: bool, quant: str | None) -> PullPlan:
+    """Look at a pair, by what was measured of this machine."""
+    return pair_pull.plan(
+        asked,
+        retries,
+        scan=scan,
+        quant=quant,
+        free=ranking.free_as_measured,
+        speed_of=ranking.drafted_speed,
+    )
 
 
 def _wants(offer: HeadOffer) -> bool:

@@ -182,8 +182,8 @@ class AutoGamma:
     def _reset(self) -> None:
         self._tracks = {name: _Track() for name in self.costs.drafts}
         self._tracks[LOOKUP] = _Track()
-        # Of rounds without copied tokens: the text after a copy is slower, so a copied token saves
-        # the time of these.
+        # The rate of rounds without copied tokens, whose time a copied token saves: the text after
+        # a copy is slower.
         self._usual = _Rate()
         self._decided = False  # anything to report
         # Baseline rounds to insert while drafting pays: one soon if the table is not credible.

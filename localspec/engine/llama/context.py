@@ -331,7 +331,7 @@ class Context:
             MemoryError: there is no room for the copy.
         """
         size = int(lib.llama_state_seq_get_size(self._handle, 0))
-        copy = np.frombuffer(machine.block(size), np.uint8, size)
+        copy = machine.block(size)
         data = copy.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         return copy[: int(lib.llama_state_seq_get_data(self._handle, data, size, 0))]
 

@@ -76,6 +76,11 @@ class ModelFacts:
     largest_matrix: int = 0
 
     @property
+    def attends(self) -> bool:
+        """Whether a layer of it has attention."""
+        return any(key for key, _ in self.kv_widths)
+
+    @property
     def weights(self) -> int:
         """Bytes of all weights."""
         return sum(self.layer_weights) + self.other_weights

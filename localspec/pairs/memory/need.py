@@ -167,14 +167,13 @@ def _row_bytes(elements: int, kind: str) -> int:
 
 def _layer(model: ModelFacts, setup: ModelSetup, n_ctx: int, batch: int) -> int:
     """Bytes that a layer takes for a batch of tokens over a full cache."""
-    attends = any(key for key, _ in model.kv_widths)
     layer = batch * model.widest * _F32
-    if attends and setup.flash:
+    if model.attends and setup.flash:
         # Flash attention takes no f32: a layer's cache is converted to f16.
         key, value = max(model.kv_widths)
         converted = key * (setup.cache_k == "f32") + value * (setup.cache_v == "f32")
         layer += batch * n_ctx * _F16 * model.masks + converted * n_ctx * _F16
-    elif attends:
+    elif model.attends:
         scores = batch * n_ctx * _F32
         stream = batch * model.width * _F32
         layer = max(layer + scores, (model.heads + model.masks) * scores + 6 * stream)
@@ -192,6 +191,5 @@ def _logits_or_copies(
     logits = (model.vocab * min(model.outputs, batch) + batch * model.width) * _F32
     if not copies:
         return logits
-    attends = any(key for key, _ in model.kv_widths)
-    masks = batch * n_ctx * (_F16 if setup.flash else _F32) * attends * model.masks
+    masks = batch * n_ctx * (_F16 if setup.flash else _F32) * model.attends * model.masks
     return max(logits, copies * model.largest_matrix + batch * model.widest * _F32 + masks)

@@ -444,8 +444,7 @@ class Head(Context):
     def state(self) -> NDArray[np.uint8]:
         """Copy the cache (as `Context.state`), the target's states and the first row's index."""
         parts = self._known(), super().state()
-        size = sum(map(len, parts))
-        return np.concatenate(parts, out=np.frombuffer(machine.block(size), np.uint8, size))
+        return np.concatenate(parts, out=machine.block(sum(map(len, parts))))
 
     def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> None:
         """As `Context.restore`."""
