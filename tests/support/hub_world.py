@@ -16,6 +16,7 @@ from unittest import mock
 from huggingface_hub import constants
 from huggingface_hub.utils import close_session  # type: ignore[attr-defined]
 
+from localspec.pairs.disk import folders
 from tests.support import hub_child
 from tests.support.command import Result, run
 from tests.support.hub_server import HubServer
@@ -102,4 +103,6 @@ def world(folder: Path) -> Iterator[World]:
         for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
             os.environ.pop(name, None)
         stack.callback(close_session)
+        # What loads in other tests have told of this machine, such as its card.
+        (folders.cache_folder() / "speed.json").unlink(missing_ok=True)
         yield World(server, home, data)
