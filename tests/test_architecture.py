@@ -23,7 +23,7 @@ PACKAGE = Path(__file__).parent.parent / "localspec"
 PURE = (
     *("engine/cancel", "engine/drafters/lookup", "engine/drafters/past_texts"),
     *("engine/round/params", "engine/round/sampling", "engine/round/noise"),
-    *("engine/round/verify", "engine/round/acceptance"),
+    *("engine/round/verify", "engine/round/generate_settings", "engine/round/acceptance"),
     *("engine/drafters/proposer", "engine/drafters/cross_vocabulary"),
     *("engine/grammars/constraint", "engine/grammars/lark", "engine/grammars/guidance"),
     *("engine/record/stats", "engine/record/trace"),

@@ -175,7 +175,8 @@ def test_a_draft_is_the_same_whatever_path_it_reads(
     drafter = ModelDrafter(context, context.model.n_vocab)
 
     def drafted(path: tuple[int, ...]) -> Proposal:
-        how = verification(Accept.TOKEN, SamplingParams(temperature=temperature, seed=3))
+        sampling = SamplingParams(temperature=temperature, seed=3)
+        how = verification(GenerateSettings(sampling=sampling))
         context.clear()
         drafter.begin(ids, how.proposer, Cancel())
         return drafter.propose(ids, Plan(6, DRAFT, learns=True), path)

@@ -67,7 +67,7 @@ def scores(session: Session, record: GenerationRecord) -> np.ndarray:
     temperature = record.settings.sampling.temperature
     if not temperature:
         return logits
-    how = verification(record.settings.accept, record.settings.sampling)
+    how = verification(record.settings)
     assert isinstance(how.noise, CounterNoise)
     gumbel = -np.log(how.noise.exponentials(np.arange(len(logits)), len(text)))
     return logits + temperature * gumbel

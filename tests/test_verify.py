@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.engine.round import verify
-from localspec.engine.round.acceptance import Accept, verification
+from localspec.engine.round.acceptance import verification
+from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.noise import CounterNoise, StreamNoise
 from localspec.engine.round.sampling import Dist, SamplingParams
 from localspec.engine.round.verify import (
@@ -240,7 +241,7 @@ def test_lenience_at_temperature_0_takes_what_is_near_the_best() -> None:
 
 def test_lenience_1_at_temperature_0_is_greedy_without_a_draft() -> None:
     """If two tokens tie for the best, only the one that the baseline takes is accepted."""
-    how = verification(Accept.MATCH, SamplingParams(temperature=0), lenience=1.0)
+    how = verification(GenerateSettings(sampling=SamplingParams(temperature=0), lenience=1.0))
     p = [how.sampler.row(np.array([1, 1, 0], np.float32), [])] * 2
     assert how.rule(Draft((1,)), p, how.noise, 0) == Verdict(0, 0)
 

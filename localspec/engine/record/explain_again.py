@@ -36,14 +36,9 @@ def explain_again(
         Cancelled: `cancel` was set.
         EngineError: the drafter no longer proposes these tokens there.
     """
-    settings, made = record.settings, record.rounds[number - 1]
+    made = record.rounds[number - 1]
     tokens = record.tokens[: made.position]
-    how = verification(
-        settings.accept,
-        settings.sampling,
-        constraint=settings.constraint,
-        lenience=settings.lenience,
-    )
+    how = verification(record.settings)
     how.sampler.accept(tokens[record.begun :])
     passes = PassRecorder(how.proposer, made.drafted)
     draft = _drafted_again(engine, made, tokens, passes, cancel)

@@ -57,13 +57,7 @@ def _next(record: GenerationRecord, at: int) -> int | None:
 
 def _scores(engine: Engine, record: GenerationRecord, at: int, cancel: Cancel) -> dict[int, float]:
     """What the rule takes the largest of, by token, in logits; empty if it takes none."""
-    settings = record.settings
-    how = verification(
-        settings.accept,
-        settings.sampling,
-        constraint=settings.constraint,
-        lenience=settings.lenience,
-    )
+    how = verification(record.settings)
     if how.name != "match" or not (how.greedy or how.coupled):
         return {}
     text = record.tokens[:at]

@@ -16,8 +16,7 @@ from localspec.engine.drafters.proposer import (
     SamplingProposer,
     argmax_proposer,
 )
-from localspec.engine.grammars.constraint import Constraint
-from localspec.engine.record.trace import TraceWriter
+from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.noise import CounterNoise, StreamNoise
 from localspec.engine.round.params import Accept, SamplingParams, check_lenience
 from localspec.engine.round.sampling import Dist, Logits, Sampler
@@ -54,31 +53,25 @@ class Verification:
         return isinstance(self.noise, CounterNoise)
 
 
-def verification(
-    accept: Accept,
-    sampling: SamplingParams,
-    *,
-    constraint: Constraint | None = None,
-    lenience: float | None = None,
-    trace: TraceWriter | None = None,
-) -> Verification:
-    """Make everything that the rule `accept` needs; with `lenience`, a lossy rule replaces it.
+def verification(settings: GenerateSettings) -> Verification:
+    """Make everything that the settings' rule needs; with lenience, a lossy rule replaces it.
 
     At temperature 0 every rule amounts to a match with the draft's best guess.
 
     Raises:
         SamplingError: as `check_lenience`.
     """
+    sampling, lenience = settings.sampling, settings.lenience
     check_lenience(sampling, lenience)
     if sampling.greedy and lenience == 1:  # only the best token is kept, as without lenience
         lenience = None
-    name = _rule_name(accept, sampling, lenience)
-    coupled = accept is Accept.COUPLED and name == "match" and not sampling.greedy
+    name = _rule_name(settings.accept, sampling, lenience)
+    coupled = settings.accept is Accept.COUPLED and name == "match" and not sampling.greedy
     noise = CounterNoise(sampling.seed) if coupled else StreamNoise(sampling.seed)
     drafts = noise.for_drafts()
-    if trace is not None:
-        trace.listen(noise, drafts, name, lenience)
-    sampler = Sampler(_lenient(sampling, lenience), constraint)
+    if settings.trace is not None:
+        settings.trace.listen(noise, drafts, name, lenience)
+    sampler = Sampler(_lenient(sampling, lenience), settings.constraint)
     rule = name, lenience, sampling.greedy, sampler, rule_named(name, lenience), noise
     if name in ("match", "lossy greedy") and not coupled:
         best = _best(sampler)

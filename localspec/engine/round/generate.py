@@ -171,7 +171,7 @@ class Engine:
             One `Round` per pass of the target.
         """
         generation = self._begin(prompt, settings, cancel)
-        policy.begin(follow_clock=generation.how.invariant or not settings.repeatable)
+        policy.begin(follow_clock=generation.free)
         if generation.remaining == 0:
             yield _nothing(FinishReason.LENGTH)
             return
@@ -199,13 +199,7 @@ class Engine:
     def _begin(
         self, prompt: Sequence[int], settings: GenerateSettings, cancel: Cancel
     ) -> _Generation:
-        how = verification(
-            settings.accept,
-            settings.sampling,
-            constraint=settings.constraint,
-            lenience=settings.lenience,
-            trace=settings.trace,
-        )
+        how = verification(settings)
         free = how.invariant or not settings.repeatable
         for drafter in self.drafters.values():
             drafter.begin(prompt, how.proposer, cancel, anew=not free)
