@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -33,7 +32,7 @@ from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
-from localspec.engine.llama import Context, build, machine
+from localspec.engine.llama import Model, build, machine
 from localspec.engine.record.stats import Round
 from localspec.errors import Cancelled, LocalspecError
 from localspec.loading.load import check, load_another_draft, load_session
@@ -75,7 +74,7 @@ def bench_pair(
         Cancelled: it was stopped before there was anything to report.
     """
     others = [replace(options, draft=drafters_of(name)) for name in request.drafts[1:]]
-    read = functools.cache(read_model)
+    read = cache(read_model)
     target, *more = [check(each, read=read) for each in (options, *others)]  # before the wait
     began = perf_counter()
     busy = wait_for_calm(progress, cancel)
@@ -279,22 +278,21 @@ def _environment(sessions: Sequence[Session]) -> dict[str, Any]:
         "python": platform.python_version(),
         "llama_cpp_python": build(),
         "pair": one_line(first.name, 80),
-        "target": _model(first.target),
-        "drafts": [_model(draft) for draft in drafts],
+        "target": _model(first.target.model),
+        "drafts": [_model(draft.model) for draft in drafts],
         "loaded_with": first.loaded.document(),
     }
 
 
-def _model(context: Context) -> dict[str, Any]:
+def _model(model: Model) -> dict[str, Any]:
     """A model's name, and the size and hash of its file."""
-    path = context.model.path
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    size = model.path.stat().st_size
+    with model.path.open("rb") as file:
         if size <= _WHOLE:
             kind, digest = "sha256", hashlib.file_digest(file, "sha256")
         else:
             kind, digest = "sha256_of_first_mebibyte", hashlib.sha256(file.read(_FIRST))
-    named = {"name": one_line(context.model.name, 80), "type": one_line(context.model.kind, 80)}
+    named = {"name": one_line(model.name, 80), "type": one_line(model.description, 80)}
     return {**named, "file_bytes": size, kind: digest.hexdigest()}
 
 

@@ -14,11 +14,8 @@ from localspec.engine.length.cost import Curve
 from localspec.engine.record.stats import Round
 
 LONGEST = 12
-_LEAST, _MOST, _BLOCK = (
-    2000,
-    4000,
-    100,
-)  # positions to replay, at least and at most; length of a contiguous block
+_LEAST, _MOST = 2000, 4000  # positions to replay
+_BLOCK = 100  # length of a contiguous block of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from localspec.bench.result import ALL, OFF, BenchRun, CurvePoint, KindRow, MeanInterval, TimeShares
 
 _DRAWS = 4000  # samples of the bootstrap
+_SEED = 1  # of the resampling: the same figures give the same interval
 _LOW, _HIGH = 2.5, 97.5
 
 
@@ -159,7 +160,7 @@ def middle(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def interval(groups: Mapping[str, Sequence[float]], *, seed: int = 1) -> MeanInterval | None:
+def interval(groups: Mapping[str, Sequence[float]]) -> MeanInterval | None:
     """The mean over kinds of the mean over each kind's prompts, with a bootstrap over prompts.
 
     Prompts are resampled within each kind, as the kinds are fixed; if a kind has a single prompt,
@@ -169,7 +170,6 @@ def interval(groups: Mapping[str, Sequence[float]], *, seed: int = 1) -> MeanInt
 
     Args:
         groups: the ratios of each kind's prompts, all positive, by kind.
-        seed: of the resampling, so that the same figures give the same interval.
 
     Returns:
         None without any values.
@@ -182,7 +182,7 @@ def interval(groups: Mapping[str, Sequence[float]], *, seed: int = 1) -> MeanInt
         logs = [np.concatenate(logs)]
     if len(logs[0]) < 2:
         return MeanInterval(math.exp(mean))
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(_SEED)
     drawn = np.mean([_draw(group, random) for group in logs], axis=0)
     low, high = np.percentile(drawn, (_LOW, _HIGH))
     return MeanInterval(math.exp(mean), math.exp(mean + float(low)), math.exp(mean + float(high)))

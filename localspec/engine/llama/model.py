@@ -239,13 +239,6 @@ class Model:
         return shown_name(self.path, self.name)
 
     @property
-    def kind(self) -> str:
-        """llama.cpp's words for architecture, size and type of weights: ``llama 135M Q8_0``."""
-        text = ctypes.create_string_buffer(128)
-        lib.llama_model_desc(self.handle, text, len(text))
-        return text.value.decode("utf-8", "replace")
-
-    @property
     def family(self) -> str:
         """What its makers call the family, or else llama.cpp's name of the architecture."""
         return self.metadata.get("general.basename") or self.metadata.get(
