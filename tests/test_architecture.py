@@ -21,7 +21,8 @@ PACKAGE = Path(__file__).parent.parent / "localspec"
 
 # Inside the engine: what decides knows neither llama.cpp nor what runs it.
 PURE = (
-    *("engine/cancel", "engine/drafters/lookup", "engine/drafters/past_texts"),
+    *("engine/cancel", "engine/common_prefix"),
+    *("engine/drafters/lookup", "engine/drafters/past_texts"),
     *("engine/round/params", "engine/round/sampling", "engine/round/noise"),
     *("engine/round/verify", "engine/round/generate_settings", "engine/round/acceptance"),
     *("engine/drafters/proposer", "engine/drafters/cross_vocabulary"),

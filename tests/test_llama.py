@@ -15,8 +15,8 @@ import pytest
 from llama_cpp import llama_cpp as lib
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads, repacking_works
-from localspec.engine.llama.context import common_prefix
 from localspec.engine.llama.platform import hardware
 from localspec.errors import Cancelled, EngineError, ModelFileError, ModelLoadError
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafters.head_drafter import HeadDrafter, head_drafter
@@ -25,7 +26,6 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
-from localspec.engine.llama.context import common_prefix
 from localspec.engine.record.stats import (
     ASSISTANT,
     CROSS_VOCABULARY,

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafters.head_drafter import BlockDrafter, HeadDrafter, SharedDrafter
@@ -35,7 +36,6 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation, StoppingPlan
 from localspec.engine.llama import BlockHead, Head, SharedHead
-from localspec.engine.llama.context import common_prefix
 from localspec.engine.llama.heads.head import Rows, TargetStates
 from localspec.engine.record import recorder
 from localspec.engine.record.stats import (

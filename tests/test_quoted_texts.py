@@ -13,10 +13,10 @@ from localspec.chat.prompt.quoted_texts import QuotedTexts
 from localspec.chat.session.completions import Completions
 from localspec.chat.settings import AnswerRequest
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.llama import Model
-from localspec.engine.llama.context import common_prefix
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from tests.support import toy

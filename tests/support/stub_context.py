@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.llama import Context, Listener
-from localspec.engine.llama.context import common_prefix
 from localspec.errors import EngineError
 
 Script = Callable[[tuple[int, ...]], NDArray[np.float32]]

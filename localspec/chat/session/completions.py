@@ -13,9 +13,9 @@ from localspec.chat.session.session import Session
 from localspec.chat.settings import AnswerRequest, check_bias
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.grammars.grammar_reader import require_grammar
-from localspec.engine.llama.context import common_prefix
 from localspec.engine.record.stats import LOOKUP
 from localspec.errors import UsageError
 

@@ -16,8 +16,8 @@ from localspec import machine, private
 from localspec.chat.prompt.prompt_ids import KnownIds
 from localspec.chat.states.state_files import StateFiles, StateHeader, StoreProgress
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.llama import Context
-from localspec.engine.llama.context import common_prefix
 from localspec.errors import Cancelled
 
 _WORTH = 16  # tokens; reading fewer again is faster than copying them

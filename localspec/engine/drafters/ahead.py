@@ -15,10 +15,10 @@ from threading import Lock
 from typing import TypeAlias
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.proposer import Proposer, View, argmax_proposer, likeliest
 from localspec.engine.length.ahead_policy import AheadPolicy
 from localspec.engine.llama import Context
-from localspec.engine.llama.context import common_prefix
 from localspec.engine.round.sampling import Logits
 from localspec.errors import Cancelled, EngineError, SamplingError
 

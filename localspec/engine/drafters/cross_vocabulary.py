@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.round.sampling import Logits
 
 _WINDOW = 16  # tokens before a change that may be cut anew with it
@@ -239,8 +240,7 @@ class Spelling:
             self.exact = False
             return len(self.ids)
         old, self.ids[start:] = self.ids[start:], ids
-        same = (i for i, (a, b) in enumerate(zip(old, ids, strict=False)) if a != b)
-        return start + next(same, min(len(old), len(ids)))
+        return start + common_prefix(old, ids)
 
     def _word(self) -> int:
         """The index of a token that begins a word, a few tokens before the end."""

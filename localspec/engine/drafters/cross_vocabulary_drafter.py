@@ -8,13 +8,13 @@ from itertools import accumulate
 from typing import ClassVar
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.cross_vocabulary import Spelling, VocabularyMap
 from localspec.engine.drafters.proposer import Proposer, argmax_proposer
 from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
 from localspec.engine.drafters.steps import Excerpt, read, write
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context
-from localspec.engine.llama.context import common_prefix
 from localspec.engine.record.stats import CROSS_VOCABULARY
 from localspec.engine.round.sampling import Dist, Logits
 from localspec.engine.round.verify import Draft

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.past_texts import NO_PAST, Past
 from localspec.engine.record.stats import LOOKUP
 from localspec.limits import MAX_GAMMA
@@ -85,9 +86,7 @@ class Lookup:
         self._others = others
         self._back = 0
         known = self._tokens
-        n = min(len(known), len(tokens))
-        if known[:n] != list(tokens[:n]):
-            n = next(i for i in range(n) if known[i] != tokens[i])
+        n = common_prefix(known, tokens)
         for at in reversed(range(max(0, n - _GRAM), len(self._before))):
             self._latest[self._slot(known[at : at + _GRAM])] = self._before.pop()
         del known[n:]
@@ -178,7 +177,7 @@ def _confidences(match: int, copied: Sequence[int], others: Sequence[Sequence[in
     n_k is the number of places that agree up to the k-th token, n_k(d_k) the number of these that
     continue with it, and b(m) = m / (m + 3.5) grows with the length m of the match.
     """
-    ends = [(_agreement(copied, other), len(other)) for other in others]
+    ends = [(common_prefix(copied, other), len(other)) for other in others]
     found: list[float] = []
     alive = 1 + len(ends)
     for stop, _ in sorted(ends):
@@ -191,11 +190,3 @@ def _confidences(match: int, copied: Sequence[int], others: Sequence[Sequence[in
         before = there + broken.count(stop)
         found[stop] = (there + _BELIEF[match + stop]) / (before + 1)
     return found
-
-
-def _agreement(copied: Sequence[int], other: Sequence[int]) -> int:
-    """The number of leading tokens that are equal."""
-    n = min(len(copied), len(other))
-    if copied[:n] == other[:n]:
-        return n
-    return next(i for i in range(n) if copied[i] != other[i])

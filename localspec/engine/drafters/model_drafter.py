@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.ahead import Ahead
 from localspec.engine.drafters.proposer import Proposer, argmax_proposer
 from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
@@ -14,7 +15,6 @@ from localspec.engine.drafters.steps import FIRST_TOKENS, Excerpt, read, write
 from localspec.engine.length.ahead_policy import AheadPolicy
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context
-from localspec.engine.llama.context import common_prefix
 from localspec.engine.record.stats import DRAFT
 from localspec.engine.round.sampling import Logits
 

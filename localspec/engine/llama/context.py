@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from localspec import machine
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.llama.context_options import ContextOptions
 from localspec.engine.llama.library import lib
@@ -470,14 +471,6 @@ class _Batch:
         self._wanted[: n - n_logits] = 0
         self._wanted[n - n_logits : n] = 1
         return self._struct
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common beginning of `a` and `b`."""
-    n = min(len(a), len(b))
-    if a[:n] == b[:n]:
-        return n
-    return next((i for i in range(n) if a[i] != b[i]), n)
 
 
 def _creation_failure(model: Model, options: ContextOptions, section: LogSection) -> Exception:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama.context import common_prefix
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.record.parting import Parting
 from localspec.engine.record.round_record import GenerationRecord
 from localspec.engine.record.stats import FinishReason

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.ahead import Ahead
 from localspec.engine.drafters.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.drafters.past_texts import Past
@@ -20,7 +21,6 @@ from localspec.engine.drafters.protocol import Drafter, Proposal
 from localspec.engine.length.gamma import GammaPolicy
 from localspec.engine.length.stopping import BASELINE, Plan, Situation
 from localspec.engine.llama import Context
-from localspec.engine.llama.context import common_prefix
 from localspec.engine.record.recorder import RoundRecorder
 from localspec.engine.record.round_record import GenerationRecord
 from localspec.engine.record.stats import LOOKUP, FinishReason, Prefill, Round
