@@ -120,9 +120,13 @@ class Budgeted:
     forced: bool = False
     end: bytes = b""
 
+    @property
+    def _closes(self) -> bool:
+        return self.forced or (not self.begin and self.left <= 0)
+
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of `ids` (k,) may come next: (k,)."""
-        if self.forced or (not self.begin and self.left <= 0):
+        if self._closes:
             return np.equal(ids, self.closing[0])
         return self.then.allowed(ids)
 
@@ -133,7 +137,7 @@ class Budgeted:
             EngineError: `token` is not allowed.
         """
         then = self.then.after(token)
-        if self.forced or (not self.begin and self.left <= 0):
+        if self._closes:
             if token != self.closing[0]:
                 raise EngineError("a token that is not allowed came while a thought was closed")
             rest = self.closing[1:]

@@ -19,7 +19,7 @@ from localspec.engine.drafters.proposer import (
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.noise import CounterNoise, StreamNoise
 from localspec.engine.round.params import Accept, SamplingParams, check_lenience
-from localspec.engine.round.sampling import Dist, Logits, Sampler
+from localspec.engine.round.sampling import FEW_IDS, Dist, Logits, Sampler
 from localspec.engine.round.verify import Rule, rule_named
 
 Accepts: TypeAlias = Callable[[Dist, int], float]
@@ -135,12 +135,9 @@ def lenient(lenience: float) -> Agreement:
     return agreement
 
 
-_FEW = 64  # up to this many ids, lookups one by one are faster than arrays
-
-
 def overlap(p: Dist, q: Dist) -> float:
     """sum(min(p, q)): the token rule's chance to accept (2211.17192, corollary 3.6)."""
-    if max(len(p.ids), len(q.ids)) <= _FEW:
+    if max(len(p.ids), len(q.ids)) <= FEW_IDS:
         return sum(min(pair) for pair in _pairs(p, q))
     return float(np.minimum(p.probs, q.on(p.ids)).sum())
 
@@ -152,7 +149,7 @@ def coupling(p: Dist, q: Dist) -> float:
     chance that i wins the race of exponentials on both sides. In the order of q / p, the maximum is
     p's ratio up to i and q's after it, so not every pair of ids has to be compared.
     """
-    if max(len(p.ids), len(q.ids)) <= _FEW:
+    if max(len(p.ids), len(q.ids)) <= FEW_IDS:
         return _coupling_of_few(_pairs(p, q))
     a, b = p.probs, q.on(p.ids)
     order = np.argsort(b / a)

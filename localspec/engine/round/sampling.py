@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Logits: TypeAlias = "NDArray[np.float32]"
 
 _LEAST = np.finfo(np.float32).min
-_FEW = 64  # ids up to which a list is searched faster than an array
+FEW_IDS = 64  # ids up to which a list is searched faster than an array
 _SMALL = 65536  # below this many logits, a second pass over them costs less than it saves
 _GUESSES = (256, 2048, 16384)  # how many to sort in turn while the number needed is not known
 
@@ -50,7 +50,7 @@ class Dist:
 
     def prob(self, token: int) -> float:
         """The probability of `token`, 0 if it did not survive."""
-        if len(self.ids) <= _FEW:
+        if len(self.ids) <= FEW_IDS:
             ids = self.ids.tolist()
             return float(self.probs[ids.index(token)]) if token in ids else 0.0
         where = np.flatnonzero(self.ids == token)

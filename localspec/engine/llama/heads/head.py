@@ -201,16 +201,15 @@ class Head(Context):
             OutOfMemory: it does not fit.
             Cancelled: `cancel` was set meanwhile.
         """
-        mtp = model is target.model or model.mtp
-        self.kind = MTP if mtp else model.metadata["general.architecture"]
-        if self.kind == MTP and not model.mtp:  # llama.cpp would end the process
+        inside = model is target.model or model.mtp
+        self.kind = MTP if inside else model.metadata["general.architecture"]
+        if inside and not model.mtp:  # llama.cpp would end the process
             raise UnsupportedModel(
                 f"{model.name} was loaded without the head inside it",
                 "Load the pair again.",
             )
         self.target = target
         self.first = 0
-        inside = self.kind == MTP
         self.layers = int(lib.llama_model_n_layer_nextn(model.handle)) if inside else 1
         self._call = _symbols()
         self._rows: Any = None
