@@ -47,7 +47,8 @@ from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.params import Accept, SamplingParams
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.process.messages import Channel, Envelope, TurnReported
+from localspec.process.channel import Channel
+from localspec.process.messages import Envelope, TurnReported
 
 READER = "import os, time\nwhile os.read(0, 1 << 16):\n    time.sleep(0.02)\n"
 TEXT = "Write a long story about a dog who wanted to see the sea. Describe every place. "

@@ -30,6 +30,7 @@ from localspec.engine.round.params import Accept, SamplingParams
 from localspec.errors import Cancelled, EngineDied, EngineError, OutOfMemory, UsageError
 from localspec.loading.load_request import LoadRequest
 from localspec.process import messages as m
+from localspec.process.channel import Channel
 from localspec.process.engine_client import EngineClient
 from localspec.process.loader import Loader
 from localspec.process.server import EngineServer
@@ -180,8 +181,8 @@ def pipes() -> Iterator[tuple[Pipe, Pipe]]:
 
 def test_envelopes_arrive_whole_however_they_are_cut(pipes: tuple[Pipe, Pipe]) -> None:
     there, back = pipes
-    near = m.Channel(back.source, there.sink, m.Envelope[m.Event])
-    envelopes = m.Channel(there.source, back.sink, m.Envelope[m.Request]).envelopes()
+    near = Channel(back.source, there.sink, m.Envelope[m.Event])
+    envelopes = Channel(there.source, back.sink, m.Envelope[m.Request]).envelopes()
     texts = ["a" * 200_000, "b", "", "c" * 70_000]  # a pipe holds less
 
     def send() -> None:
@@ -209,7 +210,7 @@ def test_another_version_and_nonsense_are_refused(
     there.sink.write(len(data).to_bytes(4, "little") + data)
     there.sink.flush()
     with pytest.raises(EngineError, match=said):
-        next(m.Channel(there.source, back.sink, m.Envelope[m.Event]).envelopes())
+        next(Channel(there.source, back.sink, m.Envelope[m.Event]).envelopes())
 
 
 # --- the server, over scripted sessions -----------------------------------------------------

@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from localspec.process.channel import Channel
 from localspec.process.loader import loader
-from localspec.process.messages import Channel, Envelope, Request
+from localspec.process.messages import Envelope, Request
 from localspec.process.server import EngineServer
 from localspec.signals import ENDING
 

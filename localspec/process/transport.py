@@ -18,6 +18,7 @@ from localspec.chat.events import RoundText
 from localspec.errors import EngineDied, LocalspecError, of_import
 from localspec.process import messages as m
 from localspec.process import spawning
+from localspec.process.channel import Channel
 
 Hear: TypeAlias = "Callable[[m.Envelope[m.Event]], object]"
 
@@ -42,7 +43,7 @@ class EngineProcess:
     def __init__(self, command: tuple[str, ...] = spawning.ENGINE) -> None:
         self._process, self._log = spawning.engine(command)
         self._streams = _open(self._process.stdout), _open(self._process.stdin)
-        self._channel: m.Channel[m.Event] = m.Channel(*self._streams, incoming=m.Envelope[m.Event])
+        self._channel: Channel[m.Event] = Channel(*self._streams, incoming=m.Envelope[m.Event])
         self._closing = False
         self._steps = 0  # of a load, or of storing caches, that were heard of
         self._reader: threading.Thread | None = None
