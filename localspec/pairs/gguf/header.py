@@ -121,15 +121,11 @@ class GgufHeader:
     Attributes:
         metadata: key to number, text or array.
         data_offset: where the weights begin, in bytes.
-        expected_size: the least size in bytes of a complete file.
     """
 
-    version: int
     metadata: Mapping[str, Value]
-    tensors: tuple[TensorInfo, ...]
-    alignment: int
-    data_offset: int
-    expected_size: int
+    tensors: tuple[TensorInfo, ...] = ()
+    data_offset: int = 0
 
     def text(self, key: str, default: str = "") -> str:
         """The text under `key`, or `default` if it is missing or not text."""
@@ -292,7 +288,7 @@ def parse_header(
         ModelFileError: not GGUF, an unsupported version, damaged, or shorter than it promises.
     """
     cursor = HeaderCursor(read, total, label)
-    version = _read_version(cursor)
+    _check_version(cursor)
     n_tensors = cursor.count("tensors", MAX_TENSORS)
     n_keys = cursor.count("metadata keys", MAX_KEYS)
     metadata: dict[str, Value] = {}
@@ -317,8 +313,7 @@ def parse_header(
             f"{label} is cut off: it has {total:,} bytes and its header promises {expected:,}",
             FETCH_AGAIN,
         )
-    known = MappingProxyType(metadata)
-    return GgufHeader(version, known, tensors, alignment, data_offset, expected)
+    return GgufHeader(MappingProxyType(metadata), tensors, data_offset)
 
 
 def raw_metadata(file: BinaryIO) -> dict[str, bytes]:
@@ -328,7 +323,7 @@ def raw_metadata(file: BinaryIO) -> dict[str, bytes]:
         ModelFileError: its header is damaged.
     """
     cursor, found = HeaderCursor(_file_reader(file), None, "the model"), {}
-    _read_version(cursor)
+    _check_version(cursor)
     _, n_keys = cursor.number("Q"), cursor.number("Q")
     for _ in range(n_keys):
         start = cursor.position
@@ -338,7 +333,7 @@ def raw_metadata(file: BinaryIO) -> dict[str, bytes]:
     return found
 
 
-def _read_version(cursor: HeaderCursor) -> int:
+def _check_version(cursor: HeaderCursor) -> None:
     cursor.fill(24 if cursor.total is None else min(24, cursor.total))
     if cursor.buffer[:4] != MAGIC:
         raise cursor.not_gguf()
@@ -355,7 +350,6 @@ def _read_version(cursor: HeaderCursor) -> int:
             f"{cursor.label} is GGUF version {version}; versions 2 and 3 can be read",
             "Get a newer conversion of the model." if version < 2 else "Update localspec.",
         )
-    return version
 
 
 def _read_value(cursor: HeaderCursor, kind: int) -> Value:

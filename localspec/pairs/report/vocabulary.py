@@ -137,7 +137,7 @@ def require_like(target: GgufHeader) -> SeesKey:
     def accept(key: str, metadata: Mapping[str, Value]) -> None:
         if key not in (_MODEL_KEY, TOKENS_KEY):
             return
-        theirs = vocabulary(GgufHeader(0, metadata, (), 0, 0, 0))
+        theirs = vocabulary(GgufHeader(metadata))
         if ours.kind != theirs.kind or key == TOKENS_KEY:
             rule, reason, _ = _first_failure(ours, theirs, special=False)
             if rule:
