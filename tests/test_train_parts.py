@@ -737,7 +737,7 @@ def test_a_training_stays_as_long_as_its_target(
         raise Cancelled
 
     with monkeypatch.context() as patch:
-        patch.setattr(remove, "_delete_head", stop)
+        patch.setattr(remove, "_unlink", stop)
         with pytest.raises(Cancelled):
             remove.remove("mine", RetryPolicy())
     assert installed.find("mine") is not None

@@ -198,7 +198,8 @@ def _delete_models(pair: InstalledPair, retries: RetryPolicy) -> tuple[int, list
             if keep:
                 kept.append(f"{path}: {keep}")
             elif not model.repo:
-                freed += _delete_head(path)
+                with _deleting(path):
+                    freed += _unlink(path)
             else:
                 file = RemoteFile(model.repo, model.commit, file_name, 0, folders.real(path).name)
                 freed += _delete(file, retries)
@@ -250,14 +251,6 @@ def _reason_to_keep_local(path: Path) -> str:
     return next((f"the pair {pair.name} uses it" for pair in users), "")
 
 
-def _delete_head(path: Path) -> int:
-    """Delete a head that was trained here; return the bytes freed."""
-    with _deleting(path):
-        size = folders.regular_size(path) or 0
-        path.unlink(missing_ok=True)
-    return size
-
-
 @contextlib.contextmanager
 def _deleting(path: Path) -> Iterator[None]:
     """Raise `LocalspecError` where the system does not let `path` be deleted."""
@@ -280,23 +273,21 @@ def _delete(file: RemoteFile, retries: RetryPolicy) -> int:
     pointer, blob = hub_cache.snapshot_path(file), hub_cache.blob_path(file)
     with _deleting(pointer):
         with hub_cache.locked(file, retries):
-            size = folders.regular_size(pointer) or 0
-            pointer.unlink(missing_ok=True)
+            size = _unlink(pointer)
             freed = size if not blob.exists() else 0
             snapshots, real = hub_cache.repo_folder(file.repo) / "snapshots", folders.real(blob)
             links = (path for path in snapshots.rglob("*") if path.is_symlink())
             if not any(folders.real(link) == real for link in links):
-                freed += folders.regular_size(blob) or 0
-                blob.unlink(missing_ok=True)
-            freed += _delete_part(file)
+                freed += _unlink(blob)
+            freed += _unlink(download.part_path(file))
         _tidy(file)
     return freed
 
 
-def _delete_part(file: RemoteFile) -> int:
-    part = download.part_path(file)
-    size = folders.regular_size(part) or 0
-    part.unlink(missing_ok=True)
+def _unlink(path: Path) -> int:
+    """Delete a name, if it is there; return the size of its file."""
+    size = folders.regular_size(path) or 0
+    path.unlink(missing_ok=True)
     return size
 
 
@@ -337,7 +328,7 @@ def _delete_parts(repo: Path, retries: RetryPolicy) -> int:
         etag = part.name.removesuffix(download.PART_ENDING)
         file = RemoteFile(hub_cache.repo_of(repo), "", "", 0, etag)
         with _deleting(part), hub_cache.locked(file, retries, partial(_refuse, file)):
-            freed += _delete_part(file)
+            freed += _unlink(part)
         _tidy(file)
     return freed
 
