@@ -205,10 +205,6 @@ class ChatWriter(ReplyWriter):
         counted = {**self._chunk({})[1], "choices": [], "usage": token_counts(self.answer)}
         return [(name, last), (name, counted)]
 
-    def failed(self, refusal: Refusal) -> list[StreamEvent]:
-        """The error."""
-        return [("", refusal.document)]
-
     def document(self) -> Document:
         """The whole answer."""
         text, thoughts = (

@@ -20,7 +20,6 @@ from localspec.serve.protocols.protocol_types import (
     ReplyWriter,
     StreamEvent,
 )
-from localspec.serve.refusals import Refusal
 
 _LINE = re.compile(r"\n([ \t]*)(?=[^ \t\n])")  # a line that has begun after another one
 
@@ -92,7 +91,7 @@ class InfillWriter(ReplyWriter):
         if end is not None:
             self.enough, self._text = True, self._text[:end]
         if piece := self._text[before:]:
-            yield "", {"content": piece, "tokens": [], "stop": False, "id_slot": 0, "index": 0}
+            yield _event(piece)
 
     def _end(self, before: int) -> int | None:
         """Where the text ends; None if it goes on. What came first stays."""
@@ -106,15 +105,11 @@ class InfillWriter(ReplyWriter):
 
     def alive(self) -> StreamEvent:
         """An event without text."""
-        return "", {"content": "", "tokens": [], "stop": False, "id_slot": 0, "index": 0}
+        return _event("")
 
     def closing(self) -> list[StreamEvent]:
         """The figures."""
         return [("", {**self._whole(), "content": ""})]
-
-    def failed(self, refusal: Refusal) -> list[StreamEvent]:
-        """The error."""
-        return [("", refusal.document)]
 
     def document(self) -> Any:
         """The whole reply; with several completions asked for, a list of one."""
@@ -155,3 +150,7 @@ def _chosen(document: Document, fields: Sequence[str]) -> Document:
         if value is not None:
             found[field] = value
     return found
+
+
+def _event(content: str) -> StreamEvent:
+    return "", {"content": content, "tokens": [], "stop": False, "id_slot": 0, "index": 0}

@@ -59,9 +59,9 @@ class ReplyWriter(ABC):
     def closing(self) -> Sequence[StreamEvent]:
         """The last events of a complete answer."""
 
-    @abstractmethod
     def failed(self, refusal: Refusal) -> Sequence[StreamEvent]:
         """The last events of an answer that failed."""
+        return [("", refusal.document)]
 
     @abstractmethod
     def document(self) -> Document:

@@ -110,10 +110,6 @@ class TextWriter(ReplyWriter):
         counted = {**self._head, "choices": [], "usage": token_counts(self.answer)}
         return [(name, last), (name, counted)]
 
-    def failed(self, refusal: Refusal) -> list[StreamEvent]:
-        """The error."""
-        return [("", refusal.document)]
-
     def document(self) -> Document:
         """The whole answer."""
         choice = {
