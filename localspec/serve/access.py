@@ -18,6 +18,7 @@ from localspec.serve.refusals import Refusal
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _OPEN = ("/health", "/v1/health")  # health checks need no key
 _BODY_S = 30.0
+_BODY_BYTES = 8 << 20
 # Nothing else may follow: a URL made from the header must not change the request's path.
 _HOST = re.compile(r"(?:\[([0-9A-Za-z:.%]+)\]|([\w.-]+))(?::[0-9]*)?")
 
@@ -30,13 +31,11 @@ class AccessRules:
         keys: digests of the keys; empty if no key is needed.
         hosts: allowed host names, besides numeric addresses.
         origins: of web pages that may send requests.
-        largest: bytes of a body.
     """
 
     keys: tuple[bytes, ...] = ()
     hosts: frozenset[str] = LOCAL
     origins: tuple[str, ...] = ()
-    largest: int = 8 << 20
 
     def check(self, request: Request) -> None:
         """Check a request's headers.
@@ -61,8 +60,8 @@ class AccessRules:
                 code="invalid_api_key",
             )
         length = request.headers.get("content-length", "0")
-        if length.isascii() and length.isdigit() and int(length[:20]) > self.largest:
-            raise self._too_large()
+        if length.isascii() and length.isdigit() and int(length[:20]) > _BODY_BYTES:
+            raise _too_large()
 
     def _knows(self, request: Request) -> bool:
         """Whether the request has one of the keys; the time does not depend on the wrong key."""
@@ -70,27 +69,29 @@ class AccessRules:
         # Compare all keys, so that the time tells nothing.
         return any([hmac.compare_digest(mine, one) for mine in sent for one in self.keys])  # noqa: C419
 
-    def _too_large(self) -> Refusal:
-        return Refusal(413, f"the body is larger than {self.largest >> 20} MB", code="too_large")
 
-    async def body(self, request: Request) -> bytes:
-        """Read the body.
+async def read_body(request: Request) -> bytes:
+    """Read a request's body.
 
-        Raises:
-            Refusal: 408 if it takes too long, 413 if it is too large.
-        """
-        body = bytearray()
-        try:
-            async with asyncio.timeout(_BODY_S):
-                async for part in request.stream():
-                    body += part
-                    if len(body) > self.largest:
-                        raise self._too_large()
-        except TimeoutError:
-            raise Refusal(408, f"the body took longer than {_BODY_S:g} seconds") from None
-        except ClientDisconnect:
-            raise Refusal(400, "the client has gone") from None
-        return bytes(body)
+    Raises:
+        Refusal: 408 if it takes too long, 413 if it is too large.
+    """
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > _BODY_BYTES:
+                    raise _too_large()
+    except TimeoutError:
+        raise Refusal(408, f"the body took longer than {_BODY_S:g} seconds") from None
+    except ClientDisconnect:
+        raise Refusal(400, "the client has gone") from None
+    return bytes(body)
+
+
+def _too_large() -> Refusal:
+    return Refusal(413, f"the body is larger than {_BODY_BYTES >> 20} MB", code="too_large")
 
 
 def sent_keys(request: Request) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from localspec import __version__
 from localspec.engine.round.params import CHAIN
 from localspec.process.messages import SessionInfo
-from localspec.serve.access import AccessRules, json_reply, refused, sent_keys
+from localspec.serve.access import AccessRules, json_reply, read_body, refused, sent_keys
 from localspec.serve.answering import (
     EventStream,
     first_events,
@@ -262,7 +262,7 @@ class Endpoint:
     # Answers
 
     async def _answer(self, request: Request, kind: type[ProtocolRequest]) -> Response:
-        asked = parsed(await self._rules.body(request), kind)
+        asked = parsed(await read_body(request), kind)
         info, model, headers = self._chosen(asked.model)
         writer = asked.writer(model, IncomingAnswer(None))
         job = QueuedRequest(_asker(request), None, writer.prompt_field, model)
