@@ -129,18 +129,6 @@ def test_the_same_seed_gives_the_same_tokens(accept: Accept) -> None:
     assert first != other
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
-def test_coupled_text_depends_on_the_seed_alone(temperature: float) -> None:
-    sampling = SamplingParams(temperature=temperature, seed=3)
-    texts = {
-        tuple(run(pair(noise=noise), gamma, sampling=sampling, accept=Accept.COUPLED)[0])
-        for noise in (0.3, 5.0)
-        for gamma in (0, 1, 4, 8)
-    }
-    assert len(texts) == 1
-
-
 @pytest.mark.few(12)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("where", [slice(None), slice(7, 8)])
