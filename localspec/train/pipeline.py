@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -413,7 +412,7 @@ class _TrainingRun:
             tensors = beginning(shape, self.weights, architecture, drafted)
         trained = self.request.init is not None
         learns = learner(shape, tensors, drafted, self.threads, trained=trained)
-        common = commonest(samples)
+        common = token_ids.commonest(samples)
         with self._reading(session) as taps:
             lessons = Lessons(taps, self.weights)
             passes = begun.terms.passes
@@ -452,7 +451,11 @@ class _TrainingRun:
         listener, request = self.listener, self.request
         options = target_options(self.target, str(self.work.head), request.threads)
         found = head_verdict.measure(
-            options, self.prompts.held_out, commonest(samples), listener.progress, listener.cancel
+            options,
+            self.prompts.held_out,
+            token_ids.commonest(samples),
+            listener.progress,
+            listener.cancel,
         )
         if not found.better and not request.force:
             raise LocalspecError(
@@ -467,12 +470,6 @@ class _TrainingRun:
         name = record(self.target.paths, out)
         self.work.leave()
         return TrainingResult(head=out, name=name, found=found)
-
-
-def commonest(samples: Sequence[AnsweredText]) -> int:
-    """The most common id in the answers, which the control always guesses."""
-    seen = Counter(token for one in samples for token in one.ids[one.start :])
-    return seen.most_common(1)[0][0]
 
 
 def check(

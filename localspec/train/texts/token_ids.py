@@ -158,7 +158,16 @@ def by_frequency(samples: Sequence[AnsweredText], vocab: int, drafted: int) -> l
         vocab: the number of ids.
         drafted: how many are needed.
     """
-    seen = Counter(token for one in samples for token in one.ids[one.start :])
+    seen = _counted(samples)
     known = [token for token, _ in sorted(seen.items(), key=lambda it: (-it[1], it[0]))]
     rest = (token for token in range(vocab) if token not in seen)
     return [*known, *rest][:drafted]
+
+
+def commonest(samples: Sequence[AnsweredText]) -> int:
+    """The most common id in the answers, which the control always guesses."""
+    return _counted(samples).most_common(1)[0][0]
+
+
+def _counted(samples: Sequence[AnsweredText]) -> Counter[int]:
+    return Counter(token for one in samples for token in one.ids[one.start :])
