@@ -105,11 +105,15 @@ class FakeThreads:
 
     now: int = 1
     others: float = 0.0
-    crowded: bool = False
+    taken: float = 0.0
     held: bool = True
+    watched: int = 0
 
     def hold(self, hold: bool) -> None:
         self.held = hold
+
+    def watch(self) -> None:
+        self.watched += 1
 
 
 @dataclass

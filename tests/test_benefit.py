@@ -8,11 +8,12 @@ from itertools import product
 
 import pytest
 
-from localspec.chat.figures.benefit import benefit, of_two, summary
+from localspec.chat.figures.benefit import baseline_speed, benefit, of_two, ratio, summary
 from localspec.chat.figures.figures import Figures, Meter
 from localspec.engine.record.stats import (
     LOOKUP,
     DrafterStats,
+    FinishReason,
     GammaNote,
     GammaReason,
     GenerationStats,
@@ -22,6 +23,7 @@ from localspec.engine.record.stats import (
 from tests.fakes import round_of
 
 BUSY = "other programs keep 1.5 of 2 threads busy"
+LOOP = "the answer only repeated itself"
 LONG = Figures(
     speculation=True,
     generated=400,
@@ -60,10 +62,27 @@ def test_a_drafted_answer(found: Speedup | None, said: str) -> None:
     assert benefit(replace(LONG, speedup=found)) == said
 
 
-def test_on_a_busy_machine_only_a_clear_ratio_is_told() -> None:
-    unclear, clear = Speedup(1.1, 0.9, 1.3), Speedup(1.3, 1.2, 1.4)
-    assert BUSY in benefit(replace(LONG, speedup=unclear, busy=BUSY))
-    assert "1.3×" in benefit(replace(LONG, speedup=clear, busy=BUSY))
+@pytest.mark.parametrize(
+    ("why", "now"),
+    [(BUSY, replace(LONG, busy=BUSY)), (LOOP, replace(LONG, repeats=True))],
+)
+def test_no_ratio_that_says_nothing_about_drafting_however_clear(why: str, now: Figures) -> None:
+    for found in (Speedup(1.1, 0.9, 1.3), Speedup(2.1, 1.9, 2.3), Speedup(0.7, 0.6, 0.8)):
+        told = replace(now, speedup=found, speed_average=30.0)
+        assert benefit(told) == f"can't tell what drafting brings: {why}"
+        assert (ratio(told), baseline_speed(told)) == (None, None)
+    assert benefit(replace(now, speedup=None)) == "copied 315 of 400 tokens"
+
+
+def test_an_answer_that_only_repeated_itself_is_counted_as_such() -> None:
+    for reason in FinishReason:
+        meter = Meter(4096)
+        for end in (None, None, reason):
+            meter.add(replace(done(3, 3), finish=end))
+        now = meter.figures(
+            generating=False, speculation=True, gamma=3, note=GammaNote(GammaReason.PAYS, 3)
+        )
+        assert now.repeats is (reason is FinishReason.REPETITION)
 
 
 def test_an_answer_without_a_draft_says_why() -> None:
@@ -99,8 +118,8 @@ def test_an_answer_that_drafted_is_never_said_not_to_have_drafted() -> None:
     """The sentence is about the whole answer, whatever the policy decides at its end."""
     notes = [GammaNote(reason) for reason in GammaReason]
     ratios = [None, Speedup(1.3, 1.2, 1.4), Speedup(0.8, 0.7, 0.9), Speedup(1.0, 0.8, 1.2)]
-    for note, ratio, on, busy in product(notes, ratios, (True, False), ("", BUSY)):
-        now = replace(LONG, answer_note=note, speedup=ratio, speculation=on, busy=busy)
+    for note, found, on, busy in product(notes, ratios, (True, False), ("", BUSY)):
+        now = replace(LONG, answer_note=note, speedup=found, speculation=on, busy=busy)
         assert not re.search("not drafting|is off|nothing was drafted", benefit(now))
 
 
@@ -173,5 +192,8 @@ def test_two_answers_are_not_compared_where_that_says_nothing() -> None:
     fast = answer(12, 3, 3, 0.2)
     assert of_two(baseline, fast, BUSY) == f"can't tell what drafting brings: {BUSY}"
     assert of_two(baseline, answer(30, 0, 0, 0.1), BUSY) == f"nothing was drafted: {BUSY}"
+    loop = answer(12, 3, 3, 0.2)
+    loop.finish_reason = FinishReason.REPETITION
+    assert of_two(baseline, loop) == f"can't tell what drafting brings: {LOOP}"
     busier = answer(12, 3, 3, 0.3, baseline_s=0.13)
     assert "busier during one" in of_two(baseline, busier)

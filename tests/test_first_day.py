@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.figures.benefit import summary
+from localspec.chat.figures.benefit import ratio, summary
 from localspec.chat.figures.figures import Figures
 from localspec.engine.record.stats import (
     LOOKUP,
@@ -83,8 +83,12 @@ def screen(now: Figures, *, wide: bool = True, said: str | None = None) -> str:
         ),
         (replace(LONG, speedup=Speedup(1.02, 1.01, 1.03)), "as fast as without drafting"),
         (
-            replace(LONG, speedup=Speedup(0.94, 0.88, 1.02), busy="other programs are busy"),
+            replace(LONG, speedup=Speedup(0.72, 0.65, 0.8), busy="other programs are busy"),
             "can't tell what drafting brings: other programs are busy",
+        ),
+        (
+            replace(LONG, repeats=True),
+            "can't tell what drafting brings: the answer only repeated itself",
         ),
         (replace(LONG, speedup=None), "copied 315 of 400 tokens"),
         (
@@ -118,8 +122,8 @@ def test_what_the_app_shows_is_read_and_agrees(now: Figures, sentence: str, *, w
     )  # fmt: skip
     if wide:
         assert (read.average, read.drafted, read.accepted) == (31.2, now.drafted, now.accepted)
-        assert (read.ratio is None) is (now.clear_speedup is None)
-        assert ("×" in read.text) is (now.clear_speedup is not None)
+        assert (read.ratio is None) is (ratio(now) is None)
+        assert ("×" in read.text) is (ratio(now) is not None)
     assert screen_figures.contradictions(read) == []
 
 

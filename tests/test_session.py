@@ -94,9 +94,10 @@ def test_with_a_seed_the_threads_stay_what_they_are(seeded: bool) -> None:
 def test_figures_say_what_other_programs_take() -> None:
     session, _ = fake_session(HELLO)
     threads = cast(Any, session.pair.target.threads)
-    threads.crowded, threads.others = True, 1.24
+    threads.taken = 1.24
     list(session.turn("hi", Cancel()))
-    threads.others = 2.0  # after the answer, of which the figures speak
+    assert threads.watched == 1
+    threads.taken = 2.0  # after the answer, of which the figures speak
     assert session.figures().slow.startswith("other programs keep 1.2 of ")
     assert session.figures().busy == session.figures().slow
     session.open(())  # another conversation, of which no answer was slow

@@ -31,14 +31,12 @@ def sentence(
     now: Figures = NOW,
     costs: Costs | None = None,
     *,
-    others: float = 0.0,
-    crowded: bool | None = None,
+    taken: float = 0.0,
     **found: Any,
 ) -> str:
     for name, value in {**WELL, **found}.items():
         monkeypatch.setattr(machine, name, lambda value=value: value)
-    crowded = others > 0.5 if crowded is None else crowded
-    target = SimpleNamespace(threads=SimpleNamespace(others=others, crowded=crowded))
+    target = SimpleNamespace(threads=SimpleNamespace(taken=taken))
     return SlownessCheck(cast(Any, target), costs or Costs({0: USUAL}, {})).sentence(now)
 
 
@@ -83,9 +81,9 @@ def test_the_machine_s_reasons_are_in_doctor_s_words(monkeypatch: pytest.MonkeyP
     battery = sentence(monkeypatch, on_battery=True)
     throttled = sentence(monkeypatch, clock=(1200.0, 3000.0))
     assert told == [swapped, battery, throttled]
-    assert sentence(monkeypatch, others=1.2).startswith(formats.busy(1.2, 2).split(" of ")[0])
+    assert sentence(monkeypatch, taken=1.2).startswith(formats.busy(1.2, 2).split(" of ")[0])
     wrong = replace(NOW, drafters=(("draft", 100, 20),))
-    assert "often wrong" in sentence(monkeypatch, wrong, others=1.2, crowded=False)
+    assert "often wrong" in sentence(monkeypatch, wrong)
 
 
 def test_an_idle_processor_is_not_taken_for_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,13 +64,30 @@ def test_what_takes_no_core_that_a_thread_needs_is_no_reason_for_anything() -> N
     machine = Machine()
     controller = machine.controller(2)
     machine.run(controller, 1.9, 3)
-    assert not controller.crowded
+    assert controller.taken == 0
+    controller.watch()
     machine.run(controller, 2.8, 3)
-    assert (controller.crowded, controller.threads) == (True, 1)
+    assert controller.taken == pytest.approx(2.8)
+    assert controller.threads == 1
     alone = Machine()
     single = alone.controller(1)
     alone.run(single, 4.0, 3)
-    assert (single.crowded, single.threads) == (True, 1)
+    assert (single.taken, single.threads) == (pytest.approx(4.0), 1)
+
+
+@pytest.mark.parametrize(("busy_s", "taken"), [(0.5, 0.0), (2.0, 0.75)])
+def test_what_others_took_of_an_answer_is_told_of_the_whole_answer(
+    busy_s: float, taken: float
+) -> None:
+    """It is not what they take at its end: others may have begun, or ended, just then."""
+    for parts in (((1.5, busy_s), (0.0, 4.0 - busy_s)), ((0.0, 4.0 - busy_s), (1.5, busy_s))):
+        machine = Machine()
+        controller = machine.controller()
+        machine.run(controller, 4.0, 3)  # before the answer
+        controller.begin()
+        for others, seconds in parts:
+            machine.run(controller, others, seconds)
+        assert controller.taken == pytest.approx(taken, abs=0.1)
 
 
 def test_what_ran_in_a_pause_takes_no_thread_and_what_ended_in_it_gives_its_own_back() -> None:
@@ -79,11 +96,11 @@ def test_what_ran_in_a_pause_takes_no_thread_and_what_ended_in_it_gives_its_own_
     machine.run(controller, 0.0, 3)
     machine.now, machine.busy = machine.now + 60, machine.busy + 90.0
     controller.begin()
-    assert (controller.threads, controller.crowded) == (4, False)
+    assert (controller.threads, controller.taken) == (4, 0)
     assert set(machine.run(controller, 1.0, 3)[10:]) == {3}  # it goes on
     machine.now += 60
     controller.begin()
-    assert (controller.threads, controller.crowded) == (4, False)
+    assert (controller.threads, controller.taken) == (4, 0)
 
 
 def test_what_just_about_takes_a_core_is_no_reason_to_change_all_the_time() -> None:

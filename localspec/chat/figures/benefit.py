@@ -12,7 +12,14 @@ from typing import Final
 from localspec import formats
 from localspec.chat.figures.figures import Figures, accepted_share, check_words
 from localspec.engine.record.parting import Parting
-from localspec.engine.record.stats import LEAST_TOKENS, LOOKUP, GammaReason, GenerationStats
+from localspec.engine.record.stats import (
+    LEAST_TOKENS,
+    LOOKUP,
+    FinishReason,
+    GammaReason,
+    GenerationStats,
+    Speedup,
+)
 
 _BUSIER: Final = 1.15  # ratio of the times of rounds without a draft
 
@@ -39,11 +46,37 @@ def benefit(now: Figures) -> str:
     found = now.speedup
     if found is None:  # too short, or loaded from the store, which keeps no rounds
         return _counted(now)
-    if now.clear_speedup is None:
-        return f"can't tell what drafting brings: {now.busy}"
+    if why := _doubt(now.busy, repeats=now.repeats):
+        return _unknown(why)
     if not found.low < 1 < found.high:
         return compared(found.estimate)
     return f"no clear gain: {found.low:.1f} to {found.high:.1f}× with drafting"
+
+
+def ratio(now: Figures) -> Speedup | None:
+    """The answer's speed-up over the baseline; None if it is not known or cannot be trusted."""
+    return None if _doubt(now.busy, repeats=now.repeats) else now.speedup
+
+
+def baseline_speed(now: Figures) -> float | None:
+    """Estimated tokens per second of the answer without drafting; None if unknown."""
+    found = ratio(now)
+    return now.speed_average / found.estimate if found and now.speed_average else None
+
+
+def _doubt(busy: str, *, repeats: bool) -> str:
+    """Why a measured ratio of speeds says nothing about drafting; empty if it does.
+
+    Args:
+        busy: that other programs took threads that the answer needed, in a clause; else empty.
+        repeats: whether the answer was stopped because it only repeated itself: all of that is
+            easy to guess.
+    """
+    return "the answer only repeated itself" if repeats else busy
+
+
+def _unknown(why: str) -> str:
+    return f"can't tell what drafting brings: {why}"
 
 
 def _counted(now: Figures) -> str:
@@ -99,11 +132,12 @@ def of_two(without: GenerationStats, drafted: GenerationStats, busy: str = "") -
     if not (slow and fast and drafted.comparable and without.generated_tokens >= LEAST_TOKENS):
         counts = drafted.drafted_tokens, drafted.accepted_tokens, drafted.generated_tokens
         return f"{kept(drafted.drafted_by, *counts)}: too few to compare speeds"
-    if busy:
-        return f"can't tell what drafting brings: {busy}"
+    repeats = FinishReason.REPETITION in (without.finish_reason, drafted.finish_reason)
+    if why := _doubt(busy, repeats=repeats):
+        return _unknown(why)
     rounds = [_baseline_round_s(each) for each in (without, drafted)]
     if min(rounds) > 0 and max(rounds) > _BUSIER * min(rounds):
-        return "can't tell what drafting brings: the machine was busier during one of the answers"
+        return _unknown("the machine was busier during one of the answers")
     return f"{compared(fast / slow)}, this once"
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from localspec import formats
 from localspec.engine.record.stats import (
+    FinishReason,
     GammaNote,
     GammaReason,
     GenerationStats,
@@ -50,7 +51,8 @@ class Figures:
         speed_now: tokens per second over about the last second.
         speed_average: tokens per second of this turn after its first token.
         speedup: of this answer over the baseline, measured by neighbouring rounds with and without
-            a draft; None if not known yet, or if the answer is too short.
+            a draft; None if not known yet, or if the answer is too short. `benefit.ratio` says
+            whether it may be told.
         lossy: "lossy" and the lenience if drafting changes the distribution, else "".
         acceptance_rate: accepted over drafted tokens, this turn.
         tokens_per_round: emitted tokens per verify pass, this turn.
@@ -58,6 +60,7 @@ class Figures:
             were not stored.
         drafters: of each drafter that drafted its name, drafted and accepted tokens, this turn.
         generated: tokens generated this turn.
+        repeats: whether the answer was stopped because it only repeated itself.
         time_to_first_token_s: seconds, without loading.
         draft_s, verify_s: seconds spent drafting and verifying, this turn.
         prompt_tokens, prompt_cached: tokens of the turn's prompt, and how many of them were cached.
@@ -67,7 +70,7 @@ class Figures:
         flash_attn: how attention is computed: ``on``, ``off`` or ``auto``.
         slow: why the answer is slower than it could be, in a sentence; empty if nothing was found.
             Like the next two, as it was at the answer's end.
-        busy: that other programs take threads that the answer needs, in a clause; else empty.
+        busy: that other programs took threads that the answer needed, in a clause; else empty.
         check: the time of a pass over four tokens divided by that over one; None if not measured.
         spare: whether the model and other programs leave a core free.
     """
@@ -90,6 +93,7 @@ class Figures:
     recovered: int | None = 0
     bonus: int | None = 0
     generated: int = 0
+    repeats: bool = False
     time_to_first_token_s: float | None = None
     draft_s: float = 0.0
     verify_s: float = 0.0
@@ -104,19 +108,6 @@ class Figures:
     busy: str = ""
     check: float | None = None
     spare: bool = False
-
-    @property
-    def clear_speedup(self) -> Speedup | None:
-        """`speedup`; None also where other programs may have made the difference."""
-        found = self.speedup
-        return None if found and self.busy and found.low < 1 < found.high else found
-
-    @property
-    def baseline_speed(self) -> float | None:
-        """Estimated tokens per second of this answer without drafting; None if unknown."""
-        if (found := self.clear_speedup) is None or self.speed_average is None:
-            return None
-        return self.speed_average / found.estimate
 
 
 class Meter:
@@ -201,6 +192,7 @@ class Meter:
                 recovered=stats.recovered_tokens,
                 bonus=stats.bonus_tokens,
                 generated=stats.generated_tokens,
+                repeats=stats.finish_reason is FinishReason.REPETITION,
                 time_to_first_token_s=stats.time_to_first_token_s,
                 draft_s=stats.draft_s,
                 verify_s=stats.verify_s,

@@ -10,7 +10,7 @@ from typing import Any
 from localspec import formats, machine
 from localspec.chat.figures.figures import Figures, check_words
 from localspec.engine.length.cost import Costs
-from localspec.engine.llama import BUSY, Context
+from localspec.engine.llama import Context
 from localspec.engine.record.stats import LOOKUP
 
 _LOOK_S = 5.0  # between two checks of the machine, since one takes milliseconds
@@ -46,11 +46,9 @@ class SlownessCheck:
         return self._machine or next(self._pair(now), "")
 
     def busy(self) -> str:
-        """That other programs take threads that the model needs; empty if they do not."""
-        threads = self._target.threads
-        if not (threads.crowded and threads.others >= BUSY):
-            return ""
-        return formats.busy(threads.others, os.cpu_count() or 1)
+        """That other programs take threads that the answer needs; empty if they do not."""
+        taken = self._target.threads.taken
+        return formats.busy(taken, os.cpu_count() or 1) if taken else ""
 
     def check(self, context: int) -> float | None:
         """The time of a pass over four tokens divided by that over one; None if not measured."""
@@ -66,7 +64,7 @@ class SlownessCheck:
             if target.grown(now.context_used) >= _GROWN:
                 context = formats.count(now.context_used)
                 yield f"after {context} tokens of context a token takes {grown:.1f} times as long"
-        if (clear := now.clear_speedup) is None or clear.low <= 1:
+        if now.speedup is None or now.speedup.low <= 1:
             yield from self._drafting(now)
 
     def _drafting(self, now: Figures) -> Iterator[str]:

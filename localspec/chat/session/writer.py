@@ -164,6 +164,7 @@ class Writer:
         exact = loaded.exact is not None and not loaded.exact_by_plan
         free = not (how.repeatable or how.trace is not None or exact)
         meter.prefilled((yield from self._read(prompt, cancel, texts, follow_clock=free)))
+        self.pair.target.threads.watch()  # rounds are compared with rounds, not with the prompt
         rounds = self._engine.generate(prompt, how, self._drafting, cancel)
         try:
             done: Round

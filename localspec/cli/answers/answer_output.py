@@ -11,7 +11,7 @@ import click
 from localspec import formats
 from localspec.chat.conversation import Role
 from localspec.chat.events import Noticed, PromptProgress, RoundText
-from localspec.chat.figures.benefit import summary
+from localspec.chat.figures.benefit import ratio, summary
 from localspec.chat.figures.figures import Figures, gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import ProgressLine, takes_all, warn, write, write_said
 from localspec.engine.record.stats import FinishReason, GenerationStats, Round
@@ -120,7 +120,7 @@ def _reading(now: PromptProgress, left: float) -> str:
 
 def _document(found: AnswerResult, memory: int) -> dict[str, Any]:
     """The document that `--json` prints: times in seconds, sizes in bytes."""
-    stats, speedup = found.end.stats, found.figures.speedup
+    stats, speedup = found.end.stats, ratio(found.figures)
     return {
         "text": found.said,
         "thought": found.thought,
@@ -176,9 +176,9 @@ def _summary(found: AnswerResult, memory: int) -> str:
 
 
 def _speedup(now: Figures) -> str:
-    """The measured speed-up with its interval, unless other programs may have caused it."""
-    if (clear := now.clear_speedup) is not None:
-        return f"{speedup_words(clear)} (measured)"
+    """The measured speed-up with its interval, if it can be trusted."""
+    if (found := ratio(now)) is not None:
+        return f"{speedup_words(found)} (measured)"
     return "- (can't tell)" if now.speedup else "- (not measured)"
 
 

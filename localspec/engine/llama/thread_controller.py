@@ -84,17 +84,27 @@ class ThreadController:
         self._room = most  # cores left for the threads, 0 if none
         self._calm = 0
         self._last = clock(), busy(), own()
+        self.watch()
+
+    def watch(self) -> None:
+        """Begin to sum up what other programs take, for `taken`."""
+        self._others_s = self._watched_s = 0.0
 
     @property
-    def crowded(self) -> bool:
-        """Whether other programs leave fewer free cores than an idle machine has threads."""
-        return self._room < self.most
+    def taken(self) -> float:
+        """Cores that other programs kept busy since `watch`, on average.
+
+        0 if they left a core to every thread of an idle machine, but for `BUSY` of one.
+        """
+        taken = self._others_s / self._watched_s if self._watched_s else 0.0
+        return taken if taken >= BUSY + max(0, self._cores - self.most) else 0.0
 
     def begin(self) -> None:
         """Look at the cores after a pause: those that became free meanwhile count at once."""
         if self._see():
             self._room = max(self._room, self._beside(_FREE))
             self.threads = max(1, self._room)
+        self.watch()
 
     def poll(self) -> int:
         """The number of threads to decode with now; takes microseconds, usually less than one."""
@@ -115,7 +125,9 @@ class ThreadController:
             return False
         at, busy, own = self._last
         self._last = now, self._busy(), self._own()
-        self.others = max(0.0, self._last[1] - busy - (self._last[2] - own)) / (now - at)
+        others_s = max(0.0, self._last[1] - busy - (self._last[2] - own))
+        self.others = others_s / (now - at)
+        self._others_s, self._watched_s = self._others_s + others_s, self._watched_s + now - at
         return True
 
     def _beside(self, part: float) -> int:
@@ -154,6 +166,11 @@ class Threads:
             if hold:
                 self._set(self._controller.most)
 
+    def watch(self) -> None:
+        """Begin to sum up what other programs take, for `taken`; `hold` does, too."""
+        if self._controller is not None:
+            self._controller.watch()
+
     def make_way(self) -> None:
         """Before a decode: leave busy cores to other programs, unless held."""
         if self._controller is None:
@@ -168,9 +185,9 @@ class Threads:
         return self._controller.others if self._controller is not None else 0.0
 
     @property
-    def crowded(self) -> bool:
-        """Whether other programs leave fewer free cores than it has threads on an idle machine."""
-        return self._controller is not None and self._controller.crowded
+    def taken(self) -> float:
+        """Cores that other programs kept busy since `watch`; 0 if they took none from a thread."""
+        return self._controller.taken if self._controller is not None else 0.0
 
     @property
     def now(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from textual.content import Content
 
 from localspec import formats
-from localspec.chat.figures.benefit import guessed, summary
+from localspec.chat.figures.benefit import baseline_speed, guessed, ratio, summary
 from localspec.chat.figures.figures import (
     Figures,
     accepted_share,
@@ -197,9 +197,8 @@ def _speed_lines(state: PanelState, width: int) -> list[Content]:
     average = _speed("average", now.speed_average)
     first = Content.assemble(("wait ", MUTED), (formats.seconds(now.time_to_first_token_s), "bold"))
     lines = [two_sides(average, first, width), sparkline(state.speeds, width)]
-    if now.baseline_speed is not None:
-        baseline = _speed("without", now.baseline_speed)
-        lines.append(two_sides(baseline, _speedup(now.clear_speedup), width))
+    if (without := baseline_speed(now)) is not None:
+        lines.append(two_sides(_speed("without", without), _speedup(ratio(now)), width))
     return lines
 
 
