@@ -131,6 +131,17 @@ def test_a_draft_of_a_model_is_guessed_and_kept() -> None:
     assert benefit(Figures()) == ""
 
 
+def test_counts_that_stand_below_the_answer_are_not_said_again() -> None:
+    model = replace(LONG, drafters=(("draft", 36, 18),), drafted=36, accepted=18)
+    assert summary(model, counted=True) == ""
+    assert summary(replace(model, slow=BUSY, busy=BUSY), counted=True) == BUSY
+    dear = replace(model, answer_note=GammaNote(GammaReason.TOO_DEAR))
+    assert summary(dear, counted=True) == "this draft costs more than it saves"
+    assert summary(LONG, counted=True) == "copied 315 of 400 tokens"
+    told = replace(model, speedup=Speedup(1.3, 1.2, 1.4))
+    assert summary(told, counted=True) == summary(told)
+
+
 def test_an_answer_was_written_without_drafting_if_that_was_off_in_all_its_rounds() -> None:
     for switched in ((True, True), (True, False), (False, True), (False, False)):
         meter = Meter(4096)

@@ -292,7 +292,7 @@ def test_a_conversation_that_is_opened_contradicts_itself_nowhere() -> None:
     state.take(Figures(context_size=1024))
     column, lines = text(full_lines(state, 36, 40)), text(compact_lines(state, 90))
     assert "222/1,024 context" in lines
-    assert "guessed 90, kept 30" in lines
+    assert "33 % kept" in lines  # the counts stand below the answer
     assert "33 %" in column
     assert "222 of 1,024" in column
     state.begin(answer(205, 4, 4) | {"context_used": 222})

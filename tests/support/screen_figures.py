@@ -99,8 +99,11 @@ def _claims(now: Figures) -> Iterator[str]:
         yield f"a × from {now.rounds} drafted rounds"
     if now.context is not None and now.context < now.tokens:
         yield f"{now.context} tokens of context hold an answer of {now.tokens}"
-    if now.tokens and not now.sentence:
+    if now.tokens and not (now.sentence or now.guessed):
         yield "no sentence says what drafting brought"
+    counts = re.findall(r"guessed [\d,]+, kept [\d,]+", now.text.rpartition("▌")[2])
+    if now.average is None and len(counts) > 1:
+        yield f"“{counts[-1]}” {len(counts)} times on a small screen"
 
 
 def _panel(now: Figures) -> Iterator[str]:

@@ -30,22 +30,27 @@ _SINCE = {
 }
 
 
-def summary(now: Figures) -> str:
-    """What drafting brought to the answer, and why the answer is slow."""
-    said = benefit(now)
+def summary(now: Figures, *, counted: bool = False) -> str:
+    """What drafting brought to the answer, and why it is slow; `counted` as in `benefit`."""
+    said = benefit(now, counted=counted)
     slow = "" if any(each and each in said for each in (now.busy, now.slow)) else now.slow
     return "; ".join(filter(None, (said, slow)))
 
 
-def benefit(now: Figures) -> str:
-    """What drafting gained in the running or the last answer; empty before its first token."""
+def benefit(now: Figures, *, counted: bool = False) -> str:
+    """What drafting gained in the running or the last answer; empty before its first token.
+
+    Args:
+        now: the figures.
+        counted: whether the screen has `guessed` elsewhere, which is then not repeated.
+    """
     if not now.generated:
         return ""
     if not now.drafted and now.recovered is not None:
         return _without(now)
     found = now.speedup
     if found is None:  # too short, or loaded from the store, which keeps no rounds
-        return _counted(now)
+        return _counted(now, counted=counted)
     if why := _doubt(now.busy, repeats=now.repeats):
         return _unknown(why)
     if not found.low < 1 < found.high:
@@ -79,12 +84,14 @@ def _unknown(why: str) -> str:
     return f"can't tell what drafting brings: {why}"
 
 
-def _counted(now: Figures) -> str:
+def _counted(now: Figures, *, counted: bool) -> str:
     """How many drafted tokens were kept; if next to nothing was drafted, also why."""
     said = kept(now.drafters, now.drafted, now.accepted, now.generated)
+    if counted and said == guessed(now.drafted, now.accepted):
+        said = ""
     few = accepted_share(now.drafted, now.accepted, now.generated) is None
     why = "" if now.busy or not few else _why(now)
-    return f"{said}: {why}" if why else said
+    return ": ".join(filter(None, (said, why)))
 
 
 def _without(now: Figures) -> str:

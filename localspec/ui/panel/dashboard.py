@@ -179,8 +179,8 @@ class Dashboard:
         return summary(self.state.figures)
 
     def unsaid(self) -> str:
-        """The same; empty if the full panel says it already."""
-        return "" if self.full.display else self.said()
+        """The same, as far as neither the full panel nor the line below an answer says it."""
+        return "" if self.full.display else summary(self.state.figures, counted=True)
 
     def cycle(self, wanted: str) -> None:
         """Choose the form by name, or the next one."""

@@ -142,10 +142,7 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
     ]
     second = []  # what is not known yet is left out
     if now.context_size:
-        first += [
-            Content.styled(guessed(now.drafted, now.accepted), "bold"),
-            bar(accepted_share(now.drafted, now.accepted, now.generated), bar_width),
-        ]
+        first += _guesses(now, bar_width)
         used = f"{_thousands(now.context_used)}/{_thousands(now.context_size)}"
         second.append(_figure(used, "context"))
     if now.time_to_first_token_s is not None:
@@ -154,6 +151,16 @@ def compact_lines(state: PanelState, width: int) -> list[Content]:
         taken = formats.size(memory.taken), "bold"
         second.append(Content.assemble(("localspec uses ", MUTED), taken))
     return [joined(first, width), joined(second or [Content("")], width)] if width > 0 else []
+
+
+def _guesses(now: Figures, bar_width: int) -> list[Content]:
+    """What became of the draft; once the answer is there, the line below it has the counts."""
+    share = accepted_share(now.drafted, now.accepted, now.generated)
+    if now.generating or not now.drafted:
+        return [Content.styled(guessed(now.drafted, now.accepted), "bold"), bar(share, bar_width)]
+    if share is None:
+        return []
+    return [_figure(formats.percent(share), "kept"), bar(share, bar_width)]
 
 
 def full_lines(state: PanelState, width: int, height: int) -> list[Content]:
