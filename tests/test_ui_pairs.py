@@ -148,6 +148,14 @@ def shown(chat: Chat) -> OptionList:
     return chat.app.screen.query_one(OptionList)
 
 
+async def test_the_first_frame_says_that_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the next frame comes seconds later."""
+    monkeypatch.setattr(PairsScreen, "redraw", lambda _: None)
+    async with chatting(Rooms()) as chat:
+        await chat.press("f12")
+        await chat.until(lambda: "looking for pairs …" in chat.screen(), "what it does")
+
+
 async def test_a_pair_is_looked_at_pulled_used_and_the_conversation_stays(
     hub_world: World, target: Repo
 ) -> None:

@@ -241,6 +241,16 @@ async def test_keys_step_turn_pause_and_close(monkeypatch: pytest.MonkeyPatch) -
         await chat.until(lambda: not chat.timers(), "rest")
 
 
+async def test_the_first_frame_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the next frame comes seconds later."""
+    monkeypatch.setattr(RoundScreen, "on_resize", lambda _: None)
+    async with chatting(size=(80, 24)) as chat:
+        await chat.ask("Hello?")
+        monkeypatch.setattr(RoundScreen, "hear", lambda *_: None)
+        await chat.press("ctrl+s")
+        await chat.until(lambda: "decoding a round again …" in chat.screen(), "why it is empty")
+
+
 async def test_it_plays_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.ui.screens.rounds._STEP_S", 0.02)
 

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from textual.content import Content
 
@@ -24,6 +25,8 @@ from localspec.ui.widgets import MUTED
 _NAME = 22
 _MOST_FILES = 4
 _UNKNOWN = "not known before loading"
+
+LOOKING: Final = "looking for pairs …"
 
 
 class PairWork(Enum):
@@ -191,6 +194,7 @@ def detail_lines(
     else:
         lines = _said_lines(state, row.name if row is not None else "", width)
         lines += _row_lines(state, row, width) if row is not None else []
+        lines = lines or [Content(LOOKING)]
     if len(lines) <= height:
         return lines
     return [*lines[: height - 1], lines[height - 1].truncate(max(1, width - 2)).append(" …")]
@@ -302,7 +306,7 @@ def _file_line(file: FileProgress, width: int) -> Content:
 def summary(state: PairsState) -> str:
     """This machine, in a few words."""
     if not state.ranked:
-        return "looking …"
+        return LOOKING
     fit = state.ranked[0].row.fit
     return (
         f"memory {formats.size(fit.available)} of {formats.size(fit.total)} available,"

@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 from localspec.pairs.names.catalogue import ListedPair
 from localspec.ui.pairs.pair_jobs import PairJobs
 from localspec.ui.screens.pair_lines import (
+    LOOKING,
     PairWork,
     detail_lines,
     head_line,
@@ -53,7 +54,8 @@ class PairsScreen(ModalScreen[None]):
         self._chosen: str | None = None  # the pair that was highlighted last
         self._list = MarkedList(id="pair-list")
         self._head = Static(markup=False, id="pair-head")
-        self._detail = Static(markup=False, id="pair-detail")
+        # The first frame has it: what its size is to show comes with the next one, perhaps later.
+        self._detail = Static(LOOKING, markup=False, id="pair-detail")
         self._keys = Static(markup=False, id="pair-keys")
         self._ask = InputLine(placeholder=_FORM, id="pair-ask", compact=True, select_on_focus=False)
         self._ask.cursor_blink = False

@@ -178,10 +178,12 @@ class RoundScreen(ModalScreen[None]):
     def redraw(self) -> None:
         """Show the picture as it is now."""
         width, height = self._text.size
-        if width <= 0:
-            return
         explained, said = self.player.explained, self.player.waits or self.player.end
-        lines = [] if not said else Content.styled(one_line(said, 300), KEY).wrap(width)
+        words = Content.styled(one_line(said, 300), KEY)
+        if width <= 0:  # no frame was drawn yet: the first one has the words
+            self._text.update(words)
+            return
+        lines = words.wrap(width) if said else []
         if explained is not None:
             drafter = f"drafter {explained.made.proposed_by}, rule {explained.rule}"
             how = drafter if explained.guesses else "no draft"
