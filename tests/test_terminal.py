@@ -92,6 +92,26 @@ def _takes_what_is_counted_for_the_program(chat: Terminal) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("typed", "seen"),
+    [("Tell me a story.\r", "▌ Tell me a story."), ("half of\ra paste", "│ a paste")],
+)
+def test_what_is_typed_before_the_first_frame_is_sent_by_its_enter(
+    terminal: Callable[..., Terminal], typed: str, seen: str
+) -> None:
+    chat = terminal("toy", "--temp", "0", "--n-predict", "8", "--gamma", "3", "--threads", "1")
+    chat.child.send(typed)
+    chat.sees(seen)
+    if typed.endswith("\r"):
+        chat.sees("8 tokens")
+    else:
+        chat.sees("ready")
+        assert "▌" not in chat.text()
+    chat.child.send("\x11")
+    assert chat.ends() == 0
+
+
+@pytest.mark.slow
 def test_another_pair_takes_over_the_conversation(
     terminal: Callable[..., Terminal], toy_target: Path
 ) -> None:

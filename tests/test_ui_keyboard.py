@@ -35,6 +35,28 @@ def test_bytes_that_are_no_utf_8_are_replaced(size: int) -> None:
     assert read(b"caf\xe9 \x9b31m \xff" + "漢".encode(), size) == "caf� �31m �漢"
 
 
+REPLY = "\x1b[?2026;2$y"  # the terminal answers what the app asks at its start
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("hi\n", "hi\r"),
+        ("two\nlines\n", "two\nlines\r"),
+        (f"hi\n|{REPLY}", f"hi\r{REPLY}"),
+        ("half of\n|a paste", "half of\na paste"),
+        ("typed on", "typed on"),
+        ("|\n", "\n"),  # Ctrl+J, once each key comes at once
+    ],
+)
+def test_enter_pressed_before_the_app_reads_the_keys_is_enter(typed: str, text: str) -> None:
+    whole = typed.partition("|")[0]
+    lines = whole.rfind("\n") + 1
+    reader = TerminalText(lines)
+    assert reader.decode(typed.replace("|", "").encode()) == text
+    assert reader.decode(b"\n") == "\n"
+
+
 def test_nothing_that_is_typed_waits() -> None:
     reader = TerminalText()
     for byte in b"\x1b[20":

@@ -2,7 +2,8 @@
 
 The terminal's input is made safe to read: bytes that are not UTF-8, and escapes inside a paste.
 Textual's own reader fails at the first such byte, and takes the text after an escape in a paste for
-keys: a line break there would send half of the paste.
+keys: a line break there would send half of the paste. Enter pressed before the app reads the keys
+comes as a line break, too: the terminal then gives whole lines. It is made Enter again.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import os
 import sys
 import threading
 from codecs import getincrementaldecoder
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -58,6 +60,7 @@ class _App(ChatApp):
     """Leaves an unforeseen error to the command line, which reports it in one line."""
 
     fault: Exception | None = None
+    typed_before = 0  # bytes of whole lines that waited when the app began to read the keys
 
     def on_mount(self) -> None:
         """Import the rest once the first frame is drawn."""
@@ -66,6 +69,7 @@ class _App(ChatApp):
 
     def get_driver_class(self) -> type[Driver]:
         """The platform's driver, with a single reader of keys after a stop from outside."""
+        app = self
 
         class Woken(super().get_driver_class()):  # type: ignore[misc]
             _began = False
@@ -76,6 +80,7 @@ class _App(ChatApp):
                 if self._began:
                     self.suspend_application_mode()
                 self._began = True
+                app.typed_before = _lines_waiting()
                 super().start_application_mode()
 
             def stop_application_mode(self) -> None:
@@ -128,7 +133,7 @@ def run_app(
         raise _explained(error) from None
     with leaving(app.exit):
         try:
-            with reading_anything():
+            with reading_anything(lambda: app.typed_before):
                 app.run()
         finally:
             app.shut_down()
@@ -162,9 +167,13 @@ class TerminalText:
     Outside of a paste only bytes that are not UTF-8 change, to U+FFFD, and nothing is held back.
     Inside of a paste an escape becomes its picture, and a possible beginning of the paste's end
     waits for the rest.
+
+    Args:
+        lines: bytes of whole lines that wait in the terminal, as `_lines_waiting` counts them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lines: int = 0) -> None:
+        self._lines = lines
         self._decode = getincrementaldecoder("utf-8")(errors="replace").decode
         self._pasting = False
         self._before = ""  # the last characters, where a paste's mark may have begun
@@ -172,6 +181,7 @@ class TerminalText:
 
     def decode(self, data: bytes, final: bool = False) -> str:
         """The text that `data` completes."""
+        data, self._lines = _entered(data, self._lines), 0
         text, self._held = self._held + self._decode(data, final), ""
         out = []
         while text:
@@ -201,9 +211,36 @@ class TerminalText:
         return pasted.replace(_ESCAPE, _PICTURE) + end, rest
 
 
+def _lines_waiting() -> int:
+    """How many bytes of whole lines wait in the terminal, as long as it gives whole lines."""
+    if sys.platform == "win32":
+        return 0
+    import fcntl  # noqa: PLC0415 - there is none on Windows
+    import termios  # noqa: PLC0415
+
+    with suppress(OSError, termios.error):
+        if termios.tcgetattr(0)[3] & termios.ICANON:
+            return int.from_bytes(fcntl.ioctl(0, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return 0
+
+
+def _entered(data: bytes, lines: int) -> bytes:
+    """`data` with Enter at the end of its whole lines, which take `lines` bytes.
+
+    It stays a line break where text follows: that may be a paste, of which a half would be sent.
+    """
+    before, rest = data[:lines], data[lines:]
+    typed_on = rest and not rest.startswith(_ESCAPE.encode())  # an escape: the terminal's reply
+    return data if typed_on or not before.endswith(b"\n") else before[:-1] + b"\r" + rest
+
+
 @contextmanager
-def reading_anything() -> Iterator[None]:
-    """Let Textual read the terminal through `TerminalText`; on Windows it gets no bytes at all."""
+def reading_anything(lines: Callable[[], int] = lambda: 0) -> Iterator[None]:
+    """Let Textual read the terminal through `TerminalText`; on Windows it gets no bytes at all.
+
+    Args:
+        lines: the argument of `TerminalText`, asked when Textual begins to read.
+    """
     if sys.platform == "win32":
         yield
         return
@@ -211,7 +248,7 @@ def reading_anything() -> Iterator[None]:
 
     # Textual's driver calls this to make its decoder; it has no setting (see `localspec.ui`).
     usual = getattr(linux_driver, _MAKER)
-    setattr(linux_driver, _MAKER, lambda _encoding: TerminalText)
+    setattr(linux_driver, _MAKER, lambda _encoding: partial(TerminalText, lines()))
     try:
         yield
     finally:
