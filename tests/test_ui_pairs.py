@@ -42,9 +42,8 @@ from localspec.ui.screens.pair_lines import (
     PairsState,
     PairWork,
     detail_lines,
-    head_line,
     pull_lines,
-    row_line,
+    table,
 )
 from localspec.ui.screens.pairs import PairsScreen
 from tests.support import ggufs, hub_layouts
@@ -926,12 +925,29 @@ async def test_a_pair_that_cannot_be_fetched_to_be_used_is_no_more_than_told(
 
 def test_a_fast_pair_takes_one_line_on_a_small_screen() -> None:
     own = catalogue.rows()[0]
-    fast = RankedPair(own, "fits", 883.0, 1498.0, measured=True)
-    state = PairsState(ranked=[fast])
-    assert row_line(state, own, 68).cell_length == head_line(68).cell_length == 68
-    state = PairsState(ranked=[RankedPair(own, "fits", 1636.0, 1939.0, measured=True)])
-    assert row_line(state, own, 68).cell_length == 68
-    assert "1,636, 1,939 drafted" in row_line(state, own, 68).plain
+    for baseline, drafted in ((883.0, 1498.0), (1636.0, 1939.0)):
+        fast = RankedPair(own, "fits", baseline, drafted, measured=True)
+        head, line = table(PairsState(ranked=[fast]), 68)
+        assert line.cell_length == head.cell_length == 68
+        assert f"{baseline:,.0f}, {drafted:,.0f}  " in line.plain
+
+
+@pytest.mark.parametrize("width", [40, 53, 54, 61, 62, 68, 69, 83, 84, 95, 96, 110])
+def test_all_pairs_have_the_same_columns(width: int) -> None:
+    """At 80 columns pairs with two speeds lacked the column "for" that the others had."""
+    speeds = ((1.84, 1.92), (11.0, 11.0), (1636.0, 1939.0), (0.4, 0.4))
+    ranks = [
+        RankedPair(row, "fits" if n else "too large", *two, doubtful=True)
+        for n, (row, two) in enumerate(zip(catalogue.rows()[1:], speeds, strict=False))
+    ]
+    head, *lines = table(PairsState(ranked=ranks), width)
+    assert {line.cell_length for line in (head, *lines)} == {width}
+    for name, of in (("for", lambda row: row.kind), ("licence", lambda row: row.licence)):
+        at = head.plain.find(name)
+        for line, one in zip(lines, ranks, strict=True):
+            assert line.plain.find(f" {of(one.row)[:20]} ") == (at - 1 if at >= 0 else -1)
+    slow, *_ = table(PairsState(ranked=ranks[:2]), 69)
+    assert "for" in slow.plain  # 80 columns
 
 
 async def test_the_command_for_a_card_without_a_backend_comes_first(

@@ -23,6 +23,7 @@ from localspec.ui.panel.drawing import Piece, bar, two_sides
 from localspec.ui.widgets import MUTED
 
 _NAME = 22
+_WIDE = 84  # cells from which the speeds have words
 _MOST_FILES = 4
 _UNKNOWN = "not known before loading"
 
@@ -135,8 +136,31 @@ class PairsState:
             self.said = ()
 
 
-def row_line(state: PairsState, row: ListedPair, width: int) -> Content:
-    """One pair as a line of `width` cells."""
+def table(state: PairsState, width: int) -> list[Content]:
+    """The names of the columns, then a line for each pair, of `width` cells.
+
+    All lines have the same columns: as many as fit next to the longest speeds.
+    """
+    rows = [_names(), *(_cells(state, row, width) for row in state.shown())]
+    ends = [right if width >= 54 else right[1:] for _, right in rows]
+    room = width - max(sum(len(text) for text, _ in end) for end in ends)
+    shown = 2 + sum(width >= least for least in (44, 62, _WIDE))
+    while shown > 2 and sum(len(text) for text, _ in rows[0][0][:shown]) >= room:
+        shown -= 1
+    return [
+        two_sides(Content.assemble(*left[:shown]), Content.assemble(*end), width)
+        for (left, _), end in zip(rows, ends, strict=True)
+    ]
+
+
+def _names() -> tuple[list[Piece], list[Piece]]:
+    """The names of the columns, at the left and the right end."""
+    names = "  ", "pair", f"{'size':>{_NAME + 5}}", f"  {'for':<10}", f"  {'licence':<20}"
+    return [(name, MUTED) for name in names], [("tokens/s  ", MUTED), (f"{'state':>9}", MUTED)]
+
+
+def _cells(state: PairsState, row: ListedPair, width: int) -> tuple[list[Piece], list[Piece]]:
+    """The columns of one pair, at the left and the right end."""
     name = one_line(row.name, _NAME if width >= 44 else width - 14)
     mark = "●" if row.name == state.in_use else " "
     left: list[Piece] = [
@@ -147,24 +171,9 @@ def row_line(state: PairsState, row: ListedPair, width: int) -> Content:
         (f"  {one_line(row.licence or 'not stated', 20):<20}", MUTED),
     ]
     known = state.expected(row)
-    fit = (f"{known.short}  ", "$text-warning" if known.verdict != "fits" else MUTED)
-    return _columns(left, [fit, (f"{_state(state, row):>9}", "")], width)
-
-
-def head_line(width: int) -> Content:
-    """The names of the columns of `row_line`."""
-    names = "  ", "pair", f"{'size':>{_NAME + 5}}", f"  {'for':<10}", f"  {'licence':<20}"
-    left = [(name, MUTED) for name in names]
-    return _columns(left, [("tokens/s  ", MUTED), (f"{'state':>9}", MUTED)], width)
-
-
-def _columns(left: list[Piece], right: list[Piece], width: int) -> Content:
-    """As many columns as fit, also when long figures need more room."""
-    shown = 2 + sum(width >= least for least in (44, 62, 84))
-    ends = right if width >= 54 else right[1:]
-    while sum(len(text) for text, _ in [*left[:shown], *ends]) >= width and shown > 2:
-        shown -= 1
-    return two_sides(Content.assemble(*left[:shown]), Content.assemble(*ends), width)
+    speeds = known.short if width >= _WIDE else known.short.removesuffix(" drafted")
+    fit = (f"{speeds}  ", "$text-warning" if known.verdict != "fits" else MUTED)
+    return left, [fit, (f"{_state(state, row):>9}", "")]
 
 
 def _state(state: PairsState, row: ListedPair) -> str:

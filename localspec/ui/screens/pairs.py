@@ -20,10 +20,9 @@ from localspec.ui.screens.pair_lines import (
     LOOKING,
     PairWork,
     detail_lines,
-    head_line,
     key_hints,
-    row_line,
     summary,
+    table,
 )
 from localspec.ui.status_lines import as_many
 from localspec.ui.widgets import KEY, MUTED, InputLine, MarkedList
@@ -164,10 +163,9 @@ class PairsScreen(ModalScreen[None]):
         """Write only the changed lines; the selection stays on its pair."""
         state = self._pairs.state
         width = max(0, self._list.scrollable_content_region.width - 2)
-        self._head.update(head_line(width))
-        rows = state.shown()
-        lines = [row_line(state, row, width) for row in rows]
-        names = [row.name for row in rows]
+        head, *lines = table(state, width)
+        self._head.update(head)
+        names = [row.name for row in state.shown()]
         if names == [option.id for option in self._list.options]:
             for name, line, before in zip(names, lines, self._drawn, strict=True):
                 if not line.is_same(before):
