@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from localspec.chat.states.state_files import STATES, StateFiles
 from localspec.engine.record.stats import FinishReason, Round
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.sampling import SamplingParams
-from localspec.errors import ConversationError, LocalspecError
+from localspec.errors import ConversationError, LocalspecError, UsageError
 from tests.support.hub_server import wait_for
 
 SETTINGS = ChatSettings(system_prompt="Be brief.")
@@ -588,6 +589,33 @@ def test_migrations_run_once_in_order_and_whole_or_not_at_all(tmp_path: Path) ->
     with pytest.raises(ConversationError, match="version 2"):
         schema.migrate(db, [first])
     db.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "form", "written"),
+    [
+        ("mychat", "", "md", "mychat.md"),
+        ("mychat", "json", "json", "mychat.json"),
+        ("v1.2", "", "md", "v1.2.md"),
+        ("a.JSON", "", "json", "a.JSON"),
+        ("a.txt", "", "md", "a.txt"),
+        ("a.markdown", "", "md", "a.markdown"),
+        ("a.txt", "json", "json", "a.txt"),
+        (".", "", "md", "."),  # a folder, which cannot be written
+    ],
+)
+def test_a_file_has_the_ending_of_its_form(name: str, asked: str, form: str, written: str) -> None:
+    assert import_export.with_ending(Path(name), asked) == (form, Path(written))
+
+
+@pytest.mark.parametrize("word", ["html", "PDF", "docx"])
+def test_a_form_that_is_not_written_is_refused(word: str) -> None:
+    for ask in (
+        partial(import_export.form_of, word),
+        partial(import_export.with_ending, Path(f"chat.{word}"), ""),
+    ):
+        with pytest.raises(UsageError, match=f"not written as {word}"):
+            ask()
 
 
 def test_an_export_is_imported_as_a_conversation_of_its_own(

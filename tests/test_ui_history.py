@@ -226,6 +226,28 @@ async def test_an_exported_conversation_comes_back_with_import(
         ]  # fmt: skip
 
 
+async def test_a_name_without_an_ending_is_written_and_read_as_one(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with chatting(archive=archive) as chat:
+        await chat.ask("a question of some words")
+        await chat.send("/export html")
+        await chat.until(lambda: "✗ a conversation is not written as html" in chat.transcript())
+        await chat.send("/save mychat")
+        await chat.until(lambda: "mychat.md" in chat.transcript())
+        assert [path.name for path in tmp_path.glob("*chat*")] == ["mychat.md"]
+        await chat.send("/new")
+        await chat.until(lambda: "mychat.md" not in chat.transcript())
+        await chat.send("/load mychat")
+        said = "opened “a question of some words”, 2 messages"
+        await chat.until(lambda: said in chat.transcript(), said)
+        await chat.send("/new")
+        await chat.until(lambda: said not in chat.transcript())
+        await chat.send("/load some words")
+        await chat.until(lambda: said in chat.transcript(), "the stored one")
+
+
 async def test_regenerating_keeps_the_older_answer_with_keys_and_with_clicks() -> None:
     async with chatting(answers=["Old answer.", "New answer.", "Third."]) as chat:
         await chat.ask("q")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 import textwrap
@@ -29,11 +30,13 @@ from localspec.chat.history.tree import (
     title_of,
 )
 from localspec.engine.record.stats import FinishReason
-from localspec.errors import ConversationError
+from localspec.errors import ConversationError, UsageError
 from localspec.safe_text import decoded
 
 FORMAT = "localspec conversation"
 FORMS = ("md", "json")
+_FORM_OF = {"md": "md", "markdown": "md", "txt": "md", "json": "json"}
+_NOT_WRITTEN = ("html", "htm", "pdf", "docx", "csv")
 LARGEST = 64 << 20
 _MOST_VALUES = 1_000_000
 # A JSON string, even without its closing quote. A text without its strings is its structure.
@@ -147,6 +150,41 @@ def write_file(stored: StoredConversation, form: str, path: Path | None) -> Path
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConversationError(f"cannot write {target}: {reason}", "Name another file.") from None
     return target
+
+
+def form_of(word: str) -> str:
+    """The form that a word or a file's ending names; empty if it names none.
+
+    Raises:
+        UsageError: a form in which no conversation is written.
+    """
+    if word.lower() in _NOT_WRITTEN:
+        raise UsageError(
+            f"a conversation is not written as {word}", "Say md (Markdown) or json, and a name."
+        )
+    return _FORM_OF.get(word.lower(), "")
+
+
+def with_ending(path: Path, form: str) -> tuple[str, Path]:
+    """The form for the file, and its name with an ending.
+
+    Args:
+        path: as the user wrote it.
+        form: that was asked for; empty for that of the path's ending, else Markdown.
+
+    Raises:
+        UsageError: as `form_of`.
+    """
+    own = form_of(path.suffix[1:])
+    form = form or own or FORMS[0]
+    named = own or os.path.isdir(path)  # which will be refused  # noqa: PTH112 - that may raise
+    return form, path if named else path.with_name(f"{path.name}.{form}")
+
+
+def with_found_ending(path: Path) -> Path:
+    """`path`; if there is no such file, but one with the ending of an export, that one."""
+    names = [path, *(path.with_name(f"{path.name}.{form}") for form in FORMS if path.name)]
+    return next(filter(os.path.isfile, names), path)
 
 
 def _document(text: str) -> Mapping[str, Any]:

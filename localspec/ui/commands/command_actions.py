@@ -264,7 +264,7 @@ def history(app: CommandContext, argument: str) -> None:
     if not argument:
         screen = HistoryScreen(app.library, app.library.record.header.id)
         app.push_screen(screen, lambda chosen: app.library.open(chosen) if chosen else None)
-    elif is_file(path := user_path(argument)):
+    elif is_file(path := import_export.with_found_ending(user_path(argument))):
         app.library.work(app.library.import_file(path))
     else:
         app.library.work(app.library.open_with(argument))
@@ -274,17 +274,18 @@ def import_file(app: CommandContext, argument: str) -> None:
     """Read an exported conversation."""
     if not argument:
         raise UsageError("/import needs a file", "Name a file that /export has written.")
-    app.library.work(app.library.import_file(user_path(argument)))
+    path = import_export.with_found_ending(user_path(argument))
+    app.library.work(app.library.import_file(path))
 
 
 def export(app: CommandContext, argument: str) -> None:
     """Write the conversation to a file; its ending tells the form unless that is named."""
-    form, _, rest = argument.partition(" ")
-    if form not in import_export.FORMS:
-        ending = argument.rpartition(".")[2].lower()
-        form, rest = (ending if ending in import_export.FORMS else "md"), argument
-    path = user_path(rest.strip()) if rest.strip() else None
-    app.library.work(app.library.export(form, path))
+    word, _, rest = argument.partition(" ")
+    form = import_export.form_of(word)
+    name, path = (rest.strip() if form else argument), None
+    if name:
+        form, path = import_export.with_ending(user_path(name), form)
+    app.library.work(app.library.export(form or import_export.FORMS[0], path))
 
 
 def title(app: CommandContext, argument: str) -> None:

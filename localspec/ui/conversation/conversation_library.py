@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from textual.timer import Timer
 
+from localspec import formats
 from localspec.chat.history import import_export
 from localspec.chat.history.conversation_record import ConversationRecord, MessageVersion
 from localspec.chat.history.fields import settings_of
@@ -197,8 +198,8 @@ class ConversationLibrary:
         """Go on with a stored conversation."""
         self.work(self._open(conversation))
 
-    async def _open(self, conversation: str) -> None:
-        if self._show(await self.ask(lambda store: store.load(conversation))):
+    async def _open(self, conversation: str, *, named: bool = False) -> None:
+        if self._show(await self.ask(lambda store: store.load(conversation)), named=named):
             await self._restore_draft()
 
     async def open_with(self, words: str) -> None:
@@ -213,7 +214,7 @@ class ConversationLibrary:
                 f"no file and no stored conversation is called “{one_line(words, 60)}”",
                 "F7 lists the conversations.",
             )
-        await self._open(found[0].header.id)
+        await self._open(found[0].header.id, named=True)
 
     async def export(self, form: str, path: Path | None) -> None:
         """Write the conversation on screen to a file, and say where it is."""
@@ -245,12 +246,16 @@ class ConversationLibrary:
             await self.ask(
                 lambda store: store.save(stored.header, nodes, stored.tree.leaf), changes=True
             )
-        self._show(stored)
+        self._show(stored, named=True)
 
-    def _show(self, stored: StoredConversation) -> bool:
+    def _show(self, stored: StoredConversation, *, named: bool = False) -> bool:
         """Go on with a conversation if the engine is free; return whether it was.
 
         Without a model the conversation is shown, and goes on once a model is loaded.
+
+        Args:
+            stored: the conversation.
+            named: say its title: it was found by words, or by the name of a file.
         """
         if self.turns.phase is EnginePhase.UNUSABLE:
             self._leave()
@@ -264,10 +269,13 @@ class ConversationLibrary:
         settings = session.advice.settled(stored_settings)
         self._leave()
         self.record.open(stored)
-        other, notice = stored.header.pair.name, ""
+        other, notices = stored.header.pair.name, []
+        if named:
+            size = formats.counted(len(stored.tree.path()), "message")
+            notices.append(f"opened “{one_line(stored.header.title, 60)}”, {size}")
         if other and other != session.pair_name:
-            notice = f"so far {other} answered here, now {session.pair_name} does"
-        self.turns.reopen(settings, notice)
+            notices.append(f"so far {other} answered here, now {session.pair_name} does")
+        self.turns.reopen(settings, "; ".join(notices))
         return True
 
 
