@@ -120,6 +120,7 @@ def test_other_names_of_list(tmp_path: Path, name: str) -> None:
     [
         (("cht",), "Did you mean chat?"),
         (("--temp", "9", "hello there"), "--temp follows a command: localspec run --temp ..."),
+        (("stop",), "Ctrl+C or `kill PID` for serve; localspec ps lists what runs."),
         (("why", "is", "that"), "A question stands in quotes"),
         (("run", "toyy", "-p", "hi"), "Did you mean toy?"),
         *(

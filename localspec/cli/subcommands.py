@@ -60,6 +60,11 @@ COMMANDS = {
 }
 # Other programs' names for them.
 ALSO = {"ls": "list", "models": "list"}
+_ENDS = (
+    " A pair is loaded as long as its program runs: /unload or /quit in the chat, Ctrl+C or"
+    " `kill PID` for serve; localspec ps lists what runs."
+)
+_INSTEAD = {"stop": _ENDS, "unload": _ENDS}  # words of theirs for which there is no command
 
 
 COMPLETES = "_LOCALSPEC_COMPLETE"
@@ -159,7 +164,9 @@ def _refuse(ctx: click.Context, words: list[str]) -> None:
     import difflib  # noqa: PLC0415 - not for `--help`
 
     near = difflib.get_close_matches(words[0].lower(), [*COMMANDS, *ALSO], n=1)
-    if near:
+    if words[0].lower() in _INSTEAD:
+        meant = _INSTEAD[words[0].lower()]
+    elif near:
         meant = f" Did you mean {near[0]}?"
     elif len(words) > 1:
         meant = ' A question stands in quotes: localspec "why is the sky blue?"'
