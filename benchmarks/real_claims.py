@@ -16,6 +16,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
@@ -50,6 +51,8 @@ SITUATIONS: Mapping[str, tuple[Callable[[random.Random], Weather], Wrong]] = {
     "calm, every point off by 0.7 to 1.4": (Calm, off),
     "noise in bursts": (Bursts, right),
     "speed halves every 20 s": (Halving, right),
+    "timings scatter by 15 %": (partial(Calm, spread=0.15), right),
+    "timings scatter by 25 %": (partial(Calm, spread=0.25), right),
 }
 
 

@@ -21,9 +21,8 @@ from localspec.engine.record.stats import FinishReason, Round, Speedup
 
 _STRETCH = 6  # rounds; with four, too few stretches of the simulator's bursts had both kinds
 _USUAL = 0.06  # scatter of stretches (of the logarithm) on a quiet machine; the least assumed
-# sqrt(pi / 2). In a normal distribution this is both the standard deviation over the mean deviation
-# and the standard error of the median over that of the mean.
-_NORMAL = 1.25
+_NORMAL = 1.25  # sqrt(pi / 2): in a normal distribution the standard deviation over the mean one
+_MIDDLE = 1.02  # sqrt(pi / 3): there the standard error of `_middle` over that of the mean
 _WIDE = 2.2  # standard errors to both sides: 95 % at this small number of stretches
 _COMPARED = 0.5  # least share of an answer's time in sizes that were compared with baseline rounds
 _DOUBT = 0.04  # standard error at which the gain is known: high over low is 1.2 then
@@ -61,7 +60,7 @@ class Neighbours:
         # For every stretch: the seconds of its drafts and their verify passes, converted to the
         # machine's speed at the measurement, and the measured seconds of the same decodes.
         self._seen: deque[tuple[float, Mapping[_Decode, float]]] = deque(maxlen=VOTES)
-        # The present error of the costs (a logarithm): the median over the stretches, its standard
+        # The present error of the costs (a logarithm): the middle over the stretches, its standard
         # error, and the variance between stretches beyond that of a quiet machine.
         self._off, self._error, self._unrest = 0.0, math.inf, 0.0
         self.stretches = 0
@@ -160,7 +159,7 @@ class Neighbours:
         unseen = max(0.0, its - self._here) / its**2
         doubt = math.sqrt(self._error**2 + self._unrest * unseen) * drafting / spent
         # A size that no stretch has compared may be wrong, however quiet the machine is.
-        doubt = max(doubt, _NORMAL * _USUAL / math.sqrt(len(self._seen)))
+        doubt = max(doubt, _MIDDLE * _USUAL / math.sqrt(len(self._seen)))
         found, wide = self._baseline / spent, math.exp(_WIDE * doubt)
         return Speedup(found, found / wide, found * wide)
 
@@ -215,7 +214,15 @@ class Neighbours:
             math.log(took / sum(factors[size] * seconds for size, seconds in expected.items()))
             for took, expected in self._seen
         ]
-        self._off = median(offs)
+        self._off = _middle(offs)
         scatter = _NORMAL * fmean(abs(off - self._off) for off in offs)
-        self._error = _NORMAL * max(_USUAL, scatter) / math.sqrt(len(offs))
+        self._error = _MIDDLE * max(_USUAL, scatter) / math.sqrt(len(offs))
         self._unrest = max(0.0, scatter**2 - _USUAL**2)
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The median of the means of all pairs, each value paired with itself too (Hodges, Lehmann).
+
+    A disturbed value moves it as little as the median, whose error is a quarter larger.
+    """
+    return median((one + other) / 2 for at, one in enumerate(values) for other in values[at:])
