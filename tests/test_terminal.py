@@ -74,6 +74,7 @@ def test_three_turns_speculation_toggled_and_quit(terminal: Callable[..., Termin
     chat.child.send("\x11")  # Ctrl+Q
     assert chat.ends() == 0
     assert chat.restored()
+    assert "to go on with this conversation: localspec chat --continue" in chat.text()
 
 
 def _takes_what_is_counted_for_the_program(chat: Terminal) -> None:

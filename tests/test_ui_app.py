@@ -601,6 +601,9 @@ async def test_help_lists_every_key_and_command_and_the_palette_offers_them() ->
     for command in COMMANDS:
         assert f"/{command.name}" in text
         assert not command.shown or command.shown in text
+    keys = [int(n) for n in re.findall(r"(?m)^F(\d+)", text)]
+    assert keys == sorted(keys)
+    assert len(keys) == 12
     async with chatting() as chat:
         offered = {entry.title for entry in chat.app.get_system_commands(chat.app.screen)}
         unconditional = {one.name.capitalize() for one in COMMANDS if one.able is always}

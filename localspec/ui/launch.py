@@ -111,8 +111,11 @@ def run_app(
     archive: Path | None = None,
     resume: str | None = None,
     appearance: Appearance | None = None,
-) -> None:
+) -> str:
     """Run the chat app until the user leaves.
+
+    Returns:
+        The id of the conversation on the screen; empty if it has no messages, or is not stored.
 
     Args:
         engine: the engine's process; it has ended when this returns.
@@ -150,6 +153,8 @@ def run_app(
             f"the last messages could not be written to {archive}",
             "Look for another program that holds the file, and for room on the disk.",
         )
+    record = app.library.record
+    return record.header.id if archive is not None and record.nodes() else ""
 
 
 def _explained(error: Exception) -> Exception:

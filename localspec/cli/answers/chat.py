@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from localspec.cli.shared_options import (
     option,
     shared_options,
 )
-from localspec.errors import UsageError
+from localspec.errors import ConversationError, UsageError
 from localspec.loading.load_request import LoadRequest
 
 if TYPE_CHECKING:
@@ -80,12 +81,15 @@ def command(
     from localspec.ui.launch import run_app  # noqa: PLC0415
 
     appearance = replace(_appearance(click.get_current_context().obj), idle_s=idle_unload)
-    run_app(
+    shown = run_app(
         engine,
         archive=stored_conversations.archive(),
         resume=found.id if found else None,
         appearance=appearance,
     )
+    with suppress(ConversationError):
+        if shown and stored_conversations.latest().id == shown:
+            click.echo("to go on with this conversation: localspec chat --continue", err=True)
 
 
 def _appearance(settings: SettingsFile | None) -> Appearance:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -87,7 +89,8 @@ _BY_MEANING = 0.5  # of a name's score at most: names come first
 def help_lines(width: int, commands: Sequence[AnyCommand] = COMMANDS) -> list[Content]:
     """Keys first, commands below, in two columns if there is room; the right one wraps."""
     hang = _KEY_WIDTH if width >= _TWO_COLUMNS else 2
-    keys = [*_OTHER_KEYS, *((one.shown, one.alone) for one in commands if one.shown)]
+    own = sorted((one for one in commands if one.shown), key=_function_key)
+    keys = [*_OTHER_KEYS, *((one.shown, one.alone) for one in own)]
     slashes = [(f"/{one.name} {one.argument}".rstrip(), one.explained) for one in commands]
     blocks = [*_section("Keys", keys, hang), *_section("Commands", slashes, hang)]
     blocks += _section("Words of the figures (F4)", [*_FIGURES], hang)
@@ -96,6 +99,12 @@ def help_lines(width: int, commands: Sequence[AnyCommand] = COMMANDS) -> list[Co
               "slash.", MUTED)
     )  # fmt: skip
     return lay_out(blocks, width)
+
+
+def _function_key(command: AnyCommand) -> int:
+    """The number of its function key, by which the keys are found; others follow."""
+    found = re.match(r"F(\d+)", command.shown)
+    return int(found[1]) if found else sys.maxsize
 
 
 def _section(title: str, rows: list[tuple[str, str]], hang: int) -> list[Block]:
